@@ -18,6 +18,7 @@ from tests.cancel.leaving import (
     assert_gone,
     chat,
     close,
+    connecting,
     counted,
     half_close,
     heads_seen,
@@ -56,13 +57,16 @@ def test_while_sending(stub: MakeStub, route: MakeRouter, sent: bytes, leave: Le
 @oddly
 @pytest.mark.parametrize("stream", [True, False])
 def test_while_connecting(stub: MakeStub, route: MakeRouter, stream: bool, leave: Leave) -> None:
-    """A client may disconnect while the router is still connecting to the worker."""
+    """If the client disconnects before the worker has accepted, the attempt is dropped."""
     worker = stub()
     router = route(worker.url, **PATIENT)
-    with unreachable(worker), post(router.port, CHAT, chat(stream=stream)) as client:
-        until(lambda: router.worker().load.in_flight == 1)
-        leave(client)
-        assert_gone(router)
+    with unreachable(worker):
+        before = connecting()
+        with post(router.port, CHAT, chat(stream=stream)) as client:
+            until(lambda: connecting() == before + 1)
+            leave(client)
+            assert_gone(router)
+            until(lambda: connecting() == before)
 
 
 @oddly
@@ -138,7 +142,7 @@ def test_a_client_that_stopped_reading(stub: MakeStub, route: MakeRouter, leave:
 
 
 def test_at_the_second_worker(stub: MakeStub, route: MakeRouter) -> None:
-    """A client may disconnect after a failover: the second worker stops, and both stay ready."""
+    """A client that disconnects after a failover is counted on the second worker, which stops."""
     full, slow = stub([FULL]), stub(["stall"])
     router = route(full.url, slow.url, strategy="roundrobin", **PATIENT)
     client = post(router.port, CHAT, chat(stream=True))
@@ -148,6 +152,8 @@ def test_at_the_second_worker(stub: MakeStub, route: MakeRouter) -> None:
     until(router.idle)
     assert counted(router, "requests") == {"499": 1}
     assert counted(router, "worker_errors") == {"full": 1}
+    second = {"pool": "default", "worker": router.worker(1).name}
+    assert router.metric("warmroute_requests_total", status="499", **second) == 1
     assert all(each.ready for each in router.door.fleet.workers)
 
 

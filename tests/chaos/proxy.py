@@ -25,6 +25,8 @@ class Fault:
     """Bytes sent in place of the rest."""
     pieces: int = 0
     """If not 0, the answer is sent in pieces of this many bytes."""
+    first: int = 0
+    """If not 0, the answer is sent in two pieces, and this many bytes are in the first."""
     length: int = 0
     """Added to the answer's Content-Length."""
     hang_up: bool = False
@@ -160,22 +162,24 @@ class _Line:
     async def answers(self, reader: asyncio.StreamReader) -> None:
         """Forward bytes from the worker to the router, with the fault if there is one."""
         while data := await reader.read(65536):
-            fault = self._fault
-            if fault and fault.length and not self._passed:
+            fault, passed = self._fault, self._passed
+            if fault and fault.length and not passed:
                 data = _with_length(data, fault.length)
-            if fault and fault.end and self._passed + len(data) >= fault.at:
-                await self._write(data[: fault.at - self._passed] + fault.garbage, fault)
+            self._passed += len(data)  # before the client can send the next request
+            if fault and fault.end and passed + len(data) >= fault.at:
+                await self._write(_pieces(data[: fault.at - passed] + fault.garbage, fault.pieces))
                 self.end(fault.end)
                 await asyncio.Event().wait()
-            await self._write(data, fault)
-            self._passed += len(data)
+            if fault and fault.first > passed:
+                await self._write([data[: fault.first - passed], data[fault.first - passed :]])
+            else:
+                await self._write(_pieces(data, fault.pieces if fault else 0))
 
-    async def _write(self, data: bytes, fault: Fault | None) -> None:
-        size = fault.pieces if fault and fault.pieces else max(1, len(data))
-        for start in range(0, len(data), size):
-            self.client.write(data[start : start + size])
+    async def _write(self, pieces: list[bytes]) -> None:
+        for piece in pieces:
+            self.client.write(piece)
             await self.client.drain()
-            if fault and fault.pieces:
+            if len(pieces) > 1:
                 await asyncio.sleep(0.0005)  # otherwise they would be merged on the way
 
     def end(self, how: End) -> None:
@@ -188,6 +192,12 @@ class _Line:
             self.client.transport.abort()
         elif how == "close":
             self.client.close()
+
+
+def _pieces(data: bytes, size: int) -> list[bytes]:
+    """Return `data` in pieces of `size` bytes; in one if `size` is 0."""
+    size = size or max(1, len(data))
+    return [data[start : start + size] for start in range(0, len(data), size)]
 
 
 def _with_length(data: bytes, more: int) -> bytes:

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, head, read_all, send, until
+from router.prompts import ANSWER_TOKENS
+from tests.support import (
+    OK,
+    MakeRouter,
+    MakeStub,
+    Router,
+    Stub,
+    error_of,
+    head,
+    read_all,
+    send,
+    until,
+)
 
 CHAT = "/v1/chat/completions"
 LIMIT = 65536
@@ -320,12 +332,20 @@ def test_odd_prompts_are_for_the_worker_to_judge(
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "stream", "cache_salt"])
 @pytest.mark.parametrize("value", [-1, 0, 2**31, 2**63, 10**30, 1.5, "7", True, None, [], {}])
 def test_odd_fields_are_for_the_worker_to_judge(
-    worker: Stub, door: Router, field: str, value: object
+    worker: Stub, door: Router, monkeypatch: pytest.MonkeyPatch, field: str, value: object
 ) -> None:
-    """Odd values of these fields are relayed, and whatever was booked for them is released."""
+    """Odd values of these fields are relayed; no more than a usual answer is booked for them."""
+    booked = []
+
+    def note() -> bool:
+        booked.append(door.worker().load.kv_tokens)
+        return True
+
+    monkeypatch.setattr(worker, "script", [note, *OK])
     reply = door.http.post(CHAT, json={"model": "m", "messages": [], field: value})
     assert reply.status_code == 200
     assert len(worker.requests) == 1
+    assert 0 < booked[0] <= 2 * ANSWER_TOKENS
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,12 @@
 """Requests and answers are relayed unchanged."""
 
-import gc
 import hashlib
 import os
 import re
-import socket
-import time
 
 import pytest
 
-from router.connection import Connection
-from tests.support import Action, MakeRouter, MakeStub, Router, until
+from tests.support import Action, MakeRouter, MakeStub, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -83,27 +79,32 @@ def test_events_pass_as_they_come(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_hop_by_hop_headers_stay_behind(stub: MakeStub, route: MakeRouter) -> None:
-    """Hop-by-hop fields and those named by Connection are not forwarded; others are."""
+    """In both directions, hop-by-hop fields and those named by Connection stay behind."""
+    hop = [b"keep-alive: timeout=5", b"proxy-connection: a", b"trailer: x-b", b"upgrade: h2c"]
     worker = stub(
-        answer(b"x", b"keep-alive: timeout=5", b"connection: x-hop", b"x-hop: 1", b"x-end: 2")
+        answer(b"x", *hop, b"connection: x-hop, X-Too", b"x-hop: 1", b"x-too: 1", b"x-end: 2")
     )
     router = route(worker.url)
     sent = {
-        "connection": "x-private, keep-alive",
+        "connection": "X-Private",
         "x-private": "1",
         "te": "trailers",
+        "keep-alive": "timeout=5",
+        "upgrade": "h2c",
         "proxy-authorization": "Basic eA==",
         "authorization": "Bearer client",
         "x-custom": "kept",
     }
     reply = router.http.post("/v1/chat/completions", json=CHAT, headers=sent)
     got = worker.requests[0].lower()
-    for gone in (b"x-private", b"\r\nte:", b"proxy-authorization", b"keep-alive"):
+    for gone in (b"x-private", b"\r\nte:", b"proxy-authorization", b"keep-alive", b"upgrade"):
         assert gone not in got
     assert b"x-custom: kept" in got
     assert b"authorization: bearer client" in got
     assert b"via: 1.1 warmroute" in got
-    assert "x-hop" not in reply.headers
+    for gone in ("x-hop", "x-too", "keep-alive", "proxy-connection", "trailer", "upgrade"):
+        assert gone not in reply.headers
+    assert reply.headers.get("connection", "keep-alive") == "keep-alive"
     assert reply.headers["x-end"] == "2"
 
 
@@ -178,28 +179,3 @@ def test_error_answers_pass_unchanged(stub: MakeStub, route: MakeRouter) -> None
     ]
     reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
     assert (reply.status_code, reply.content) == (400, body)
-
-
-def test_slow_reader_holds_back_the_worker(stub: MakeStub, route: MakeRouter) -> None:
-    """If a client does not read, little of the answer waits unread in the router."""
-    piece = chunked(b"x" * 65536)
-    worker = stub([SSE, *[piece] * 2000, b"0\r\n\r\n"])  # 125 MiB
-    router = route(worker.url)
-    body = b'{"model":"m","prompt":"x"}'
-    with socket.create_connection(("127.0.0.1", router.port)) as client:
-        client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
-            + body
-        )
-        held = []
-        for _ in range(20):
-            time.sleep(0.05)
-            held.append(_unread(router))
-        assert max(held) < 2 << 20
-        assert router.worker().load.in_flight == 1  # still waiting for the client
-    until(router.idle)
-
-
-def _unread(router: Router) -> int:
-    """Bytes read from the worker and not yet passed on."""
-    return sum(c._answer.unread for c in gc.get_objects() if isinstance(c, Connection))

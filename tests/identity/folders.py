@@ -7,11 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
+
 from router.identity.exact import Exact
 from router.identity.folder import read_folder
 from router.identity.template import ChatTemplate
 from router.identity.templated import Templated
 from router.identity.tokenizer import Reference, load
+from router.identity.unlike import Unlike
 from router.openai import ENDPOINTS
 from tests.identity.families import FAMILIES, folder, train
 
@@ -53,6 +56,14 @@ def rendered(template: str, *messages: dict[str, Any], **more: Any) -> str:
     return ChatTemplate(template, {}).render(messages or [says("user", "Hi")], **more)
 
 
+def reason(template: str, *messages: dict[str, Any], **more: Any) -> str:
+    """Why a template says nothing."""
+    with pytest.raises(Unlike) as told:
+        rendered(template, *messages, **more)
+    return told.value.reason
+
+
+HI = says("user", "Hi")
 CALL = {
     "id": "abcdefghi",
     "type": "function",

@@ -77,6 +77,21 @@ def test_what_a_worker_keeps(stub: MakeStub, route: MakeRouter) -> None:
     assert [worker.connections for worker in workers[:2]] == connections[:2]
 
 
+def test_an_ejected_worker_stays_ejected(stub: MakeStub, route: MakeRouter) -> None:
+    """A worker that was ejected gets no request either when others and settings have changed."""
+    broken, well, new = stub([b"HTTP/1.1 500 X\r\ncontent-length: 2\r\n\r\n{}"]), stub(), stub()
+    health = {**QUIET, "ejection": {"failures": 2, "first": "1h", "longest": "2h"}}
+    router = route(broken.url, well.url, strategy="roundrobin", health=health)
+    statuses = [router.http.post(CHAT, json=chat()).status_code for _ in range(4)]
+    assert sorted(statuses) == [200, 200, 500, 500]
+    change(router, broken.url, well.url, new.url, strategy="leastload", health=health)
+    states = [worker["state"] for worker in router.http.get("/workers").json()]
+    assert states == ["ejected", "ready", "ready"]
+    for _ in range(4):
+        assert answered_by(router.http.post(CHAT, json=chat()))
+    assert len(broken.requests) == 2
+
+
 def test_a_conversation_goes_on(stub: MakeStub, route: MakeRouter) -> None:
     """A prompt goes to the worker with its prefix, though other workers and settings changed."""
     workers = [stub() for _ in range(3)]
@@ -195,15 +210,23 @@ def test_a_newcomer_that_does_not_answer_holds_nobody_up(stub: MakeStub, route: 
     assert len(list(router.door.fleet.workers)) == 2
 
 
+def cache_of(blocks: int) -> bytes:
+    """A worker's metrics that tell of a cache of so many blocks of 16 tokens."""
+    text = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="%d"} 1\n' % blocks
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text)
+
+
 def test_settings_of_a_worker_that_stays(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Key, models and cache size can be changed; if removed again, the models are learned again."""
+    """Key, models and cache size can be changed; if removed, models and cache are learned again."""
     monkeypatch.setenv("ONE", "key-one")
     monkeypatch.setenv("TWO", "key-two")
     worker = stub()
+    worker._fixed[b"/metrics"] = cache_of(1000)
     router = route({"url": worker.url, "api_key": "${ONE}"}, health={"interval": "10ms"})
     same = router.worker()
+    assert same.room_tokens == 16_000
     router.http.post(CHAT, json=chat())
     given = {"url": worker.url, "api_key": "${TWO}", "models": ["x"], "kv_tokens": 5000}
     change(router, given)
@@ -211,10 +234,11 @@ def test_settings_of_a_worker_that_stays(
     router.http.post(CHAT, json=chat(model="x"))
     heads = [request.partition(b"\r\n\r\n")[0] for request in worker.requests]
     assert [b"Bearer key-one" in heads[0], b"Bearer key-two" in heads[1]] == [True, True]
-    assert same.kv_tokens == 5000
+    assert same.room_tokens == 5000
+    worker._fixed[b"/metrics"] = cache_of(2000)
     change(router, worker.url, health={"interval": "10ms"})
-    assert router.worker().kv_tokens is None
     until(lambda: set(same.models) == {"m"})
+    until(lambda: same.room_tokens == 32_000)
     assert router.worker() is same
 
 

@@ -12,6 +12,7 @@ from tests.cancel.leaving import connecting, unreachable
 from tests.health.failing import CHAT, CHUNK, PATH, QUIET, SSE, ask, body
 from tests.support import Action, MakeRouter, MakeStub, Router, error_of, until
 
+CENTURY_S = 3e9
 NEVER = dict.fromkeys(("connect", "first_byte", "idle", "total", "queue"), "10m")
 HALF = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{"
 HEAD = HALF[:-1]
@@ -148,12 +149,17 @@ def test_each_piece_has_its_own_time(stub: MakeStub, route: MakeRouter) -> None:
     assert timeouts(router) == 0
 
 
-def test_total_off(stub: MakeStub, route: MakeRouter) -> None:
-    """With `total: off` a stream is relayed to its end."""
-    worker = stub([SSE, *steadily(CHUNK, 20), b"0\r\n\r\n"])
+def test_total_off(route: MakeRouter, stack: ExitStack) -> None:
+    """With `total: off` an answer may take a century, if it is the client that is slow."""
+    worker = Fountain(100)
+    stack.callback(worker.stop)
     router = route(worker.url, timeouts={**NEVER, "total": "off"}, health=QUIET)
-    reply = router.http.post(PATH, content=body(stream=True))
-    assert reply.content == b"data: 1\n\n" * 20
+    with Reader(router.port) as reader:
+        until(lambda: any(c._paused for c in tuple(router.worker().upstream._busy)))
+        (connection,) = router.worker().upstream._busy
+        router.call(lambda: connection.check(connection._loop.time() + CENTURY_S))
+        assert reader.answer().read() == worker.body()
+    assert timeouts(router) == 0
 
 
 def test_total_holds_for_each_request(stub: MakeStub, route: MakeRouter) -> None:
