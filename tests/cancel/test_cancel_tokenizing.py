@@ -33,11 +33,13 @@ class Gate:
     short = SHORT
 
     def __init__(self) -> None:
-        self.begun, self.opened = threading.Event(), threading.Event()
+        self.begun: list[bytes] = []
+        """The bodies of the prompts that were begun."""
+        self.opened = threading.Event()
 
-    def ids(self, _endpoint: Endpoint, _body: bytes, **_: object) -> bytes:
+    def ids(self, _endpoint: Endpoint, body: bytes, **_: object) -> bytes:
         """Wait until the gate is open, then return one token."""
-        self.begun.set()
+        self.begun.append(body)
         assert self.opened.wait(20)
         return array("I", [7]).tobytes()
 
@@ -73,7 +75,7 @@ def test_while_tokenizing(
     know(router, gate)
     router.door._proxy._tokenizing._patience = 20.0
     with post(router.port, CHAT, long_chat(stream=stream)) as client:
-        until(gate.begun.is_set)
+        until(lambda: gate.begun)
         assert router.http.get("/health/live").status_code == 200
         leave(client)
         until(lambda: counted(router, "refused_requests") == {"499": 1})
@@ -96,7 +98,7 @@ def test_while_any_prompt_is_tokenized(
     router.door._proxy._tokenizing._patience = 20.0
     body, fields = request_to(endpoint, stream=stream, text="x" * SHORT)
     with post(router.port, endpoint.path, body, *fields):
-        until(gate.begun.is_set)
+        until(lambda: gate.begun)
     until(lambda: counted(router, "refused_requests") == {"499": 1})
     gate.opened.set()
     assert router.http.post(CHAT, content=long_chat(stream=False)).status_code == 200

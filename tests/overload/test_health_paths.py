@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from router.tokenizing import THREADS
 from tests.cancel.test_cancel_tokenizing import Gate as Tokenizer
 from tests.cancel.test_cancel_tokenizing import know, long_chat
 from tests.overload.test_overload import Gate, ask, line_is
@@ -56,17 +57,18 @@ def test_while_the_door_is_full(
 def test_while_long_prompts_are_tokenized(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, tokenizer: Tokenizer, path: str
 ) -> None:
-    """While more prompts are tokenized than there are threads for, health paths are answered."""
+    """While all threads tokenize and more prompts wait for one, health paths are answered."""
     router = route(stub().url)
     know(router, tokenizer)
+    tokenizing = router.door._proxy._tokenizing
+    tokenizing._patience = 20.0
     chat = {"content": long_chat(stream=False), "timeout": 30}
     asked = [
         crowd.submit(router.http.post, "/v1/chat/completions", **chat)  # type: ignore[arg-type]
-        for _ in range(4)
+        for _ in range(THREADS + 2)
     ]
-    assert tokenizer.begun.wait(20)
+    until(lambda: len(tokenizer.begun) == THREADS and tokenizing.pending == THREADS + 2)
     assert is_alive(router, path)
-    assert not tokenizer.opened.is_set()
-    assert not any(one.done() for one in asked)
+    assert tokenizing.pending == THREADS + 2, "all the while"
     tokenizer.opened.set()
-    assert [one.result().status_code for one in asked] == [200] * 4
+    assert [one.result().status_code for one in asked] == [200] * (THREADS + 2)
