@@ -5,7 +5,7 @@ from asyncio import CancelledError
 from time import monotonic
 from typing import Final
 
-from router.errors import Gone, Refused, Stale, WorkerError
+from router.errors import Gone, Refused, Stale, WorkerError, WorkerFailed
 from router.headers import Incoming, header
 from router.job import Job
 from router.sessions.visit import Visit
@@ -20,8 +20,6 @@ log = logging.getLogger("warmroute.requests")
 
 #: The status under which a client that disconnected is counted, as in nginx.
 CLIENT_LEFT: Final = 499
-#: The status with which a client is told that its worker failed before it answered.
-UNANSWERED: Final = 502
 #: How vLLM says that it accepts no more requests: back pressure, not a failure.
 FULL: Final = 503
 #: With this header, whatever its value, a client asks for the whole decision.
@@ -169,7 +167,7 @@ class Attempt:
             job.metrics.duration.observe(now - job.started)
         left = self.status == CLIENT_LEFT
         if job.visit is not None and self._began and not self.status:
-            job.visit.accepted(UNANSWERED)  # the worker may have begun
+            job.visit.accepted(WorkerFailed.status)  # the worker may have begun
         if self.status == FULL or (400 <= self.status < 500 and not left):
             self._began = False
         outcome = Outcome(

@@ -53,9 +53,10 @@ def gate() -> Iterator[Gate]:
 
 
 def know(router: Router, gate: Gate) -> None:
-    """Make the router tokenize all prompts with the gate."""
+    """Make the router tokenize all prompts with the gate, and wait for it."""
     for pool in router.door.fleet.pools:
         pool.prompts.known = {"m": Known("m", cast("Exact", gate))}
+    router.door._proxy._tokenizing._patience = 20.0
 
 
 def long_chat(*, stream: bool) -> bytes:
@@ -73,7 +74,6 @@ def test_while_tokenizing(
     worker = stub(OK)
     router = route(worker.url, **PATIENT)
     know(router, gate)
-    router.door._proxy._tokenizing._patience = 20.0
     with post(router.port, CHAT, long_chat(stream=stream)) as client:
         until(lambda: gate.begun)
         assert router.http.get("/health/live").status_code == 200
@@ -95,7 +95,6 @@ def test_while_any_prompt_is_tokenized(
     worker = stub(OK)
     router = route(worker.url, **PATIENT)
     know(router, gate)
-    router.door._proxy._tokenizing._patience = 20.0
     body, fields = request_to(endpoint, stream=stream, text="x" * SHORT)
     with post(router.port, endpoint.path, body, *fields):
         until(lambda: gate.begun)

@@ -61,7 +61,6 @@ def test_while_long_prompts_are_tokenized(
     router = route(stub().url)
     know(router, tokenizer)
     tokenizing = router.door._proxy._tokenizing
-    tokenizing._patience = 20.0
     chat = {"content": long_chat(stream=False), "timeout": 30}
     asked = [
         crowd.submit(router.http.post, "/v1/chat/completions", **chat)  # type: ignore[arg-type]
