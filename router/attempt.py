@@ -167,7 +167,7 @@ class Attempt:
             job.metrics.duration.observe(now - job.started)
         left = self.status == CLIENT_LEFT
         if job.visit is not None and self._began and not self.status:
-            job.visit.accepted(WorkerFailed.status)  # the worker may have begun
+            job.visit.accepted(WorkerFailed.status)  # no answer, but it may have begun
         if self.status == FULL or (400 <= self.status < 500 and not left):
             self._began = False
         outcome = Outcome(

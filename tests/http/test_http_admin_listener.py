@@ -127,11 +127,11 @@ def test_a_crowd_does_not_lock_operators_out(stub: MakeStub, route: MakeRouter) 
 
 def test_its_connections_end_with_the_others(stub: MakeStub, route: MakeRouter) -> None:
     """The operators' listener ends idle and slow connections, and itself when the router stops."""
-    times = {"keepalive": "200ms", "header": "200ms", "body": "200ms"}
-    router = route(stub().url, admin=APART, clients=times)
+    hasty = route(stub().url, admin=APART, clients={"header": "200ms", "body": "200ms"})
     for slow in (b"GET /workers HTTP/1.1\r\nhost:", head("/explain", 10) + b"{"):
-        with send(router.admin_port, slow) as client:
+        with send(hasty.admin_port, slow) as client:
             assert read_all(client).startswith(b"HTTP/1.1 408 ")
+    router = route(stub().url, admin=APART, clients={"keepalive": "200ms"})
     with httpx.Client(base_url=f"http://127.0.0.1:{router.admin_port}") as http:
         http.get("/workers")
         until(lambda: not router.door.everyone)

@@ -28,7 +28,6 @@ from tests.support import (
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-SLOW = {"interval": "1h"}
 
 
 @pytest.fixture

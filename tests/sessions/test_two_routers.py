@@ -191,6 +191,16 @@ def test_while_redis_is_away_both_choose_alike(
     assert all(then in {now, "w1"} for then, now in zip(before, after, strict=True))
 
 
+def test_a_request_without_a_session_is_not_hashed(
+    stub: MakeStub, route: MakeRouter, dead_url: str
+) -> None:
+    """It succeeds while Redis is away, and is not counted as hashed."""
+    rules = {"redis": {"url": dead_url.replace("http", "redis")}}
+    router = route(stub().url, strategy="session", session=rules)
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    assert router.metric("warmroute_session_events_total", pool="default", event="hashed") == 0
+
+
 def test_a_request_without_a_session_asks_nobody(
     stub: MakeStub, route: MakeRouter, redis: RedisServer
 ) -> None:
@@ -206,6 +216,7 @@ def test_a_request_without_a_session_asks_nobody(
     waiting = threading.Thread(target=ask)
     with redis.hanging():
         waiting.start()
+        until(lambda: router.door._proxy._admission.in_flight == 1)
         assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
         assert replies == []
     waiting.join(20)
