@@ -166,8 +166,8 @@ class Attempt:
             job.metrics.answered(self.worker.name, self.status)
             job.metrics.duration.observe(now - job.started)
         left = self.status == CLIENT_LEFT
-        if job.visit is not None and self._began and not self.status:
-            job.visit.accepted(WorkerFailed.status)  # no answer, but it may have begun
+        if job.visit is not None and self._began and (left or not self.status):
+            job.visit.accepted(self.status or WorkerFailed.status)  # it may have begun
         if self.status == FULL or (400 <= self.status < 500 and not left):
             self._began = False
         outcome = Outcome(

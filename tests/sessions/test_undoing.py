@@ -158,6 +158,30 @@ def homes(router: Router) -> dict[str, str]:
     return {one["id"]: one["worker"] for one in router.http.get("/sessions").json()}
 
 
+@pytest.mark.parametrize("ends", ["client leaves", "worker closes"])
+def test_one_that_has_moved_stays(stub: MakeStub, route: MakeRouter, ends: str) -> None:
+    """Its new worker was sent the prompt and may compute it, so the session stays there."""
+    closes = threading.Event()
+    workers = {name: stub() for name in "ab"}
+    listed = [{"url": one.url, "name": name} for name, one in workers.items()]
+    router = route(*listed, strategy={"name": "session", "over": "leastload", "spill": "1h"})
+    first = router.http.post(PATH, json=CHAT, headers={"x-session-id": "mine"})
+    home = first.headers["x-warmroute-worker"]
+    other = "b" if home == "a" else "a"
+    workers[home].script = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
+    workers[other].script = [closes.is_set, "close"]
+    fields = b"x-session-id: mine", b"connection: close"
+    with post(router.port, PATH, json.dumps(CHAT).encode(), *fields) as client:
+        until(lambda: workers[other].requests)
+        if ends == "worker closes":
+            closes.set()
+            read_all(client)
+    closes.set()
+    until(lambda: router.door._proxy._admission.in_flight == 0)
+    assert homes(router) == {"mine": other}
+    assert router.metric(EVENTS, pool="default", event="spilled") == 1
+
+
 def test_many_that_fail_to_begin_at_once(stub: MakeStub, route: MakeRouter) -> None:
     """Each error names its own worker, while the sessions of the others are still being undone."""
     fails = threading.Event()
