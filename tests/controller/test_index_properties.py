@@ -2,7 +2,8 @@
 
 import tracemalloc
 from array import array
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import product
 from random import Random
 from unittest.mock import patch
 
@@ -28,17 +29,20 @@ TIERS = (Tier.GPU, Tier.L1)
 #: Few different blocks, so that prompts share prefixes.
 BLOCKS = st.integers(0, 2)
 PROMPTS = st.lists(BLOCKS, min_size=1, max_size=9)
+#: The prompt that ends with the block of each name given so far.
+NAMED: dict[int, tuple[int, ...]] = {}
 
 
-def ids(blocks: list[int]) -> bytes:
+def ids(blocks: Sequence[int]) -> bytes:
     """Return the token ids of a prompt made of these blocks."""
     return array("I", [block for block in blocks for _ in range(SIZE)]).tobytes()
 
 
-def name(worker: str, salt: str, blocks: list[int]) -> int:
+def name(worker: str, salt: str, blocks: Sequence[int]) -> int:
     """Return an engine's name for a block; each engine has its own."""
-    number = hash((worker, salt, tuple(blocks)))
-    return number & ((1 << 64) - 1)
+    number = hash((worker, salt, tuple(blocks))) & ((1 << 64) - 1)
+    NAMED[number] = tuple(blocks)
+    return number
 
 
 def stored(worker: str, tier: Tier, salt: str, blocks: list[int], span: range) -> Stored:
@@ -88,14 +92,12 @@ def apply(index: Index | Naive, worker: str, change: Event | Tier | None) -> Non
         index.forget(worker)
 
 
-def prompts(history: list[tuple[str, Event | Tier | None]]) -> Iterator[list[int]]:
-    """Iterate over a range of prompts with these blocks, though not all possible ones."""
-    for first in range(3):
-        for second in range(3):
-            for third in range(3):
-                yield [first, second, third] * 3
-    for number in range(3):
-        yield [number] * 9
+def prompts(history: list[tuple[str, Event | Tier | None]]) -> set[tuple[int, ...]]:
+    """Return the prompts that these changes tell of, and others with the same blocks."""
+    told = [one.hashes for _, one in history if isinstance(one, Stored | Removed)]
+    found = {max((NAMED[number] for number in hashes), key=len) for hashes in told}
+    found.update(first * 3 for first in product(range(3), repeat=3))
+    return found
 
 
 @settings(max_examples=400, deadline=None)
@@ -158,7 +160,8 @@ def test_nothing_is_left_when_all_are_forgotten(
 def test_a_restored_index_goes_on_as_the_one_before(
     history: list[tuple[str, Event | Tier | None]], later: list[tuple[str, Event | Tier | None]]
 ) -> None:
-    """Holders, names and copies are restored; blocks that wait for parents are not."""
+    """Holders, names and copies are restored. Blocks that wait for parents are not: the history has
+    none."""
     history = [
         (worker, change)
         for worker, change in history
@@ -172,7 +175,7 @@ def test_a_restored_index_goes_on_as_the_one_before(
     for worker, change in later:
         apply(first, worker, change)
         apply(second, worker, change)
-    for prompt in prompts(later):
+    for prompt in prompts([*history, *later]):
         for salt in ("", "s"):
             assert depths(first, salt, ids(prompt)) == depths(second, salt, ids(prompt))
     assert (len(first), first.holdings.holders) == (len(second), second.holdings.holders)

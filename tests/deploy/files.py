@@ -44,9 +44,9 @@ def composed(route: str) -> dict[str, Engine]:
     (data,) = documents(DEPLOY / "compose" / f"{route}.yaml")
     return {
         name: Engine(
-            _plain(service["image"]),
-            [_plain(arg) for arg in service["command"]],
-            {key: _plain(value) for key, value in service["environment"].items()},
+            plain(service["image"]),
+            [plain(arg) for arg in service["command"]],
+            {key: plain(value) for key, value in service["environment"].items()},
         )
         for name, service in data["services"].items()
         if name.startswith("worker-")
@@ -61,6 +61,6 @@ def clustered(route: str) -> Engine:
     return Engine(container["image"], container["args"], environment)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Replace each variable by its default, as compose does if it is not set."""
     return _VARIABLE.sub(lambda found: found[1] or "", text)

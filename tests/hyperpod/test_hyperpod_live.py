@@ -133,12 +133,15 @@ def test_check_lists_what_would_be_used(tmp_path: Path) -> None:
 def test_health_needs_no_key(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A load balancer has no key; `/health` answers 503 once no worker is well."""
+    """A load balancer has none; without a worker that is well, all paths but `/health/live` answer
+    503."""
     monkeypatch.setenv("DOOR_KEY", "sk-0123456789abcdef")
     worker = stub()
     router = route(worker.url, auth={"keys": ["${DOOR_KEY}"]}, health={"interval": "50ms"})
     assert router.http.get("/v1/models").status_code == 401
-    assert router.http.get("/health").status_code == 200
+    paths = ("/ping", "/health", "/health/ready", "/health/live")
+    assert [router.http.get(path).status_code for path in paths] == [200] * 4
     worker.well = False
     until(lambda: router.http.get("/health").status_code == 503)
-    assert router.http.head("/health").status_code == 503
+    assert [router.http.get(path).status_code for path in paths] == [503, 503, 503, 200]
+    assert [router.http.head(path).status_code for path in paths[1:]] == [503, 503, 200]

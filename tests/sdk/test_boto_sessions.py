@@ -1,6 +1,5 @@
 """Sessions as boto3's callers see them: created, used, closed and expired, over real sockets."""
 
-import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -77,7 +76,8 @@ class TestCreation:
         reply = boto.invoke(place.url, chat("Hello"), SessionId="NEW_SESSION").good
         assert reply.json["choices"]
         key = reply.output["NewSessionId"].partition(";")[0]
-        assert boto.invoke(place.url, chat("Hello"), SessionId=key).good.worker == reply.worker
+        later = {boto.invoke(place.url, chat("Hello"), SessionId=key).good.worker for _ in range(8)}
+        assert later == {reply.worker}
 
     def test_the_expiry_is_the_lifetime_from_now(self, boto: Boto, place: Place) -> None:
         """In whole seconds, UTC."""
@@ -142,7 +142,7 @@ class TestUse:
         assert len(set.union(*where.values())) == 4
 
     def test_eight_at_once_in_one_session(self, boto: Boto, place: Place) -> None:
-        """They wait for the session's worker rather than go elsewhere."""
+        """All go to the session's worker."""
         key = opened(boto, place.url)
         calls = [
             boto.start(place.url, "invoke_endpoint", chat(f"{n}"), SessionId=key) for n in range(8)
@@ -322,10 +322,11 @@ def test_without_sessions_a_session_is_refused(
 
 
 def test_json_is_what_the_worker_said(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
-    """A chat's body passes byte for byte; its answer is compact JSON, as the worker sent it."""
-    worker = stub()
+    """A chat's body and its answer pass byte for byte."""
+    answer = b'{ "choices":[] ,"id":"\\u0041"}'
+    worker = stub([b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer])
     router = route(worker.url, strategy="session")
     body = b'{ "messages":[{"role":"user","content":"\\u0041"}] ,"max_tokens": 1 }'
     reply = boto.invoke(router.url, body).good
     assert worker.requests[-1].endswith(b"\r\n\r\n" + body)
-    assert reply.body == json.dumps(reply.json, separators=(",", ":")).encode()
+    assert reply.body == answer

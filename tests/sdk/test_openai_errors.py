@@ -65,6 +65,7 @@ def test_an_error_that_is_no_json(scripted: MakeScripted) -> None:
     scene = scripted([head % len(page) + page])
     with pytest.raises(openai.InternalServerError) as caught:
         scene.caller.call(CHAT, **ASKED)
+    assert caught.value.status_code == 502
     assert caught.value.response.text == page.decode()
     assert caught.value.response.headers["content-type"] == "text/html"
 
@@ -196,6 +197,8 @@ def test_a_responses_stream_that_breaks(scripted: MakeScripted) -> None:
         )
     assert caught.value.code == "worker_failed"
     assert seen[-1] == "response.output_text.delta"
+    sent = scene.caller.whole("responses.create", model=MODEL, input="Hello?", stream=True)
+    assert sent.body.rpartition(b"\n\nevent: ")[2].startswith(b"error\ndata: {")
 
 
 def test_a_workers_own_error_in_a_stream(scripted: MakeScripted) -> None:
@@ -215,3 +218,4 @@ def test_an_answer_that_does_not_parse(scripted: MakeScripted) -> None:
     scene = scripted(answer(b'{"id": '))
     with pytest.raises((openai.APIResponseValidationError, ValueError)):
         scene.caller.call(CHAT, **ASKED)
+    assert scene.caller.whole(CHAT, **ASKED).body == b'{"id": '

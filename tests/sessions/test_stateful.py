@@ -91,10 +91,8 @@ class TestOpening:
         workers = {"a": stub(said(f"{NEW}: own-a"))}
         router = route(*listed(workers), strategy="session")
         body = {**CHAT, **OPEN, "extSessionID": "mine"}
-        turn = [0]
 
         def after_opening() -> bool:
-            turn[0] += 1
             workers["a"].script = FULL
             return True
 
@@ -103,6 +101,8 @@ class TestOpening:
         assert router.http.get("/sessions").json() == []
         assert workers["a"].requests[-1].endswith(b'{"requestType":"CLOSE"}')
         assert b": own-a\r\n" in workers["a"].requests[-1]
+        workers["a"].script = said(f"{NEW}: own-a")
+        assert [opened(invoke(router, asked)) for asked in (body, OPEN)] == ["mine", "own-a"]
 
     def test_it_has_not_begun_if_its_prompt_is_not_asked(
         self, stub: MakeStub, route: MakeRouter

@@ -83,6 +83,8 @@ def test_a_fault_can_be_seen_and_cleared(start: Start) -> None:
 def test_a_fault_ends_by_itself(start: Start) -> None:
     """It ends after its `seconds`."""
     (worker,) = start().workers
+    order(worker, kind="error", seconds=100)
+    assert complete(worker).status_code == 500
     order(worker, kind="error", seconds=0.05)
     until(lambda: worker.fault is None)
     assert complete(worker).status_code == 200
@@ -111,9 +113,11 @@ def test_a_reset_may_come_before_the_status_line(start: Start) -> None:
     """Nothing was answered, so the request is safe to send elsewhere."""
     (worker,) = start().workers
     order(worker, kind="reset", count=2)
+    url = f"{worker.url}/v1/completions"
     for stream in (True, False):
-        with pytest.raises(httpx.ReadError):
-            complete(worker, stream=stream)
+        body = {**BODY, "stream": stream}
+        with pytest.raises(httpx.ReadError), httpx.stream("POST", url, json=body) as sent:
+            pytest.fail(f"it was answered: {sent.status_code}")
     assert complete(worker).status_code == 200
     assert worker.engine.running == 0
 
@@ -158,9 +162,16 @@ def test_a_stalled_answer_says_nothing_more(start: Start, after: int | None, str
     """The connection stays open until the client gives up; then nothing of it is left."""
     (worker,) = start().workers
     order(worker, kind="stall", after_bytes=after)
-    url, body = f"{worker.url}/v1/completions", {**BODY, "stream": stream}
+    url, body, got = f"{worker.url}/v1/completions", {**BODY, "stream": stream}, bytearray()
+
+    def listen() -> None:
+        with httpx.stream("POST", url, json=body, timeout=0.2) as sent:
+            assert after is not None, "there is a status line"
+            collect(sent, got)
+
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(url, json=body, timeout=0.2)
+        listen()
+    assert len(got) <= (after or 0)
     until(lambda: not worker._listener.connections)
     assert worker.engine.running == 0
 
@@ -185,8 +196,11 @@ def test_a_worker_that_refuses_comes_back(start: Start) -> None:
     assert complete(worker).status_code == 200
 
 
-def test_a_worker_that_refuses_finishes_what_runs(start: Start) -> None:
+def test_a_worker_that_refuses_finishes_what_runs(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only new connections are refused; idle ones are closed and running requests finish."""
+    monkeypatch.setattr("simulator.listener.KEEP_ALIVE_S", 1000)
     fleet = start()
     (worker,) = fleet.workers
     with (
@@ -195,10 +209,13 @@ def test_a_worker_that_refuses_finishes_what_runs(start: Start) -> None:
             "POST", f"{worker.url}/v1/completions", json={**BODY, "max_tokens": 300, "stream": True}
         ) as running,
     ):
+        worker.pump.speed = 0.01  # so that it does not end before the refusal
         idle.get(f"{worker.url}/health")
         order(worker, kind="refuse")
         until(lambda: refused(worker))
         until(lambda: len(worker._listener.connections) <= 1)
+        assert worker.engine.running == 1
+        worker.pump.speed = 1.0
         assert running.read().endswith(b"data: [DONE]\n\n")
     fleet.call(worker.clear_fault)
     until(lambda: not refused(worker))

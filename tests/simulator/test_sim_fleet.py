@@ -34,16 +34,28 @@ def test_ports_can_be_chosen(start: Start) -> None:
     assert worker.url == f"http://127.0.0.1:{port}"
 
 
+def after_a_free_one() -> socket.socket:
+    """Listen on a port such that the one before it is free."""
+    while True:
+        taken = socket.create_server(("127.0.0.1", 0))
+        try:
+            socket.create_server(("127.0.0.1", taken.getsockname()[1] - 1)).close()
+        except OSError:
+            taken.close()
+        else:
+            return taken
+
+
 def test_a_taken_port_is_named() -> None:
     """The error names the port, and no worker is left running."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with after_a_free_one() as taken:
         port = taken.getsockname()[1]
-        fleet = FleetThread(FleetSettings(profile="toy", port=port))
+        fleet = FleetThread(FleetSettings(profile="toy", workers=2, port=port - 1))
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
             fleet.start()
     assert not fleet.workers
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port - 1))
 
 
 def serves_again() -> bool:
