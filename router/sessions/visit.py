@@ -109,7 +109,7 @@ class Visit:
 
         Raises UnknownSession, SessionExists, NoWorker.
         """
-        if self._wanted is Wanted.NEW and self.bound:
+        if self.bound and (self._wanted is Wanted.NEW or self.state == "new"):
             return  # this request has already started it
         known = self._wanted is Wanted.OPEN
         session = await self._sessions.use(self.id, pool, workers, known=known)
@@ -209,9 +209,15 @@ class Visit:
                 raise NoWorker("Another request is moving this session; please try again.")
         return choice
 
+    def place(self, pool: "Pool") -> str:
+        """Return the name of the worker that has the session; empty if none has it yet.
+
+        A worker that refused the first request never had it, unless it is stateful.
+        """
+        return "" if self.state == "new" and not pool.stateful else self.bound
+
     def _state_after(self, name: str, pool: "Pool", model: str) -> str:
-        # A worker that refuses the first request never had the session, unless it is stateful.
-        if not self.bound or (self.state == "new" and not pool.stateful):
+        if not self.place(pool):
             return "new"
         if name == self.bound:
             return "kept"

@@ -67,6 +67,35 @@ def test_a_session_waits_for_its_own_worker(stub: MakeStub, route: MakeRouter) -
     until(router.idle)
 
 
+@pytest.mark.parametrize("spill", ["off", "1ms"])
+@pytest.mark.parametrize(
+    ("session", "became"), [("new", "new"), ("there", "rebound"), ("home", "kept")]
+)
+def test_it_waits_if_the_only_worker_with_room_is_gone(
+    stub: MakeStub, route: MakeRouter, session: str, became: str, spill: str
+) -> None:
+    """As a request without a session does: the other worker will have room again."""
+    done: list[int] = []
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    strategy = {"name": "session", "over": "roundrobin"}
+    if spill != "off":
+        strategy |= {"over": "leastload", "spill": spill}
+    router = route(*listed, strategy=strategy, limits={"in_flight": 1}, health={"interval": "1h"})
+    home, other = (ask(router, key).headers["x-warmroute-worker"] for key in ("home", "there"))
+    assert home != other
+    workers[home].script = [lambda: bool(done), *OK]
+    first = Later(router, "first" if session == "home" else "home")
+    until(lambda: len(workers[home].requests) == 2)
+    workers[other].stop()
+    later = Later(router, session)
+    until(lambda: later.replies or router.metric("warmroute_queue_length") == 1)
+    done.append(1)
+    assert (later.status(), later.worker(), first.worker()) == (200, home, home)
+    assert later.replies[0].headers["x-warmroute-session"].startswith(f"{became};")
+    until(router.idle)
+
+
 def test_one_that_may_moves_instead(stub: MakeStub, route: MakeRouter) -> None:
     """The move is announced in the header and counted in the metrics."""
     done: list[int] = []
