@@ -24,7 +24,8 @@ from strategies.blocks import even_chain, even_root
 from tests.identity_live.asking import until_known
 from tests.kvaware.conftest import QUICK, MakeFleet
 from tests.kvaware.test_kvaware_live import ask, cached, predicted
-from tests.support import MakeRouter, until
+from tests.reload.changing import change
+from tests.support import MakeRouter, MakeStub, until
 
 IDS = list(range(100, 164))
 STORED = {
@@ -341,6 +342,22 @@ def test_a_worker_that_its_controller_does_not_hear_is_blind(
     }
     doubts = {one["worker"]: one["doubt"] for one in router.http.get("/kv").json()}
     assert doubts[unknown.removeprefix("http://")] == "no events"
+
+
+def test_nothing_is_kept_of_a_controller_that_nobody_asks(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """Its answers can take many MiB, and settings may change often."""
+    url = stub().url
+    first = {"url": "http://127.0.0.1:1", "deadline": "20ms"}
+    router = route(url, strategy="kvaware", controller=first, health=QUICK)
+    for number in range(3):
+        other = {**first, "deadline": f"{30 + number}ms"}
+        change(router, url, strategy="kvaware", controller=other)
+    memories = router.door.memories
+    assert memories._remotes == [remote for _, remote in memories.remotes()]
+    change(router, url, strategy="leastload", controller=first)
+    assert memories._remotes == []
 
 
 def test_a_snapshot_that_could_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
