@@ -84,8 +84,8 @@ def test_other_settings_of_redis_lose_no_session(
     stub: MakeStub, route: MakeRouter, redis: RedisServer, differs: str
 ) -> None:
     """What was started and closed during an outage is told to Redis by the new settings too."""
-    workers = [stub().url, stub().url]
-    pools = [{"name": f"p{uuid.uuid4().hex[:8]}", "workers": workers, "strategy": "session"}]
+    name = f"p{uuid.uuid4().hex[:8]}"
+    pools = [{"name": name, "workers": [stub().url, stub().url], "strategy": "session"}]
     good = {"url": redis.url, "timeout": "1500ms"}
     wrong = {**good, "url": "redis://127.0.0.1:1"} if differs == "url" else good
     router = route(pools=pools, session={"redis": wrong})
@@ -98,7 +98,7 @@ def test_other_settings_of_redis_lose_no_session(
     reply = invoke(router, CHAT, fresh)
     assert reply.headers.get("x-warmroute-session", "").startswith("kept;"), reply.text
     assert invoke(router, CHAT, closed).status_code == 400
-    assert router.metric(EVENTS, pool=pools[0]["name"], event="closed") == 1
+    assert router.metric(EVENTS, pool=name, event="closed") == 1
 
 
 def test_what_redis_has_forgotten_is_believed(
