@@ -54,13 +54,16 @@ class Admission:
     def follow(self, fleet: Fleet) -> None:
         """Take new pools. A line moves to the pool that now has its pool's name.
 
-        If there is none, its requests are woken to find another pool.
+        If there is none, or its model goes to another one now, its requests are woken to find that;
+        and those of a session, if another strategy need not keep them at one worker.
         """
         self.rests.keep(list(fleet.workers))
         named = {pool.name: pool for pool in fleet.pools}
         for line in list(self._pools):
-            if line[0] in named:
-                self._pools[line] = named[line[0]]
+            pool = named.get(line[0])
+            same = pool is self._pools[line] or not line[2]
+            if pool is not None and same and fleet.answers_for(line[1], pool):
+                self._pools[line] = pool
             else:
                 while self._call(line):  # each looks for another pool
                     pass

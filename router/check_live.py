@@ -81,7 +81,7 @@ async def _controller(pool: Pool, remote: RemoteMemory) -> list[str]:
     await remote.ask(asked, names)
     doubts = {name: remote.doubt(name, asked) for name in names}
     if remote.failing:
-        return [f"pool {pool.name}: controller {remote.url}: {', '.join(set(doubts.values()))}"]
+        return [f"pool {pool.name}: controller {remote.url}: {remote.sentence()}"]
     return [f"pool {pool.name}: controller {remote.url}: answers"] + [
         f"pool {pool.name}: worker {name}: KV events: {doubt or 'trusted'}, says the controller"
         for name, doubt in doubts.items()

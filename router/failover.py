@@ -104,6 +104,7 @@ class Failover:
                     self._admission.freed(worker)
                     self._holding.freed()
             if others and not asked:
+                job.exchange.asked = False
                 return False
             raise error or NoWorker("No worker is ready any more; please try again.")
         finally:

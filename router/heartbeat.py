@@ -6,7 +6,7 @@ most one beat is missed, however long that took.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from router.channel import Channel, Lost, Refusal
@@ -22,6 +22,13 @@ class Patience:
     """Beats missed in a row after which it gets nothing new."""
     dead: int = 10
     """Beats missed in a row after which it is given up."""
+    start: int = 60
+    """The same until it has begun to serve: loading everything takes a while, on a busy machine."""
+
+    @property
+    def starting(self) -> "Patience":
+        """With a process that has not begun to serve."""
+        return replace(self, silent=self.start, dead=self.start)
 
     @property
     def silent_s(self) -> float:

@@ -138,6 +138,7 @@ class Memories:
                     cast("Remembers", pool.chooser).memory = None
         fresh = self._attach()
         await self._let_go_of_stores()
+        await self._let_go_of_remotes()
         wanted = {(pool.name, worker) for pool, _ in self.pools() for worker in pool.workers}
         for where in list(self._followed):
             if where not in wanted or where[0] in fresh:
@@ -227,6 +228,14 @@ class Memories:
         self._gone += [self.stores.pop(name) for name in set(self.stores) - asking]
         while self._gone:
             await self._gone.pop().close()
+
+    async def _let_go_of_remotes(self) -> None:
+        """Close connections to controllers that no pool asks any more."""
+        asked = [remote for _, remote in self.remotes()]
+        gone = [remote for remote in self._remotes if remote not in asked]
+        self._remotes = asked
+        for remote in gone:
+            await remote.close()
 
     def _made(self, limit_bytes: int) -> Memory | RemoteMemory:
         told = self._controller

@@ -11,6 +11,7 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -65,6 +66,8 @@ class Place:
         self._patience = patience
         self._watching: asyncio.Task[None] | None = None
         self._hangs = asyncio.Event()
+        self._serves = False
+        """The running process has begun to serve."""
         self._told = asyncio.Event()
         self._process: Process | None = None
         self._channel: Channel | None = None
@@ -113,12 +116,14 @@ class Place:
         channel.tell("begin", msgspec.msgpack.encode(self._order()))
         if self._told.is_set():
             channel.tell("stop")
+        self._watch(self._patience.starting)
         try:
             await channel.run()
             return await process.wait()
         finally:
             self._unwatch()
             self._hangs.clear()
+            self._serves = False
             self._channel = None
             self._has_gone(process.pid)
             self._gone = merged([self._gone, self._counted])
@@ -128,17 +133,19 @@ class Place:
     async def _hear(self, what: str, body: bytes) -> bytes:
         if what == "ready":
             self.ready.set()
-            self._watch()
+            self._serves = True
+            self._unwatch()
+            self._watch(self._patience)
         elif what == "counted":
             self._counted = growing(_decode(body))
         else:
             return await self._answer(what, body)
         return b""
 
-    def _watch(self) -> None:
+    def _watch(self, patience: Patience) -> None:
         """Watch that the process answers; not during shutdown, which has its own deadlines."""
         if self._channel is not None and not self._told.is_set():
-            watching = watch(self._channel, self._patience, self._changed)
+            watching = watch(self._channel, patience, partial(self._changed, patience))
             self._watching = asyncio.create_task(watching)
 
     def _unwatch(self) -> None:
@@ -146,8 +153,8 @@ class Place:
             self._watching.cancel()
             self._watching = None
 
-    def _changed(self, sign: Sign) -> None:
-        pid, patience = self._process.pid if self._process else 0, self._patience
+    def _changed(self, patience: Patience, sign: Sign) -> None:
+        pid = self._process.pid if self._process else 0
         match sign:
             case Sign.SILENT:
                 self._hangs.set()
@@ -186,9 +193,13 @@ class Place:
     async def change(self, settings: bytes) -> bool:
         """Send other settings; return whether the process has taken them. Raises Refusal.
 
-        A process that hangs takes them once it answers again, an absent one when it starts.
+        A process that hangs takes them once it answers again, an absent one when it starts, and
+        one that starts when it has begun to serve.
         """
         if self._channel is None:
+            return False
+        if not self._serves:  # nobody knows how long that takes
+            self._channel.tell("settings", settings)
             return False
         pid = self._process.pid if self._process else 0
         asking = asyncio.create_task(self._channel.ask("settings", settings))

@@ -188,14 +188,19 @@ class Proxy:
     async def _ask_bound(
         self, plea: Plea, visit: Visit, home: Worker | None, workers: Sequence[Worker]
     ) -> bool:
-        """Decide and ask; False if the session was meanwhile bound elsewhere (nothing was sent)."""
+        """Decide and ask; False if it must be decided again, and nothing was sent.
+
+        That is so if the session was meanwhile bound elsewhere, or if every worker with room
+        refused the connection.
+        """
         if home is not None and home not in workers:
             workers = [home, *workers]  # its worker is draining or ejected
-        bound = replace(plea.prompt, bound=visit.bound)
+        bound = replace(plea.prompt, bound=visit.place(plea.pool))
         decision = visit.named(self._among(plea.pool, bound, workers), workers)
+        others = len(decision.candidates) < len(workers)
         job = self._decided(plea, bound, decision)
         try:
-            await self._failover.answer(job)
+            return await self._failover.answer(job, others=others)
         except Elsewhere:
             plea.exchange.asked = False
             return False
@@ -203,7 +208,6 @@ class Proxy:
             if not visit.told:
                 job.metrics.decided(job.reason if visit.counted else decision.reason)
             raise
-        return True
 
     async def _again(self, plea: Plea) -> tuple[Plea, Sequence[Worker]]:
         """Route again after a wait; parse again if pool or tokenizer have changed meanwhile."""

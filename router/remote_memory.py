@@ -42,6 +42,8 @@ LARGEST = 4 << 20
 #: Seconds for which an idle connection is kept; uvicorn, which serves the controller, has 5.
 KEPT_S = 4.0
 SLOW, AWAY = "controller slow", "no controller"
+#: Statuses with which it rejects the key.
+_NOT_US = frozenset((401, 403))
 
 
 #: Bounds on a controller's numbers: no prompt has more tokens, no block fewer than one.
@@ -84,6 +86,8 @@ class RemoteMemory:
         """Questions that were answered, that were too slow, and that failed."""
         self.failing = False
         """Whether the last question went unanswered."""
+        self.why = ""
+        """Why the last question that failed did, for people; may be empty."""
         self._failure, self._failures = "", 0
         self._doubts: dict[str, str] = {}
         self._heard: dict[str, int] = {}
@@ -126,8 +130,8 @@ class RemoteMemory:
                 self.answers += 1
             except (TimeoutError, Silent):
                 said.failure = SLOW
-            except Exception:  # noqa: BLE001 - the request must go on, whatever happened
-                said.failure = AWAY
+            except Exception as error:  # noqa: BLE001 - the request must go on, whatever happened
+                said.failure, self.why = AWAY, str(error)
             finally:
                 self._flying -= 1
         self._note(said.failure)
@@ -142,7 +146,12 @@ class RemoteMemory:
             log.info("controller %s: answers again", self.url)
         self._failures = self._failures + 1 if failure else 0
         if self._failures == GONE:
-            log.warning("controller %s: %s: routing by what was sent", self.url, failure)
+            log.warning("controller %s: %s: routing by what was sent", self.url, self.sentence())
+
+    def sentence(self) -> str:
+        """Say why the last question went unanswered."""
+        why = self.why if self._failure == AWAY else ""
+        return f"{self._failure} ({why})" if why else self._failure
 
     def _keep(self, said: _Said) -> None:
         """Keep an answer until the decision is made; drop the oldest ones beyond the bounds."""
@@ -191,8 +200,11 @@ class RemoteMemory:
                 said += chunk
                 if len(said) > LARGEST:
                     raise ValueError("a controller's answer is too long")
-            if connection.head.status != 200:
-                raise ValueError(f"a controller answered {connection.head.status}")
+            status = connection.head.status
+            if status in _NOT_US:
+                raise ValueError(f"it answered {status}: controller.key is none of its auth.keys")
+            if status != 200:
+                raise ValueError(f"it answered {status}")
         finally:
             self._upstream.release(connection)
         return bytes(said)

@@ -55,6 +55,7 @@ def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     yield from _ejection(_get(_get(given, "health"), "ejection"))
     yield from _origins(_get(given, "cors"))
     yield from _signatures(given)
+    yield from _repeated_endpoints(_get(given, "sagemaker"))
     yield from session_contradictions(given)
     for found in exposures(given):
         yield refusal(found.path, found.message)
@@ -158,6 +159,15 @@ def _signatures(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
             if first != path and field == "access_key":
                 message = f"{shown(name)} is already the name of {dotted(first)}"
                 yield refusal((*path, field), message)
+
+
+def _repeated_endpoints(sagemaker: object) -> Iterator[InitErrorDetails]:
+    names: dict[str, KeyPath] = {}
+    for path, endpoint in _items(sagemaker, "endpoints", ("sagemaker",)):
+        name = endpoint if isinstance(endpoint, str) else _get(endpoint, "name")
+        if isinstance(name, str) and (first := names.setdefault(name, path)) != path:
+            message = f"{shown(name)} is already the name of {dotted(first)}"
+            yield refusal(path if endpoint == name else (*path, "name"), message)
 
 
 def _duration(value: object, default: float) -> float:

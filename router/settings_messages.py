@@ -58,16 +58,19 @@ def _problem(found: ErrorDetails, document: Document) -> Problem:
 def keys_of(path: KeyPath, data: object) -> list[str]:
     """Return the keys that the mapping at `path` may have."""
     model: type[BaseModel] = Settings
+    named = False
     for part in path:
         data = cast("dict[int | str, object]", data)[part]  # may be a list; pydantic checked it
         if isinstance(part, int):
             continue
         annotation = model.model_fields[part].annotation
-        if annotation is StrategySettings:
+        named = annotation is StrategySettings
+        if named:
             name = data.get("name") if isinstance(data, dict) else data
-            return ["name", *options_of(name).model_fields]
-        model = _model(annotation)
-    return list(model.model_fields)
+            model = options_of(name)
+        else:
+            model = _model(annotation)
+    return ["name"] * named + list(model.model_fields)
 
 
 def _model(annotation: object) -> type[BaseModel]:

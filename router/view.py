@@ -106,13 +106,10 @@ class View:
         """Count ready workers whose KV events are missing, for each pool that needs them."""
         if self._memories is None:
             return {}
-        blind = {
+        return {
             pool.name: sum(w.ready and bool(memory.doubt(w.name)) for w in pool.workers)
-            for pool, memory in self._memories.pools()
+            for pool, memory in self._memories.all()
         }
-        for pool, remote in self._memories.remotes():
-            blind[pool.name] = sum(w.ready for w in pool.workers) if remote.failing else 0
-        return blind
 
     # What this process reports to the others.
 

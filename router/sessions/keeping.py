@@ -26,13 +26,13 @@ def keep_sessions(pool: "Pool", before: Sessions | None, settings: "SessionSetti
         return
     stays = bool(getattr(pool.strategy, "stays", True))
     sessions = before
-    if sessions is None or sessions.redis != settings.redis:
+    if sessions is None or (sessions.redis is None) != (settings.redis is None):
         sessions = Sessions(settings, stays=stays)
-        if settings.redis is not None:
-            sessions.keep_in(RedisStore(settings.redis, pool.name, settings.lease))
-            sessions.redis = settings.redis
-    else:
+    else:  # also with another Redis: only this router knows what it did while the old one was down
         sessions.change(settings, stays=stays)
+    if settings.redis is not None and sessions.redis != settings.redis:
+        sessions.keep_in(RedisStore(settings.redis, pool.name, settings.lease))
+        sessions.redis = settings.redis
     pool.sessions = sessions
 
 

@@ -38,6 +38,7 @@ class Sessions:
         """The store cannot be reached; sessions are routed by the hash of their id."""
         self.away = Away(0)
         self._store: Store = MemoryStore(Lease(), lambda: self.clock())  # noqa: PLW0108 - tests replace it
+        self._former: list[Store] = []
         self._kept = Kept(0, 0, 0)
         self.redis: RedisSettings | None = None
         """Settings of the remote store, if sessions are not in memory."""
@@ -56,8 +57,9 @@ class Sessions:
         self.away.most = settings.lease.most
 
     def keep_in(self, store: Store) -> None:
-        """Keep sessions in this store from now on."""
+        """Keep sessions in this store from now on; the next `look` closes the one before."""
         store.lease = self._store.lease
+        self._former.append(self._store)
         self._store = store
 
     # Which request belongs to which session.
@@ -240,6 +242,7 @@ class Sessions:
 
     async def look(self) -> None:
         """Get the store's counts; called regularly, this also notices that the store is back."""
+        await self._close_former()
         try:
             self._kept = await self._store.look()
             await self.away.tell_ends(self._store)
@@ -254,7 +257,12 @@ class Sessions:
 
     async def stop(self) -> None:
         """Close the store."""
+        await self._close_former()
         await self._store.stop()
+
+    async def _close_former(self) -> None:
+        while self._former:
+            await self._former.pop().stop()
 
     # Outages of the store.
 

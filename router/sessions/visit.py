@@ -56,6 +56,7 @@ class Visit:
         "_before",
         "_begun",
         "_expected",
+        "_first",
         "_sessions",
         "_tries",
         "_used",
@@ -78,6 +79,8 @@ class Visit:
         """The worker recorded in the store; None if the session is not there."""
         self._before: str | None = None
         """The worker that this request has moved the session away from."""
+        self._first: str | None = None
+        """The worker that this request has started the session on."""
         self._begun = self._used = 0.0
         """Times of creation and last use, as recorded in the store."""
         self._tries = 0
@@ -109,7 +112,7 @@ class Visit:
 
         Raises UnknownSession, SessionExists, NoWorker.
         """
-        if self._wanted is Wanted.NEW and self.bound:
+        if self.bound and (self._wanted is Wanted.NEW or self.bound == self._first):
             return  # this request has already started it
         known = self._wanted is Wanted.OPEN
         session = await self._sessions.use(self.id, pool, workers, known=known)
@@ -209,8 +212,14 @@ class Visit:
                 raise NoWorker("Another request is moving this session; please try again.")
         return choice
 
+    def place(self, pool: "Pool") -> str:
+        """Return the name of the worker that has the session; empty if none has it yet.
+
+        A worker that refused the first request never had it, unless it is stateful.
+        """
+        return "" if self.bound == self._first and not pool.stateful else self.bound
+
     def _state_after(self, name: str, pool: "Pool", model: str) -> str:
-        # A worker that refuses the first request never had the session, unless it is stateful.
         if not self.bound or (self.state == "new" and not pool.stateful):
             return "new"
         if name == self.bound:
@@ -234,7 +243,7 @@ class Visit:
             self._before = self._before or self._expected
             if name == self._before:
                 state = "kept"
-        self.state = state
+        self.state, self._first = state, name if state == "new" else None
 
     def _follow(
         self,

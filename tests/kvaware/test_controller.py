@@ -24,7 +24,8 @@ from strategies.blocks import even_chain, even_root
 from tests.identity_live.asking import until_known
 from tests.kvaware.conftest import QUICK, MakeFleet
 from tests.kvaware.test_kvaware_live import ask, cached, predicted
-from tests.support import MakeRouter, until
+from tests.reload.changing import change
+from tests.support import MakeRouter, MakeStub, until
 
 IDS = list(range(100, 164))
 STORED = {
@@ -313,6 +314,50 @@ def test_a_router_asks_it_and_does_without_it(
     question = {"token_ids": [1], "block_size": 16}
     assert httpx.post(f"{url}/query", json=question).status_code == 200
     until(lambda: {one["doubt"] for one in httpx.get(f"{url}/streams").json()} == {""})
+
+
+def test_a_worker_that_its_controller_does_not_hear_is_blind(
+    fleet: MakeFleet, route: MakeRouter, folder: Path, tmp_path: Path, stack: ExitStack
+) -> None:
+    """The router counts it as it would without a controller, and only this one."""
+    known, unknown = fleet(workers=2).urls
+    settings = tmp_path / "controller.yaml"
+    settings.write_text(f"strategy: kvaware\nhealth: {{interval: 50ms}}\nworkers: [{known}]\n")
+    args = ("--config", settings, "--listen", "127.0.0.1:0")
+    url, _ = stack.enter_context(controller(tmp_path, *args))
+    until(lambda: [one["doubt"] for one in httpx.get(f"{url}/streams").json()] == [""])
+    router = route(
+        *(known, unknown),
+        strategy="kvaware",
+        tokenizer=str(folder),
+        health=QUICK,
+        controller={"url": url, "deadline": "5s"},
+    )
+    until_known(router, "toy")
+    ask(router, "asked of both " * 30)
+    assert router.http.get("/health/ready").json() == {
+        "status": "degraded",
+        "pools": {"default": 2},
+        "blind": {"default": 1},
+    }
+    doubts = {one["worker"]: one["doubt"] for one in router.http.get("/kv").json()}
+    assert doubts[unknown.removeprefix("http://")] == "no events"
+
+
+def test_nothing_is_kept_of_a_controller_that_nobody_asks(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """Its answers can take many MiB, and settings may change often."""
+    url = stub().url
+    first = {"url": "http://127.0.0.1:1", "deadline": "20ms"}
+    router = route(url, strategy="kvaware", controller=first, health=QUICK)
+    for number in range(3):
+        other = {**first, "deadline": f"{30 + number}ms"}
+        change(router, url, strategy="kvaware", controller=other)
+    memories = router.door.memories
+    assert memories._remotes == [remote for _, remote in memories.remotes()]
+    change(router, url, strategy="leastload", controller=first)
+    assert memories._remotes == []
 
 
 def test_a_snapshot_that_could_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from router.remote_memory import RemoteMemory
 from strategies.base import Outcome, Prompt
 from strategies.blocks import even_chain, even_root
 from strategies.loads import Held
+from tests.support import MakeStub
 
 
 def test_what_is_kept_of_long_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +181,27 @@ def test_the_reason_is_the_true_one() -> None:
     assert remote.doubt("a", Prompt("m", 16, blocks={16: [1]})) == "no controller"
     assert remote.doubt("a", ask(remote)) == remote.doubt("a") == "gap"
     assert remote.doubt("a", ask(remote)) == remote.doubt("a") == "no controller"
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [(401, "it answered 401: controller.key is none of its auth.keys"), (500, "it answered 500")],
+)
+def test_the_log_is_told_why(
+    stub: MakeStub, caplog: pytest.LogCaptureFixture, status: int, why: str
+) -> None:
+    """A controller that answers with an error is there, and what is wrong is something else."""
+    worker = stub([b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\n{}" % status])
+    remote = RemoteMemory(worker.url, "some key", 20)
+
+    async def play() -> None:
+        for _ in range(3):
+            await remote.ask(Prompt("m", 16, blocks={16: [1]}), ["a"])
+        await remote.close()
+
+    asyncio.run(play())
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == f"controller {worker.url}: no controller ({why}): routing by what was sent"
 
 
 def test_the_log_is_told_when_it_goes_and_when_it_is_back(

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from router import admission, rests
+from router.worker import State
 from strategies.prefixaware import PrefixAware
 from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, error_of, post, until
@@ -346,7 +347,10 @@ def test_a_second_attempt_goes_to_one_that_is_not_known_to_be_full(
 def test_a_worker_that_is_gone_loses_nobody_while_another_is_well(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """If the only worker with a place is dead, the request is queued for the other one."""
+    """If the only worker with a place is dead, the request is queued for the other one.
+
+    A client that disconnects then is counted like any other that was queued.
+    """
     gate = Gate()
     good, gone = stub(gate.script()), stub()
     router = route(good.url, gone.url, strategy="leastload", limits={"in_flight": 1}, health=QUIET)
@@ -355,6 +359,10 @@ def test_a_worker_that_is_gone_loses_nobody_while_another_is_well(
         if first[-1].done():
             first += ask(router, crowd)
     gone.stop()
+    with post(router.port, PATH, b'{"model":"m","messages":[]}'):
+        until(lambda: waiting(router) == 1)
+    until(lambda: router.metric("warmroute_refused_requests_total", status="499") == 1)
+    router.worker(1).become(State.READY, "as far as is known")
     second = ask(router, crowd)
     until(lambda: waiting(router) == 1)
     gate.opened.set()

@@ -312,10 +312,15 @@ def test_those_who_wait_are_served_by_a_newcomer(stub: MakeStub, route: MakeRout
     fresh = stub()
     limits = {"in_flight": 1}
     urls = [busy.url, fresh.url]
+    beside = [  # the busy worker stays in a pool of the same name, which no longer has the model
+        {"name": "default", "models": ["n"], "workers": [busy.url]},
+        {"name": "other", "workers": [fresh.url]},
+    ]
     for again, reason in (
         ({"workers": urls}, b"cold"),
         ({"workers": urls, "strategy": "leastload"}, b"load"),
         ({"pools": [{"name": "other", "workers": urls}], "strategy": "roundrobin"}, b"turn"),
+        ({"pools": beside, "strategy": "leastload"}, b"load"),
     ):
         router = route(busy.url, limits=limits, health=QUIET)
         with begun(router), post(router.port, CHAT, b'{"model":"m","messages":[]}') as waiting:

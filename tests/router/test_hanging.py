@@ -13,6 +13,7 @@ import pytest
 
 from router import processes
 from router.channel import Refusal
+from router.child import Order
 from router.heartbeat import Patience
 from router.place import Place
 from router.processes import Processes
@@ -188,6 +189,47 @@ def test_one_that_hangs_keeps_no_settings_from_others(log: pytest.LogCaptureFixt
         assert pid(first) == hung
 
     assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
+
+
+def test_one_that_hangs_as_it_starts_keeps_no_settings_from_others() -> None:
+    """Nobody waits for it; it has them when it has begun to serve."""
+
+    async def script(running: Processes, _: int) -> None:
+        first, second = running._places
+        before = pid(first)
+        os.kill(before, signal.SIGKILL)
+        await becomes(lambda: pid(first) != before and first._channel is not None)
+        os.kill(pid(first), signal.SIGSTOP)
+        await running.change(OTHER)
+        assert await has(second) == "127.0.0.1:2"
+        os.kill(pid(first), signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while await has(first) != "127.0.0.1:2":  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.01)
+
+    assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER, start=FOR_EVER), script) == 0
+
+
+def test_one_that_hangs_as_it_starts_is_given_up(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its place would stay empty for ever."""
+    monkeypatch.setattr("router.place._RUN", "import time; time.sleep(1000)")
+
+    async def answer(_: str, __: bytes) -> bytes:
+        return b""
+
+    async def run() -> int:
+        here = Place(
+            lambda: Order(1, b"", Address("127.0.0.1", 0), None),
+            answer,
+            patience=Patience(0.02, silent=1, dead=2, start=5),
+        )
+        async with asyncio.timeout(20):
+            return await here._one()
+
+    assert asyncio.run(run()) == -signal.SIGKILL
+    assert "has not answered for 0.1s: killed" in log.text
 
 
 def test_settings_that_others_refuse_while_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

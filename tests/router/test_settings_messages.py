@@ -269,6 +269,22 @@ def test_pools_are_told_apart() -> None:
     ]
 
 
+def test_endpoints_are_told_apart() -> None:
+    """A name that is given twice could stand for two models."""
+    assert wrong(
+        "workers: [http://a:1]\n"
+        "sagemaker:\n"
+        "  endpoints:\n"
+        "  - {name: e, model: m1}\n"
+        "  - {name: e, model: m2}\n"
+        "  - f\n"
+        "  - f\n"
+    ) == [
+        'f:5: sagemaker.endpoints[1].name: "e" is already the name of sagemaker.endpoints[0]',
+        'f:7: sagemaker.endpoints[3]: "f" is already the name of sagemaker.endpoints[2]',
+    ]
+
+
 def test_everything_wrong_is_said_at_once() -> None:
     """Unknown keys, wrong values and contradictions are all reported, in the order of the file."""
     assert wrong(

@@ -96,6 +96,14 @@ def test_a_name_and_a_mapping_mean_the_same() -> None:
             "{name: prefixaware, memmory: 1}",
             'f:2: strategy.memmory: unknown key; did you mean "memory"?',
         ),
+        (
+            "{name: session, over: {name: prefixaware, memry: 1MiB}}",
+            'f:2: strategy.over.memry: unknown key; did you mean "memory"?',
+        ),
+        (
+            "{name: session, over: {name: prefixaware, spill: 1s}}",
+            "f:2: strategy.over.spill: unknown key",
+        ),
         ("{name: roundrobin, memory: 1MiB}", "f:2: strategy.memory: unknown key"),
         ("{name: roundrobin, options: {}}", "f:2: strategy.options: unknown key"),
         (

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from router.sessions.table import Binding
 from strategies.base import FREE, Candidate
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 
@@ -186,6 +187,35 @@ def test_a_first_request_that_is_refused_after_others_have_followed(
     assert loop is not None
     asyncio.run_coroutine_threadsafe(meet(), loop).result(20)
     assert states == ["spilled"]
+
+
+def test_a_start_that_others_have_moved_meanwhile_is_looked_up_again(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """Its first worker refused; until it is decided again, the session is nobody's but its own."""
+    _, listed = two(stub)
+    router = route(*listed, strategy="session")
+    pool = router.door.fleet.pools[0]
+    sessions = pool.sessions
+    assert sessions is not None
+    home, other = (Candidate(worker, FREE) for worker in pool.workers)
+    found: list[str] = []
+
+    async def meet() -> None:
+        visit = sessions.named("k")
+        await visit.look(pool, pool.workers)
+        await visit.settle(home, [home, other], pool, "m")
+        await visit.look(pool, pool.workers)
+        found.append(visit.place(pool))
+        await sessions.bind("k", Binding(other.worker.name), home.worker.name)
+        await visit.settle(other, [home, other], pool, "m")
+        await visit.look(pool, pool.workers)
+        found.append(visit.place(pool))
+
+    loop = router._server._loop
+    assert loop is not None
+    asyncio.run_coroutine_threadsafe(meet(), loop).result(20)
+    assert found == ["", other.worker.name]
 
 
 @pytest.mark.parametrize("operation", ["invocations", "invocations-response-stream"])

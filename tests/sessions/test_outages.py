@@ -13,6 +13,7 @@ from router.sessions.sessions import Sessions
 from router.sessions.store import Kept, MemoryStore
 from router.sessions.table import Binding, Bound, Lease
 from router.settings_session import RedisSettings, SessionSettings
+from tests.reload.changing import change
 from tests.sessions.redis_server import RedisServer
 from tests.sessions.wires import Machine
 from tests.support import MakeRouter, MakeStub, Router, until
@@ -76,6 +77,28 @@ def test_a_moment_s_silence_changes_nothing(
     assert one.metric(EVENTS, pool=pool, event="hashed") == 3
     moved = [one.metric(EVENTS, pool=pool, event=event) for event in ("spilled", "rebound")]
     assert moved == [0, 0]
+
+
+@pytest.mark.parametrize("differs", ["timeout", "url"])
+def test_other_settings_of_redis_lose_no_session(
+    stub: MakeStub, route: MakeRouter, redis: RedisServer, differs: str
+) -> None:
+    """What was started and closed during an outage is told to Redis by the new settings too."""
+    name = f"p{uuid.uuid4().hex[:8]}"
+    pools = [{"name": name, "workers": [stub().url, stub().url], "strategy": "session"}]
+    good = {"url": redis.url, "timeout": "1500ms"}
+    wrong = {**good, "url": "redis://127.0.0.1:1"} if differs == "url" else good
+    router = route(pools=pools, session={"redis": wrong})
+    with redis.hanging():
+        fresh, closed = opened(router), opened(router)
+        assert router.door.fleet.pools[0].sessions.down  # type: ignore[union-attr]
+        assert invoke(router, CLOSE, closed).status_code == 200
+        change(router, pools=pools, session={"redis": {**good, "timeout": "2s"}})
+    redis.found_again(router)
+    reply = invoke(router, CHAT, fresh)
+    assert reply.headers.get("x-warmroute-session", "").startswith("kept;"), reply.text
+    assert invoke(router, CHAT, closed).status_code == 400
+    assert router.metric(EVENTS, pool=name, event="closed") == 1
 
 
 def test_what_redis_has_forgotten_is_believed(

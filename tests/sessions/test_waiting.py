@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -64,6 +65,59 @@ def test_a_session_waits_for_its_own_worker(stub: MakeStub, route: MakeRouter) -
     assert router.metric("warmroute_queue_length") == 1
     done.append(1)
     assert {first.worker(), second.worker()} == {home}
+    until(router.idle)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["leastload", {"name": "session", "over": "leastload", "spill": "1ms"}]
+)
+def test_it_waits_no_longer_if_the_settings_let_it_go(
+    stub: MakeStub, route: MakeRouter, strategy: object
+) -> None:
+    """After a reload with another strategy, an idle worker answers what waited for a busy one."""
+    done: list[int] = []
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    limits = {"in_flight": 1}
+    router = route(*listed, strategy="session", limits=limits)
+    home = ask(router, "a").headers["x-warmroute-worker"]
+    workers[home].script = [lambda: bool(done), *OK]
+    first = Later(router, "a")
+    until(lambda: len(workers[home].requests) == 2)
+    second = Later(router, "a")
+    until(lambda: router.metric("warmroute_queue_length") == 1)
+    change(router, *listed, strategy=strategy, limits=limits)
+    assert second.worker() != home
+    done.append(1)
+    assert first.worker() == home
+
+
+@pytest.mark.parametrize("spill", ["off", "1ms"])
+@pytest.mark.parametrize(
+    ("session", "became"), [("new", "new"), ("there", "rebound"), ("home", "kept")]
+)
+def test_it_waits_if_the_only_worker_with_room_is_gone(
+    stub: MakeStub, route: MakeRouter, session: str, became: str, spill: str
+) -> None:
+    """As a request without a session does: the other worker will have room again."""
+    done: list[int] = []
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    strategy = {"name": "session", "over": "roundrobin"}
+    if spill != "off":
+        strategy |= {"over": "leastload", "spill": spill}
+    router = route(*listed, strategy=strategy, limits={"in_flight": 1}, health={"interval": "1h"})
+    home, other = (ask(router, key).headers["x-warmroute-worker"] for key in ("home", "there"))
+    assert home != other
+    workers[home].script = [lambda: bool(done), *OK]
+    first = Later(router, "first" if session == "home" else "home")
+    until(lambda: len(workers[home].requests) == 2)
+    workers[other].stop()
+    later = Later(router, session)
+    until(lambda: later.replies or router.metric("warmroute_queue_length") == 1)
+    done.append(1)
+    assert (later.status(), later.worker(), first.worker()) == (200, home, home)
+    assert later.replies[0].headers["x-warmroute-session"].startswith(f"{became};")
     until(router.idle)
 
 
