@@ -194,6 +194,16 @@ class SessionExists(DoorError):
         super().__init__("A session of that id is open already.")
 
 
+class StoreAway(DoorError):
+    """The sessions that are open cannot be listed, as their store is down."""
+
+    status = 503
+    code = "session_store_down"
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(f"The session store of pool {pool} is down: open sessions are unknown.")
+
+
 class NoWorker(DoorError):
     """No worker can take the request now; one may soon."""
 

@@ -4,12 +4,14 @@ from urllib.parse import unquote
 
 from fastapi import FastAPI, Response
 
+from router.errors import StoreAway
 from router.fleet import Fleet
 from router.gate import SESSION, SESSIONS
 from router.headers import new_id
 from router.sagemaker.container import CLOSES
 from router.sagemaker.ending import end_everywhere
 from router.sessions.expiry import written
+from router.sessions.store import StoreDown
 from router.sessions.table import Session
 from router.shown import Shown
 
@@ -42,13 +44,19 @@ def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
 
     @app.get(SESSIONS)
     async def sessions() -> list[SessionStatus]:
-        """List open sessions, up to a thousand of each pool, those unused for longest first."""
-        return [
-            SessionStatus.of(key, pool.name, session)
-            for pool in fleet.pools
-            if pool.sessions is not None
-            for key, session in await pool.sessions.listed(LISTED)
-        ]
+        """List open sessions, up to a thousand of each pool, those unused for longest first.
+
+        503 while a pool's store is down.
+        """
+        found = []
+        for pool in fleet.pools:
+            if pool.sessions is not None:
+                try:
+                    listed = await pool.sessions.listed(LISTED)
+                except StoreDown:
+                    raise StoreAway(pool.name) from None
+                found += [SessionStatus.of(key, pool.name, session) for key, session in listed]
+        return found
 
     @app.delete(SESSION + "{session:path}", status_code=204)
     async def close(session: str) -> Response:

@@ -227,12 +227,12 @@ class Sessions:
     # For operators.
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
-        """Return up to `most` open sessions; none while the store is down."""
+        """Return up to `most` open sessions. Raises StoreDown."""
         try:
             return await self._store.listed(most)
         except StoreDown as down:
             self._lost(down)
-            return []
+            raise
 
     def kept(self) -> Kept:
         """Return the counts; for a remote store, those of the last `look`."""

@@ -101,6 +101,23 @@ def test_other_settings_of_redis_lose_no_session(
     assert router.metric(EVENTS, pool=name, event="closed") == 1
 
 
+def test_listing_says_that_it_cannot_know(
+    stub: MakeStub, route: MakeRouter, redis: RedisServer
+) -> None:
+    """While Redis is down an empty list would say that no session is open."""
+    [router] = routers(stub, route, redis, 1)
+    key, pool = opened(router), router.door.fleet.pools[0].name
+    redis.kill()
+    for _ in range(2):
+        reply = router.http.get("/sessions")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "session_store_down")
+        assert pool in reply.json()["error"]["message"]
+    redis.start()
+    redis.found_again(router)
+    assert router.http.get("/sessions").json() == []  # it came back empty
+    assert invoke(router, CHAT, key).headers["x-warmroute-session"].startswith("kept;")
+
+
 def test_what_redis_has_forgotten_is_believed(
     stub: MakeStub, route: MakeRouter, redis: RedisServer
 ) -> None:
