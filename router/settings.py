@@ -103,7 +103,8 @@ class WorkerSettings(Model):
     stateful: StrictBool = False
     """It keeps sessions itself, as SageMaker's containers can. Default: false."""
     drain: StrictBool = False
-    """It gets no new work; its sessions stay until they end. Default: false."""
+    """It gets no new work; its sessions stay until they end. It still counts as ready. Default:
+    false."""
     tls: WorkerTlsSettings | None = None
     """How its certificate is checked, and what it is shown; only with `https://`. Default: by the
     system's roots, and nothing."""
