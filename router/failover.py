@@ -14,7 +14,7 @@ from typing import Final
 from router.added import with_field
 from router.admission import Admission
 from router.attempt import FULL, Attempt
-from router.errors import DoorError, NoWorker, Stale, WorkerError, answer_for
+from router.errors import DoorError, NoWorker, Refused, Stale, WorkerError, answer_for
 from router.headers import Incoming, upstream_head
 from router.holding import Holding
 from router.identity.forward import with_ids
@@ -62,10 +62,11 @@ class Failover:
         full, an ejected worker is tried, which is better than a refusal.
 
         Returns False if no worker was asked and there are `others`, which had no room at the time
-        of the decision. Raises DoorError, CutShort, Elsewhere.
+        of the decision; but not if the router lacked descriptors or ports, as it would at once lack
+        them again. Raises DoorError, CutShort, Elsewhere.
         """
         asked = 0
-        vanished = False
+        vanished = lacking = False
         error: DoorError | None = None
         candidates = job.decision.candidates
         left = list(range(len(candidates)))
@@ -98,13 +99,15 @@ class Failover:
                     if not failure.safe or (vanished and stale):
                         raise error from None
                     vanished = vanished or stale
+                    lacking = lacking or (isinstance(failure, Refused) and failure.ours)
                     asked += stale
                 finally:
                     attempt.release()
                     self._admission.freed(worker)
                     self._holding.freed()
-            if others and not asked:
+            if others and not asked and not lacking:
                 job.exchange.asked = False
+                return False
                 return False
             raise error or NoWorker("No worker is ready any more; please try again.")
         finally:
