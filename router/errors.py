@@ -201,7 +201,8 @@ class StoreAway(DoorError):
     code = "session_store_down"
 
     def __init__(self, pool: str) -> None:
-        super().__init__(f"The session store of pool {pool} is down: open sessions are unknown.")
+        message = f"The session store of pool {pool} is down: open sessions are unknown."
+        super().__init__(message, headers=[(b"retry-after", b"1")])
 
 
 class NoWorker(DoorError):

@@ -160,7 +160,12 @@ class Exchange:
         return self.head.passing(keyed=keyed or self.keyed)
 
     def visit(self, sessions: "Sessions") -> "Visit | None":
-        """Return the request's part in a session, if it names one. Raises BadRequest."""
+        """Return the request's part in a session, if it names one. Raises BadRequest.
+
+        A request that is read again keeps its part: it may have started the session.
+        """
+        if self.part is not None and self.part.belongs_to(sessions):
+            return self.part
         return sessions.asked(self.headers, self.body)
 
     async def undo(self) -> None:

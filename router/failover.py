@@ -108,7 +108,6 @@ class Failover:
             if others and not asked and not lacking:
                 job.exchange.asked = False
                 return False
-                return False
             raise error or NoWorker("No worker is ready any more; please try again.")
         finally:
             error = None  # breaks a reference cycle: its traceback holds this frame

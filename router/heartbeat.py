@@ -22,8 +22,8 @@ class Patience:
     """Beats missed in a row after which it gets nothing new."""
     dead: int = 10
     """Beats missed in a row after which it is given up."""
-    start: int = 60
-    """The same until it has begun to serve: loading everything takes a while, on a busy machine."""
+    start: int = 600
+    """The same until it serves: a machine may be busy, and a strategy may load a lot."""
 
     @property
     def starting(self) -> "Patience":

@@ -66,8 +66,6 @@ class Place:
         self._patience = patience
         self._watching: asyncio.Task[None] | None = None
         self._hangs = asyncio.Event()
-        self._serves = False
-        """The running process has begun to serve."""
         self._told = asyncio.Event()
         self._process: Process | None = None
         self._channel: Channel | None = None
@@ -123,7 +121,6 @@ class Place:
         finally:
             self._unwatch()
             self._hangs.clear()
-            self._serves = False
             self._channel = None
             self._has_gone(process.pid)
             self._gone = merged([self._gone, self._counted])
@@ -133,7 +130,6 @@ class Place:
     async def _hear(self, what: str, body: bytes) -> bytes:
         if what == "ready":
             self.ready.set()
-            self._serves = True
             self._unwatch()
             self._watch(self._patience)
         elif what == "counted":
@@ -193,13 +189,10 @@ class Place:
     async def change(self, settings: bytes) -> bool:
         """Send other settings; return whether the process has taken them. Raises Refusal.
 
-        A process that hangs takes them once it answers again, an absent one when it starts, and
-        one that starts when it has begun to serve.
+        A process that hangs takes them once it answers again, an absent one when it starts. One
+        that starts is waited for: if all of them do, somebody has to judge the settings.
         """
         if self._channel is None:
-            return False
-        if not self._serves:  # nobody knows how long that takes
-            self._channel.tell("settings", settings)
             return False
         pid = self._process.pid if self._process else 0
         asking = asyncio.create_task(self._channel.ask("settings", settings))

@@ -149,7 +149,8 @@ class Proxy:
                     await self._holding.turn(pool, plea.prompt, decision, exchange.tenant, until)
             called = pool
             plea, workers = await self._again(plea)
-            if plea.visit is not None:
+            if plea.visit is not None:  # new settings have given its pool sessions
+                await plea.visit.look(plea.pool, workers)
                 await self._ask(plea)
                 return
 

@@ -102,10 +102,11 @@ class Sessions:
         chooses among `workers`; in a stateful pool the session is where this router last saw it.
         """
         if not self.down:
+            store = self._store
             try:
-                session = await self._store.use(key)
+                session = await store.use(key)
             except StoreDown as down:
-                self._lost(down)
+                self._lost(down, store)
             else:
                 if session is PERHAPS:
                     return await self._again(key, pool, workers, known=known)
@@ -142,10 +143,11 @@ class Sessions:
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """Bind a session that is now bound to `expected`; None: one that is not open."""
         if not self.down:
+            store = self._store
             try:
-                bound = await self._store.bind(key, to, expected)
+                bound = await store.bind(key, to, expected)
             except StoreDown as down:
-                self._lost(down)
+                self._lost(down, store)
             else:
                 if bound.session is not None:
                     self.away.closed.pop(key, None)
@@ -172,10 +174,11 @@ class Sessions:
     async def close(self, key: str) -> bool:
         """Close a session; return whether it was open. If that cannot be known, assume it was."""
         if not self.down:
+            store = self._store
             try:
-                session = await self._store.close(key)
+                session = await store.close(key)
             except StoreDown as down:
-                self._lost(down)
+                self._lost(down, store)
             else:
                 # Remembered here too: at the next use the store may be down, or have lost what was
                 # closed.
@@ -193,10 +196,11 @@ class Sessions:
         It stays if others have used it, or if it was closed and another one started under its id.
         """
         if not self.down:
+            store = self._store
             try:
-                return await self._store.close(key, begun=begun) is not None
+                return await store.close(key, begun=begun) is not None
             except StoreDown as down:
-                self._lost(down)
+                self._lost(down, store)
         return self.away.close(key, begun=begun)
 
     async def back(self, key: str, worker: str, home: str | None, used: float) -> bool:
@@ -228,10 +232,11 @@ class Sessions:
 
     async def listed(self, most: int) -> list[tuple[str, Session]]:
         """Return up to `most` open sessions. Raises StoreDown."""
+        store = self._store
         try:
-            return await self._store.listed(most)
+            return await store.listed(most)
         except StoreDown as down:
-            self._lost(down)
+            self._lost(down, store)
             raise
 
     def kept(self) -> Kept:
@@ -243,17 +248,18 @@ class Sessions:
     async def look(self) -> None:
         """Get the store's counts; called regularly, this also notices that the store is back."""
         await self._close_former()
+        store = self._store
         try:
-            self._kept = await self._store.look()
-            await self.away.tell_ends(self._store)
+            self._kept = await store.look()
+            await self.away.tell_ends(store)
             if self.down:
-                await self._store.doubt(DOUBT_S)  # other routers may still have sessions to report
+                await store.doubt(DOUBT_S)  # other routers may still have sessions to report
             # Mark it as back first: what starts from now on goes straight to the store. Otherwise a
             # busy router could add sessions to report faster than they are reported.
             self._found()
-            await self.away.tell_begun(self._store)
+            await self.away.tell_begun(store)
         except StoreDown as down:
-            self._lost(down)
+            self._lost(down, store)
 
     async def stop(self) -> None:
         """Close the store."""
@@ -266,7 +272,10 @@ class Sessions:
 
     # Outages of the store.
 
-    def _lost(self, why: StoreDown) -> None:
+    def _lost(self, why: StoreDown, store: Store) -> None:
+        """Note that a store is down, unless another one has been set since it was asked."""
+        if store is not self._store:
+            return
         if not self.down:
             log.error(
                 "the session store is down; sessions are routed by the hash of their id: %s", why

@@ -107,6 +107,10 @@ class Visit:
         """Whether this request starts the session, so that the client must be told its id."""
         return self._wanted is Wanted.NEW
 
+    def belongs_to(self, sessions: "Sessions") -> bool:
+        """Whether these are the sessions that it is part of."""
+        return self._sessions is sessions
+
     async def look(self, pool: "Pool", workers: "Sequence[Worker]") -> None:
         """Look up the session; `workers` are those that could answer.
 

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import httpx
 import msgspec
@@ -192,17 +193,19 @@ def test_one_that_hangs_keeps_no_settings_from_others(log: pytest.LogCaptureFixt
 
 
 def test_one_that_hangs_as_it_starts_keeps_no_settings_from_others() -> None:
-    """Nobody waits for it; it has them when it has begun to serve."""
+    """It is waited for until it is given up; the next one begins with the new settings."""
 
     async def script(running: Processes, _: int) -> None:
         first, second = running._places
-        before = pid(first)
+        before, patience = pid(first), first._patience
+        first._patience = replace(patience, start=12)
         os.kill(before, signal.SIGKILL)
         await becomes(lambda: pid(first) != before and first._channel is not None)
         os.kill(pid(first), signal.SIGSTOP)
-        await running.change(OTHER)
+        first._patience = patience
+        async with asyncio.timeout(20):
+            await running.change(OTHER)
         assert await has(second) == "127.0.0.1:2"
-        os.kill(pid(first), signal.SIGCONT)
         async with asyncio.timeout(20):
             while await has(first) != "127.0.0.1:2":  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.01)

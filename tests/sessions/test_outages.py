@@ -10,8 +10,8 @@ import pytest
 
 from router.sessions.redis import RedisStore
 from router.sessions.sessions import Sessions
-from router.sessions.store import Kept, MemoryStore
-from router.sessions.table import Binding, Bound, Lease
+from router.sessions.store import Kept, MemoryStore, StoreDown
+from router.sessions.table import Binding, Bound, Lease, Session
 from router.settings_session import RedisSettings, SessionSettings
 from tests.reload.changing import change
 from tests.sessions.redis_server import RedisServer
@@ -99,6 +99,30 @@ def test_other_settings_of_redis_lose_no_session(
     assert reply.headers.get("x-warmroute-session", "").startswith("kept;"), reply.text
     assert invoke(router, CHAT, closed).status_code == 400
     assert router.metric(EVENTS, pool=name, event="closed") == 1
+
+
+def test_the_failure_of_a_former_store() -> None:
+    """It comes late, and says nothing of the store that is used by then."""
+
+    class Late(MemoryStore):
+        async def listed(self, most: int) -> list[tuple[str, Session]]:
+            del most
+            await changed.wait()
+            raise StoreDown("late")
+
+    async def run() -> bool:
+        sessions = Sessions(SessionSettings(), stays=True)
+        sessions.keep_in(Late(Lease(), time.time))
+        asking = asyncio.create_task(sessions.listed(1))
+        await asyncio.sleep(0)
+        sessions.keep_in(MemoryStore(Lease(), time.time))
+        changed.set()
+        with pytest.raises(StoreDown):
+            await asking
+        return sessions.down
+
+    changed = asyncio.Event()
+    assert not asyncio.run(run())
 
 
 def test_listing_says_that_it_cannot_know(
