@@ -15,7 +15,7 @@ from router import explain_told, logs, settings_file
 from router.certificate import complaint
 from router.check_live import check_live
 from router.cli_consoles import out
-from router.cli_terminal import Workers, fail, load, tell
+from router.cli_terminal import Workers, fail, key_of, load, tell
 from router.explain import CannotExplain, explained_offline
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
@@ -115,7 +115,7 @@ def explain(
         if url is None:
             found = explained_offline(settings, path, body, str(request))
         else:
-            found = explain_told.explained_by(url, path, body, api_key, key)
+            found = explain_told.explained_by(url, path, body, key_of(api_key), key)
     except CannotExplain as error:
         raise fail(str(error), 2 if url is None else 1) from None
     except CannotBuild as error:

@@ -47,6 +47,13 @@ def address_of(text: str) -> Address:
         raise fail(f"--listen: {error}", 2) from None
 
 
+def key_of(text: str | None) -> str | None:
+    """Return the key in `--api-key` if a header can carry it. Raises Exit with 2."""
+    if text and not (text.isascii() and text.isprintable()):
+        raise fail("--api-key: only printable ASCII characters can be sent", 2)
+    return text
+
+
 def duration_of(option: str, text: str) -> float:
     """Read an option in seconds, which must be above 0. Raises Exit with 2."""
     try:

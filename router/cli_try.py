@@ -8,7 +8,7 @@ import uvloop
 
 from router import demo, logs, server
 from router.cli_consoles import err, out
-from router.cli_terminal import address_of, fail
+from router.cli_terminal import address_of, fail, key_of
 from router.replay import ReplayError, replay_trace
 from router.replay_plan import Endpoint
 from router.replay_report import to_json
@@ -75,7 +75,7 @@ def replay(
             max_tokens=max_tokens,
             concurrency=concurrency,
             as_recorded=as_recorded,
-            api_key=api_key,
+            api_key=key_of(api_key),
         )
     except ReplayError as error:
         raise fail(str(error), 2) from None

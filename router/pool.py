@@ -94,9 +94,8 @@ class Pool:
         log.warning("pool %s: %s", self.name, news)
 
     def follow(self, before: "Pool") -> None:
-        """Take over what the pool that this one replaces has learned."""
-        self.prompts.bytes_per_token = before.prompts.bytes_per_token
-        self.prompts.answer_tokens = before.prompts.answer_tokens
+        """Take over what the pool that this one replaces has learned and counted."""
+        self.prompts.follow(before.prompts)
         self.curve = before.curve
         for worker in self.workers:
             worker.pace.follow(self.curve)

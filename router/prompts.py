@@ -111,6 +111,14 @@ class Prompts:
         """Average tokens of an answer, smoothed."""
         self._seen = self._answered = 0
 
+    def follow(self, before: "Prompts") -> None:
+        """Take over what was learned and counted under another strategy."""
+        self.bytes_per_token = before.bytes_per_token
+        self.answer_tokens = before.answer_tokens
+        # Shared, so that requests that are still with the other strategy count too.
+        self.by_reason = before.by_reason
+        self.miscounted = before.miscounted
+
     def prompt(self, endpoint: Endpoint, request: Request, body: bytes = b"") -> Prompt:
         """Turn a request into the prompt that strategies see."""
         return self.made(endpoint, request, body).prompt

@@ -16,7 +16,7 @@ class Recount:
         """Whether to check: `count`, the number of miscounted prompts, has grown, and it is
         time."""
         if count <= self._seen:
-            self._seen = count  # another strategy has restarted the count
+            self._seen = count  # another pool of this name has restarted the count
             return False
         if now < self._due:
             return False

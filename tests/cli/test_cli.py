@@ -234,6 +234,19 @@ def test_a_replay_that_cannot_be(tmp_path: Path) -> None:
         assert done.stdout == ""
 
 
+@pytest.mark.parametrize("key", ["s\u00e9same", "sesame\n"])
+def test_a_key_that_no_header_can_carry(tmp_path: Path, key: str) -> None:
+    """It is refused without being shown."""
+    body = tmp_path / "body.json"
+    body.write_text('{"messages": []}')
+    nowhere = ("--url", "http://127.0.0.1:1", "--api-key", key)
+    file = config(tmp_path, ["http://127.0.0.1:1"])
+    for args in (("replay", trace(tmp_path)), ("explain", file, "--request", body)):
+        done = run(*args, *nowhere)
+        assert done.returncode == 2
+        assert done.stderr == "--api-key: only printable ASCII characters can be sent\n"
+
+
 def numbers(line: str) -> list[float]:
     """Return the numbers in a table row."""
     words = line.replace("%", "").replace(",", "").replace("│", " ").split()

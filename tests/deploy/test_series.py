@@ -74,7 +74,8 @@ def test_every_label_exists(exported: dict[str, set[str]]) -> None:
                 count += 1
         for labels, name in BY.findall(expression):
             for label in labels.split(","):
-                assert label.strip() in exported.get(name, {"pool"}), (name, label)
+                own = {"instance"}  # every scraped series has it
+                assert label.strip() in exported.get(name, {"pool"}) | own, (name, label)
                 count += 1
     assert count > 55
 
@@ -138,6 +139,14 @@ def test_every_alert_says_something(exported: dict[str, set[str]]) -> None:
                 assert named <= kept(rule["expr"], exported), rule["alert"]
                 count += len(named)
     assert count > 8
+
+
+def test_what_clients_see_as_failures_alerts() -> None:
+    """Both a worker's 5xx and those of the router itself, by the labels that each has."""
+    alerts = " ".join(rule["expr"] for group in RULES for rule in group["rules"] if "alert" in rule)
+    for series, statuses in (("requests", ["5xx"]), ("refused_requests", ["502", "503", "504"])):
+        found = re.findall(rf'warmroute_{series}_total\{{status=~?"([^"]*)"\}}', alerts)
+        assert [one for one in found if all(re.fullmatch(one, status) for status in statuses)]
 
 
 def kept(expression: str, exported: dict[str, set[str]]) -> set[str]:

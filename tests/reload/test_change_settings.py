@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from router import rebuild
+from router.prompts import UNKNOWN_MODEL
 from router.rebuild import CannotBuild
 from strategies.base import Candidate, NoOptions, Outcome, Prompt, Strategy, WorkerView
 from strategies.leastload import LeastLoad
@@ -74,6 +75,24 @@ def test_a_strategy_settles_what_it_placed(
     until(lambda: old.settled_on == [name] and new.settled_on == [name])
     assert (old.placed_on, new.placed_on) == ([name], [name])
     until(router.idle)
+
+
+def test_counters_do_not_fall(stub: MakeStub, route: MakeRouter) -> None:
+    """Prompts that were counted under another strategy stay counted."""
+    worker = stub()
+    router = route(worker.url, strategy="prefixaware", health=QUIET)
+
+    def counted() -> tuple[float, float]:
+        labels = {"pool": "default", "reason": UNKNOWN_MODEL}
+        by_text = router.metric("warmroute_prompts_by_text_total", **labels)
+        return by_text, router.metric("warmroute_prompts_total", pool="default", keyed="text")
+
+    for turn, strategy in enumerate(("prefixaware", "roundrobin", "kvaware"), 1):
+        change(router, worker.url, strategy=strategy)
+        assert counted() == (turn - 1, turn - 1)
+        change(router, worker.url, strategy="prefixaware")
+        answered_by(router.http.post(CHAT, json=chat()))
+        assert counted() == (turn, turn)
 
 
 def test_a_strategy_that_fails_to_forget(
