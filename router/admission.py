@@ -10,6 +10,7 @@ before those in the queue, so as many places as they need are kept for them.
 import asyncio
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import cast
 
 from router.errors import Overrun, QueueFull
 from router.fleet import Fleet
@@ -128,7 +129,8 @@ class Admission:
         self.waited += 1
         self._pools[line] = pool
         if ticket.displaced is not None:
-            _refuse(ticket.displaced, self._full(pool))
+            displaced = cast("_Line", ticket.displaced.pool)
+            _refuse(ticket.displaced, self._full(self._pools[displaced]))
         if self._timer is None:
             self._timer = loop.call_later(TICK_S, self._tick)
         try:
