@@ -10,6 +10,7 @@ before those in the queue, so as many places as they need are kept for them.
 import asyncio
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import cast
 
 from router.errors import Overrun, QueueFull
 from router.fleet import Fleet
@@ -128,7 +129,8 @@ class Admission:
         self.waited += 1
         self._pools[line] = pool
         if ticket.displaced is not None:
-            _refuse(ticket.displaced, self._full(pool))
+            displaced = cast("_Line", ticket.displaced.pool)
+            _refuse(ticket.displaced, self._full(self._pools[displaced]))
         if self._timer is None:
             self._timer = loop.call_later(TICK_S, self._tick)
         try:
@@ -151,6 +153,23 @@ class Admission:
                     continue
                 if self._call(line):
                     return
+
+    def _fill(
+        self, line: _Line, workers: Sequence[Worker], kept: int, left: dict[Worker, int]
+    ) -> None:
+        """Call as many requests as the workers have places that are not `kept`.
+
+        `left` counts the places that no request was called for yet: those called are booked later.
+        """
+        for worker in workers:
+            left.setdefault(worker, max(0, self._most - worker.load.here))
+        free = sum(left[worker] for worker in workers) - kept
+        for worker in workers:
+            while free > 0 and left[worker] > 0:
+                if not self._call(line):
+                    return
+                left[worker] -= 1
+                free -= 1
 
     def _call(self, line: _Line) -> bool:
         ticket = self.queue.next(asyncio.get_running_loop().time(), line)
@@ -177,12 +196,10 @@ class Admission:
         loop = asyncio.get_running_loop()
         for ticket in self.queue.expired(loop.time()):
             _refuse(ticket, Overrun())
+        left: dict[Worker, int] = {}  # lines may share workers, so none is called for a place twice
         for line, pool in list(self._pools.items()):
             able = _able(pool, line)
-            free = self._places(self._awake(able)) - self._kept(pool, line)
-            for _ in range(free):
-                if not self._call(line):
-                    break
+            self._fill(line, self._awake(able), self._kept(pool, line), left)
             if not able and line in self._pools:  # no worker is left: wake all to be told so
                 while self._call(line):
                     pass
