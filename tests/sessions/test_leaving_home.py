@@ -2,11 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 import httpx
 import pytest
 
+from router.pool import Pool
+from router.sessions.sessions import Sessions
 from router.sessions.table import Binding
 from strategies.base import FREE, Candidate
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
@@ -161,15 +164,27 @@ class TestBeginningAgain:
         assert router.http.post("/invocations", json=opens).status_code == 400
 
 
+def with_two(stub: MakeStub, route: MakeRouter) -> tuple[Router, Pool, Sessions]:
+    """Start a router with two workers; return it with its pool and the pool's sessions."""
+    _, listed = two(stub)
+    router = route(*listed, strategy="session")
+    pool = router.door.fleet.pools[0]
+    assert pool.sessions is not None
+    return router, pool, pool.sessions
+
+
+def meet_in(router: Router, meet: Coroutine[Any, Any, None]) -> None:
+    """Run this in the router's own loop."""
+    loop = router._server._loop
+    assert loop is not None
+    asyncio.run_coroutine_threadsafe(meet, loop).result(20)
+
+
 def test_a_first_request_that_is_refused_after_others_have_followed(
     stub: MakeStub, route: MakeRouter
 ) -> None:
     """They were told that the session exists, so its later move is announced like any other."""
-    _, listed = two(stub)
-    router = route(*listed, strategy="session")
-    pool = router.door.fleet.pools[0]
-    sessions = pool.sessions
-    assert sessions is not None
+    router, pool, sessions = with_two(stub, route)
     home, other = (Candidate(worker, FREE) for worker in pool.workers)
     states: list[str] = []
 
@@ -183,9 +198,7 @@ def test_a_first_request_that_is_refused_after_others_have_followed(
         assert (await first.settle(other, [home, other], pool, "m")) is other
         states.append(first.state)
 
-    loop = router._server._loop
-    assert loop is not None
-    asyncio.run_coroutine_threadsafe(meet(), loop).result(20)
+    meet_in(router, meet())
     assert states == ["spilled"]
 
 
@@ -193,11 +206,7 @@ def test_a_start_that_others_have_moved_meanwhile_is_looked_up_again(
     stub: MakeStub, route: MakeRouter
 ) -> None:
     """Its first worker refused; until it is decided again, the session is nobody's but its own."""
-    _, listed = two(stub)
-    router = route(*listed, strategy="session")
-    pool = router.door.fleet.pools[0]
-    sessions = pool.sessions
-    assert sessions is not None
+    router, pool, sessions = with_two(stub, route)
     home, other = (Candidate(worker, FREE) for worker in pool.workers)
     found: list[str] = []
 
@@ -212,9 +221,7 @@ def test_a_start_that_others_have_moved_meanwhile_is_looked_up_again(
         await visit.look(pool, pool.workers)
         found.append(visit.place(pool))
 
-    loop = router._server._loop
-    assert loop is not None
-    asyncio.run_coroutine_threadsafe(meet(), loop).result(20)
+    meet_in(router, meet())
     assert found == ["", other.worker.name]
 
 
