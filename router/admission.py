@@ -113,31 +113,41 @@ class Admission:
 
     async def turn(
         self, pool: Pool, model: str, tenant: str, only: str = "", until: float | None = None
-    ) -> None:
+    ) -> float:
         """Wait for room on one of the pool's workers, or on the one that `only` names.
 
-        A request that waits again passes the deadline of its first wait as `until`. Raises
-        QueueFull, Overrun.
+        Returns the deadline. A request that waits again passes it as `until`, and then comes before
+        those that came later. Raises QueueFull, Overrun.
         """
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
-        now = loop.time()
-        line = (pool.name, model, only)
-        late = now + self._patience if until is None else until
-        ticket = self.queue.enter(waiter, now, late, tenant=tenant, pool=line)
-        if ticket is None:
-            raise self._full(pool)
-        self.waited += 1
+        now, line = loop.time(), (pool.name, model, only)
+        if until is None:
+            ticket = self._enter(waiter, now, tenant, pool, line)
+        else:
+            since = min(now, until - self._patience)
+            ticket = self.queue.come_back(waiter, since, until, tenant=tenant, pool=line)
         self._pools[line] = pool
-        if ticket.displaced is not None:
-            displaced = cast("_Line", ticket.displaced.pool)
-            _refuse(ticket.displaced, self._full(self._pools[displaced]))
         if self._timer is None:
             self._timer = loop.call_later(TICK_S, self._tick)
         try:
             await waiter
         finally:
             self.queue.leave(ticket)
+        return ticket.deadline
+
+    def _enter(
+        self, waiter: Waiter, now: float, tenant: str, pool: Pool, line: _Line
+    ) -> Ticket[Waiter]:
+        """Join the queue, and refuse whom that displaces. Raises QueueFull."""
+        ticket = self.queue.enter(waiter, now, now + self._patience, tenant=tenant, pool=line)
+        if ticket is None:
+            raise self._full(pool)
+        self.waited += 1
+        if ticket.displaced is not None:
+            displaced = cast("_Line", ticket.displaced.pool)
+            _refuse(ticket.displaced, self._full(self._pools[displaced]))
+        return ticket
 
     def freed(self, worker: Worker) -> None:
         """Give the place of a request that ended on `worker` to the next in the queue."""

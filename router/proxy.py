@@ -128,7 +128,8 @@ class Proxy:
             await self._ask_in_session(plea, plea.visit)
             return
         exchange, model, workers = plea.exchange, plea.prompt.model, plea.workers
-        until, called, held = 0.0, None, False
+        until: float | None = None
+        called, held = None, False
         while True:
             pool = plea.pool
             if pool is called:  # it has had its turn: those still in this queue come after it
@@ -136,8 +137,7 @@ class Proxy:
             else:
                 waits = self._admission.must_wait(pool, model, workers)
             if waits:
-                until = until or self._admission.until()
-                await self._admission.turn(pool, model, exchange.tenant, until=until)
+                until = await self._admission.turn(pool, model, exchange.tenant, until=until)
             else:
                 decision = self._deciding.among(pool, plea.prompt, workers)
                 if held or not self._holding.takes(decision):
@@ -159,7 +159,8 @@ class Proxy:
     async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
         """Do the same for a session's request; one that must stay waits for its own worker."""
         model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
-        until, called = 0.0, ("", "")
+        until: float | None = None
+        called = ("", "")
         while True:
             pool = plea.pool
             home, only, wanted = visit.options(pool, model, workers)
@@ -169,8 +170,7 @@ class Proxy:
             else:
                 waits = self._admission.must_wait(pool, model, wanted, only)
             if waits:
-                until = until or self._admission.until()
-                await self._admission.turn(pool, model, exchange.tenant, only, until)
+                until = await self._admission.turn(pool, model, exchange.tenant, only, until)
                 called = line
             elif await self._ask_bound(plea, visit, home, workers):
                 return

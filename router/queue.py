@@ -4,7 +4,8 @@ A line holds the tickets of one tenant for one pool: first come, first served. A
 turns, so a tenant with a thousand requests delays another tenant's first one by one request, not by
 a thousand. One bound holds for all lines together. When it is reached, a newcomer displaces the
 newest ticket of the longest line, provided that its own line stays shorter than that one; so
-neither a tenant nor a stuck pool can lock the others out.
+neither a tenant nor a stuck pool can lock the others out. A waiter that was served in vain, as
+another took what it waited for, comes back to the place that it had, beyond the bound if need be.
 
 Every ticket leaves in exactly one way: served by `next`, taken back with `leave`, displaced by
 another, or handed out by `expired`.
@@ -13,7 +14,7 @@ another, or handed out by `expired`.
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, takewhile
 from typing import Generic, TypeVar
 
 W = TypeVar("W")
@@ -78,10 +79,19 @@ class Queue(Generic[W]):
                 return None
             self._remove(displaced)
         ticket = Ticket(waiter, pool, tenant, now, deadline, displaced=displaced)
-        lines = self._pools.setdefault(pool, OrderedDict())
-        lines.setdefault(tenant, OrderedDict())[ticket] = None
-        self._waiting += 1
-        heappush(self._deadlines, (deadline, next(self._numbers), ticket))
+        self._add(ticket)
+        return ticket
+
+    def come_back(
+        self, waiter: W, entered: float, deadline: float, *, tenant: str = "", pool: Hashable = ""
+    ) -> Ticket[W]:
+        """Wait again, ahead of all in the line whose deadline is later; its tenant is next."""
+        ticket = Ticket(waiter, pool, tenant, entered, deadline, displaced=None)
+        line = self._add(ticket)
+        sooner = list(takewhile(lambda other: other.deadline <= deadline, line))
+        for one in (ticket, *reversed([other for other in sooner if other is not ticket])):
+            line.move_to_end(one, last=False)
+        self._pools[pool].move_to_end(tenant, last=False)
         return ticket
 
     def leave(self, ticket: Ticket[W]) -> None:
@@ -130,6 +140,15 @@ class Queue(Generic[W]):
 
     def _lines(self) -> Iterator[OrderedDict[Ticket[W], None]]:
         return (line for lines in self._pools.values() for line in lines.values())
+
+    def _add(self, ticket: Ticket[W]) -> OrderedDict[Ticket[W], None]:
+        """Put a ticket at the end of its line, which is returned."""
+        lines = self._pools.setdefault(ticket.pool, OrderedDict())
+        line = lines.setdefault(ticket.tenant, OrderedDict())
+        line[ticket] = None
+        self._waiting += 1
+        heappush(self._deadlines, (ticket.deadline, next(self._numbers), ticket))
+        return line
 
     def _to_displace(self, pool: Hashable, tenant: str) -> Ticket[W] | None:
         """Return the newest ticket of the longest line, if the newcomer's line stays shorter."""

@@ -44,6 +44,21 @@ def test_a_newcomer_waits_one_turn() -> None:
     assert serve(queue) == "c1 a3 b2"
 
 
+def test_who_was_served_in_vain_comes_back_to_its_place() -> None:
+    """It is next again, even if the queue is full; several keep the order of their deadlines."""
+    queue = Queue[str](5)
+    for name, deadline in (("a1", 10), ("a2", 11), ("a3", 12), ("b1", 13), ("b2", 14)):
+        assert queue.enter(name, 0, deadline, tenant=name[0]) is not None
+    served = [queue.next(1), queue.next(1), queue.next(1)]
+    assert [ticket.waiter for ticket in served if ticket] == ["a1", "b1", "a2"]
+    enter(queue, "c1 d1 e1")
+    for name, deadline in (("b1", 13), ("a2", 11), ("a1", 10)):
+        queue.come_back(name, 0, deadline, tenant=name[0])
+    assert len(queue) == 8
+    assert queue.enter("b3", 1, 100, tenant="b") is None
+    assert serve(queue) == "a1 b1 c1 d1 e1 a2 b2 a3"
+
+
 def test_pools_do_not_wait_for_each_other() -> None:
     """A ticket is served only by its own pool."""
     queue = Queue[str](100)
@@ -280,6 +295,21 @@ class Model:
                 others.append(ticket.tenant)
                 assert len(others) == len(set(others))
 
+    def in_vain(self, number: int, now: float, pool: str) -> None:
+        """Serve one that comes back at once: its tenant is next again."""
+        self.expire(now)
+        served = self.queue.next(now, pool)
+        if served is None:
+            return
+        tenant, deadline = served.tenant, served.deadline
+        self.waiting.remove(served)
+        back = self.queue.come_back(number, served.entered, deadline, tenant=tenant, pool=pool)
+        later = (each for each in self.line(pool, tenant) if each.deadline > deadline)
+        after = next(later, None)
+        place = len(self.waiting) if after is None else self.waiting.index(after)
+        self.waiting.insert(place, back)
+        assert next(iter(self.queue._pools[pool])) == tenant
+
     def collect(self, now: float) -> None:
         """Check that all late tickets are returned, each once."""
         self.expire(now)
@@ -303,7 +333,9 @@ class Model:
     st.integers(0, 6),
     st.lists(
         st.tuples(
-            st.sampled_from(["enter", "enter", "enter", "next", "next", "leave", "collect"]),
+            st.sampled_from(
+                ["enter", "enter", "enter", "next", "next", "in_vain", "leave", "collect"]
+            ),
             st.sampled_from("xy"),
             st.sampled_from("abc"),
             st.floats(0, 20),
@@ -322,6 +354,8 @@ def test_whatever_happens(limit: int, actions: list[tuple[str, str, str, float, 
             model.enter(number, now, now + seconds, pool, tenant)
         elif what == "next":
             model.next(now, pool)
+        elif what == "in_vain":
+            model.in_vain(number, now, pool)
         elif what == "collect":
             model.collect(now)
         elif which < len(model.waiting) and model.waiting[which].waiting:
