@@ -215,6 +215,15 @@ class NoWorker(DoorError):
         super().__init__(message, headers=[(b"retry-after", str(retry_after_s).encode())])
 
 
+class Stopping(NoWorker):
+    """The router was told to stop, and no longer waits for a worker's answer."""
+
+    code: str = "router_stopped"
+
+    def __init__(self) -> None:
+        super().__init__("The router is being stopped.")
+
+
 class QueueFull(DoorError):
     """The queue is full (`limits.queue`); `limits.overflow` sets the form of the answer."""
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol, cast
 
-from router.errors import BadRequest, DoorError, NoWorker, TooSlow, parted
+from router.errors import BadRequest, DoorError, NoWorker, Stopping, TooSlow, parted
 from router.exchange import Exchange, Source
 from router.lifeline import has_ended, reset
 from router.reading import Bounds, Reader
@@ -354,7 +354,7 @@ class Client(asyncio.Protocol):
         if self._answering is not None and self._answering.task is not None:
             self._answering.task.cancel()
         elif self.busy and not self._closing:
-            self._refuse(NoWorker("This server is being stopped."))
+            self._refuse(Stopping())
         else:
             self.close()
 

@@ -15,7 +15,7 @@ from router.admission import Admission
 from router.attempt import CLIENT_LEFT, Elsewhere, log
 from router.comments import Comments
 from router.deciding import Deciding
-from router.errors import DoorError, NoWorker
+from router.errors import DoorError, Stopping
 from router.events import error_event
 from router.exchange import Exchange
 from router.explain import Foreseen
@@ -41,7 +41,6 @@ from strategies.explain import Waits
 
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
-STOPPING = "The router is being stopped."
 
 
 class Proxy:
@@ -302,7 +301,7 @@ class Proxy:
     def _stopped(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Answer a request whose task the stopping server has cancelled."""
         if not exchange.started or exchange.commented:
-            error = NoWorker(STOPPING)
+            error = Stopping()
             self.refused(exchange, error.status, error.message)
             _answer(endpoint, exchange, error)
 

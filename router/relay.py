@@ -5,7 +5,7 @@ from typing import Final
 
 from router.answer_head import Head
 from router.connection import Connection
-from router.errors import WorkerError
+from router.errors import Stopping, WorkerError
 from router.events import EVENT_ENDS, error_event
 from router.exchange import Exchange, date_line
 from router.openai import Endpoint
@@ -93,7 +93,7 @@ class Relay:
             raise CutShort(error) from None
         except asyncio.CancelledError:
             if not exchange.left:
-                self._fail("The router was stopped in the middle of this answer.")
+                self._fail("The router was stopped in the middle of this answer.", Stopping.code)
             raise
 
     def _pass(self, data: bytes, last: bool) -> None:

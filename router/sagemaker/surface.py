@@ -4,13 +4,13 @@ import asyncio
 import logging
 
 from router.attempt import CLIENT_LEFT
-from router.errors import BadRequest, DoorError, NoWorker, UnknownModel, UnknownPath
+from router.errors import BadRequest, DoorError, Stopping, UnknownModel, UnknownPath
 from router.exchange import Exchange, date_line
 from router.fleet import Fleet
 from router.headers import header
 from router.openai import ENDPOINTS, Endpoint, Prompted
 from router.pool import Pool
-from router.proxy import STOPPING, Proxy
+from router.proxy import Proxy
 from router.sagemaker.answer import Answer
 from router.sagemaker.container import Refusal
 from router.sagemaker.errors import model_error
@@ -67,7 +67,7 @@ class SageMaker:
             if exchange.left and not exchange.started:
                 self._proxy.refused(exchange, CLIENT_LEFT, "the client left")
             elif not exchange.started:
-                self._refuse(exchange, NoWorker(STOPPING))
+                self._refuse(exchange, Stopping())
         except Exception:
             log.exception("internal error, id=%s", exchange.identity.decode())
             self._refuse(exchange, DoorError("Internal error in the router."))

@@ -103,12 +103,13 @@ def test_what_takes_too_long(stub: MakeStub, serve: Serve, told: str) -> None:
             running.process.send_signal(signal.SIGTERM)
         event, end = read_all(streaming).split(b"\r\n0\r\n\r\n")
         assert end == b""
-        assert json.loads(event.partition(b"data: ")[2])["error"]["type"] == "server_error"
+        error = json.loads(event.partition(b"data: ")[2])["error"]
+        assert (error["type"], error["code"]) == ("server_error", "router_stopped")
         for client in (waiting, half):
             head, _, body = read_all(client).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 503 ")
             assert b"\r\nconnection: close" in head
-            assert "stopped" in json.loads(body)["error"]["message"]
+            assert json.loads(body)["error"]["code"] == "router_stopped"
         assert running.code() == 0
     until(lambda: worker.closed_by_peer == 1 and slow.closed_by_peer == 1)
 
