@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+from xxhash import xxh3_64_digest
 
 from controller.events import WIDEST, Tier
 from controller.holdings import Holdings
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from controller.names import Words
 
 #: Has to change with the format.
-VERSION = 3
+VERSION = 4
 #: Largest snapshot that is accepted, in bytes.
 LARGEST = Bytes(4 << 30)
+#: Bytes of the checksum at the end.
+_SEAL = 8
 #: More than any offset in a run; and the value for a block that is gone.
 _WIDEST, _NOWHERE = 1 << BITS, (1 << 64) - 1
 
@@ -71,14 +74,29 @@ def written(picture: Picture) -> bytes:
     where = {run.number: place for place, run in enumerate(runs)}
     numbers = {place.bit: number for number, place in enumerate(picture.places)}
     block = _blocks(runs)
-    return msgspec.msgpack.encode(
-        _Snapshot(
-            VERSION,
-            [_place(place, block) for place in picture.places],
-            [_run(run, where, numbers) for run in runs],
-            picture.marks,
+    return sealed(
+        msgspec.msgpack.encode(
+            _Snapshot(
+                VERSION,
+                [_place(place, block) for place in picture.places],
+                [_run(run, where, numbers) for run in runs],
+                picture.marks,
+            )
         )
     )
+
+
+def sealed(data: bytes) -> bytes:
+    """Append the checksum, without which a damaged snapshot might pass as another index."""
+    return data + xxh3_64_digest(data)
+
+
+def _opened(data: bytes) -> memoryview:
+    """Return what was sealed. Raises BadSnapshot."""
+    within, seal = memoryview(data)[:-_SEAL], data[-_SEAL:]
+    if xxh3_64_digest(within) != seal:
+        raise BadSnapshot("damaged, or not a snapshot of this release")
+    return within
 
 
 def _blocks(runs: Sequence[RunPicture]) -> "Callable[[Words], Words]":
@@ -131,7 +149,7 @@ def read(data: bytes) -> tuple[Holdings, dict[str, Mark]]:
     Takes seconds for millions of blocks; safe in any thread.
     """
     try:
-        found = msgspec.msgpack.decode(data, type=_Snapshot)
+        found = msgspec.msgpack.decode(_opened(data), type=_Snapshot)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise BadSnapshot(f"not a snapshot: {error}") from None
     if found.version != VERSION:

@@ -18,7 +18,7 @@ from controller import names as names_module
 from controller import tree as tree_module
 from controller.events import Event, Removed, Stored, Tier
 from controller.index import Index
-from controller.snapshot import BadSnapshot
+from controller.snapshot import BadSnapshot, sealed
 from controller.source import Mark
 from strategies.blocks import even_chain, even_root
 from tests.controller.naive import SIZE, Naive, depths
@@ -187,17 +187,31 @@ def test_a_restored_index_goes_on_as_the_one_before(
 
 @given(st.binary(max_size=60))
 def test_a_bad_snapshot_is_refused(data: bytes) -> None:
-    """Arbitrary bytes raise BadSnapshot."""
-    with pytest.raises(BadSnapshot, match="snapshot"):
-        restore(Index(1 << 30), data)
+    """Arbitrary bytes raise BadSnapshot, even with a checksum."""
+    for damaged in (data, sealed(data)):
+        with pytest.raises(BadSnapshot, match="snapshot"):
+            restore(Index(1 << 30), damaged)
+
+
+def test_a_snapshot_with_one_bit_changed_is_refused() -> None:
+    """Damage is noticed wherever it is, also where it would make another valid index."""
+    whole = Index(1 << 30)
+    whole.store("a", stored("a", Tier.GPU, "", [1, 2, 0], range(3)))
+    good = dump(whole, {})
+    assert restore(Index(1 << 30), good) == {}
+    for place in range(len(good)):
+        damaged = bytearray(good)
+        damaged[place] ^= 1
+        with pytest.raises(BadSnapshot, match="damaged"):
+            restore(Index(1 << 30), bytes(damaged))
 
 
 def test_a_snapshot_that_lies_fills_nothing() -> None:
     """Whatever is wrong with it, the index stays empty, so another snapshot may be tried."""
     whole = Index(1 << 30)
     whole.store("a", stored("a", Tier.GPU, "", [1, 2, 0], range(3)))
-    good = msgspec.msgpack.decode(dump(whole, {}))
-    assert restore(Index(1 << 30), msgspec.msgpack.encode(good)) == {}
+    good = msgspec.msgpack.decode(dump(whole, {})[:-8])
+    assert restore(Index(1 << 30), sealed(msgspec.msgpack.encode(good))) == {}
     (place,), (run,) = good["places"], good["runs"]
     keys, depth, size, parent, held = run
     odd: list[tuple[str, object]] = [
@@ -216,7 +230,7 @@ def test_a_snapshot_that_lies_fills_nothing() -> None:
     for field, value in odd:
         index = Index(1 << 30)
         with pytest.raises(BadSnapshot, match="snapshot"):
-            restore(index, msgspec.msgpack.encode(good | {field: value}))
+            restore(index, sealed(msgspec.msgpack.encode(good | {field: value})))
         assert (len(index), index.holdings.holders, list(index.places())) == (0, 0, [])
 
 
