@@ -13,7 +13,7 @@ from starlette.routing import Route
 from router import __version__
 from router.errors import DoorError, UnknownModel, WrongMethod
 from router.explain import PATH as EXPLAIN
-from router.explain import Decides, explained
+from router.explain import Decides, Question, explained
 from router.fleet import Fleet
 from router.gate import MODELS, OPEN
 from router.identity.status import TokenizerStatus
@@ -104,10 +104,12 @@ def _add_explain(app: FastAPI, fleet: Fleet, router: Decides) -> None:
     ) -> Response:
         """Decide on a request for the endpoint at `path` as if it came now, and send it nowhere.
 
-        Where keys have caches of their own, `key` is the name of the one it would come with.
+        The session is the one that the request's headers or its body name, and is not used by
+        this. Where keys have caches of their own, `key` is the name of the one it would come with.
         """
-        body, asker = await request.body(), request.state.tenant
-        explanation = await explained(fleet, router, path, body, key=key, asker=asker)
+        body, headers = await request.body(), request.headers.raw
+        asked = Question(path, body, headers, key, request.state.tenant)
+        explanation = await explained(fleet, router, asked)
         return Response(msgspec.json.encode(explanation), media_type="application/json")
 
 

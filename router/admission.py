@@ -47,7 +47,8 @@ class Admission:
 
     def change(self, settings: Settings) -> None:
         """Apply new bounds to the requests to come."""
-        self._most = settings.limits.in_flight
+        self.most = settings.limits.in_flight
+        """Requests in flight that each worker may have."""
         self._patience = settings.timeouts.queue
         self._overflow = settings.limits.overflow
         self.queue.limit = settings.limits.queue
@@ -75,9 +76,9 @@ class Admission:
         Empty also if all with room said that they are full, while others, which are at the limit,
         did not: waiting for one of those is better than being refused.
         """
-        if self.in_flight > self._most or len(self.queue):  # else no worker can be at the limit
+        if self.in_flight >= self.most or len(self.queue):  # else no worker can be at the limit
             awake = self._awake(workers)
-            workers = [worker for worker in workers if worker.load.here < self._most]
+            workers = [worker for worker in workers if worker.load.here < self.most]
             if not any(worker in awake for worker in workers):
                 return ()
         return workers
@@ -108,7 +109,7 @@ class Admission:
 
     def _places(self, workers: Sequence[Worker]) -> int:
         """Return how many more requests these workers may be sent in all."""
-        return sum(max(0, self._most - worker.load.here) for worker in workers)
+        return sum(max(0, self.most - worker.load.here) for worker in workers)
 
     async def turn(
         self, pool: Pool, model: str, tenant: str, only: str = "", until: float | None = None
@@ -144,7 +145,7 @@ class Admission:
             return
         for line, pool in list(self._pools.items()):
             if worker in pool.workers and _fits(worker, line):
-                if worker.load.here >= self._most:
+                if worker.load.here >= self.most:
                     return
                 if line[2] != worker.name and worker not in self._awake(pool.workers):
                     continue
@@ -162,7 +163,7 @@ class Admission:
         `left` counts the places that no request was called for yet: those called are booked later.
         """
         for worker in workers:
-            left.setdefault(worker, max(0, self._most - worker.load.here))
+            left.setdefault(worker, max(0, self.most - worker.load.here))
         free = sum(left[worker] for worker in workers) - kept
         for worker in workers:
             while free > 0 and left[worker] > 0:
@@ -186,7 +187,7 @@ class Admission:
         how, counts = self._overflow, None
         if how.body == "hyperpod":
             counts = {
-                "max_concurrent": self._most * len(pool.workers),
+                "max_concurrent": self.most * len(pool.workers),
                 "max_queue_size": self.queue.limit,
                 "current": sum(worker.load.here for worker in pool.workers),
             }

@@ -16,9 +16,11 @@ from router.certificate import complaint
 from router.check_live import check_live
 from router.cli_consoles import out
 from router.cli_terminal import Workers, fail, key_of, load, tell
-from router.explain import CannotExplain, explained_offline
+from router.errors import Headers
+from router.explain import CannotExplain, Question, explained_offline
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
+from router.sessions.ids import is_plain
 from router.settings import LogSettings, Settings
 
 #: Width in columns of a table that must not be cut, if there is no terminal.
@@ -102,11 +104,15 @@ def explain(
     key: Annotated[
         str, typer.Option("--as", help="Name of its key, where keys have caches of their own.")
     ] = "",
+    session: Annotated[
+        str, typer.Option(help="Id of its session; with --url, as only a running router knows it.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
     workers: Workers = None,
 ) -> None:
     """Show where a request would go and why, without sending it."""
     settings, _ = load(file, workers)
+    headers = _session(settings, session, url) if session else []
     try:
         body = request.read_bytes()
     except OSError as error:
@@ -115,7 +121,8 @@ def explain(
         if url is None:
             found = explained_offline(settings, path, body, str(request))
         else:
-            found = explain_told.explained_by(url, path, body, key_of(api_key), key)
+            asked = Question(path, body, headers, key)
+            found = explain_told.explained_by(url, asked, key_of(api_key))
     except CannotExplain as error:
         raise fail(str(error), 2 if url is None else 1) from None
     except CannotBuild as error:
@@ -125,7 +132,18 @@ def explain(
     else:
         out.print(explain_told.sentence(found))
         # As wide as needed: names may differ only at their ends.
-        Console(width=_WIDEST).print(explain_told.table(found))
+        wide = Console(width=_WIDEST)
+        wide.print(explain_told.table(found))
+        wide.print(explain_told.others(found), end="")
+
+
+def _session(settings: Settings, name: str, url: str | None) -> Headers:
+    """Return the header that names a session to the router at `url`."""
+    if url is None:
+        raise fail("--session: only a running router knows sessions: add --url", 2)
+    if not is_plain(name):
+        raise fail("--session: an id has 1 to 256 visible ASCII characters", 2)
+    return [(settings.session.header.encode(), name.encode())]
 
 
 def schema() -> None:

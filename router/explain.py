@@ -7,31 +7,43 @@ and what it would cost.
 
 from collections.abc import Sequence
 from time import monotonic
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from router.errors import BadRequest, DoorError, UnknownModel
+from router.errors import BadRequest, DoorError, Headers, NoWorker, UnknownModel
 from router.fleet import Fleet
+from router.left_out import left_out_offline
 from router.limits import Limits
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.pool import Pool
 from router.rebuild import build
+from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tls import Contexts
 from router.worker import Worker
 from strategies.base import Decision, Prompt
-from strategies.explain import Explanation, Waits, explain
+from strategies.explain import Explanation, LeftOut, Waits, explain
 
 #: Path of this on a running router; `?path=` names the endpoint that the body is meant for.
 PATH = "/explain"
+
+
+class Foreseen(NamedTuple):
+    """What would be decided on a request that came now."""
+
+    prompt: Prompt
+    decision: Decision
+    waits: Waits
+    """What it would wait for first."""
+    left_out: Sequence[LeftOut]
 
 
 class Decides(Protocol):
     """The parts of a running router that are used here."""
 
     def would(
-        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]
-    ) -> tuple[Decision, Waits]:
-        """Return what would be decided, and what the request would wait for first."""
+        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
+    ) -> Foreseen:
+        """Decide as if the prompt came now, for the session of `visit`. Raises NoWorker."""
 
     def as_from(self, endpoint: Endpoint, request: Request, key: str, asker: str) -> None:
         """Treat a request as if it came with the key named `key`. Raises BadRequest."""
@@ -41,28 +53,41 @@ class CannotExplain(Exception):
     """There is no explanation; the message is a sentence that says why."""
 
 
-async def explained(
-    fleet: Fleet, router: Decides, path: str, body: bytes, *, key: str = "", asker: str = ""
-) -> Explanation:
-    """Decide on `body`, meant for the endpoint at `path`, and book nothing. Raises DoorError.
+class Question(NamedTuple):
+    """A request to explain."""
 
-    `key` names the key that the request would come with, if keys have caches of their own; `asker`
-    names the key of the caller.
-    """
-    endpoint = _endpoint(path)
+    path: str
+    """Of the endpoint that it is meant for."""
+    body: bytes
+    headers: Headers
+    """Those that may name its session."""
+    key: str = ""
+    """Names the key that it would come with, if keys have caches of their own."""
+    asker: str = ""
+    """Names the key of the caller."""
+
+
+async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanation:
+    """Decide on a request; book nothing, and do not use its session. Raises DoorError."""
+    endpoint, body = _endpoint(asked.path), asked.body
     request = parse(endpoint, body, b"application/json")
-    router.as_from(endpoint, request, key, asker)
-    pool, request.model, workers = fleet.route(request.model)
-    asked = pool.prompts.asked.get(request.model)
-    if asked is None:
+    router.as_from(endpoint, request, asked.key, asked.asker)
+    pool, request.model, workers = fleet.route(request.model, in_session=True)
+    told = pool.prompts.asked.get(request.model)
+    if told is None:
         prompt = _read(pool, endpoint, request, body)
     else:
-        prompt = (await pool.prompts.ask_uncounted(endpoint, request, body, asked)).prompt
+        prompt = (await pool.prompts.ask_uncounted(endpoint, request, body, told)).prompt
     if pool.consult is not None and prompt.blocks:
         await pool.consult(prompt, [worker.name for worker in workers])
-    if asked is not None or pool.consult is not None:  # the fleet may have changed meanwhile
-        pool, _, workers = fleet.route(request.model)
-    return explain(prompt, *router.would(pool, prompt, workers), pool=pool.name)
+    if told is not None or pool.consult is not None:  # the fleet may have changed meanwhile
+        pool, _, workers = fleet.route(request.model, in_session=True)
+    visit = None if pool.sessions is None else pool.sessions.asked(asked.headers, body)
+    if visit is None:
+        workers = workers or pool.eligible(request.model)  # without any, this raises
+    else:
+        await visit.look(pool, workers, uses=False)
+    return explain(*router.would(pool, prompt, workers, visit), pool=pool.name)
 
 
 def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:
@@ -82,8 +107,13 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
                 raise UnknownModel(request.model)
             pool = found[0]
         prompt = _read(pool, endpoint, request, body)
-        decision = pool.strategy.rank(prompt, pool.workers, monotonic())
-        return explain(prompt, decision, pool=pool.name)
+        model = request.model or ""
+        workers = [one for one in pool.taking if not (model and one.models) or model in one.models]
+        if not workers:
+            raise NoWorker("Every worker that serves this model is draining.")
+        decision = pool.strategy.rank(prompt, workers, monotonic())
+        others = left_out_offline(pool, model, decision)
+        return explain(prompt, decision, left_out=others, pool=pool.name)
     except DoorError as error:
         what = "--path" if error.param == "path" else name
         raise CannotExplain(f"{what}: {error.message}") from None

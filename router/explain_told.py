@@ -6,25 +6,23 @@ from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from router.explain import PATH, CannotExplain
+from router.explain import PATH, CannotExplain, Question
 from strategies.explain import Explanation
 
 #: Seconds that a running router may take.
 PATIENCE_S = 30.0
 
 
-def explained_by(
-    url: str, path: str, body: bytes, api_key: str | None, key: str = ""
-) -> Explanation:
-    """Ask the router at `url`; the arguments are as in `explained`. Raises CannotExplain."""
-    fields = {"content-type": "application/json"}
+def explained_by(url: str, asked: Question, api_key: str | None) -> Explanation:
+    """Ask the router at `url`. Raises CannotExplain."""
+    fields = [(b"content-type", b"application/json"), *asked.headers]
     if api_key:
-        fields["authorization"] = f"Bearer {api_key}"
+        fields.append((b"authorization", b"Bearer %b" % api_key.encode()))
     try:
         answer = httpx.post(
             url.rstrip("/") + PATH,
-            params={"path": path, "key": key} if key else {"path": path},
-            content=body,
+            params={"path": asked.path, "key": asked.key} if asked.key else {"path": asked.path},
+            content=asked.body,
             headers=fields,
             timeout=PATIENCE_S,
             trust_env=False,
@@ -92,3 +90,9 @@ def table(explanation: Explanation) -> Table:
         cells = (f"{value:.3f}" for value in seconds)
         found.add_row(Text(term.worker), str(term.held_tokens), *cells)
     return found
+
+
+def others(explanation: Explanation) -> Group:
+    """Render for people: which workers were left out, and why; empty if none was."""
+    lines = [f"{one.worker} is left out, {one.state}: {one.reason}" for one in explanation.left_out]
+    return Group(*map(Text, ["", *lines] if lines else lines))

@@ -11,19 +11,20 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Final
 
-from msgspec.structs import replace
-
 from router.admission import Admission
 from router.attempt import CLIENT_LEFT, Elsewhere, log
 from router.comments import Comments
+from router.deciding import Deciding
 from router.errors import DoorError, NoWorker
 from router.events import error_event
 from router.exchange import Exchange
+from router.explain import Foreseen
 from router.failover import Failover
 from router.fleet import Fleet
 from router.headers import header
 from router.holding import Holding
 from router.job import Job, Plea
+from router.left_out import left_out
 from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, Request, parse
@@ -51,6 +52,7 @@ class Proxy:
         self._metrics = metrics
         self._holding = Holding(self._with_room)
         self._admission = Admission(settings, self._holding.count)
+        self._deciding = Deciding(self._admission)
         self._budget = Budget(settings.limits.retries)
         self._failover = Failover(self._admission, self._holding, self._budget)
         self._tokenizing = Tokenizing()
@@ -137,7 +139,7 @@ class Proxy:
                 until = until or self._admission.until()
                 await self._admission.turn(pool, model, exchange.tenant, until=until)
             else:
-                decision = self._among(pool, plea.prompt, workers)
+                decision = self._deciding.among(pool, plea.prompt, workers)
                 if held or not self._holding.takes(decision):
                     others = len(decision.candidates) < len(workers)
                     job = self._decided(plea, plea.prompt, decision)
@@ -160,12 +162,7 @@ class Proxy:
         until, called = 0.0, ("", "")
         while True:
             pool = plea.pool
-            home = visit.home(pool, model, workers)
-            held = not workers or getattr(pool.strategy, "stays", False)
-            only = home.name if home is not None and held else ""
-            wanted = [home] if home is not None and held else workers
-            if not wanted:
-                raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
+            home, only, wanted = visit.options(pool, model, workers)
             line = (pool.name, only)
             if line == called:  # it has had its turn: those still in this queue come after it
                 waits = not self._admission.room(wanted)
@@ -196,8 +193,7 @@ class Proxy:
         """
         if home is not None and home not in workers:
             workers = [home, *workers]  # its worker is draining or ejected
-        bound = replace(plea.prompt, bound=visit.place(plea.pool))
-        decision = visit.named(self._among(plea.pool, bound, workers), workers)
+        bound, decision = self._deciding.in_session(plea.pool, plea.prompt, visit, workers)
         others = len(decision.candidates) < len(workers)
         job = self._decided(plea, bound, decision)
         try:
@@ -255,23 +251,27 @@ class Proxy:
         )
 
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
-        """Rank the workers with room, for a held request; None if none has room."""
-        able = self._admission.room(workers)
-        return self._rank(pool, prompt, able, monotonic()) if able else None
-
-    def _among(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
-        """Rank the workers with room, or all if another request just took the reserved place."""
-        able = self._admission.room(workers) or workers
-        return self._rank(pool, prompt, able, monotonic())
+        return self._deciding.with_room(pool, prompt, workers)
 
     def would(
-        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]
-    ) -> tuple[Decision, Waits]:
-        """Return what would be decided if the prompt came now, and what it would wait for first."""
-        decision = self._among(pool, prompt, workers)
-        if self._admission.must_wait(pool, prompt.model, workers):
-            return decision, "place"
-        return decision, "held" if self._holding.takes(decision) else ""
+        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
+    ) -> Foreseen:
+        """Decide as if the prompt came now, for the session of `visit`. Raises NoWorker."""
+        only = ""
+        if visit is None:
+            wanted, decision = workers, self._deciding.among(pool, prompt, workers)
+        else:
+            home, only, wanted = visit.options(pool, prompt.model, workers)
+            if home is not None and home not in workers:
+                workers = [home, *workers]
+            prompt, decision = self._deciding.in_session(pool, prompt, visit, workers)
+        waits: Waits = ""
+        if self._admission.must_wait(pool, prompt.model, wanted, only):
+            waits = "place"
+        elif visit is None and self._holding.takes(decision):
+            waits = "held"
+        others = left_out(pool, prompt.model, decision, self._admission.most)
+        return Foreseen(prompt, decision, waits, others)
 
     def as_from(self, endpoint: Endpoint, request: Request, key: str, asker: str) -> None:
         """Check `request`, and give it the salt it would have with the named API key.
@@ -290,20 +290,6 @@ class Proxy:
             metrics.expected(decision.candidates[0].held_tokens, prompt.tokens)
         self._metrics.overhead.observe(monotonic() - plea.started)
         return Job(plea, prompt, decision, metrics)
-
-    def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
-        """Rank `workers`; those that recently refused requests come last."""
-        rests = self._admission.rests
-        # A session's worker is not put last for being full: only it holds the session's prefix.
-        awake = rests.awake(workers, now) if rests and not prompt.bound else workers
-        if len(awake) == len(workers):
-            return pool.strategy.rank(prompt, workers, now)
-        # The strategy reads from its latest ranking how busy the fleet is, so rank the resting
-        # workers first.
-        others = [worker for worker in workers if worker not in awake]
-        last = pool.strategy.rank(prompt, others, now)
-        decision = pool.strategy.rank(prompt, awake, now)
-        return Decision([*decision.candidates, *last.candidates], decision.reason)
 
     def freed_elsewhere(self) -> None:
         """Reconsider held requests: in another router process, a prefill or an answer has ended."""

@@ -141,17 +141,8 @@ async def _together(ask: Ask, what: str) -> bytes:
         raise NoWorker("The router's other processes did not answer; please try again.") from None
 
 
-def _standing(worker: Worker) -> tuple[str, str]:
-    """Return a worker's state as one word, and the reason."""
-    if worker.ready and (failures := worker.breaker.reason(monotonic())):
-        return "ejected", failures
-    if worker.ready and worker.draining:
-        return "draining", "the settings say `drain`"
-    return worker.state.value, worker.reason
-
-
 def _status(pool: str, worker: Worker) -> WorkerStatus:
-    state, reason = _standing(worker)
+    state, reason = worker.standing(monotonic())
     return WorkerStatus(
         name=worker.name,
         pool=pool,

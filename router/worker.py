@@ -17,6 +17,8 @@ log = logging.getLogger("warmroute.fleet")
 
 #: Seconds between two times that a 404 makes the router ask a worker for its models again.
 DOUBT_S = 5.0
+#: State and reason of a worker that gets nothing new.
+DRAINING = "draining", "the settings say `drain`"
 
 
 class State(Enum):
@@ -125,6 +127,14 @@ class Worker:
     def wait(self) -> float:
         """Return the seconds of prefill booked on it and not yet done."""
         return self.load.wait(monotonic())
+
+    def standing(self, now: float) -> tuple[str, str]:
+        """Return its state as one word, and the reason for it."""
+        if self.ready and (failures := self.breaker.reason(now)):
+            return "ejected", failures
+        if self.ready and self.draining:
+            return DRAINING
+        return self.state.value, self.reason
 
     def lost(self, reason: str) -> None:
         """Take it down because it could not be reached, and have it probed at once."""

@@ -11,7 +11,8 @@ from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 Waits = Literal["", "place", "held"]
 _WAITS: dict[Waits, str] = {
     "": "",
-    "place": " Before that it would wait in the queue: every worker is full, or others came first.",
+    "place": " Before that it would queue: no worker that it may go to has room, or others came"
+    " first.",
     "held": " Before that it would be held until a worker is about to be free.",
 }
 #: All terms of a cost in one line.
@@ -36,6 +37,15 @@ class Term(Struct, frozen=True):
     total: float
 
 
+class LeftOut(Struct, frozen=True):
+    """A worker of the pool that was not compared with the others."""
+
+    worker: str
+    state: str
+    """As in `/workers`; or `full`, or `other` if it does not serve the model."""
+    reason: str
+
+
 class Explanation(Struct, frozen=True):
     """Why a prompt goes where it goes."""
 
@@ -52,10 +62,17 @@ class Explanation(Struct, frozen=True):
     """What it would wait for before it is sent."""
     pool: str = ""
     """The pool of these workers."""
+    left_out: Sequence[LeftOut] = ()
+    """The other workers of the pool, and why they are out of the question."""
 
 
 def explain(
-    prompt: Prompt, decision: Decision, waits: Waits = "", *, pool: str = ""
+    prompt: Prompt,
+    decision: Decision,
+    waits: Waits = "",
+    left_out: Sequence[LeftOut] = (),
+    *,
+    pool: str = "",
 ) -> Explanation:
     """Explain a decision in full; if the request `waits`, it is decided anew afterwards."""
     workers = [_term(candidate) for candidate in decision.candidates]
@@ -68,6 +85,7 @@ def explain(
         workers,
         waits,
         pool,
+        left_out,
     )
 
 

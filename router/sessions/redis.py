@@ -37,6 +37,10 @@ class RedisStore:
         """See `Store`."""
         return _found(await self._do("use", key))
 
+    async def find(self, key: str) -> Session | None:
+        """See `Store`."""
+        return _found(await self._do("find", key))
+
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """See `Store`."""
         end = "" if to.expires is None else repr(to.expires)

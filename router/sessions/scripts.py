@@ -98,6 +98,7 @@ use()
 return say(told(written(now)))
 """
 )
+_FIND = _BEGIN + "return say(worker and told(last_use()) or nobody())"
 _BIND = (
     _BEGIN
     + """
@@ -176,6 +177,7 @@ return found
 )
 SCRIPTS = {
     "use": _USE,
+    "find": _FIND,
     "bind": _BIND,
     "close": _CLOSE,
     "doubt": _DOUBT,

@@ -93,23 +93,24 @@ class Sessions:
 
     # What a `Visit` calls.
 
-    async def use(
-        self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool
+    async def find(
+        self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool, uses: bool = True
     ) -> Session | None:
         """Return a session, or None. Raises NoWorker.
 
-        `known`: the client says that it is open. While the store is down, the hash of the id
-        chooses among `workers`; in a stateful pool the session is where this router last saw it.
+        `known`: the client says that it is open. `uses`: this counts as a use of it. While the
+        store is down, the hash of the id chooses among `workers`; in a stateful pool the session
+        is where this router last saw it.
         """
         if not self.down:
             store = self._store
             try:
-                session = await store.use(key)
+                session = await (store.use(key) if uses else store.find(key))
             except StoreDown as down:
                 self._lost(down, store)
             else:
                 if session is PERHAPS:
-                    return await self._again(key, pool, workers, known=known)
+                    return await self._again(key, pool, workers, known=known, uses=uses)
                 if self.redis is not None:
                     self._noted(key, session, pool)
                 return session
@@ -130,12 +131,14 @@ class Sessions:
             self.away.see(key, session)
 
     async def _again(
-        self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool
+        self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool, uses: bool
     ) -> Session | None:
         """Find a session that the store does not know but that may be open."""
         if key in self.away.closed:
             return None
         seen = self.away.find(key)
+        if seen is not None and not uses:
+            return seen
         if seen is not None:
             return (await self.bind(key, Binding.of(seen), None)).session
         return self._hashed(key, workers) if known and not pool.stateful else None

@@ -36,6 +36,9 @@ class Store(Protocol):
     async def use(self, key: str) -> Session | None:
         """Return an open session, or PERHAPS, and count this as a use of it."""
 
+    async def find(self, key: str) -> Session | None:
+        """Return an open session, or PERHAPS, without using it."""
+
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """Bind a session to a worker if it is now bound to `expected`; None: if it is not open.
 
@@ -81,6 +84,10 @@ class MemoryStore:
     async def use(self, key: str) -> Session | None:
         """See `Store`."""
         return self._table.use(key, self._clock())
+
+    async def find(self, key: str) -> Session | None:
+        """See `Store`."""
+        return self._table.find(key, self._clock())
 
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """See `Store`."""

@@ -111,15 +111,16 @@ class Visit:
         """Whether these are the sessions that it is part of."""
         return self._sessions is sessions
 
-    async def look(self, pool: "Pool", workers: "Sequence[Worker]") -> None:
+    async def look(self, pool: "Pool", workers: "Sequence[Worker]", *, uses: bool = True) -> None:
         """Look up the session; `workers` are those that could answer.
 
-        Raises UnknownSession, SessionExists, NoWorker.
+        That `uses` the session, unless it is only to be known where a request would go. Raises
+        UnknownSession, SessionExists, NoWorker.
         """
         if self.bound and (self._wanted is Wanted.NEW or self.bound == self._first):
             return  # this request has already started it
         known = self._wanted is Wanted.OPEN
-        session = await self._sessions.use(self.id, pool, workers, known=known)
+        session = await self._sessions.find(self.id, pool, workers, known=known, uses=uses)
         if session is None and known:
             raise UnknownSession
         if session is not None and self._wanted is Wanted.NEW:
@@ -164,6 +165,20 @@ class Visit:
         if not (found.draining and (self._sessions.stays or not workers)):
             return None
         return found if pool.breakers.admits(monotonic(), found) else None
+
+    def options(
+        self, pool: "Pool", model: str, workers: "Sequence[Worker]"
+    ) -> "tuple[Worker | None, str, Sequence[Worker]]":
+        """Return the session's worker as `home`, its name if only it will do, and all that will.
+
+        Raises NoWorker.
+        """
+        home = self.home(pool, model, workers)
+        if home is not None and (self._sessions.stays or not workers):
+            return home, home.name, [home]
+        if not workers:
+            raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
+        return home, "", workers
 
     def named(self, decision: "Decision", workers: "Sequence[Worker]") -> "Decision":
         """Return the decision with its reason corrected: if the worker is there but full, it is a

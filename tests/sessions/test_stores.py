@@ -14,7 +14,7 @@ from router.sessions.redis import RedisStore
 from router.sessions.scripted import CONNECTIONS
 from router.sessions.scripts import CLEARED
 from router.sessions.store import MemoryStore, Store, StoreDown
-from router.sessions.table import Binding, Lease
+from router.sessions.table import Binding, Lease, Session
 from router.settings_session import RedisSettings
 from tests.sessions.redis_server import RedisServer
 
@@ -73,6 +73,28 @@ def test_a_session_s_life(play: Play) -> None:
         assert await store.close("a") is not None
         assert await store.close("a") is None
         assert await store.use("a") is None
+
+    play(test)
+
+
+def test_finding_is_no_use(play: Play) -> None:
+    """A session can be looked up without being used: its times stay as they are."""
+
+    def times(session: Session | None) -> tuple[float, float]:
+        assert session is not None
+        return session.used, session.expires
+
+    async def test(make: Make) -> None:
+        store = make(Lease(ttl=100, sliding=True))
+        assert await store.find("a") is None
+        bound = times((await store.bind("a", Binding("w"), None)).session)
+        await asyncio.sleep(0.01)
+        assert times(await store.find("a")) == bound
+        used = times(await store.use("a"))
+        assert used > bound
+        assert times(await store.find("a")) == used
+        await store.close("a")
+        assert await store.find("a") is None
 
     play(test)
 

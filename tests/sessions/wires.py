@@ -149,6 +149,10 @@ class Yielding:
         await self._yield()
         return found
 
+    async def find(self, key: str) -> Session | None:
+        await self._yield()
+        return _copy(await self.store.find(key))
+
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         await self._yield()
         session, done = await self.store.bind(key, to, expected)

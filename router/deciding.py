@@ -1,0 +1,50 @@
+"""Ranks the workers that could take a request now."""
+
+from collections.abc import Sequence
+from time import monotonic
+
+from msgspec.structs import replace
+
+from router.admission import Admission
+from router.pool import Pool
+from router.sessions.visit import Visit
+from router.worker import Worker
+from strategies.base import Decision, Prompt
+
+
+class Deciding:
+    """Decisions among the workers that have room. One instance for the whole router."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    def with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
+        """Rank the workers with room, for a held request; None if none has room."""
+        able = self._admission.room(workers)
+        return self._rank(pool, prompt, able, monotonic()) if able else None
+
+    def among(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
+        """Rank the workers with room, or all if another request just took the reserved place."""
+        able = self._admission.room(workers) or workers
+        return self._rank(pool, prompt, able, monotonic())
+
+    def in_session(
+        self, pool: Pool, prompt: Prompt, visit: Visit, workers: Sequence[Worker]
+    ) -> tuple[Prompt, Decision]:
+        """Do as `among` for a session's request; return the prompt with the session's worker."""
+        bound = replace(prompt, bound=visit.place(pool))
+        return bound, visit.named(self.among(pool, bound, workers), workers)
+
+    def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
+        """Rank `workers`; those that recently refused requests come last."""
+        rests = self._admission.rests
+        # A session's worker is not put last for being full: only it holds the session's prefix.
+        awake = rests.awake(workers, now) if rests and not prompt.bound else workers
+        if len(awake) == len(workers):
+            return pool.strategy.rank(prompt, workers, now)
+        # The strategy reads from its latest ranking how busy the fleet is, so rank the resting
+        # workers first.
+        others = [worker for worker in workers if worker not in awake]
+        last = pool.strategy.rank(prompt, others, now)
+        decision = pool.strategy.rank(prompt, awake, now)
+        return Decision([*decision.candidates, *last.candidates], decision.reason)

@@ -1,0 +1,195 @@
+"""Explanations: workers that are left out, and requests of sessions."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import run
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, post, until
+
+PATH = "/v1/chat/completions"
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+QUIET = {"interval": "30s"}
+FAILS: list[Action] = [b"HTTP/1.1 500 Broken\r\ncontent-length: 2\r\n\r\n{}"]
+
+
+def explain(router: Router, session: str | None = None) -> dict[str, Any]:
+    """The router's explanation."""
+    named = {"x-session-id": session} if session else {}
+    answer = router.http.post("/explain", json=CHAT, headers=named)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def left_out(router: Router) -> dict[str, tuple[str, str]]:
+    """State and reason of each worker that is left out."""
+    return {one["worker"]: (one["state"], one["reason"]) for one in explain(router)["left_out"]}
+
+
+@contextmanager
+def busy(router: Router, worker: Stub, *fields: bytes) -> Iterator[None]:
+    """One request is in flight on the worker."""
+    done: list[int] = []
+    worker.script = [lambda: bool(done), *OK]
+    count = len(worker.requests)
+    client = post(router.port, PATH, json.dumps(CHAT).encode(), *fields)
+    try:
+        until(lambda: len(worker.requests) > count)
+        yield
+    finally:
+        done.append(1)
+        client.close()
+        worker.script = OK
+        until(router.idle)
+
+
+def test_workers_that_are_left_out_are_named_with_the_reason(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """Workers that are down, drain or serve other models are no candidates, and it says why."""
+    router = route(
+        {"name": "a", "url": stub().url},
+        {"name": "drains", "url": stub().url, "drain": True},
+        {"name": "other", "url": stub(model="o").url},
+        {"name": "gone", "url": "http://127.0.0.1:9"},
+        health=QUIET,
+    )
+    assert [one["worker"] for one in explain(router)["workers"]] == ["a"]
+    found = left_out(router)
+    assert set(found) == {"drains", "other", "gone"}
+    assert found["drains"] == ("draining", "the settings say `drain`")
+    assert found["other"] == ("other", "it does not serve 'm'")
+    assert found["gone"][0] == "down"
+    assert "refused" in found["gone"][1]
+
+
+def test_a_full_worker_is_left_out(stub: MakeStub, route: MakeRouter) -> None:
+    """A worker with `limits.in_flight` requests is left out while another one has room."""
+    workers = {name: stub() for name in "ab"}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    router = route(*listed, limits={"in_flight": 1}, health=QUIET)
+    assert left_out(router) == {}
+    first = explain(router)["workers"][0]["worker"]
+    with busy(router, workers[first]):
+        said = "it has 1 requests in flight; `limits.in_flight` is 1"
+        assert left_out(router) == {first: ("full", said)}
+        assert explain(router)["waits"] == ""
+
+
+def test_an_ejected_worker_is_left_out(stub: MakeStub, route: MakeRouter) -> None:
+    """An ejected worker is named with its failures."""
+    workers = {name: stub(FAILS) for name in "ab"}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    health = {**QUIET, "ejection": {"failures": 1, "first": "1h", "longest": "2h"}}
+    router = route(*listed, health=health)
+    bad = router.http.post(PATH, json=CHAT).headers["x-warmroute-worker"]
+    until(lambda: bad in left_out(router))
+    state, reason = left_out(router)[bad]
+    assert state == "ejected"
+    assert "5xx" in reason
+
+
+@pytest.fixture
+def pair(stub: MakeStub) -> dict[str, Stub]:
+    """Two workers, by name."""
+    return {name: stub() for name in "ab"}
+
+
+def in_sessions(route: MakeRouter, pair: dict[str, Stub], **session: object) -> Router:
+    """A router with sessions in front of both workers."""
+    listed = [{"name": name, "url": worker.url} for name, worker in pair.items()]
+    return route(
+        *listed, strategy="session", session=session, limits={"in_flight": 1}, health=QUIET
+    )
+
+
+def test_a_session_s_request_is_explained_as_such(route: MakeRouter, pair: dict[str, Stub]) -> None:
+    """A request that names a session would go to its worker, or wait for it; nothing else would."""
+    router = in_sessions(route, pair)
+    named = {"x-session-id": "s"}
+    home = router.http.post(PATH, json=CHAT, headers=named).headers["x-warmroute-worker"]
+    until(router.idle)
+    found = explain(router, "s")
+    assert (found["reason"], found["workers"][0]["worker"]) == ("session", home)
+    assert explain(router, "t")["reason"] == "bind"
+    assert explain(router)["reason"] == "cold"
+    with busy(router, pair[home], b"x-session-id: s"):
+        assert explain(router, "s")["waits"] == "place"
+        assert explain(router, "t")["waits"] == ""
+
+
+def test_explaining_does_not_use_the_session(route: MakeRouter, pair: dict[str, Stub]) -> None:
+    """An explanation neither starts a session nor extends one."""
+    router = in_sessions(route, pair, sliding=True)
+    router.http.post(PATH, json=CHAT, headers={"x-session-id": "s"})
+    until(router.idle)
+
+    def times() -> list[tuple[str, float, float]]:
+        sessions = router.door.fleet.pools[0].sessions
+        assert sessions is not None
+        table = sessions._store._table  # type: ignore[attr-defined]
+        return [(key, one.used, one.expires) for key, one in table._sessions.items()]
+
+    before = times()
+    assert len(before) == 1
+    explain(router, "s")
+    explain(router, "t")
+    assert times() == before
+
+
+def test_a_session_that_cannot_be_used_cannot_be_explained(
+    route: MakeRouter, pair: dict[str, Stub]
+) -> None:
+    """With `create: false` an unknown id is a 404, as it would be for the request."""
+    router = in_sessions(route, pair, create=False)
+    answer = router.http.post("/explain", json=CHAT, headers={"x-session-id": "s"})
+    assert answer.status_code == 404
+    new = {"x-amzn-sagemaker-session-id": "NEW_SESSION"}
+    assert router.http.post("/explain", json=CHAT, headers=new).json()["reason"] == "bind"
+
+
+def test_the_command(route: MakeRouter, pair: dict[str, Stub], tmp_path: Path) -> None:
+    """`--session` asks about a session's request; the workers left out follow the table."""
+    router = in_sessions(route, pair)
+    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    file.write_text("workers: [{url: 'http://127.0.0.1:9'}]\nsession: {header: x-session-id}\n")
+    body.write_text(json.dumps(CHAT))
+    home = router.http.post(PATH, json=CHAT, headers={"x-session-id": "s"})
+    until(router.idle)
+    worker = home.headers["x-warmroute-worker"]
+    command = ("explain", file, "--request", body)
+    done = run(*command, "--url", router.url, "--session", "s")
+    assert f"session: The session is bound to {worker}." in done.stdout
+    with busy(router, pair[worker], b"x-session-id: s"):
+        full = run(*command, "--url", router.url)
+    assert f"\n{worker} is left out, full: it has 1 requests" in full.stdout
+    offline = run(*command, "--session", "s")
+    assert (offline.returncode, "add --url" in offline.stderr) == (2, True)
+    odd = run(*command, "--url", router.url, "--session", "a b")
+    assert (odd.returncode, "visible ASCII" in odd.stderr) == (2, True)
+
+
+def test_offline_draining_workers_are_left_out(tmp_path: Path) -> None:
+    """The file alone says which workers drain or have other models; if none is left, it fails."""
+    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    drains = {"name": "x", "url": "http://127.0.0.1:9", "drain": True}
+    listed = [{"name": "y", "url": "http://127.0.0.1:8", "models": ["m"]}, drains]
+    listed.append({"name": "z", "url": "http://127.0.0.1:7", "models": ["n"]})
+    file.write_text(json.dumps({"workers": listed}))
+    body.write_text(json.dumps(CHAT))
+    done = run("explain", file, "--request", body, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [one["worker"] for one in found["workers"]] == ["y"]
+    assert [(one["worker"], one["state"]) for one in found["left_out"]] == [
+        ("x", "draining"),
+        ("z", "other"),
+    ]
+    file.write_text(json.dumps({"workers": [drains]}))
+    none = run("explain", file, "--request", body)
+    assert (none.returncode, "is draining" in none.stderr) == (2, True)
