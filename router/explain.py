@@ -99,24 +99,37 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
         endpoint = _endpoint(path)
         request = parse(endpoint, body, b"application/json")
         Limits(settings.limits).check(endpoint, request)
-        fleet = build(settings, Contexts())
-        pool = fleet.pools[0]
-        if request.model:
-            found = [pool for pool in fleet.pools if fleet.answers_for(request.model, pool)]
-            if not found:
-                raise UnknownModel(request.model)
-            pool = found[0]
-        prompt = _read(pool, endpoint, request, body)
         model = request.model or ""
-        workers = [one for one in pool.taking if not (model and one.models) or model in one.models]
-        if not workers:
-            raise NoWorker("Every worker that serves this model is draining.")
+        pool, workers = _told(build(settings, Contexts()), model)
+        prompt = _read(pool, endpoint, request, body)
         decision = pool.strategy.rank(prompt, workers, monotonic())
         others = left_out_offline(pool, model, decision)
         return explain(prompt, decision, left_out=others, pool=pool.name)
     except DoorError as error:
         what = "--path" if error.param == "path" else name
         raise CannotExplain(f"{what}: {error.message}") from None
+
+
+def _told(fleet: Fleet, model: str) -> tuple[Pool, list[Worker]]:
+    """Return a model's pool and workers as far as settings tell; an empty name fits every worker.
+
+    Raises BadRequest, UnknownModel, NoWorker.
+    """
+    pools = [pool for pool in fleet.pools if not model or fleet.answers_for(model, pool)]
+    if len(pools) > 1:
+        raise BadRequest("The field `model` is missing, and the file has several pools.")
+    fit = [
+        worker
+        for pool in pools
+        for worker in pool.workers
+        if not (model and worker.models) or model in worker.models
+    ]
+    if not fit:
+        raise UnknownModel(model)
+    workers = [worker for worker in fit if not worker.draining]
+    if not workers:
+        raise NoWorker("Every worker that serves this model is draining.")
+    return pools[0], workers
 
 
 def _endpoint(path: str) -> Endpoint:

@@ -62,10 +62,11 @@ def _check_number(field: str, value: object, limit: int) -> None:
         raise BadRequest(f"`{field}` is over this server's limit of {limit}.", param=field)
 
 
-def _number(value: object) -> float:
+def _number(value: object) -> int | float:
     """Return what vLLM accepts as a number, also `7.0` and `"7"`; 0 for anything else.
 
-    The worker refuses what is not a number.
+    The worker refuses what is not a number. (Declared a float, an integer beyond all floats would
+    be an error once compiled.)
     """
     if isinstance(value, str):
         try:

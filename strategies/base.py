@@ -129,7 +129,8 @@ class Candidate(Struct, frozen=True, gc=False):
     worker: WorkerView
     cost: Cost
     held_tokens: int = 0
-    """Tokens at the start of the prompt that the worker is believed to hold."""
+    """Tokens at the start of the prompt that the worker is believed to hold: a Python `int`, not
+    numpy's, because compiled code takes nothing else."""
     loading: Loading = NO_LOADING
     """The part of them to load from slower tiers; its seconds are included in `cost.prefill`."""
 

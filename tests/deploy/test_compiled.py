@@ -26,6 +26,7 @@ SUITES = (
     "tests/retry",
     "tests/sessions/test_stateful.py",
     "tests/sessions/test_undoing.py",
+    "tests/http/test_http_limits.py",
     "tests/http/test_http_sent_once.py",
     "tests/router/test_recall.py",
 )

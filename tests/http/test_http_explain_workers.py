@@ -193,3 +193,17 @@ def test_offline_draining_workers_are_left_out(tmp_path: Path) -> None:
     file.write_text(json.dumps({"workers": [drains]}))
     none = run("explain", file, "--request", body)
     assert (none.returncode, "is draining" in none.stderr) == (2, True)
+
+
+def test_offline_what_the_router_would_refuse_is_not_explained(tmp_path: Path) -> None:
+    """A model that no listed worker has is unknown; without a model, several pools are too many."""
+    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    pools = [
+        {"name": "a", "workers": [{"url": "http://127.0.0.1:9", "models": ["m"]}]},
+        {"name": "b", "models": ["b"], "workers": ["http://127.0.0.1:8"]},
+    ]
+    file.write_text(json.dumps({"pools": pools}))
+    for model, why in (("x", "'x' does not exist"), (None, "`model` is missing")):
+        body.write_text(json.dumps({**CHAT, "model": model}))
+        refused = run("explain", file, "--request", body)
+        assert (refused.returncode, why in refused.stderr) == (2, True), refused.stderr
