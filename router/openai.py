@@ -90,6 +90,14 @@ class _Fields(msgspec.Struct, kw_only=True):
     prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
     documents: msgspec.Raw = msgspec.Raw()
+    # What else is scored, by the names of vLLM's `/score` and `/rerank`.
+    query: msgspec.Raw = msgspec.Raw()
+    queries: msgspec.Raw = msgspec.Raw()
+    items: msgspec.Raw = msgspec.Raw()
+    text_1: msgspec.Raw = msgspec.Raw()
+    text_2: msgspec.Raw = msgspec.Raw()
+    data_1: msgspec.Raw = msgspec.Raw()
+    data_2: msgspec.Raw = msgspec.Raw()
     # Other fields that make the engine see a different prompt for the same messages.
     chat_template: msgspec.Raw = msgspec.Raw()
     chat_template_kwargs: msgspec.Raw = msgspec.Raw()
