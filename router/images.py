@@ -1,4 +1,4 @@
-"""Counts the parts of messages that are not text: images, sounds and the like."""
+"""Counts the parts of messages and documents that are not text: images, sounds and the like."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ _WORDS = frozenset(
 )
 
 _TOO_MANY = "Messages have too many parts, or one that is not an object."
+_TOO_LONG = "There are more documents than can be read, or something else among them."
 
 
 class _Part(msgspec.Struct):
@@ -41,6 +42,7 @@ class _Part(msgspec.Struct):
 
 
 _part = msgspec.json.Decoder(_Part).decode
+_texts = msgspec.json.Decoder(list[str]).decode
 
 
 def images(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> int:
@@ -55,6 +57,22 @@ def images(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> int:
         elif part.content:
             inner.append(part.content)
     return count + sum([_is_other(part) for part in _parts(inner)])
+
+
+def documents(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    """Return the contents of what is to be scored: a text, which has none, a document, or a list.
+
+    Raises BadRequest if a list that is not of texts alone is too long to look at.
+    """
+    found: list[msgspec.Raw] | None = [raw]
+    if is_list(raw):
+        if _decoded(_texts, raw) is not None:
+            return []
+        found = entries(raw)
+    if found is None:
+        raise BadRequest(_TOO_LONG)
+    parts = [_decoded(_part, one) for one in found]
+    return [part.content for part in parts if part is not None]
 
 
 def _parts(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> list[_Part]:

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 import msgspec
 
 from router.errors import BadRequest
-from router.images import images
+from router.images import documents, images
 from router.messages import Message, Unread, is_list, messages
 from router.openai import Endpoint, Prompted, Request
 from router.settings import LimitSettings
+
+#: The fields of requests to rerank or to score that may hold images.
+_SCORED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
 
 
 class Limits:
@@ -38,6 +41,15 @@ class Limits:
             self._check_list("messages", request.messages)
         if endpoint.prompted is Prompted.RESPONSES:
             self._check_list("input", messages(request.input))
+        elif endpoint.prompted is Prompted.NOTHING:
+            self._check_scored(request)
+
+    def _check_scored(self, request: Request) -> None:
+        count = 0
+        for field in _SCORED:
+            if raw := getattr(request, field):
+                count += images(documents(raw))
+                _check_count(field, "images", count, self._images)
 
     def _check_list(self, field: str, found: Sequence[Message | Unread]) -> None:
         _check_count(field, "messages", len(found), self._messages)

@@ -90,6 +90,14 @@ class _Fields(msgspec.Struct, kw_only=True):
     prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
     documents: msgspec.Raw = msgspec.Raw()
+    # What else is scored, by the names of vLLM's `/score` and `/rerank`.
+    query: msgspec.Raw = msgspec.Raw()
+    queries: msgspec.Raw = msgspec.Raw()
+    items: msgspec.Raw = msgspec.Raw()
+    text_1: msgspec.Raw = msgspec.Raw()
+    text_2: msgspec.Raw = msgspec.Raw()
+    data_1: msgspec.Raw = msgspec.Raw()
+    data_2: msgspec.Raw = msgspec.Raw()
     # Other fields that make the engine see a different prompt for the same messages.
     chat_template: msgspec.Raw = msgspec.Raw()
     chat_template_kwargs: msgspec.Raw = msgspec.Raw()
@@ -154,7 +162,9 @@ MOST_FIELDS = 1000
 #: (RFC 7578 section 4.7).
 _ENCODED = re.compile(rb"\ncontent-transfer-encoding:(?! *(?:7bit|8bit|binary) *\r)", re.IGNORECASE)
 #: The form fields that are read; a form holds them as text.
-_FORM_FIELDS = frozenset((b"model", b"n", b"best_of", b"max_tokens", b"max_completion_tokens"))
+_FORM_FIELDS = frozenset(
+    (b"model", b"stream", b"n", b"best_of", b"max_tokens", b"max_completion_tokens")
+)
 
 
 def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool = True) -> Request:
@@ -163,7 +173,9 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
     Without `texts`, the contents of messages are decoded only if somebody asks for them.
     """
     if endpoint.form:
-        return msgspec.convert(_form(body, content_type), _Read)
+        form = _form(body, content_type)
+        streams = form.get("stream", "").lower() == "true"
+        return msgspec.convert({**form, "stream": streams}, _Read)
     try:
         return _decode(body) if texts and len(body) <= SAFE else _decode_unread(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

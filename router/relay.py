@@ -8,11 +8,13 @@ from router.connection import Connection
 from router.errors import Stopping, WorkerError
 from router.events import EVENT_ENDS, error_event
 from router.exchange import Exchange, date_line
-from router.openai import Endpoint
+from router.openai import Endpoint, Prompted
 from router.usage import Usage, UsageTail
 
 #: How the last event of a stream begins; clients disconnect when they have read it.
-_LAST_EVENTS = (b"data: [DONE]", b"event: response.completed", b"event: message_stop")
+_LAST_EVENTS = (b"data: [DONE]", b"event: message_stop")
+#: That of `/v1/responses`; it repeats the whole answer, so its beginning is not in the tail.
+_COMPLETED: Final = b"event: response.completed"
 #: Bytes of an incomplete event that are held back until the rest of it arrives.
 LONGEST_HELD: Final = 64 << 10
 #: Bytes of a worker's error that are quoted in a stream that has already begun.
@@ -37,7 +39,7 @@ class Relay:
     then, the answer is cut off instead.
     """
 
-    __slots__ = ("_endpoint", "_events", "_exchange", "_half", "_held", "_tail")
+    __slots__ = ("_completed", "_endpoint", "_events", "_exchange", "_half", "_held", "_tail")
 
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
         self._endpoint = endpoint
@@ -47,6 +49,8 @@ class Relay:
         self._held = b""
         self._half = False
         """The last bytes sent were part of an incomplete event."""
+        self._completed = False
+        """The last event of `/v1/responses` has begun."""
 
     def begin(self, connection: Connection, added: bytes) -> bool:
         """Relay the head, with `added` header lines, and the first bytes; True if that is all."""
@@ -57,6 +61,7 @@ class Relay:
         self._events = head.stream
         if self._events and not last and not _ends(data):
             data = self._hold(data)
+        self._look(data)
         if exchange.commented:
             return self._go_on(head, data, last)
         fields = head.fields()
@@ -104,7 +109,13 @@ class Relay:
             data, self._held = self._held + data, b""
         else:
             self._half = False
+        self._look(data)
         self._exchange.write(data, last)
+
+    def _look(self, data: bytes) -> None:
+        """Notice the last event of `/v1/responses` in what is about to be sent."""
+        if self._endpoint.prompted is Prompted.RESPONSES and _COMPLETED in data:
+            self._completed |= data.startswith(_COMPLETED) or b"\n" + _COMPLETED in data
 
     def _hold(self, data: bytes) -> bytes:
         """Hold back an incomplete event; return the whole ones before it."""
@@ -120,6 +131,8 @@ class Relay:
     @property
     def complete(self) -> bool:
         """Whether a stream has sent its last event: clients may close then, before HTTP's end."""
+        if self._events and self._completed:
+            return not (self._held or self._half)
         return self._events and self._tail.last_event().startswith(_LAST_EVENTS)
 
     def usage(self) -> Usage:

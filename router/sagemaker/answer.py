@@ -21,7 +21,8 @@ _CUSTOM = b"x-amzn-sagemaker-custom-attributes"
 _VARIANT = b"x-amzn-sagemaker-target-variant"
 _PLATFORM_S = (b"x-amzn-requestid:", b"x-amzn-invoked-production-variant:")
 _BEGUN = (b"x-amzn-sagemaker-new-session-id:", b"x-warmroute-session:")
-_REST = frozenset((b"content-type", b"accept"))
+#: Not for the worker either: its answer is framed or converted here, so it must not be compressed.
+_REST = frozenset((b"content-type", b"accept", b"accept-encoding"))
 
 
 class Answer(Exchange):

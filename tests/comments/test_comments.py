@@ -66,6 +66,21 @@ def test_the_official_client(stub: MakeStub, route: MakeRouter) -> None:
         assert tuple(chunk.choices[0].delta.content for chunk in stream) == TEXT
 
 
+@pytest.mark.parametrize("said", [b"true", b"True"])
+def test_a_form_that_asks_for_a_stream(stub: MakeStub, route: MakeRouter, said: bytes) -> None:
+    """Transcriptions are asked for by forms, and can be streams too."""
+    gate = Gate(stub, STREAM)
+    router = route(gate.worker.url, **OFTEN)
+    field = b'--xx\r\ncontent-disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+    form = field % (b"model", b"m") + field % (b"stream", said) + b"--xx--\r\n"
+    fields = (b"content-type: multipart/form-data; boundary=xx", b"connection: close")
+    with post(router.port, "/v1/audio/transcriptions", form, *fields) as client:
+        until(lambda: commented(router))
+        gate.open()
+        assert EVENTS[-1] in read_all(client)
+    assert router.metric("warmroute_first_byte_seconds_count", pool="default") == 1
+
+
 def test_not_after_the_first_byte(stub: MakeStub, route: MakeRouter) -> None:
     """If the worker pauses within its answer, nothing is inserted."""
     worker = stub([HEAD + chunk(EVENTS[0]), 0.3, *map(chunk, EVENTS[1:]), b"0\r\n\r\n"])

@@ -54,8 +54,10 @@ def refused(door: Router, path: str, body: bytes | dict[str, Any]) -> str | None
     assert "limit" in error["message"]
     field = str(error["param"])
     setting = field if field in {"n", "best_of"} else "max_tokens"
-    if field in {"messages", "input"}:
-        setting = "images" if "images" in error["message"] else "messages"
+    if "images" in error["message"]:
+        setting = "images"
+    elif field in {"messages", "input"}:
+        setting = "messages"
     assert f" {LIMITS[setting]}" in error["message"]
     return field
 
@@ -211,6 +213,27 @@ def test_images_in_what_tools_return(tight: Router) -> None:
         output = [{"type": "input_image"}] * count
         call = {"type": "function_call_output", "output": output}
         assert refused(tight, RESPONSES, {"input": [{"content": "x"}, call]}) == field
+
+
+SCORED = [
+    *(("/v1/rerank", "query", field) for field in ("query", "documents")),
+    *(("/rerank", "query", field) for field in ("query", "documents")),
+    *(("/v1/score", one, other) for one, other in (("data_1", "data_2"), ("queries", "items"))),
+    *(("/score", one, other) for one, other in (("text_2", "text_1"), ("documents", "queries"))),
+]
+
+
+@pytest.mark.parametrize(("path", "other", "field"), SCORED)
+def test_images_to_be_scored(tight: Router, path: str, other: str, field: str) -> None:
+    """Queries and documents may be texts, parts, or a list of both; images in all of them count."""
+    for count, wanted in ((2, None), (3, field)):
+        several = ["text {", {"content": "text"}, *[{"content": [TEXT, IMAGE]}] * count]
+        for scored in (several, {"content": [TEXT, *[IMAGE] * count]}):
+            assert refused(tight, path, {other: "text", field: scored}) == wanted
+    if other != field:
+        one, two = {"content": [IMAGE]}, {"content": [IMAGE] * 2}
+        assert refused(tight, path, {other: one, field: two}) in {other, field}
+        assert refused(tight, path, {other: "text", field: [""] * 20_000}) is None
 
 
 @pytest.mark.parametrize("kind", sorted(_WORDS))

@@ -1,6 +1,7 @@
 """Clients that leave, in every way the official one can: the worker's connection is closed."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -9,8 +10,17 @@ import pytest
 
 from tests.sdk.clients import AsyncCaller
 from tests.sdk.conftest import MODEL, MakeScripted, Scripted
-from tests.sdk.documents import DONE, STREAM_END, STREAM_HEAD, chunk, delta, event, message
-from tests.support import Action, MakeRouter, MakeStub, until
+from tests.sdk.documents import (
+    DONE,
+    STREAM_END,
+    STREAM_HEAD,
+    chunk,
+    delta,
+    event,
+    message,
+    response_events,
+)
+from tests.support import Action, MakeRouter, MakeStub, post, until
 
 CHAT = "chat.completions.create"
 ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Why?"}]}
@@ -103,12 +113,48 @@ def test_the_end_that_clients_do_not_wait_for(scripted: MakeScripted) -> None:
     scene = scripted([STREAM_HEAD, WORD, chunk(usage), chunk(DONE), "stall"])
     events = scene.caller.events(CHAT, **STREAMED)
     assert events[-1].usage.prompt_tokens == 21
+    answered(scene, tokens=21)
+
+
+@pytest.mark.parametrize("length", [1, 5_000, 100_000])
+def test_the_end_of_a_response(scripted: MakeScripted, length: int) -> None:
+    """The same for the Responses API, whose last event repeats the whole answer."""
+    *events, last = response_events("a" * length)
+    begin, end = last[:-100], last[-100:]
+    pieces = [chunk(piece) for piece in (*events, begin, end)]
+    scene = scripted([STREAM_HEAD, *pieces, "stall"])
+
+    def use(found: Any) -> None:
+        if found.type == "response.completed":
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        scene.caller.each("responses.create", use, model=MODEL, input="Why?", stream=True)
+    answered(scene, tokens=9)
+
+
+def test_within_the_end_of_a_response(stub: MakeStub, route: MakeRouter) -> None:
+    """Whoever leaves in the middle of that event has left."""
+    *_, last = response_events("a" * 100_000)
+    worker = stub([STREAM_HEAD, chunk(last[:90_000]), "stall"], MODEL)
+    router = route(worker.url)
+    asked = {"model": MODEL, "input": "Why?", "stream": True}
+    with post(router.port, "/v1/responses", json.dumps(asked).encode()) as client:
+        seen = 0
+        while seen < 85_000:
+            seen += len(client.recv(1 << 16))
+    labels = {"pool": "default", "worker": router.worker().name, "status": "499"}
+    until(lambda: router.metric("warmroute_requests_total", **labels) == 1)
+
+
+def answered(scene: Scripted, tokens: int) -> None:
+    """Check that one request counts as answered, with so many tokens of its prompt."""
     until(scene.router.idle)
     metric, worker = scene.router.metric, scene.router.worker().name
     labels = {"pool": "default", "worker": worker}
     assert metric("warmroute_requests_total", **labels, status="499") == 0
     assert metric("warmroute_requests_total", **labels, status="2xx") == 1
-    assert metric("warmroute_prompt_tokens_total", pool="default") == 21
+    assert metric("warmroute_prompt_tokens_total", pool="default") == tokens
 
 
 Leave = Callable[[asyncio.Task[None], asyncio.Event], Coroutine[Any, Any, None]]
