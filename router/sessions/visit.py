@@ -8,6 +8,7 @@ routers, one decides and the others follow it. If no worker accepts the request,
 where it was.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from time import monotonic
@@ -283,13 +284,23 @@ class Visit:
         """Undo what this request did to its session, because it failed.
 
         A session that it was to start is closed; one that it moved goes back if no worker accepted
-        it.
+        it. If its client leaves meanwhile, that is done all the same.
         """
-        if self._wanted is Wanted.NEW and self.bound:
+        if not self.bound:
+            return
+        undoing = asyncio.ensure_future(self._undo())
+        try:
+            await asyncio.shield(undoing)
+        except asyncio.CancelledError:
+            await undoing
+            raise
+
+    async def _undo(self) -> None:
+        if self._wanted is Wanted.NEW:
             self.take(None)  # so that this runs only once
             if await self._sessions.undo(self.id, self._begun) and self.undone is not None:
                 await self.undone()
-        elif not self.counted and self.bound:
+        elif not self.counted:
             before, self._before = self._before, None
             moved = before is not None and self.bound != before
             if moved and await self._sessions.back(self.id, self.bound, before, self._used):
