@@ -187,7 +187,8 @@ class Visit:
         meanwhile.
         """
         theirs = False
-        while (name := choice.worker.name) != self._expected:
+        # Also where it has started: others may have moved it since, while this request waited.
+        while (name := choice.worker.name) != self._expected or name == self._first:
             state = self._state_after(name, pool, model)
             if state in _MOVES and self._sessions.ends_with_its_worker(pool):
                 await self._refuse_to_move(state)
