@@ -112,6 +112,12 @@ class Visit:
         """Whether these are the sessions that it is part of."""
         return self._sessions is sessions
 
+    def among(self, sessions: "Sessions") -> "Visit":
+        """Return this request's part in a session of the same id among these."""
+        if self.belongs_to(sessions):
+            return self
+        return Visit(sessions, self.id, self._wanted, self.call)
+
     async def look(self, pool: "Pool", workers: "Sequence[Worker]") -> None:
         """Look up the session; `workers` are those that could answer.
 
