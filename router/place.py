@@ -58,6 +58,8 @@ class Place:
         """
         self.ready = asyncio.Event()
         """Set once a process has begun to serve."""
+        self.serves = False
+        """The running process has begun to serve."""
         self._order = order
         self._answer = answer
         self._descriptors = tuple(descriptors)
@@ -121,6 +123,7 @@ class Place:
         finally:
             self._unwatch()
             self._hangs.clear()
+            self.serves = False
             self._channel = None
             self._has_gone(process.pid)
             self._gone = merged([self._gone, self._counted])
@@ -130,6 +133,7 @@ class Place:
     async def _hear(self, what: str, body: bytes) -> bytes:
         if what == "ready":
             self.ready.set()
+            self.serves = True
             self._unwatch()
             self._watch(self._patience)
         elif what == "counted":
@@ -190,7 +194,7 @@ class Place:
         """Send other settings; return whether the process has taken them. Raises Refusal.
 
         A process that hangs takes them once it answers again, an absent one when it starts. One
-        that starts is waited for: if all of them do, somebody has to judge the settings.
+        that starts is waited for.
         """
         if self._channel is None:
             return False

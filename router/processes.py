@@ -102,7 +102,8 @@ class Processes:
         refuse_what_needs_one(settings)
         before, self._settings = self._settings, settings
         sealed = seal(settings)
-        silent, others = list[Place](), list(self._places)
+        # Those that serve come first: one that starts may hang, and judges if nobody else answers.
+        silent, others = list[Place](), sorted(self._places, key=lambda place: not place.serves)
         try:
             while others and not await others[0].change(sealed):  # who answers judges for all
                 silent.append(others.pop(0))
@@ -111,7 +112,11 @@ class Processes:
             for place in silent:
                 place.tell("settings", seal(before))
             raise CannotBuild(str(refusal)) from None
-        said = await asyncio.gather(*(p.change(sealed) for p in others[1:]), return_exceptions=True)
+        asked = [place.change(sealed) for place in others[1:] if place.serves]
+        for place in others[1:]:
+            if not place.serves:
+                place.tell("settings", sealed)
+        said = await asyncio.gather(*asked, return_exceptions=True)
         for problem in said:
             if isinstance(problem, BaseException):
                 log.error("one process has not changed its settings: %s", problem)

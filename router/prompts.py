@@ -109,12 +109,14 @@ class Prompts:
         """Prompts for which a worker reported a different number of tokens than was computed."""
         self.answer_tokens = float(ANSWER_TOKENS)
         """Average tokens of an answer, smoothed."""
-        self._seen = self._answered = 0
+        self.seen = self.answered = 0
+        """How many prompts' lengths, and answers', were learned from."""
 
     def follow(self, before: "Prompts") -> None:
         """Take over what was learned and counted under another strategy."""
         self.bytes_per_token = before.bytes_per_token
         self.answer_tokens = before.answer_tokens
+        self.seen, self.answered = before.seen, before.answered
         # Shared, so that requests that are still with the other strategy count too.
         self.by_reason = before.by_reason
         self.miscounted = before.miscounted
@@ -253,15 +255,15 @@ class Prompts:
             self.miscounted += 1
         if not prompt.estimated or prompt.tokens < SHORTEST or reported_tokens <= 0:
             return
-        self._seen += 1
-        weight = max(LEARNING, 1 / self._seen)
+        self.seen += 1
+        weight = max(LEARNING, 1 / self.seen)
         step = min(2.0, max(0.5, prompt.tokens / reported_tokens)) ** weight
         self.bytes_per_token = min(16.0, max(1.0, self.bytes_per_token * step))
 
     def learn_answer(self, tokens: int) -> None:
         """Learn from the length of an answer that a worker reported."""
-        self._answered += 1
-        weight = max(LEARNING, 1 / (self._answered + 1))
+        self.answered += 1
+        weight = max(LEARNING, 1 / (self.answered + 1))
         self.answer_tokens += weight * (min(tokens, LONGEST_ANSWER) - self.answer_tokens)
 
     def _answer(self, endpoint: Endpoint, request: Request) -> int:

@@ -121,13 +121,15 @@ class Proxy:
         else:
             await self._ask(plea)
 
-    async def _ask(self, plea: Plea) -> None:
-        """Wait for room, decide, wait for a worker that is about to be free, and ask."""
+    async def _ask(self, plea: Plea, until: float | None = None) -> None:
+        """Wait for room, decide, wait for a worker that is about to be free, and ask.
+
+        `until` ends its waits, if it has waited already.
+        """
         if plea.visit is not None:
-            await self._ask_in_session(plea, plea.visit)
+            await self._ask_in_session(plea, plea.visit, until)
             return
         exchange, model, workers = plea.exchange, plea.prompt.model, plea.workers
-        until: float | None = None
         called, held = None, False
         while True:
             pool = plea.pool
@@ -152,13 +154,12 @@ class Proxy:
             plea, workers = await self._again(plea)
             if plea.visit is not None:  # new settings have given its pool sessions
                 await plea.visit.look(plea.pool, workers)
-                await self._ask(plea)
+                await self._ask(plea, until)
                 return
 
-    async def _ask_in_session(self, plea: Plea, visit: Visit) -> None:
+    async def _ask_in_session(self, plea: Plea, visit: Visit, until: float | None) -> None:
         """Do the same for a session's request; one that must stay waits for its own worker."""
         model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
-        until: float | None = None
         called = ("", "")
         while True:
             pool = plea.pool
@@ -177,7 +178,7 @@ class Proxy:
             if found is not pool or not _holds(plea):
                 plea = await self._read(plea.endpoint, exchange)
                 if plea.visit is None:
-                    await self._ask(plea)
+                    await self._ask(plea, until)
                     return
                 visit, workers = plea.visit, plea.workers
             await visit.look(plea.pool, workers)

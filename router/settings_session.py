@@ -4,6 +4,7 @@ import os
 import re
 from math import inf
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema
 
@@ -45,9 +46,17 @@ def _redis(value: object) -> str:
     text = value if isinstance(value, str) else ""
     if "@" in text:  # not echoed: it may hold a password
         raise ValueError("a Redis URL holds no user name or password here; use password")
-    if not re.fullmatch(REDIS_PATTERN[1:-1], text):
+    if not re.fullmatch(REDIS_PATTERN[1:-1], text) or not _leads_somewhere(text):
         raise ValueError(f"{shown(value)} is not a Redis URL: write redis://host:port")
     return text
+
+
+def _leads_somewhere(url: str) -> bool:
+    """Whether there can be such a port and, in brackets, such an address."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def _lasting(seconds: float) -> float:

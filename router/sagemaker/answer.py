@@ -72,8 +72,12 @@ class Answer(Exchange):
     # What the proxy asks.
 
     def visit(self, sessions: Sessions) -> Visit | None:
-        """Return the visit to a session, which is known already."""
-        del sessions
+        """Return the visit to a session, which is known already.
+
+        If other settings have moved its model to another pool, the session begins there.
+        """
+        if self.part is not None and not self.part.bound:
+            self.part = self.part.among(sessions)
         return self.part
 
     def passing(self, *, keyed: bool) -> bytes:

@@ -161,8 +161,8 @@ class SageMaker:
         answer = Answer(asked.exchange, body, visit, framed=asked.streams, converts=converts)
         answer.stateful = pool.stateful
         await self._proxy.serve(endpoint, answer)
-        if visit is not None and answer.failed:
-            await visit.undo()
+        if answer.part is not None and answer.failed:
+            await answer.part.undo()
 
 
 async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker]) -> Visit | None:

@@ -8,6 +8,7 @@ routers, one decides and the others follow it. If no worker accepts the request,
 where it was.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from time import monotonic
@@ -111,6 +112,12 @@ class Visit:
         """Whether these are the sessions that it is part of."""
         return self._sessions is sessions
 
+    def among(self, sessions: "Sessions") -> "Visit":
+        """Return this request's part in a session of the same id among these."""
+        if self.belongs_to(sessions):
+            return self
+        return Visit(sessions, self.id, self._wanted, self.call)
+
     async def look(self, pool: "Pool", workers: "Sequence[Worker]", *, uses: bool = True) -> None:
         """Look up the session; `workers` are those that could answer.
 
@@ -201,7 +208,8 @@ class Visit:
         meanwhile.
         """
         theirs = False
-        while (name := choice.worker.name) != self._expected:
+        # Also where it has started: others may have moved it since, while this request waited.
+        while (name := choice.worker.name) != self._expected or name == self._first:
             state = self._state_after(name, pool, model)
             if state in _MOVES and self._sessions.ends_with_its_worker(pool):
                 await self._refuse_to_move(state)
@@ -298,13 +306,23 @@ class Visit:
         """Undo what this request did to its session, because it failed.
 
         A session that it was to start is closed; one that it moved goes back if no worker accepted
-        it.
+        it. If its client leaves meanwhile, that is done all the same.
         """
-        if self._wanted is Wanted.NEW and self.bound:
+        if not self.bound:
+            return
+        undoing = asyncio.ensure_future(self._undo())
+        try:
+            await asyncio.shield(undoing)
+        except asyncio.CancelledError:
+            await undoing
+            raise
+
+    async def _undo(self) -> None:
+        if self._wanted is Wanted.NEW:
             self.take(None)  # so that this runs only once
             if await self._sessions.undo(self.id, self._begun) and self.undone is not None:
                 await self.undone()
-        elif not self.counted and self.bound:
+        elif not self.counted:
             before, self._before = self._before, None
             moved = before is not None and self.bound != before
             if moved and await self._sessions.back(self.id, self.bound, before, self._used):

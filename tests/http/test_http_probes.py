@@ -164,7 +164,7 @@ def test_what_is_learned_from_answers(route: MakeRouter) -> None:
         until(router.idle)
     assert router.worker().pace.factor != 1.0
     (pool,) = router.door.fleet.pools
-    assert pool.prompts._seen == 3
+    assert pool.prompts.seen == 3
     cached = router.metric("warmroute_cached_tokens_total", pool="default")
     predicted = router.metric("warmroute_predicted_cached_tokens_total", pool="default")
     assert cached > 4000

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 
 import httpx
 import msgspec
@@ -163,7 +162,7 @@ def test_one_that_hangs_is_replaced(log: pytest.LogCaptureFixture) -> None:
     assert serving(Patience(BEAT_S, silent=3, dead=8), script) == 0
 
 
-OTHER = Settings.model_validate({"workers": ["http://127.0.0.1:2"]})
+OTHER, NEXT = (Settings.model_validate({"workers": [f"http://127.0.0.1:{n}"]}) for n in (2, 3))
 
 
 async def has(place: Place) -> str:
@@ -193,24 +192,44 @@ def test_one_that_hangs_keeps_no_settings_from_others(log: pytest.LogCaptureFixt
 
 
 def test_one_that_hangs_as_it_starts_keeps_no_settings_from_others() -> None:
-    """It is waited for until it is given up; the next one begins with the new settings."""
+    """Neither these nor the next ones; it takes them once it serves."""
 
     async def script(running: Processes, _: int) -> None:
         first, second = running._places
-        before, patience = pid(first), first._patience
-        first._patience = replace(patience, start=12)
+        before = pid(first)
         os.kill(before, signal.SIGKILL)
         await becomes(lambda: pid(first) != before and first._channel is not None)
-        os.kill(pid(first), signal.SIGSTOP)
-        first._patience = patience
-        async with asyncio.timeout(20):
-            await running.change(OTHER)
-        assert await has(second) == "127.0.0.1:2"
+        starts = pid(first)
+        os.kill(starts, signal.SIGSTOP)
+        for settings, worker in ((NEXT, "127.0.0.1:3"), (OTHER, "127.0.0.1:2")):
+            async with asyncio.timeout(20):
+                await running.change(settings)
+            assert await has(second) == worker
+        os.kill(starts, signal.SIGCONT)
         async with asyncio.timeout(20):
             while await has(first) != "127.0.0.1:2":  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.01)
+        assert pid(first) == starts
 
     assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER, start=FOR_EVER), script) == 0
+
+
+def test_settings_while_none_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that start are waited for, so that somebody judges the settings."""
+
+    async def refuses(_: bytes) -> bool:
+        raise Refusal("no")
+
+    async def script(running: Processes, _: int) -> None:
+        before = running._settings
+        for place in running._places:
+            monkeypatch.setattr(place, "serves", False)
+            monkeypatch.setattr(place, "change", refuses)
+        with pytest.raises(CannotBuild, match="no"):
+            await running.change(OTHER)
+        assert running._settings is before
+
+    assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
 
 
 def test_one_that_hangs_as_it_starts_is_given_up(

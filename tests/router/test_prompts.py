@@ -357,6 +357,19 @@ def test_what_is_learned_is_bounded(reports: list[tuple[int, int]]) -> None:
     assert prompts.bytes_per_token == pytest.approx(before, rel=0.05)
 
 
+def test_what_was_learned_under_another_strategy_lasts() -> None:
+    """One report hardly moves what the pool before it has learned from many."""
+    before, after = Prompts(), Prompts()
+    for _ in range(50):
+        before.learn(Prompt("m", 1000, estimated=True), 1000)
+        before.learn_answer(100)
+    after.follow(before)
+    after.learn(Prompt("m", 1000, estimated=True), 10**9)
+    after.learn_answer(200)
+    assert after.bytes_per_token == pytest.approx(BYTES_PER_TOKEN, rel=0.05)
+    assert after.answer_tokens == pytest.approx(100, rel=0.1)
+
+
 def test_short_and_exact_prompts_teach_nothing() -> None:
     """In a short prompt the chat template weighs too much; an exact one needs no estimate."""
     prompts = Prompts()

@@ -94,6 +94,28 @@ def test_a_worker_knows_its_address(url: str, address: Address) -> None:
     assert worker.name == str(address)
 
 
+def redis(url: str) -> Settings:
+    """Return settings that keep sessions in this Redis."""
+    session = {"redis": {"url": url}}
+    return Settings.model_validate({"workers": ["http://a"], "session": session})
+
+
+@pytest.mark.parametrize("url", ["redis://store", "rediss://[::1]:65535/2"])
+def test_a_url_of_redis(url: str) -> None:
+    """It stays as it is written."""
+    told = redis(url).session.redis
+    assert told is not None and told.url == url  # noqa: PT018
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://store:65536", "redis://[:::]:6379", "redis://[127.0.0.1]", "redis://a:1?b=1"]
+)
+def test_a_url_that_no_redis_can_have(url: str) -> None:
+    """It is refused at once: when a reload is half done, it is too late."""
+    with pytest.raises(ValidationError, match="is not a Redis URL: write redis://host:port"):
+        redis(url)
+
+
 def test_top_level_workers_are_the_default_pool() -> None:
     """It serves every model, with the strategy given at the top."""
     settings = loads("strategy: roundrobin\nworkers: [http://a:1]")

@@ -83,3 +83,53 @@ def test_an_unknown_id_when_the_pool_gets_sessions(stub: MakeStub, route: MakeRo
         thread.join(20)
     assert replies[0].status_code == 404
     assert listed(router) == {}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/invocations"])
+def test_a_session_begins_where_its_model_is_by_then(
+    stub: MakeStub, route: MakeRouter, path: str
+) -> None:
+    """Its first request waits while the model goes to another pool, which keeps its own."""
+    done: list[int] = []
+    worker = stub([lambda: bool(done), *OK])
+    known = {"name": "w", "url": worker.url}
+    router = route(known, strategy="session", limits=ONE)
+    first, _ = later(lambda: chat(router))
+    until(lambda: worker.requests)
+
+    def ask(session: str) -> httpx.Response:
+        return router.http.post(path, json=CHAT, headers={"x-amzn-sagemaker-session-id": session})
+
+    second, replies = later(lambda: ask("NEW_SESSION"))
+    until(lambda: router.metric("warmroute_queue_length") == 1)
+    pools = [{"name": "other", "strategy": "session", "workers": [known]}]
+    change(router, pools=pools, limits=ONE)
+    done.append(1)
+    for thread in (first, second):
+        thread.join(20)
+    key = replies[0].headers["x-amzn-sagemaker-new-session-id"].partition(";")[0]
+    assert listed(router) == {key: "w"}
+    assert ask(key).headers["x-warmroute-session"].startswith("kept;")
+
+
+@pytest.mark.parametrize(("before", "after"), [("leastload", "session"), ("session", "leastload")])
+def test_it_waits_no_longer_in_all(
+    stub: MakeStub, route: MakeRouter, before: str, after: str
+) -> None:
+    """Where sessions begin or end meanwhile, a request that waits again has the same deadline."""
+    done: list[int] = []
+    worker = stub([lambda: bool(done), *OK])
+    known = {"name": "w", "url": worker.url}
+    router = route(known, strategy=before, limits=ONE)
+    first, _ = later(lambda: chat(router, x_session_id="a"))
+    until(lambda: worker.requests)
+    second, _ = later(lambda: chat(router, x_session_id="b"))
+    queue = router.door._proxy._admission.queue
+    until(lambda: len(queue) == 1)
+    deadline = queue.deadline
+    change(router, pools=[{"name": "other", "strategy": after, "workers": [known]}], limits=ONE)
+    until(lambda: router.metric("warmroute_queued_total") == 2)
+    assert queue.deadline == deadline
+    done.append(1)
+    for thread in (first, second):
+        thread.join(20)

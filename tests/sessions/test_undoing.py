@@ -182,6 +182,36 @@ def test_one_that_has_moved_stays(stub: MakeStub, route: MakeRouter, ends: str) 
     assert router.metric(EVENTS, pool="default", event="spilled") == 1
 
 
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_client_that_leaves_while_it_is_undone(
+    stub: MakeStub, route: MakeRouter, opens: bool
+) -> None:
+    """The store was busy, and does it later: what did not begin is closed, what moved is back."""
+    workers = {name: stub() for name in "ab"}
+    listed = [{"url": one.url, "name": name} for name, one in workers.items()]
+    router = route(*listed, strategy={"name": "session", "over": "leastload", "spill": "1h"})
+    sessions = router.door.fleet.pools[0].sessions
+    assert sessions is not None
+    store = Busy(MemoryStore(Lease(), time.time))
+    router.call(lambda: sessions.keep_in(store))
+    before = {}
+    if not opens:
+        first = router.http.post(PATH, json=CHAT, headers={"x-session-id": "mine"})
+        before["mine"] = first.headers["x-warmroute-worker"]
+    for worker in workers.values():
+        worker.script = [b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\n{}" % (500 if opens else 503)]
+    field = f"{HEADER}: NEW_SESSION" if opens else "x-session-id: mine"
+    path, body = ("/invocations", OPENS) if opens else (PATH, CHAT)
+    with post(router.port, path, json.dumps(body).encode(), field.encode()):
+        until(lambda: store.undoing)
+    until(lambda: len(router.door.clients) == len(before))
+    store.free.set()
+    until(lambda: router.door._proxy._admission.in_flight == 0)
+    assert homes(router) == before
+    for event, count in {"new": len(before), "spilled": 0, "rebound": 0}.items():
+        assert router.metric(EVENTS, pool="default", event=event) == count
+
+
 def test_many_that_fail_to_begin_at_once(stub: MakeStub, route: MakeRouter) -> None:
     """Each error names its own worker, while the sessions of the others are still being undone."""
     fails = threading.Event()
@@ -231,3 +261,28 @@ class Slow:
         closed = await self.store.close(key, begun=begun)
         await asyncio.sleep(0.2)
         return closed
+
+
+class Busy(Slow):
+    """A store that undoes nothing until it is free."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.free = threading.Event()
+        self.undoing = False
+
+    async def _wait(self) -> None:
+        self.undoing = True
+        while not self.free.is_set():  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.005)
+
+    async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
+        """Bind at once, except a session that is to go back."""
+        if to.used is not None:
+            await self._wait()
+        return await self.store.bind(key, to, expected)
+
+    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+        """Close it once free."""
+        await self._wait()
+        return await self.store.close(key, begun=begun)

@@ -1,13 +1,17 @@
 """A session whose worker has no room: it waits there, or moves, as the settings say."""
 
+import asyncio
 import threading
 import time
 import uuid
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
+from router.connection import Connection
+from router.sessions.table import Binding
 from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, until
 
@@ -119,6 +123,56 @@ def test_it_waits_if_the_only_worker_with_room_is_gone(
     assert (later.status(), later.worker(), first.worker()) == (200, home, home)
     assert later.replies[0].headers["x-warmroute-session"].startswith(f"{became};")
     until(router.idle)
+
+
+@pytest.mark.parametrize("meanwhile", ["moved", "closed", "nothing"])
+def test_its_first_worker_is_there_again(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """While its first request waited, another router may have moved the session, or closed it."""
+    done: list[int] = []
+    workers = {f"w{n}": stub() for n in range(2)}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    strategy = {"name": "session", "over": "roundrobin"}
+    health = {"interval": "1h", "rise": 1}
+    router = route(*listed, strategy=strategy, limits={"in_flight": 1}, health=health)
+    home, other = (ask(router, key).headers["x-warmroute-worker"] for key in ("home", "there"))
+    workers[home].script = [lambda: bool(done), *OK]
+    first = Later(router, "home")
+    until(lambda: len(workers[home].requests) == 2)
+    pool = router.door.fleet.pools[0]
+    sessions, gone = pool.sessions, pool.named[other]
+    assert sessions is not None
+    workers[other].well = False
+    router.call(gone.upstream.part)
+    with monkeypatch.context() as patch:
+        patch.setattr(gone.upstream, "_connect", refused)
+        later = Later(router, "new")
+        until(lambda: router.metric("warmroute_queue_length") == 1)
+    if meanwhile == "moved":
+        on_loop(router, sessions.bind("new", Binding(home), other))
+    elif meanwhile == "closed":
+        on_loop(router, sessions.close("new"))
+    workers[other].well = True
+    router.call(gone.attention.set)
+    waits_again = 2 if meanwhile == "moved" else None
+    until(lambda: later.replies or router.metric("warmroute_queued_total") == waits_again)
+    done.append(1)
+    assert later.worker() == (home if meanwhile == "moved" else other)
+    assert later.worker() == on_loop(router, sessions.use("new", pool, (), known=True)).worker
+    assert first.worker() == home
+
+
+async def refused(_: Sequence[str]) -> Connection:
+    """Connect to nobody."""
+    raise ConnectionRefusedError(111, "Connection refused")
+
+
+def on_loop(router: Router, doing: Coroutine[Any, Any, Any]) -> Any:
+    """Do something on the router's event loop."""
+    loop = router._server._loop
+    assert loop is not None
+    return asyncio.run_coroutine_threadsafe(doing, loop).result(20)
 
 
 def test_one_that_may_moves_instead(stub: MakeStub, route: MakeRouter) -> None:
