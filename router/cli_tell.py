@@ -15,10 +15,11 @@ from router import explain_told, logs, settings_file
 from router.certificate import complaint
 from router.check_live import check_live
 from router.cli_consoles import out
-from router.cli_terminal import Workers, fail, key_of, load, tell
+from router.cli_terminal import Workers, fail, key_of, load, tell, url_of
 from router.explain import CannotExplain, explained_offline
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
+from router.salts import Salts
 from router.settings import LogSettings, Settings
 
 #: Width in columns of a table that must not be cut, if there is no terminal.
@@ -113,9 +114,11 @@ def explain(
         raise fail(f"--request {request}: {error.strerror or error}", 2) from None
     try:
         if url is None:
+            if unknown := Salts(settings).unknown(key):
+                raise fail(f"--as: {unknown}", 2)
             found = explained_offline(settings, path, body, str(request))
         else:
-            found = explain_told.explained_by(url, path, body, key_of(api_key), key)
+            found = explain_told.explained_by(url_of(url), path, body, key_of(api_key), key)
     except CannotExplain as error:
         raise fail(str(error), 2 if url is None else 1) from None
     except CannotBuild as error:
