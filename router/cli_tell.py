@@ -21,6 +21,7 @@ from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
 from router.salts import Salts
 from router.settings import LogSettings, Settings
+from router.settings_idle import idle
 
 #: Width in columns of a table that must not be cut, if there is no terminal.
 _WIDEST = 400
@@ -52,6 +53,8 @@ def check(
     """Show every mistake in a file, or every setting that would be used."""
     settings, notes = load(file, workers)
     if settings.tls and (words := complaint(settings.tls.certificate, time())):
+        tell(f"{file}: {words}")
+    for words in idle(settings):
         tell(f"{file}: {words}")
     if live:
         raise typer.Exit(_check_live(settings, ask=ask))

@@ -95,6 +95,19 @@ def test_check_of_a_bad_file(tmp_path: Path) -> None:
     assert 'did you mean "strategy"?' in lines[1]
 
 
+@pytest.mark.parametrize("strategy", ["prefixaware", "session"])
+def test_check_of_sessions_that_nobody_can_open(tmp_path: Path, strategy: str) -> None:
+    """A warning says that `stateful` needs the strategy `session`; the file is good all the same."""
+    path = tmp_path / "w.yaml"
+    worker = {"url": "http://127.0.0.1:1", "stateful": True}
+    path.write_text(json.dumps({"strategy": strategy, "workers": [worker]}))
+    done = run("check", path)
+    assert done.returncode == 0
+    warned = f"{path}: pool default: `stateful` opens no sessions"
+    assert done.stderr.startswith(warned) == (strategy != "session")
+    assert len(done.stderr.splitlines()) == (strategy != "session")
+
+
 @pytest.mark.parametrize("command", [("check",), ("serve", "--config")])
 def test_a_strategy_that_cannot_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
