@@ -97,7 +97,7 @@ def test_check_of_a_bad_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["prefixaware", "session"])
 def test_check_of_sessions_that_nobody_can_open(tmp_path: Path, strategy: str) -> None:
-    """A warning says that `stateful` needs the strategy `session`; the file is good all the same."""
+    """A warning says that `stateful` needs the strategy `session`; the file is good otherwise."""
     path = tmp_path / "w.yaml"
     worker = {"url": "http://127.0.0.1:1", "stateful": True}
     path.write_text(json.dumps({"strategy": strategy, "workers": [worker]}))
