@@ -19,13 +19,18 @@ def main() -> None:
     if serves:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        from router.cli import app  # noqa: PLC0415 - loading takes most of a second
+        from router import output  # noqa: PLC0415 - loading takes most of a second
+        from router.cli import app  # noqa: PLC0415
 
         obeys = app(sys.argv[1:])
         if not serves:
             signal.signal(signal.SIGTERM, _end)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        obeys()
+        output.take_over()
+        try:
+            obeys()
+        finally:
+            output.deliver()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

@@ -39,6 +39,8 @@ def run_controller(
                 lambda url: tell(f"Warmroute controller listens on {url}"),
             )
         )
+    except controller_command.NotOnePool as error:
+        raise fail(f"{config}: {error}", 2) from None
     except ValueError as error:
         raise fail(f"--listen: {error}", 2) from None
     except (CannotBuild, server.PortTaken, CannotRestore) as error:

@@ -15,13 +15,15 @@ from router import explain_told, logs, settings_file
 from router.certificate import complaint
 from router.check_live import check_live
 from router.cli_consoles import out
-from router.cli_terminal import Workers, fail, key_of, load, tell
+from router.cli_terminal import Workers, fail, key_of, load, tell, url_of
 from router.errors import Headers
 from router.explain import CannotExplain, Question, explained_offline
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
+from router.salts import Salts
 from router.sessions.ids import is_plain
 from router.settings import LogSettings, Settings
+from router.settings_idle import idle
 
 #: Width in columns of a table that must not be cut, if there is no terminal.
 _WIDEST = 400
@@ -53,6 +55,8 @@ def check(
     """Show every mistake in a file, or every setting that would be used."""
     settings, notes = load(file, workers)
     if settings.tls and (words := complaint(settings.tls.certificate, time())):
+        tell(f"{file}: {words}")
+    for words in idle(settings):
         tell(f"{file}: {words}")
     if live:
         raise typer.Exit(_check_live(settings, ask=ask))
@@ -119,10 +123,12 @@ def explain(
         raise fail(f"--request {request}: {error.strerror or error}", 2) from None
     try:
         if url is None:
+            if unknown := Salts(settings).unknown(key):
+                raise fail(f"--as: {unknown}", 2)
             found = explained_offline(settings, path, body, str(request))
         else:
             asked = Question(path, body, headers, key)
-            found = explain_told.explained_by(url, asked, key_of(api_key))
+            found = explain_told.explained_by(url_of(url), asked, key_of(api_key))
     except CannotExplain as error:
         raise fail(str(error), 2 if url is None else 1) from None
     except CannotBuild as error:

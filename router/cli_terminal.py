@@ -1,13 +1,15 @@
 """Shared by all commands: where they print, how they fail, and the options they have in common."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from router import settings_file
 from router.settings_file import Loaded
-from router.units import Address, parse_duration
+from router.units import Address, parse_duration, shown
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The settings file, YAML.")]
 
@@ -22,7 +24,8 @@ Workers = Annotated[
 
 def tell(message: str) -> None:
     """Print a line on stderr, where it is not part of the result."""
-    typer.echo(message, err=True)
+    with suppress(OSError):  # a log on a full disk ends no server
+        typer.echo(message, err=True)
 
 
 def fail(message: str, code: int = 1) -> typer.Exit:
@@ -45,6 +48,18 @@ def address_of(text: str) -> Address:
         return Address.parse(text)
     except ValueError as error:
         raise fail(f"--listen: {error}", 2) from None
+
+
+def url_of(text: str) -> str:
+    """Return the URL in `--url` if it is one of a server. Raises Exit with 2."""
+    try:
+        url = urlsplit(text)
+        _ = url.port  # it is read only here
+    except ValueError as error:
+        raise fail(f"--url: {shown(text)} is not a URL: {error}", 2) from None
+    if url.scheme not in {"http", "https"} or not url.hostname:
+        raise fail(f"--url: {shown(text)} is not a URL: write http://host:port", 2)
+    return text
 
 
 def key_of(text: str | None) -> str | None:

@@ -8,9 +8,9 @@ import uvloop
 
 from router import demo, logs, server
 from router.cli_consoles import err, out
-from router.cli_terminal import address_of, fail, key_of
+from router.cli_terminal import address_of, fail, key_of, url_of
 from router.replay import ReplayError, replay_trace
-from router.replay_plan import Endpoint
+from router.replay_plan import Endpoint, NoModel
 from router.replay_report import to_json
 from router.replay_tables import tables
 from router.settings import LogSettings
@@ -66,7 +66,7 @@ def replay(
     try:
         report = replay_trace(
             trace,
-            url=url,
+            url=url_of(url),
             rate=rate,
             speed=speed,
             limit=limit,
@@ -77,6 +77,8 @@ def replay(
             as_recorded=as_recorded,
             api_key=key_of(api_key),
         )
+    except NoModel as error:
+        raise fail(str(error)) from None
     except ReplayError as error:
         raise fail(str(error), 2) from None
     if as_json:

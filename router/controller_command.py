@@ -35,6 +35,10 @@ from router.worker import Worker
 CLAIM_S = 300.0
 
 
+class NotOnePool(CannotBuild):
+    """The settings do not have exactly one pool that a controller can serve."""
+
+
 async def run(
     settings: Settings,
     listen: Address,
@@ -125,7 +129,7 @@ def _nothing() -> None:
 def _only(memories: Memories) -> Memory:
     found = [memory for _, memory in memories.pools()]
     if len(found) != 1:
-        raise CannotBuild(
+        raise NotOnePool(
             f"a controller serves one pool with the strategy kvaware, and there are {len(found)}"
         )
     return found[0]

@@ -12,6 +12,16 @@ from router.memories import Memories
 from router.memory_metrics import memory_metrics
 from router.snapshots import Snapshots
 
+#: What only answers of workers tell, and routers see. Here these would stay as they begin.
+_OF_ANSWERS = frozenset(
+    (
+        "warmroute_kv_error_tokens",
+        "warmroute_kv_wrong",
+        "warmroute_kv_blocks_missed",
+        "warmroute_kv_load_tokens_per_second",
+    )
+)
+
 
 class ControllerMetrics(Collector):
     """All series of one controller, in a registry of their own."""
@@ -31,7 +41,8 @@ class ControllerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return every series."""
-        yield from memory_metrics(self._memories)
+        told = memory_metrics(self._memories)
+        yield from (family for family in told if family.name not in _OF_ANSWERS)
         asked = CounterMetricFamily(
             "warmroute_controller_requests",
             "Requests, by the first part of their path and the class of their status.",

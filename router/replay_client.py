@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from router.connection import Patience
-from router.replay_plan import Options, ReplayError
+from router.replay_plan import NoModel, Options
 from router.replay_report import Sample
 from router.replay_stream import Answer, Fault, error_message
 from router.replay_transport import LeanTransport
@@ -108,7 +108,7 @@ class FrontDoor:
             reason = str(error) or type(error).__name__
         except (ValueError, LookupError, TypeError):
             reason = "it names none"
-        raise ReplayError(f"cannot ask {self._base}/v1/models for a model: {reason}")
+        raise NoModel(f"cannot ask {self._base}/v1/models for a model: {reason}")
 
 
 async def _read(response: httpx.Response, answer: Answer) -> Fault | None:

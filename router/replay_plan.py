@@ -15,6 +15,10 @@ class ReplayError(Exception):
     """A replay that cannot begin; the message says what to change."""
 
 
+class NoModel(ReplayError):
+    """The server could not be asked which models it has."""
+
+
 class Plan(msgspec.Struct, frozen=True):
     """Requests at their times, conversations at their own pace, or both."""
 

@@ -51,12 +51,18 @@ class Salts:
                 told = "Without `admin.keys`, each key is told of its own cache alone."
         elif self._by_name and not key:
             told = "Each key has a cache of its own: say whose, by its name."
-        elif key and key not in self._by_name:
-            known = ", ".join(self._by_name) or "none here"
-            told = f"{key!r} is no key with a cache of its own; there are {known}."
+        else:
+            told = self.unknown(key)
         if told:
             raise BadRequest(told, param="key")
         return key
+
+    def unknown(self, key: str) -> str:
+        """Say which keys have caches of their own, if `key` is given and none of them."""
+        if not key or key in self._by_name:
+            return ""
+        known = ", ".join(self._by_name) or "none here"
+        return f"{key!r} is no key with a cache of its own; there are {known}."
 
     def give(self, endpoint: Endpoint, request: Request, name: str) -> bytes:
         """Give a request the salt of the key `name`; return the field for its body, if any.

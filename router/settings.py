@@ -101,7 +101,8 @@ class WorkerSettings(Model):
     """Where missed KV events can be asked for. Default: what the worker reports, unless `kv_events`
     is set."""
     stateful: StrictBool = False
-    """It keeps sessions itself, as SageMaker's containers can. Default: false."""
+    """It keeps sessions itself, as SageMaker's containers can; with the strategy session. Default:
+    false."""
     drain: StrictBool = False
     """It gets no new work; its sessions stay until they end. It still counts as ready. Default:
     false."""

@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,6 +95,19 @@ def test_check_of_a_bad_file(tmp_path: Path) -> None:
     assert 'did you mean "strategy"?' in lines[1]
 
 
+@pytest.mark.parametrize("strategy", ["prefixaware", "session"])
+def test_check_of_sessions_that_nobody_can_open(tmp_path: Path, strategy: str) -> None:
+    """A warning says that `stateful` needs the strategy `session`; the file is good otherwise."""
+    path = tmp_path / "w.yaml"
+    worker = {"url": "http://127.0.0.1:1", "stateful": True}
+    path.write_text(json.dumps({"strategy": strategy, "workers": [worker]}))
+    done = run("check", path)
+    assert done.returncode == 0
+    warned = f"{path}: pool default: `stateful` opens no sessions"
+    assert done.stderr.startswith(warned) == (strategy != "session")
+    assert len(done.stderr.splitlines()) == (strategy != "session")
+
+
 @pytest.mark.parametrize("command", [("check",), ("serve", "--config")])
 def test_a_strategy_that_cannot_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
@@ -124,6 +138,19 @@ def test_a_missing_file(tmp_path: Path, command: tuple[str, ...]) -> None:
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
         assert str(path) in done.stderr
+
+
+@pytest.mark.parametrize("pools", [0, 2])
+def test_a_file_that_no_controller_can_use(tmp_path: Path, pools: int) -> None:
+    """It serves one kvaware pool; with none or several the exit code is 2, as of other mistakes."""
+    path = tmp_path / "w.yaml"
+    workers = [{"name": f"p{n}", "models": [f"m{n}"], "workers": [f"http://a:{n}"]} for n in "12"]
+    strategy = "kvaware" if pools else "prefixaware"
+    path.write_text(json.dumps({"strategy": strategy, "pools": workers}))
+    done = run("controller", "--config", path, "--listen", "127.0.0.1:0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{path}: a controller serves one pool")
+    assert done.stderr.endswith(f"there are {pools}\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -216,7 +243,7 @@ def test_replay(tmp_path: Path, strategy: str) -> None:
 
 
 def test_a_replay_that_cannot_be(tmp_path: Path) -> None:
-    """A missing or bad trace, no server, a bad URL or option: exit code 2 and a message."""
+    """A missing or bad trace, or a bad option: exit code 2 and a message."""
     bad, empty = tmp_path / "bad.jsonl", tmp_path / "empty.jsonl"
     bad.write_text(trace(tmp_path).read_text() + "junk\n")
     empty.write_text("")
@@ -224,8 +251,6 @@ def test_a_replay_that_cannot_be(tmp_path: Path) -> None:
         ((tmp_path / "none.jsonl",), "none.jsonl"),
         ((bad,), "line 11"),
         ((empty,), "no requests"),
-        ((trace(tmp_path), "--url", "http://127.0.0.1:1"), "127.0.0.1:1"),
-        ((trace(tmp_path), "--url", "localhost"), "http://"),
         ((trace(tmp_path), "--rate", 0), "rate"),
     ):
         done = run("replay", *args)
@@ -234,15 +259,45 @@ def test_a_replay_that_cannot_be(tmp_path: Path) -> None:
         assert done.stdout == ""
 
 
+def asking(folder: Path, *args: object) -> Iterator[subprocess.CompletedProcess[str]]:
+    """Run every command that asks a server, with these arguments."""
+    body, file = folder / "body.json", config(folder, ["http://127.0.0.1:1"])
+    body.write_text('{"messages": []}')
+    yield run("replay", trace(folder), *args)
+    yield run("explain", file, "--request", body, *args)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense", "write http://host:port"),
+        ("localhost:8080", "write http://host:port"),
+        ("http://:8080", "write http://host:port"),
+        ("http://127.0.0.1:99999", "0-65535"),
+        ("http://127.0.0.1:x", "'x'"),
+    ],
+)
+def test_a_url_that_is_none(tmp_path: Path, url: str, said: str) -> None:
+    """The exit code is 2, with a one-line message."""
+    for done in asking(tmp_path, "--url", url):
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f'--url: "{url}" is not a URL: ')
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
+    """The exit code is 1, with a one-line message: nothing is wrong with the arguments."""
+    for done in asking(tmp_path, "--url", "http://127.0.0.1:1"):
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "http://127.0.0.1:1" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("key", ["s\u00e9same", "sesame\n"])
 def test_a_key_that_no_header_can_carry(tmp_path: Path, key: str) -> None:
     """It is refused without being shown."""
-    body = tmp_path / "body.json"
-    body.write_text('{"messages": []}')
-    nowhere = ("--url", "http://127.0.0.1:1", "--api-key", key)
-    file = config(tmp_path, ["http://127.0.0.1:1"])
-    for args in (("replay", trace(tmp_path)), ("explain", file, "--request", body)):
-        done = run(*args, *nowhere)
+    for done in asking(tmp_path, "--url", "http://127.0.0.1:1", "--api-key", key):
         assert done.returncode == 2
         assert done.stderr == "--api-key: only printable ASCII characters can be sent\n"
 

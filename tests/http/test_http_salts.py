@@ -16,7 +16,7 @@ from router.salts import Salts
 from router.settings import Settings
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
-from tests.commands import run
+from tests.commands import ENV, run
 from tests.reload.changing import change
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, error_of, until
 
@@ -185,6 +185,22 @@ def test_nobody_finds_what_others_sent(stack: ExitStack, route: MakeRouter, tmp_
     command = ["explain", str(tmp_path / "file.yaml"), "--request", str(tmp_path / "body.json")]
     told = run(*command, "--url", router.url, "--as", "a", "--api-key", KEYS["ops"], "--json")
     assert json.loads(told.stdout)["reason"] == "prefix"
+
+
+def test_a_key_that_the_file_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`explain` without a router names the keys that have caches of their own."""
+    for name, key in KEYS.items():
+        monkeypatch.setitem(ENV, f"{name.upper()}_KEY", key)
+    body, file = tmp_path / "body.json", tmp_path / "file.yaml"
+    body.write_text(json.dumps({"messages": []}))
+    command = ["explain", str(file), "--request", str(body), "--as"]
+    for apart, there in ((True, "a, b"), (False, "none here")):
+        file.write_text(json.dumps(settings("http://127.0.0.1:1", apart=apart)))
+        done = run(*command, "c")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("--as: 'c' is no key")
+        assert done.stderr.endswith(f"there are {there}.\n")
+        assert run(*command, "b").returncode == (0 if apart else 2)
 
 
 def test_whose_cache_is_meant_must_be_said(stub: MakeStub, route: MakeRouter) -> None:
