@@ -128,7 +128,7 @@ def test_it_waits_no_longer_in_all(
     until(lambda: len(queue) == 1)
     deadline = queue.deadline
     change(router, pools=[{"name": "other", "strategy": after, "workers": [known]}], limits=ONE)
-    until(lambda: router.metric("warmroute_queued_total") == 2)
+    until(lambda: queue.holds(("other", "m", "")))
     assert queue.deadline == deadline
     done.append(1)
     for thread in (first, second):
