@@ -9,6 +9,7 @@ before those in the queue, so as many places as they need are kept for them.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import cast
 
@@ -26,6 +27,18 @@ TICK_S = 0.1
 Waiter = asyncio.Future[None]
 #: Names of a pool, a model and the only worker that will do; an empty worker name: any will do.
 _Line = tuple[str, str, str]
+
+
+@dataclass
+class Wait:
+    """One request's waiting, from the first time that it has to. Times are the loop's."""
+
+    since: float
+    """When it began; once it has queued, when it came into the queue."""
+    late: float
+    """When it is refused."""
+    queued: bool = False
+    """Whether it has been in the queue: then it has a place there."""
 
 
 class Admission:
@@ -87,9 +100,10 @@ class Admission:
         """Return the workers that did not say that they are full; all if every one did."""
         return self.rests.awake(workers, monotonic()) if self.rests else workers
 
-    def until(self) -> float:
-        """Return the deadline, by the loop's clock, of a request that starts to wait now."""
-        return asyncio.get_running_loop().time() + self._patience
+    def wait(self) -> Wait:
+        """Return the wait of a request that starts to wait now."""
+        now = asyncio.get_running_loop().time()
+        return Wait(now, now + self._patience)
 
     def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker], only: str = "") -> bool:
         """Whether a request must queue: no worker has room, or others came first.
@@ -111,22 +125,15 @@ class Admission:
         """Return how many more requests these workers may be sent in all."""
         return sum(max(0, self.most - worker.load.here) for worker in workers)
 
-    async def turn(
-        self, pool: Pool, model: str, tenant: str, only: str = "", until: float | None = None
-    ) -> float:
+    async def turn(self, pool: Pool, model: str, tenant: str, wait: Wait, only: str = "") -> None:
         """Wait for room on one of the pool's workers, or on the one that `only` names.
 
-        Returns the deadline. A request that waits again passes it as `until`, and then comes before
-        those that came later. Raises QueueFull, Overrun.
+        A request that queues again keeps its place. Raises QueueFull, Overrun.
         """
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
-        now, line = loop.time(), (pool.name, model, only)
-        if until is None:
-            ticket = self._enter(waiter, now, tenant, pool, line)
-        else:
-            since = min(now, until - self._patience)
-            ticket = self.queue.come_back(waiter, since, until, tenant=tenant, pool=line)
+        line = (pool.name, model, only)
+        ticket = self._enter(waiter, wait, tenant, pool, line)
         self._pools[line] = pool
         if self._timer is None:
             self._timer = loop.call_later(TICK_S, self._tick)
@@ -134,16 +141,20 @@ class Admission:
             await waiter
         finally:
             self.queue.leave(ticket)
-        return ticket.deadline
 
     def _enter(
-        self, waiter: Waiter, now: float, tenant: str, pool: Pool, line: _Line
+        self, waiter: Waiter, wait: Wait, tenant: str, pool: Pool, line: _Line
     ) -> Ticket[Waiter]:
         """Join the queue, and refuse whom that displaces. Raises QueueFull."""
-        ticket = self.queue.enter(waiter, now, now + self._patience, tenant=tenant, pool=line)
+        late = wait.late
+        if wait.queued:
+            return self.queue.come_back(waiter, wait.since, late, tenant=tenant, pool=line)
+        now = asyncio.get_running_loop().time()
+        ticket = self.queue.enter(waiter, now, late, tenant=tenant, pool=line)
         if ticket is None:
             raise self._full(pool)
         self.waited += 1
+        wait.since, wait.queued = now, True
         if ticket.displaced is not None:
             displaced = cast("_Line", ticket.displaced.pool)
             _refuse(ticket.displaced, self._full(self._pools[displaced]))

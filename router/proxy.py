@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Final
 
-from router.admission import Admission
+from router.admission import Admission, Wait
 from router.attempt import CLIENT_LEFT, Elsewhere, log
 from router.comments import Comments
 from router.deciding import Deciding
@@ -121,13 +121,13 @@ class Proxy:
         else:
             await self._ask(plea)
 
-    async def _ask(self, plea: Plea, until: float | None = None) -> None:
+    async def _ask(self, plea: Plea, wait: Wait | None = None) -> None:
         """Wait for room, decide, wait for a worker that is about to be free, and ask.
 
-        `until` ends its waits, if it has waited already.
+        `wait`: it has waited already.
         """
         if plea.visit is not None:
-            await self._ask_in_session(plea, plea.visit, until)
+            await self._ask_in_session(plea, plea.visit, wait)
             return
         exchange, model, workers = plea.exchange, plea.prompt.model, plea.workers
         called, held = None, False
@@ -138,7 +138,8 @@ class Proxy:
             else:
                 waits = self._admission.must_wait(pool, model, workers)
             if waits:
-                until = await self._admission.turn(pool, model, exchange.tenant, until=until)
+                wait = wait or self._admission.wait()
+                await self._admission.turn(pool, model, exchange.tenant, wait)
             else:
                 decision = self._deciding.among(pool, plea.prompt, workers)
                 if held or not self._holding.takes(decision):
@@ -148,16 +149,17 @@ class Proxy:
                         return
                 else:
                     held = True
-                    until = until or self._admission.until()
-                    await self._holding.turn(pool, plea.prompt, decision, exchange.tenant, until)
+                    wait = wait or self._admission.wait()
+                    tenant = exchange.tenant
+                    await self._holding.turn(pool, plea.prompt, decision, tenant, wait.late)
             called = pool
             plea, workers = await self._again(plea)
             if plea.visit is not None:  # new settings have given its pool sessions
                 await plea.visit.look(plea.pool, workers)
-                await self._ask(plea, until)
+                await self._ask(plea, wait)
                 return
 
-    async def _ask_in_session(self, plea: Plea, visit: Visit, until: float | None) -> None:
+    async def _ask_in_session(self, plea: Plea, visit: Visit, wait: Wait | None) -> None:
         """Do the same for a session's request; one that must stay waits for its own worker."""
         model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
         called = ("", "")
@@ -170,7 +172,8 @@ class Proxy:
             else:
                 waits = self._admission.must_wait(pool, model, wanted, only)
             if waits:
-                until = await self._admission.turn(pool, model, exchange.tenant, only, until)
+                wait = wait or self._admission.wait()
+                await self._admission.turn(pool, model, exchange.tenant, wait, only)
                 called = line
             elif await self._ask_bound(plea, visit, home, workers):
                 return
@@ -178,7 +181,7 @@ class Proxy:
             if found is not pool or not _holds(plea):
                 plea = await self._read(plea.endpoint, exchange)
                 if plea.visit is None:
-                    await self._ask(plea, until)
+                    await self._ask(plea, wait)
                     return
                 visit, workers = plea.visit, plea.workers
             await visit.look(plea.pool, workers)

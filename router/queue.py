@@ -35,6 +35,7 @@ class Ticket(Generic[W]):
         deadline: float,
         *,
         displaced: "Ticket[W] | None",
+        back: bool = False,
     ) -> None:
         self.waiter = waiter
         """Whatever the caller wants to get back with the ticket."""
@@ -43,6 +44,8 @@ class Ticket(Generic[W]):
         self.entered = entered
         self.deadline = deadline
         self.waiting = True
+        self.back = back
+        """Whether its waiter was served in vain before."""
         self.displaced = displaced
         """The ticket that this one displaced. The caller of `enter` must tell its waiter at once:
         the reference is dropped when this ticket leaves."""
@@ -85,13 +88,17 @@ class Queue(Generic[W]):
     def come_back(
         self, waiter: W, entered: float, deadline: float, *, tenant: str = "", pool: Hashable = ""
     ) -> Ticket[W]:
-        """Wait again, ahead of all in the line whose deadline is later; its tenant is next."""
-        ticket = Ticket(waiter, pool, tenant, entered, deadline, displaced=None)
-        line = self._add(ticket)
-        sooner = list(takewhile(lambda other: other.deadline <= deadline, line))
-        for one in (ticket, *reversed([other for other in sooner if other is not ticket])):
-            line.move_to_end(one, last=False)
-        self._pools[pool].move_to_end(tenant, last=False)
+        """Wait again, in order of arrival; of the tenants, those that come back are next.
+
+        Not refused: there are at most as many as were served and have not come back yet.
+        """
+        ticket = Ticket(waiter, pool, tenant, entered, deadline, displaced=None, back=True)
+        _put_in_order(self._add(ticket), ticket)
+        lines = self._pools[pool]
+        ahead = list(takewhile(lambda one: _came_back_before(lines[one], ticket), lines))
+        lines.move_to_end(tenant, last=False)
+        for one in reversed(ahead):
+            lines.move_to_end(one, last=False)
         return ticket
 
     def leave(self, ticket: Ticket[W]) -> None:
@@ -186,3 +193,32 @@ class Queue(Generic[W]):
     def _forget_those_who_left(self) -> None:
         while self._deadlines and not self._deadlines[0][2].waiting:
             heappop(self._deadlines)
+
+
+def _put_in_order(line: OrderedDict[Ticket[W], None], ticket: Ticket[W]) -> None:
+    """Move a ticket from the end of its line to where its arrival puts it.
+
+    Its place is near one of the ends: ahead of those that were never served, or, if a whole line
+    moved to another pool, behind all but the few that are new there. So look from both.
+    """
+    early: list[Ticket[W]] = []
+    late: list[Ticket[W]] = []
+    others = reversed(line)
+    next(others)  # the ticket itself
+    for first, last in zip(line, others, strict=False):
+        if last.entered <= ticket.entered:
+            break
+        late.append(last)
+        if first.entered > ticket.entered:
+            for one in (ticket, *reversed(early)):
+                line.move_to_end(one, last=False)
+            return
+        early.append(first)
+    for one in reversed(late):
+        line.move_to_end(one)
+
+
+def _came_back_before(line: OrderedDict[Ticket[W], None], ticket: Ticket[W]) -> bool:
+    """Whether the first of a line came back too, and arrived earlier than `ticket`."""
+    first = next(iter(line))
+    return first.back and first is not ticket and first.entered <= ticket.entered

@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from router import holding
-from router.admission import Admission
+from router.admission import Admission, Wait
 from strategies.load import Booking, Load
+from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, send, until
 
 PATH = "/v1/chat/completions"
@@ -163,6 +164,26 @@ def test_no_more_are_held_than_may_queue(
     assert [answer.result().status_code for answer in answers] == [200] * 4
 
 
+def test_those_let_go_queue_as_all_others(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """If new settings leave no place, who was held is new in the queue: it counts, and may be
+    refused."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET)
+    first = ask(router, crowd, "long", 60_000)
+    until(lambda: len(worker.requests) == 1)
+    replies = [ask(router, crowd, f"other {number}", 8_000) for number in range(3)]
+    until(held(router, 3))
+    change(router, worker.url, health=QUIET, limits={"in_flight": 1, "queue": 1})
+    until(lambda: sum(reply.done() for reply in replies) == 2)
+    gate.opened.set()
+    assert sorted(reply.result().status_code for reply in replies) == [200, 429, 429]
+    assert first.result().status_code == 200
+    assert router.metric("warmroute_queued_total") == 1
+
+
 def test_another_worker_that_is_free_is_taken(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
@@ -206,14 +227,14 @@ def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A held request without a place at its deadline gets 503 and is not sent beyond the cap."""
-    ends: list[float] = []
-    until_when = Admission.until
+    waits: list[Wait] = []
+    begins = Admission.wait
 
-    def once(self: Admission) -> float:
-        ends.append(until_when(self))
-        return ends[-1]
+    def once(self: Admission) -> Wait:
+        waits.append(begins(self))
+        return waits[-1]
 
-    monkeypatch.setattr(Admission, "until", once)
+    monkeypatch.setattr(Admission, "wait", once)
     begun, ended = Gate(), Gate()
     worker = stub([begun.opened.is_set, ANSWER[:-1], ended.opened.is_set, ANSWER[-1:]])
     router = route(
@@ -233,7 +254,7 @@ def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
     ended.opened.set()
     assert [answer.result().status_code for answer in answers] == [200] * 2
     assert max(most) == 2
-    assert len(ends) == 2, "one end each for the two that waited, however often they did"
+    assert len(waits) == 2, "one end each for the two that waited, however often they did"
     until(router.idle)
 
 

@@ -44,19 +44,37 @@ def test_a_newcomer_waits_one_turn() -> None:
     assert serve(queue) == "c1 a3 b2"
 
 
-def test_who_was_served_in_vain_comes_back_to_its_place() -> None:
-    """It is next again, even if the queue is full; several keep the order of their deadlines."""
-    queue = Queue[str](5)
-    for name, deadline in (("a1", 10), ("a2", 11), ("a3", 12), ("b1", 13), ("b2", 14)):
-        assert queue.enter(name, 0, deadline, tenant=name[0]) is not None
-    served = [queue.next(1), queue.next(1), queue.next(1)]
-    assert [ticket.waiter for ticket in served if ticket] == ["a1", "b1", "a2"]
-    enter(queue, "c1 d1 e1")
-    for name, deadline in (("b1", 13), ("a2", 11), ("a1", 10)):
-        queue.come_back(name, 0, deadline, tenant=name[0])
-    assert len(queue) == 8
-    assert queue.enter("b3", 1, 100, tenant="b") is None
-    assert serve(queue) == "a1 b1 c1 d1 e1 a2 b2 a3"
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_who_was_served_in_vain_comes_back_to_its_place(order: tuple[int, ...]) -> None:
+    """In whatever order they come back, even into a full queue, they are served as they came."""
+    queue = Queue[str](6)
+    for moment, name in enumerate(("a1", "b1", "c1", "a2", "b2", "a3")):
+        assert queue.enter(name, moment, 100 - moment, tenant=name[0]) is not None
+    out = [ticket for _ in order if (ticket := queue.next(6))]
+    assert [ticket.waiter for ticket in out] == ["a1", "b1", "c1", "a2"]
+    for moment, name in enumerate(("d1", "e1", "f1", "g1"), 6):
+        assert queue.enter(name, moment, 100, tenant=name[0]) is not None
+    for each in (out[place] for place in order):
+        queue.come_back(each.waiter, each.entered, each.deadline, tenant=each.tenant)
+    assert len(queue) == 10
+    assert queue.enter("a4", 10, 100, tenant="a") is None
+    assert serve(queue, now=10) == "a1 b1 c1 d1 e1 f1 g1 a2 b2 a3"
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 3), st.randoms())
+def test_a_line_is_in_order_again(first: int, served: int, later: int, chance: Random) -> None:
+    """Whoever of a line comes back, and in whatever order: it is served in order of arrival."""
+    queue = Queue[int](100)
+    for moment in range(first):
+        queue.enter(moment, moment, 100)
+    out = [ticket for _ in range(served) if (ticket := queue.next(50))]
+    for moment in range(later):
+        queue.enter(first + moment, first + moment, 100)
+    chance.shuffle(out)
+    for ticket in out:
+        queue.come_back(ticket.waiter, ticket.entered, ticket.deadline)
+    names = [ticket.waiter for _ in range(first + later) if (ticket := queue.next(60))]
+    assert names == list(range(first + later))
 
 
 def test_pools_do_not_wait_for_each_other() -> None:
@@ -304,11 +322,15 @@ class Model:
         tenant, deadline = served.tenant, served.deadline
         self.waiting.remove(served)
         back = self.queue.come_back(number, served.entered, deadline, tenant=tenant, pool=pool)
-        later = (each for each in self.line(pool, tenant) if each.deadline > deadline)
+        later = (each for each in self.line(pool, tenant) if each.entered > served.entered)
         after = next(later, None)
         place = len(self.waiting) if after is None else self.waiting.index(after)
         self.waiting.insert(place, back)
-        assert next(iter(self.queue._pools[pool])) == tenant
+        tenants = list(self.queue._pools[pool])
+        for other in tenants[: tenants.index(tenant)]:
+            head = self.line(pool, other)[0]
+            assert head.back
+            assert head.entered <= back.entered
 
     def collect(self, now: float) -> None:
         """Check that all late tickets are returned, each once."""
