@@ -29,11 +29,22 @@ class Deciding:
         return self._rank(pool, prompt, able, monotonic())
 
     def in_session(
-        self, pool: Pool, prompt: Prompt, visit: Visit, workers: Sequence[Worker]
-    ) -> tuple[Prompt, Decision]:
-        """Do as `among` for a session's request; return the prompt with the session's worker."""
+        self,
+        pool: Pool,
+        prompt: Prompt,
+        visit: Visit,
+        home: Worker | None,
+        workers: Sequence[Worker],
+    ) -> tuple[Prompt, Decision, bool]:
+        """Do as `among` for a session's request, whose worker is `home`.
+
+        Returns also the prompt with that worker, and whether some workers had no room.
+        """
+        if home is not None and home not in workers:
+            workers = [home, *workers]  # its worker is draining or ejected
         bound = replace(prompt, bound=visit.place(pool))
-        return bound, visit.named(self.among(pool, bound, workers), workers)
+        decision = visit.named(self.among(pool, bound, workers), workers)
+        return bound, decision, len(decision.candidates) < len(workers)
 
     def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
         """Rank `workers`; those that recently refused requests come last."""

@@ -27,6 +27,20 @@ from strategies.explain import Explanation, LeftOut, Waits, explain
 PATH = "/explain"
 
 
+class Question(NamedTuple):
+    """A request to explain."""
+
+    path: str
+    """Of the endpoint that it is meant for."""
+    body: bytes
+    headers: Headers
+    """Those that may name its session or its prefix."""
+    key: str = ""
+    """Names the key that it would come with, if keys have caches of their own."""
+    asker: str = ""
+    """Names the key of the caller."""
+
+
 class Foreseen(NamedTuple):
     """What would be decided on a request that came now."""
 
@@ -43,35 +57,21 @@ class Decides(Protocol):
     def would(
         self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
     ) -> Foreseen:
-        """Decide as if the prompt came now, for the session of `visit`. Raises NoWorker."""
+        """Decide as if the prompt came now, for the session of `visit`. Raises DoorError."""
 
-    def as_from(self, endpoint: Endpoint, request: Request, key: str, asker: str) -> None:
-        """Treat a request as if it came with the key named `key`. Raises BadRequest."""
+    def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
+        """Treat a request as if it came with these headers and that key. Raises BadRequest."""
 
 
 class CannotExplain(Exception):
     """There is no explanation; the message is a sentence that says why."""
 
 
-class Question(NamedTuple):
-    """A request to explain."""
-
-    path: str
-    """Of the endpoint that it is meant for."""
-    body: bytes
-    headers: Headers
-    """Those that may name its session."""
-    key: str = ""
-    """Names the key that it would come with, if keys have caches of their own."""
-    asker: str = ""
-    """Names the key of the caller."""
-
-
 async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanation:
     """Decide on a request; book nothing, and do not use its session. Raises DoorError."""
     endpoint, body = _endpoint(asked.path), asked.body
     request = parse(endpoint, body, b"application/json")
-    router.as_from(endpoint, request, asked.key, asked.asker)
+    router.as_from(endpoint, request, asked)
     pool, request.model, workers = fleet.route(request.model, in_session=True)
     told = pool.prompts.asked.get(request.model)
     if told is None:

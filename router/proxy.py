@@ -15,10 +15,10 @@ from router.admission import Admission, Wait
 from router.attempt import CLIENT_LEFT, Elsewhere, log
 from router.comments import Comments
 from router.deciding import Deciding
-from router.errors import DoorError, Stopping
+from router.errors import DoorError, Headers, Stopping
 from router.events import error_event
 from router.exchange import Exchange
-from router.explain import Foreseen
+from router.explain import Foreseen, Question
 from router.failover import Failover
 from router.fleet import Fleet
 from router.headers import header
@@ -194,10 +194,9 @@ class Proxy:
         That is so if the session was meanwhile bound elsewhere, or if every worker with room
         refused the connection.
         """
-        if home is not None and home not in workers:
-            workers = [home, *workers]  # its worker is draining or ejected
-        bound, decision = self._deciding.in_session(plea.pool, plea.prompt, visit, workers)
-        others = len(decision.candidates) < len(workers)
+        bound, decision, others = self._deciding.in_session(
+            plea.pool, plea.prompt, visit, home, workers
+        )
         job = self._decided(plea, bound, decision)
         try:
             return await self._failover.answer(job, others=others)
@@ -223,8 +222,7 @@ class Proxy:
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
         request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
         self._limits.check(endpoint, request)
-        if named := header(exchange.headers, PREFIX_AWARE_ID):
-            request.prompt_cache_key = named.decode("latin-1")
+        _separate(request, exchange.headers)
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
         pool, request.model, workers = self._fleet.route(request.model, in_session=True)
@@ -259,15 +257,18 @@ class Proxy:
     def would(
         self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
     ) -> Foreseen:
-        """Decide as if the prompt came now, for the session of `visit`. Raises NoWorker."""
+        """Decide as if the prompt came now, for the session of `visit`.
+
+        Raises NoWorker, SessionLost.
+        """
         only = ""
         if visit is None:
             wanted, decision = workers, self._deciding.among(pool, prompt, workers)
         else:
             home, only, wanted = visit.options(pool, prompt.model, workers)
-            if home is not None and home not in workers:
-                workers = [home, *workers]
-            prompt, decision = self._deciding.in_session(pool, prompt, visit, workers)
+            decide = self._deciding.in_session
+            prompt, decision, _ = decide(pool, prompt, visit, home, workers)
+            visit.going(decision.candidates[0].worker.name, pool, prompt.model)
         waits: Waits = ""
         if self._admission.must_wait(pool, prompt.model, wanted, only):
             waits = "place"
@@ -276,13 +277,11 @@ class Proxy:
         others = left_out(pool, prompt.model, decision, self._admission.most)
         return Foreseen(prompt, decision, waits, others)
 
-    def as_from(self, endpoint: Endpoint, request: Request, key: str, asker: str) -> None:
-        """Check `request`, and give it the salt it would have with the named API key.
-
-        Raises BadRequest.
-        """
+    def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
+        """Check `request`, and give it what its header and its API key would. Raises BadRequest."""
         self._limits.check(endpoint, request)
-        self._salts.give(endpoint, request, self._salts.meant(key, asker))
+        _separate(request, asked.headers)
+        self._salts.give(endpoint, request, self._salts.meant(asked.key, asked.asker))
 
     def _decided(self, plea: Plea, prompt: Prompt, decision: Decision) -> Job:
         pool = plea.pool
@@ -321,6 +320,12 @@ class Proxy:
                 status,
                 reason,
             )
+
+
+def _separate(request: Request, headers: Headers) -> None:
+    """Let SageMaker's header stand for `prompt_cache_key`."""
+    if named := header(headers, PREFIX_AWARE_ID):
+        request.prompt_cache_key = named.decode("latin-1")
 
 
 def _holds(plea: Plea) -> bool:

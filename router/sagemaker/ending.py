@@ -53,7 +53,9 @@ async def end_everywhere(
 async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> bytes:
     """Close a session at its worker, if that is there. Raises a DoorError, and Refusal."""
     sessions = pool.sessions
-    session = None if sessions is None else await sessions.find(key, pool, (), known=True)
+    session = (
+        None if sessions is None else await sessions.find(key, pool, (), known=True, uses=True)
+    )
     worker = pool.named.get(session.worker) if session is not None else None
     if sessions is None or session is None or worker is None or not worker.ready:
         return b""

@@ -94,7 +94,7 @@ class Sessions:
     # What a `Visit` calls.
 
     async def find(
-        self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool, uses: bool = True
+        self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool, uses: bool
     ) -> Session | None:
         """Return a session, or None. Raises NoWorker.
 

@@ -210,9 +210,11 @@ class Visit:
         theirs = False
         # Also where it has started: others may have moved it since, while this request waited.
         while (name := choice.worker.name) != self._expected or name == self._first:
-            state = self._state_after(name, pool, model)
-            if state in _MOVES and self._sessions.ends_with_its_worker(pool):
-                await self._refuse_to_move(state)
+            try:
+                state = self.going(name, pool, model)
+            except SessionLost:
+                await self._sessions.lose(self.id)
+                raise
             # If its first worker refused, other requests may have followed the session there
             # meanwhile; then it is theirs too, and is moved like any other.
             again = self._expected is not None and state == "new" and not theirs
@@ -246,6 +248,18 @@ class Visit:
         """
         return "" if self.bound == self._first and not pool.stateful else self.bound
 
+    def going(self, name: str, pool: "Pool", model: str) -> str:
+        """Return the session's state if this request goes to that worker.
+
+        Raises SessionLost or NoWorker if the session must not move there.
+        """
+        state = self._state_after(name, pool, model)
+        if state in _MOVES and self._sessions.ends_with_its_worker(pool):
+            if state == "spilled":
+                raise NoWorker("The session's worker could not take it; please try again.")
+            raise SessionLost
+        return state
+
     def _state_after(self, name: str, pool: "Pool", model: str) -> str:
         if not self.bound or (self.state == "new" and not pool.stateful):
             return "new"
@@ -256,12 +270,6 @@ class Visit:
         if there and worker is not None and pool.breakers.admits(monotonic(), worker):
             return "spilled"
         return "rebound"
-
-    async def _refuse_to_move(self, state: str) -> None:
-        if state == "spilled":
-            raise NoWorker("The session's worker could not take it; please try again.")
-        await self._sessions.lose(self.id)
-        raise SessionLost
 
     def _moved(self, state: str, name: str) -> None:
         if self._sessions.down:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from router.worker import State
 from tests.commands import run
-from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, post, until
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, error_of, post, until
 
 PATH = "/v1/chat/completions"
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -140,6 +141,36 @@ def test_explaining_does_not_use_the_session(route: MakeRouter, pair: dict[str, 
     explain(router, "s")
     explain(router, "t")
     assert times() == before
+
+
+def test_a_session_that_may_not_move_is_refused_as_the_request_would_be(
+    route: MakeRouter, pair: dict[str, Stub]
+) -> None:
+    """With `on_worker_lost: error` a lost worker is a 410; the session stays open all the same."""
+    router = in_sessions(route, pair, on_worker_lost="error")
+    named = {"x-session-id": "s"}
+    home = router.http.post(PATH, json=CHAT, headers=named).headers["x-warmroute-worker"]
+    until(router.idle)
+    worker = router.door.fleet.pools[0].named[home]
+    router.call(lambda: worker.become(State.DOWN, "gone"))
+    for _ in range(2):
+        refused = router.http.post("/explain", json=CHAT, headers=named)
+        assert (refused.status_code, error_of(refused)["code"]) == (410, "session_lost")
+    assert explain(router, "t")["reason"] == "bind"
+    assert len(router.http.get("/sessions").json()) == 1
+    assert router.http.post(PATH, json=CHAT, headers=named).status_code == 410
+
+
+def test_the_header_that_separates_prompts_counts(route: MakeRouter, pair: dict[str, Stub]) -> None:
+    """SageMaker's `PrefixAwareId` separates what is remembered, in explanations too."""
+    listed = [{"name": name, "url": worker.url} for name, worker in pair.items()]
+    router = route(*listed, health=QUIET)
+    chat = {"model": "m", "messages": [{"role": "user", "content": "hello " * 3000}]}
+    named = {"x-amzn-sagemaker-prefix-aware-id": "mine"}
+    router.http.post(PATH, json=chat, headers=named)
+    until(router.idle)
+    found = [router.http.post("/explain", json=chat, headers=each).json() for each in (named, {})]
+    assert [each["reason"] for each in found] == ["prefix", "cold"]
 
 
 def test_a_session_that_cannot_be_used_cannot_be_explained(

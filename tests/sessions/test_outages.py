@@ -294,7 +294,9 @@ def test_what_was_begun_meanwhile_is_known_before_it_is_told(redis: RedisServer)
             for known in (False, True):
                 key = uuid.uuid4().hex
                 sessions.away.begin(key, store.lease.begun(Binding(home), time.time()))
-                found = await sessions.find(key, machine.pool, machine.pool.workers, known=known)
+                found = await sessions.find(
+                    key, machine.pool, machine.pool.workers, known=known, uses=True
+                )
                 assert found is not None
                 assert found.worker == home
         await store.stop()
