@@ -267,7 +267,7 @@ class Proxy:
         else:
             home, only, wanted = visit.options(pool, prompt.model, workers)
             decide = self._deciding.in_session
-            prompt, decision, _ = decide(pool, prompt, visit, home, workers)
+            prompt, decision, _ = decide(pool, prompt, visit, home, workers, stays=bool(only))
             visit.going(decision.candidates[0].worker.name, pool, prompt.model)
         waits: Waits = ""
         if self._admission.must_wait(pool, prompt.model, wanted, only):
