@@ -254,6 +254,12 @@ class Proxy:
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
         return self._deciding.with_room(pool, prompt, workers)
 
+    async def foresee(
+        self, pool: Pool, endpoint: Endpoint, request: Request, body: bytes
+    ) -> Prompt:
+        """Make the prompt of a request that is not sent; count it nowhere."""
+        return (await self._tokenizing.uncounted(pool.prompts, endpoint, request, body)).prompt
+
     def would(
         self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
     ) -> Foreseen:
