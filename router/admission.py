@@ -39,6 +39,8 @@ class Wait:
     """When it is refused."""
     queued: bool = False
     """Whether it has been in the queue: then it has a place there."""
+    held: float | None = None
+    """When it was first held, by `monotonic`; None: never."""
 
 
 class Admission:

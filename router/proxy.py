@@ -148,10 +148,9 @@ class Proxy:
                     if await self._failover.answer(job, others=others):
                         return
                 else:
-                    held = True
                     wait = wait or self._admission.wait()
                     tenant = exchange.tenant
-                    await self._holding.turn(pool, plea.prompt, decision, tenant, wait.late)
+                    held = await self._holding.turn(pool, plea.prompt, decision, tenant, wait)
             called = pool
             plea, workers = await self._again(plea)
             if plea.visit is not None:  # new settings have given its pool sessions
