@@ -39,6 +39,8 @@ class Wait:
     """When it is refused."""
     queued: bool = False
     """Whether it has been in the queue: then it has a place there."""
+    held: float | None = None
+    """When it was first held, by `monotonic`; None: never."""
 
 
 class Admission:
@@ -145,11 +147,12 @@ class Admission:
     def _enter(
         self, waiter: Waiter, wait: Wait, tenant: str, pool: Pool, line: _Line
     ) -> Ticket[Waiter]:
-        """Join the queue, and refuse whom that displaces. Raises QueueFull."""
-        late = wait.late
+        """Join the queue, and refuse whom that displaces. Raises QueueFull, Overrun."""
+        now, late = asyncio.get_running_loop().time(), wait.late
+        if now >= late:  # it was held until now: it must not displace others
+            raise Overrun
         if wait.queued:
             return self.queue.come_back(waiter, wait.since, late, tenant=tenant, pool=line)
-        now = asyncio.get_running_loop().time()
         ticket = self.queue.enter(waiter, now, late, tenant=tenant, pool=line)
         if ticket is None:
             raise self._full(pool)
@@ -165,7 +168,7 @@ class Admission:
         if not len(self.queue):
             return
         for line, pool in list(self._pools.items()):
-            if worker in pool.workers and _fits(worker, line):
+            if worker in _staff(pool, line) and worker.ready and _fits(worker, line):
                 if worker.load.here >= self.most:
                     return
                 if line[2] != worker.name and worker not in self._awake(pool.workers):
@@ -216,8 +219,6 @@ class Admission:
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
-        for ticket in self.queue.expired(loop.time()):
-            _refuse(ticket, Overrun())
         left: dict[Worker, int] = {}  # lines may share workers, so none is called for a place twice
         for line, pool in list(self._pools.items()):
             able = _able(pool, line)
@@ -225,11 +226,23 @@ class Admission:
             if not able and line in self._pools:  # no worker is left: wake all to be told so
                 while self._call(line):
                     pass
+        for ticket in self.queue.expired(loop.time()):  # last, as `_call` may find more of them
+            _refuse(ticket, Overrun())
         self._timer = loop.call_later(TICK_S, self._tick) if len(self.queue) else None
 
 
 def _able(pool: Pool, line: _Line) -> list[Worker]:
-    return [worker for worker in pool.workers if worker.ready and _fits(worker, line)]
+    """Return the workers that a line's requests may go to now."""
+    able = [worker for worker in _staff(pool, line) if worker.ready and _fits(worker, line)]
+    if line[2] or not pool.breakers.any_open:
+        return able
+    now = monotonic()
+    return [worker for worker in able if pool.breakers.admits(now, worker)] or able
+
+
+def _staff(pool: Pool, line: _Line) -> Sequence[Worker]:
+    # Only a session that must stay waits for a worker that is draining.
+    return pool.workers if line[2] else pool.taking
 
 
 def _fits(worker: Worker, line: _Line) -> bool:

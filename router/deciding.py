@@ -35,15 +35,20 @@ class Deciding:
         visit: Visit,
         home: Worker | None,
         workers: Sequence[Worker],
+        *,
+        stays: bool = False,
     ) -> tuple[Prompt, Decision, bool]:
-        """Do as `among` for a session's request, whose worker is `home`.
+        """Do as `among` for a session's request, whose worker is `home`; if it `stays`, room or no.
 
         Returns also the prompt with that worker, and whether some workers had no room.
         """
         if home is not None and home not in workers:
             workers = [home, *workers]  # its worker is draining or ejected
         bound = replace(prompt, bound=visit.place(pool))
-        decision = visit.named(self.among(pool, bound, workers), workers)
+        able = self._admission.room(workers) or workers
+        if stays and home is not None and home not in able:
+            able = [home, *able]
+        decision = visit.named(self._rank(pool, bound, able, monotonic()), workers)
         return bound, decision, len(decision.candidates) < len(workers)
 
     def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:

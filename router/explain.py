@@ -54,6 +54,11 @@ class Foreseen(NamedTuple):
 class Decides(Protocol):
     """The parts of a running router that are used here."""
 
+    async def foresee(
+        self, pool: Pool, endpoint: Endpoint, request: Request, body: bytes
+    ) -> Prompt:
+        """Make the prompt of a request that is not sent."""
+
     def would(
         self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
     ) -> Foreseen:
@@ -73,14 +78,10 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
     request = parse(endpoint, body, b"application/json")
     router.as_from(endpoint, request, asked)
     pool, request.model, workers = fleet.route(request.model, in_session=True)
-    told = pool.prompts.asked.get(request.model)
-    if told is None:
-        prompt = _read(pool, endpoint, request, body)
-    else:
-        prompt = (await pool.prompts.ask_uncounted(endpoint, request, body, told)).prompt
+    prompt = await router.foresee(pool, endpoint, request, body)
+    pool, _, workers = fleet.route(request.model, in_session=True)  # may have changed meanwhile
     if pool.consult is not None and prompt.blocks:
         await pool.consult(prompt, [worker.name for worker in workers])
-    if told is not None or pool.consult is not None:  # the fleet may have changed meanwhile
         pool, _, workers = fleet.route(request.model, in_session=True)
     visit = None if pool.sessions is None else pool.sessions.asked(asked.headers, body)
     if visit is None:
@@ -101,7 +102,7 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
         Limits(settings.limits).check(endpoint, request)
         model = request.model or ""
         pool, workers = _told(build(settings, Contexts()), model)
-        prompt = _read(pool, endpoint, request, body)
+        prompt = pool.prompts.uncounted(endpoint, request, body).prompt
         decision = pool.strategy.rank(prompt, workers, monotonic())
         others = left_out_offline(pool, model, decision)
         return explain(prompt, decision, left_out=others, pool=pool.name)
@@ -138,9 +139,3 @@ def _endpoint(path: str) -> Endpoint:
         known = ", ".join(path for path, endpoint in ENDPOINTS.items() if not endpoint.form)
         raise BadRequest(f"{path!r} is no endpoint to explain; there are {known}.", param="path")
     return endpoint
-
-
-def _read(pool: Pool, endpoint: Endpoint, request: Request, body: bytes) -> Prompt:
-    prompts = pool.prompts
-    made = prompts.make if prompts.keyed else prompts.made  # `make` does not count in metrics
-    return made(endpoint, request, body).prompt

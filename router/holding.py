@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 
+from router.admission import Wait
 from router.errors import DoorError
 from router.pool import Pool
 from router.worker import Worker
@@ -28,7 +29,8 @@ TICK_S = 0.05
 #: checks its own held requests at once, and it may report many ends a second.
 SOON_S = 0.005
 
-Waiter = asyncio.Future[None]
+#: The result says whether all were let go because the fleet has changed.
+Waiter = asyncio.Future[bool]
 #: Ranks the workers of a pool that have room for a prompt now; None if none has.
 Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision | None]
 
@@ -60,11 +62,12 @@ class Holding:
         return LateBinding.must_hold(decision) and len(self) < self.limit
 
     async def turn(
-        self, pool: Pool, prompt: Prompt, decision: Decision, tenant: str, until: float
-    ) -> None:
-        """Wait until a request should be decided again, at the latest `until` (loop clock).
+        self, pool: Pool, prompt: Prompt, decision: Decision, tenant: str, wait: Wait
+    ) -> bool:
+        """Wait until a request should be decided again, at the latest when its wait is over.
 
-        May be cancelled at any time.
+        Returns False if it may then be held again: new settings have let all go. May be cancelled
+        at any time.
         """
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
@@ -72,13 +75,16 @@ class Holding:
         if binding is None:
             binding = self._pools[pool] = LateBinding()
         held: Held[Waiter] = binding.enter(waiter, prompt, decision, monotonic(), tenant)
-        late = loop.call_at(until, _wake, held)
-        self.held += 1
+        if wait.held is None:
+            wait.held = held.since
+            self.held += 1
+        held.since = wait.held
+        late = loop.call_at(wait.late, _wake, held)
         self._models[pool, prompt.model] += 1
         if self._looking is None:
             self._looking = loop.call_later(TICK_S, self._look)
         try:
-            await waiter
+            return not await waiter
         finally:
             late.cancel()
             binding.leave(held, monotonic())
@@ -108,7 +114,7 @@ class Holding:
     def let_go(self) -> None:
         """Release all requests to be decided again: the fleet has changed."""
         for binding in self._pools.values():
-            _wake_all(binding)
+            _wake_all(binding, let_go=True)
 
     def _look(self) -> None:
         self._soon = False
@@ -137,11 +143,11 @@ class Holding:
         return self._rank(pool, prompt, workers)
 
 
-def _wake(held: Held[Waiter]) -> None:
+def _wake(held: Held[Waiter], *, let_go: bool = False) -> None:
     if not held.item.done():
-        held.item.set_result(None)
+        held.item.set_result(let_go)
 
 
-def _wake_all(binding: LateBinding[Waiter]) -> None:
+def _wake_all(binding: LateBinding[Waiter], *, let_go: bool = False) -> None:
     for held in binding:
-        _wake(held)
+        _wake(held, let_go=let_go)

@@ -127,14 +127,19 @@ class Prompts:
 
     def made(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
         """Make a prompt, and return whatever else resulted."""
-        if not self.keyed:
-            return Made(self._measured(endpoint, request))
-        made = self.make(endpoint, request, body)
-        self.by_reason[made.reason] += 1
+        made = self.uncounted(endpoint, request, body)
+        if self.keyed:
+            self.by_reason[made.reason] += 1
         return made
 
+    def uncounted(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+        """Like `made`, without counting."""
+        if not self.keyed:
+            return Made(self._measured(endpoint, request))
+        return self.make(endpoint, request, body)
+
     def make(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
-        """Like `made`, without counting. May run in any thread."""
+        """Make a prompt with keys, without counting it. May run in any thread."""
         known = self.known.get(request.model or "")
         reason = UNKNOWN_MODEL
         if known is not None:
@@ -164,12 +169,11 @@ class Prompts:
             return Made(self._by_text(endpoint, request, None), unlike.reason)
 
     def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> Made:
-        """Make a prompt keyed by its text, and count it under `reason`."""
-        self.by_reason[reason] += 1
+        """Make a prompt keyed by its text, for `reason`, without counting it."""
         return Made(self._by_text(endpoint, request, self.known.get(request.model or "")), reason)
 
     def count(self, reason: str) -> None:
-        """Count a prompt that `make` returned; `make` itself counts nothing."""
+        """Count a prompt that `make` or `by_text` returned; they count nothing themselves."""
         self.by_reason[reason] += 1
 
     def holds(self, along: Along) -> bool:

@@ -148,10 +148,9 @@ class Proxy:
                     if await self._failover.answer(job, others=others):
                         return
                 else:
-                    held = True
                     wait = wait or self._admission.wait()
                     tenant = exchange.tenant
-                    await self._holding.turn(pool, plea.prompt, decision, tenant, wait.late)
+                    held = await self._holding.turn(pool, plea.prompt, decision, tenant, wait)
             called = pool
             plea, workers = await self._again(plea)
             if plea.visit is not None:  # new settings have given its pool sessions
@@ -254,6 +253,12 @@ class Proxy:
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
         return self._deciding.with_room(pool, prompt, workers)
 
+    async def foresee(
+        self, pool: Pool, endpoint: Endpoint, request: Request, body: bytes
+    ) -> Prompt:
+        """Make the prompt of a request that is not sent; count it nowhere."""
+        return (await self._tokenizing.uncounted(pool.prompts, endpoint, request, body)).prompt
+
     def would(
         self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
     ) -> Foreseen:
@@ -267,7 +272,7 @@ class Proxy:
         else:
             home, only, wanted = visit.options(pool, prompt.model, workers)
             decide = self._deciding.in_session
-            prompt, decision, _ = decide(pool, prompt, visit, home, workers)
+            prompt, decision, _ = decide(pool, prompt, visit, home, workers, stays=bool(only))
             visit.going(decision.candidates[0].worker.name, pool, prompt.model)
         waits: Waits = ""
         if self._admission.must_wait(pool, prompt.model, wanted, only):

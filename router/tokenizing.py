@@ -102,6 +102,24 @@ class Tokenizing:
         asked = prompts.asked.get(request.model or "")
         if asked is not None:
             return await self._ask(prompts, endpoint, request, body, asked)
+        made = await self._in_thread(prompts, endpoint, request, body)
+        prompts.count(made.reason)
+        return made
+
+    async def uncounted(
+        self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
+    ) -> Made:
+        """Make any request's prompt without counting it: the request is not sent."""
+        asked = prompts.asked.get(request.model or "")
+        if asked is not None:
+            return await prompts.ask_uncounted(endpoint, request, body, asked)
+        if not self.is_short(prompts, request, body):
+            return await self._in_thread(prompts, endpoint, request, body)
+        return prompts.uncounted(endpoint, request, body)
+
+    async def _in_thread(
+        self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
+    ) -> Made:
         if self.pending >= self._most:
             return prompts.by_text(endpoint, request, BUSY)
         known = prompts.known.get(request.model or "")
@@ -123,7 +141,6 @@ class Tokenizing:
             return prompts.by_text(endpoint, request, SLOW)
         if known is not None:
             self._learn(known.exact, body, work.took)
-        prompts.count(made.reason)
         return made
 
     async def _ask(
@@ -131,6 +148,7 @@ class Tokenizing:
     ) -> Made:
         """Ask a worker for the tokens. Bounded per pool: slow workers affect only their own."""
         if prompts.asking >= self._most:
+            prompts.count(ASKING)
             return prompts.by_text(endpoint, request, ASKING)
         prompts.asking += 1
         try:

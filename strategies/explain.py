@@ -150,7 +150,7 @@ def _left_home(bound: str, candidates: Sequence[Candidate]) -> str:
     """Say why a session moves away from its worker, `bound`."""
     first = candidates[0]
     home = next((one for one in candidates if one.worker.name == bound), None)
-    why = "is gone" if home is None else _against(home, first)
+    why = "has no room" if home is None else _against(home, first)
     return f"The session moves to {first.worker.name}: {bound} {why}.{_dearest(home or first)}"
 
 

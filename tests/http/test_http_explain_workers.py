@@ -124,6 +124,22 @@ def test_a_session_s_request_is_explained_as_such(route: MakeRouter, pair: dict[
         assert explain(router, "t")["waits"] == ""
 
 
+@pytest.mark.parametrize("lost", ["rebind", "error"])
+def test_a_session_that_waits_for_its_worker_moves_nowhere(
+    route: MakeRouter, pair: dict[str, Stub], lost: str
+) -> None:
+    """While its worker is full it is still the one that it would go to, whoever else has room."""
+    router = in_sessions(route, pair, on_worker_lost=lost)
+    named = {"x-session-id": "s"}
+    home = router.http.post(PATH, json=CHAT, headers=named).headers["x-warmroute-worker"]
+    until(router.idle)
+    with busy(router, pair[home], b"x-session-id: s"):
+        found = explain(router, "s")
+    assert (found["reason"], found["waits"]) == ("session", "place")
+    assert found["workers"][0]["worker"] == home
+    assert found["left_out"] == []
+
+
 def test_explaining_does_not_use_the_session(route: MakeRouter, pair: dict[str, Stub]) -> None:
     """An explanation neither starts a session nor extends one."""
     router = in_sessions(route, pair, sliding=True)

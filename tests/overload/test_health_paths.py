@@ -71,3 +71,18 @@ def test_while_long_prompts_are_tokenized(
     assert tokenizing.pending == THREADS + 2, "all the while"
     tokenizer.opened.set()
     assert [one.result().status_code for one in asked] == [200] * (THREADS + 2)
+
+
+def test_while_a_long_prompt_is_explained(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, tokenizer: Tokenizer
+) -> None:
+    """It is tokenized in a thread as if it were sent, and counted nowhere."""
+    router = route(stub().url)
+    know(router, tokenizer)
+    chat = {"content": long_chat(stream=False), "timeout": 30}
+    asked = crowd.submit(router.http.post, "/explain", **chat)  # type: ignore[arg-type]
+    until(lambda: tokenizer.begun)
+    assert is_alive(router, PATHS[0])
+    tokenizer.opened.set()
+    assert (asked.result().status_code, asked.result().json()["tokens"]) == (200, 1)
+    assert not router.door.fleet.pools[0].prompts.by_reason

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from time import monotonic
+from typing import Any
 
 import httpx
 import pytest
 
 from router import holding
 from router.admission import Admission, Wait
+from router.holding import Holding
 from strategies.load import Booking, Load
 from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, send, until
@@ -182,6 +184,37 @@ def test_those_let_go_queue_as_all_others(
     assert sorted(reply.result().status_code for reply in replies) == [200, 429, 429]
     assert first.result().status_code == 200
     assert router.metric("warmroute_queued_total") == 1
+
+
+def test_new_settings_do_not_send_those_held(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are decided again, and held on if they would still only queue at the worker."""
+    waits: list[Wait] = []
+    turn = Holding.turn
+
+    async def counted(self: Holding, *args: Any) -> bool:
+        waits.append(args[-1])
+        return await turn(self, *args)
+
+    monkeypatch.setattr(Holding, "turn", counted)
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET)
+    first = ask(router, crowd, "long", 60_000)
+    until(lambda: len(worker.requests) == 1)
+    replies = [ask(router, crowd, f"other {number}", 8_000) for number in range(3)]
+    until(held(router, 3))
+    change(router, worker.url, health=QUIET, logs={"requests": True})
+    until(lambda: len(waits) == 6)
+    until(held(router, 3))
+    (binding,) = router.door._proxy._holding._pools.values()
+    assert [one.since for one in binding] == [wait.held for wait in waits[:3]]
+    assert len(worker.requests) == 1
+    gate.opened.set()
+    assert [reply.result().status_code for reply in (first, *replies)] == [200] * 4
+    assert router.metric("warmroute_held_requests_total") == 3
+    until(router.idle)
 
 
 def test_another_worker_that_is_free_is_taken(

@@ -55,6 +55,7 @@ def test_the_reason_is_said(
         ((HOLDER, IDLE), "session", "The session is bound to a. Most of the cost of a is wait"),
         ((IDLE,), "rebind", "The session has lost its worker; b takes it over. "),
         ((IDLE, HOLDER), "spill", "The session moves to b: a costs 1.300 s more. "),
+        ((IDLE,), "spill", "The session moves to b: a has no room. "),
         ((Candidate(Stand("c"), FREE),), "session", "The session is bound to c."),
         (
             (Candidate(Stand("c"), FREE), Candidate(Stand("a"), FREE)),

@@ -1,0 +1,88 @@
+"""Requests that wait for a place are not woken for places that they may not have."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from router.queue import Queue
+from router.worker import Worker
+from tests.overload.test_overload import QUIET, Gate, ask, line_is
+from tests.reload.changing import change
+from tests.support import MakeRouter, MakeStub, error_of, until
+
+
+@pytest.fixture
+def crowd(stack: ExitStack) -> ThreadPoolExecutor:
+    """Threads for 8 clients."""
+    return stack.enter_context(ThreadPoolExecutor(8))
+
+
+def eject(worker: Worker) -> None:
+    """Let requests to a worker fail until it is ejected."""
+    while worker.breaker.closed:
+        worker.breaker.failed(monotonic(), worker.breaker.began(monotonic()), "5xx")
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    """Return a list to which every call of that method of queues is added."""
+    calls: list[str] = []
+    method = getattr(Queue, name)
+
+    def call(*args: Any) -> Any:
+        calls.append(name)
+        return method(*args)
+
+    monkeypatch.setattr(Queue, name, call)
+    return calls
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_places_on_a_worker_that_gets_nothing_new_are_no_places(
+    stub: MakeStub,
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    drains: bool,
+) -> None:
+    """An idle worker that drains, or is ejected, wakes nobody who waits for the other one."""
+    looks = counted(monkeypatch, "expired")
+    served = counted(monkeypatch, "next")
+    gate = Gate()
+    busy, idle = stub(gate.script()), stub()
+    health = {**QUIET, "ejection": {"first": "1h", "longest": "2h"}}
+    router = route(
+        busy.url, {"url": idle.url, "drain": drains}, limits={"in_flight": 2}, health=health
+    )
+    if not drains:
+        router.call(lambda: eject(router.worker(1)))
+    replies = ask(router, crowd, 5)
+    until(lambda: line_is(router, 3))
+    looks.clear()
+    until(lambda: len(looks) > 3)
+    assert not served
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 5
+    assert not idle.requests
+
+
+def test_whoever_waits_is_told_that_the_last_worker_drains(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """They get 503 at once, as those that come then do, and not when it has room again."""
+    gate = Gate()
+    worker = stub(gate.script())
+    limits = {"in_flight": 1}
+    router = route(worker.url, limits=limits, health=QUIET)
+    first = ask(router, crowd)[0]
+    until(lambda: worker.requests)
+    waits = ask(router, crowd, 2)
+    until(lambda: line_is(router, 2))
+    change(router, {"url": worker.url, "drain": True}, limits=limits)
+    for reply in waits:
+        refused = reply.result(10)
+        assert (refused.status_code, error_of(refused)["code"]) == (503, "no_worker")
+    gate.opened.set()
+    assert first.result().status_code == 200
