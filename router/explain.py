@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from router.errors import BadRequest, DoorError, Headers, NoWorker, UnknownModel
 from router.fleet import Fleet
-from router.left_out import left_out_offline
+from router.left_out import left_out
 from router.limits import Limits
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.pool import Pool
@@ -19,7 +19,7 @@ from router.rebuild import build
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tls import Contexts
-from router.worker import Worker
+from router.worker import State, Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import Explanation, LeftOut, Waits, explain
 
@@ -103,7 +103,7 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
         pool, workers = _told(build(settings, Contexts()), model)
         prompt = _read(pool, endpoint, request, body)
         decision = pool.strategy.rank(prompt, workers, monotonic())
-        others = left_out_offline(pool, model, decision)
+        others = left_out(pool, model, decision, settings.limits.in_flight)
         return explain(prompt, decision, left_out=others, pool=pool.name)
     except DoorError as error:
         what = "--path" if error.param == "path" else name
@@ -113,23 +113,29 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
 def _told(fleet: Fleet, model: str) -> tuple[Pool, list[Worker]]:
     """Return a model's pool and workers as far as settings tell; an empty name fits every worker.
 
-    Raises BadRequest, UnknownModel, NoWorker.
+    Takes every worker as ready, and as serving the model if its models are not told. Raises
+    BadRequest, UnknownModel, NoWorker.
     """
     pools = [pool for pool in fleet.pools if not model or fleet.answers_for(model, pool)]
+    if not pools:
+        raise UnknownModel(model)
     if len(pools) > 1:
         raise BadRequest("The field `model` is missing, and the file has several pools.")
-    fit = [
-        worker
-        for pool in pools
-        for worker in pool.workers
-        if not (model and worker.models) or model in worker.models
-    ]
-    if not fit:
-        raise UnknownModel(model)
-    workers = [worker for worker in fit if not worker.draining]
+    pool = pools[0]
+    for worker in pool.workers:
+        worker.become(State.READY, "not asked")
+        worker.models = worker.models or {model: {}}
+    workers = [worker for worker in pool.taking if Pool.serves(worker, model)]
     if not workers:
-        raise NoWorker("Every worker that serves this model is draining.")
-    return pools[0], workers
+        raise _none(pool, model)
+    return pool, workers
+
+
+def _none(pool: Pool, model: str) -> DoorError:
+    """Return the error if no worker is left that gets new requests."""
+    if any(Pool.serves(worker, model) for worker in pool.workers):
+        return NoWorker("Every worker that serves this model is draining.")
+    return UnknownModel(model)
 
 
 def _endpoint(path: str) -> Endpoint:
