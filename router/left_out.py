@@ -21,4 +21,6 @@ def _why(worker: Worker, model: str, most: int) -> tuple[str, str]:
         return state, reason
     if not Pool.serves(worker, model):
         return "other", f"it does not serve {model!r}"
+    if worker.load.here < most:
+        return "unranked", "the pool's strategy did not rank it"
     return "full", f"it has {worker.load.here} requests in flight; `limits.in_flight` is {most}"

@@ -42,7 +42,8 @@ class LeftOut(Struct, frozen=True):
 
     worker: str
     state: str
-    """As in `/workers`; or `full`, or `other` if it does not serve the model."""
+    """As in `/workers`; or `full`, `other` if it does not serve the model, or `unranked` if the
+    strategy left it out."""
     reason: str
 
 

@@ -1,7 +1,7 @@
 """Explanations: workers that are left out, and requests of sessions."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from router.worker import State
+from strategies.base import Decision, Prompt, Strategy, WorkerView
 from tests.commands import run
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, error_of, post, until
 
@@ -93,6 +94,32 @@ def test_an_ejected_worker_is_left_out(stub: MakeStub, route: MakeRouter) -> Non
     state, reason = left_out(router)[bad]
     assert state == "ejected"
     assert "5xx" in reason
+
+
+def test_a_worker_that_the_strategy_leaves_out_is_not_called_full(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """A strategy may rank only some of the workers; those that it leaves out are `unranked`."""
+    listed = [{"name": name, "url": stub().url} for name in "abc"]
+    router = route(*listed, limits={"in_flight": 1}, health=QUIET)
+    strategy = router.door.fleet.pools[0].strategy
+    router.door.fleet.pools[0].strategy = Picky(strategy)  # type: ignore[assignment]
+    found = explain(router)
+    assert [one["worker"] for one in found["workers"]] == ["a"]
+    said = ("unranked", "the pool's strategy did not rank it")
+    assert left_out(router) == {"b": said, "c": said}
+
+
+class Picky:
+    """A strategy that ranks the worker `a` alone."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Rank as the strategy does, but only `a`."""
+        ours = [worker for worker in workers if worker.name == "a"]
+        return self._strategy.rank(prompt, ours, now)
 
 
 @pytest.fixture
