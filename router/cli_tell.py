@@ -139,7 +139,8 @@ def explain(
         out.print(explain_told.sentence(found))
         # As wide as needed: names may differ only at their ends.
         wide = Console(width=_WIDEST)
-        wide.print(explain_told.table(found))
+        if found.workers:
+            wide.print(explain_told.table(found))
         wide.print(explain_told.others(found), end="")
 
 

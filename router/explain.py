@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from router.errors import BadRequest, DoorError, Headers, NoWorker, UnknownModel
 from router.fleet import Fleet
-from router.left_out import left_out
+from router.left_out import left_out, unable
 from router.limits import Limits
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.pool import Pool
@@ -21,7 +21,7 @@ from router.settings import Settings
 from router.tls import Contexts
 from router.worker import State, Worker
 from strategies.base import Decision, Prompt
-from strategies.explain import Explanation, LeftOut, Waits, explain
+from strategies.explain import Explanation, LeftOut, Refused, Waits, explain, nowhere
 
 #: Path of this on a running router; `?path=` names the endpoint that the body is meant for.
 PATH = "/explain"
@@ -59,6 +59,9 @@ class Decides(Protocol):
     ) -> Foreseen:
         """Decide as if the prompt came now, for the session of `visit`. Raises DoorError."""
 
+    def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
+        """Return the workers that could take no request for the model now, and why."""
+
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Treat a request as if it came with these headers and that key. Raises BadRequest."""
 
@@ -68,10 +71,26 @@ class CannotExplain(Exception):
 
 
 async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanation:
-    """Decide on a request; book nothing, and do not use its session. Raises DoorError."""
+    """Decide on a request; book nothing, and do not use its session.
+
+    If no worker is left for it, say why none of them is. Raises DoorError.
+    """
     endpoint, body = _endpoint(asked.path), asked.body
     request = parse(endpoint, body, b"application/json")
     router.as_from(endpoint, request, asked)
+    try:
+        return await _decided(fleet, router, asked, endpoint, request)
+    except NoWorker as error:
+        pools = _pools(fleet, request.model)
+        prompt = _read(pools[0], endpoint, request, body)
+        others = [one for pool in pools for one in router.unable(pool, prompt.model)]
+        return _nowhere(pools, prompt, others, error)
+
+
+async def _decided(
+    fleet: Fleet, router: Decides, asked: Question, endpoint: Endpoint, request: Request
+) -> Explanation:
+    body = asked.body
     pool, request.model, workers = fleet.route(request.model, in_session=True)
     told = pool.prompts.asked.get(request.model)
     if told is None:
@@ -99,43 +118,49 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
         endpoint = _endpoint(path)
         request = parse(endpoint, body, b"application/json")
         Limits(settings.limits).check(endpoint, request)
-        model = request.model or ""
-        pool, workers = _told(build(settings, Contexts()), model)
+        pool = _told(build(settings, Contexts()), request.model)
         prompt = _read(pool, endpoint, request, body)
-        decision = pool.strategy.rank(prompt, workers, monotonic())
-        others = left_out(pool, model, decision, settings.limits.in_flight)
-        return explain(prompt, decision, left_out=others, pool=pool.name)
     except DoorError as error:
         what = "--path" if error.param == "path" else name
         raise CannotExplain(f"{what}: {error.message}") from None
-
-
-def _told(fleet: Fleet, model: str) -> tuple[Pool, list[Worker]]:
-    """Return a model's pool and workers as far as settings tell; an empty name fits every worker.
-
-    Takes every worker as ready, and as serving the model if its models are not told. Raises
-    BadRequest, UnknownModel, NoWorker.
-    """
-    pools = [pool for pool in fleet.pools if not model or fleet.answers_for(model, pool)]
-    if not pools:
-        raise UnknownModel(model)
-    if len(pools) > 1:
-        raise BadRequest("The field `model` is missing, and the file has several pools.")
-    pool = pools[0]
-    for worker in pool.workers:
-        worker.become(State.READY, "not asked")
-        worker.models = worker.models or {model: {}}
+    model, most = prompt.model, settings.limits.in_flight
     workers = [worker for worker in pool.taking if Pool.serves(worker, model)]
     if not workers:
-        raise _none(pool, model)
-    return pool, workers
+        lacking = NoWorker("Every worker that serves this model is draining.")
+        return _nowhere([pool], prompt, unable(pool, model, most), lacking)
+    decision = pool.strategy.rank(prompt, workers, monotonic())
+    others = left_out(pool, model, decision, most)
+    return explain(prompt, decision, left_out=others, pool=pool.name)
 
 
-def _none(pool: Pool, model: str) -> DoorError:
-    """Return the error if no worker is left that gets new requests."""
-    if any(Pool.serves(worker, model) for worker in pool.workers):
-        return NoWorker("Every worker that serves this model is draining.")
-    return UnknownModel(model)
+def _told(fleet: Fleet, model: str | None) -> Pool:
+    """Return a model's pool as far as settings tell; an empty name fits every worker.
+
+    Takes every worker as ready, and as serving the model if its models are not told. Raises
+    BadRequest, UnknownModel.
+    """
+    pools = _pools(fleet, model)
+    if len(pools) > 1:
+        raise BadRequest("The field `model` is missing, and the file has several pools.")
+    workers = [worker for pool in pools for worker in pool.workers]
+    for worker in workers:
+        worker.become(State.READY, "not asked")
+        worker.models = worker.models or {model or "": {}}
+    if not any(Pool.serves(worker, model or "") for worker in workers):
+        raise UnknownModel(model or "")
+    return pools[0]
+
+
+def _pools(fleet: Fleet, model: str | None) -> list[Pool]:
+    """Return the pools that a request could belong to."""
+    return [pool for pool in fleet.pools if not model or fleet.answers_for(model, pool)]
+
+
+def _nowhere(
+    pools: Sequence[Pool], prompt: Prompt, others: Sequence[LeftOut], error: NoWorker
+) -> Explanation:
+    refused = Refused(error.status, error.code, error.message)
+    return nowhere(prompt, refused, others, pool=pools[0].name if len(pools) == 1 else "")
 
 
 def _endpoint(path: str) -> Endpoint:

@@ -63,7 +63,7 @@ def to_json(explanation: Explanation) -> str:
 
 
 def sentence(explanation: Explanation) -> Group:
-    """Render for people: what was asked, and why the first worker is first."""
+    """Render for people: what was asked, and why the first worker is first, or why none is."""
     model = explanation.model or "(no model)"
     where = f", pool {explanation.pool}" if explanation.pool else ""
     about = f"{model}{where}: {explanation.tokens} tokens, {explanation.blocks} blocks"
@@ -95,4 +95,6 @@ def table(explanation: Explanation) -> Table:
 def others(explanation: Explanation) -> Group:
     """Render for people: which workers were left out, and why; empty if none was."""
     lines = [f"{one.worker} is left out, {one.state}: {one.reason}" for one in explanation.left_out]
-    return Group(*map(Text, ["", *lines] if lines else lines))
+    if lines and explanation.workers:
+        lines = ["", *lines]  # after the table
+    return Group(*map(Text, lines))

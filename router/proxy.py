@@ -24,7 +24,7 @@ from router.fleet import Fleet
 from router.headers import header
 from router.holding import Holding
 from router.job import Job, Plea
-from router.left_out import left_out
+from router.left_out import left_out, unable
 from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, Request, parse
@@ -37,7 +37,7 @@ from router.settings import Settings
 from router.tokenizing import Tokenizing
 from router.worker import Worker
 from strategies.base import Decision, Prompt
-from strategies.explain import Waits
+from strategies.explain import LeftOut, Waits
 
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
@@ -276,6 +276,10 @@ class Proxy:
             waits = "held"
         others = left_out(pool, prompt.model, decision, self._admission.most)
         return Foreseen(prompt, decision, waits, others)
+
+    def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
+        """Return the workers that could take no request for the model now, and why."""
+        return unable(pool, model, self._admission.most)
 
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Check `request`, and give it what its header and its API key would. Raises BadRequest."""

@@ -47,8 +47,22 @@ class LeftOut(Struct, frozen=True):
     reason: str
 
 
+class Refused(Struct, frozen=True):
+    """The error that the request would get."""
+
+    status: int
+    code: str | None
+    message: str
+
+    @property
+    def words(self) -> str:
+        """A sentence with all of it."""
+        code = f" ({self.code})" if self.code else ""
+        return f"It would get {self.status}{code}: {self.message}"
+
+
 class Explanation(Struct, frozen=True):
-    """Why a prompt goes where it goes."""
+    """Why a prompt goes where it goes, or nowhere."""
 
     model: str
     tokens: int
@@ -65,6 +79,8 @@ class Explanation(Struct, frozen=True):
     """The pool of these workers."""
     left_out: Sequence[LeftOut] = ()
     """The other workers of the pool, and why they are out of the question."""
+    refused: Refused | None = None
+    """What it would get instead of being sent; None if it would be sent."""
 
 
 def explain(
@@ -87,6 +103,23 @@ def explain(
         waits,
         pool,
         left_out,
+    )
+
+
+def nowhere(
+    prompt: Prompt, refused: Refused, left_out: Sequence[LeftOut], *, pool: str
+) -> Explanation:
+    """Explain that no worker is left for a request."""
+    return Explanation(
+        prompt.model,
+        prompt.tokens,
+        len(prompt.keys),
+        "refused",
+        refused.words,
+        [],
+        pool=pool,
+        left_out=left_out,
+        refused=refused,
     )
 
 
