@@ -35,15 +35,22 @@ class Deciding:
         visit: Visit,
         home: Worker | None,
         workers: Sequence[Worker],
+        *,
+        waited: bool = False,
     ) -> tuple[Prompt, Decision, bool]:
         """Do as `among` for a session's request, whose worker is `home`.
 
+        `waited`: as if it had waited for its worker, so that this has room by then.
         Returns also the prompt with that worker, and whether some workers had no room.
         """
         if home is not None and home not in workers:
             workers = [home, *workers]  # its worker is draining or ejected
         bound = replace(prompt, bound=visit.place(pool))
-        decision = visit.named(self.among(pool, bound, workers), workers)
+        if waited:
+            decision = self._rank(pool, bound, workers, monotonic())
+        else:
+            decision = self.among(pool, bound, workers)
+        decision = visit.named(decision, workers)
         return bound, decision, len(decision.candidates) < len(workers)
 
     def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:

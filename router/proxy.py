@@ -261,20 +261,23 @@ class Proxy:
 
         Raises NoWorker, SessionLost.
         """
-        only = ""
+        must_wait, model = self._admission.must_wait, prompt.model
         if visit is None:
-            wanted, decision = workers, self._deciding.among(pool, prompt, workers)
+            queues = must_wait(pool, model, workers)
+            decision = self._deciding.among(pool, prompt, workers)
         else:
-            home, only, wanted = visit.options(pool, prompt.model, workers)
-            decide = self._deciding.in_session
-            prompt, decision, _ = decide(pool, prompt, visit, home, workers)
-            visit.going(decision.candidates[0].worker.name, pool, prompt.model)
+            home, only, wanted = visit.options(pool, model, workers)
+            queues = must_wait(pool, model, wanted, only)
+            prompt, decision, _ = self._deciding.in_session(
+                pool, prompt, visit, home, workers, waited=queues and only != ""
+            )
+            visit.going(decision.candidates[0].worker.name, pool, model)
         waits: Waits = ""
-        if self._admission.must_wait(pool, prompt.model, wanted, only):
+        if queues:
             waits = "place"
         elif visit is None and self._holding.takes(decision):
             waits = "held"
-        others = left_out(pool, prompt.model, decision, self._admission.most)
+        others = left_out(pool, model, decision, self._admission.most)
         return Foreseen(prompt, decision, waits, others)
 
     def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:

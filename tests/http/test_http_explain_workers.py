@@ -151,6 +151,22 @@ def test_a_session_s_request_is_explained_as_such(route: MakeRouter, pair: dict[
         assert explain(router, "t")["waits"] == ""
 
 
+@pytest.mark.parametrize("lost", ["rebind", "error"])
+def test_a_session_that_waits_for_its_worker_is_explained_as_staying(
+    route: MakeRouter, pair: dict[str, Stub], lost: str
+) -> None:
+    """A session that stays queues for its full worker, and goes nowhere else."""
+    router = in_sessions(route, pair, on_worker_lost=lost)
+    named = {"x-session-id": "s"}
+    home = router.http.post(PATH, json=CHAT, headers=named).headers["x-warmroute-worker"]
+    until(router.idle)
+    with busy(router, pair[home], b"x-session-id: s"):
+        found = explain(router, "s")
+    assert (found["waits"], found["reason"]) == ("place", "session")
+    assert found["workers"][0]["worker"] == home
+    assert f"The session is bound to {home}." in found["words"]
+
+
 def test_explaining_does_not_use_the_session(route: MakeRouter, pair: dict[str, Stub]) -> None:
     """An explanation neither starts a session nor extends one."""
     router = in_sessions(route, pair, sliding=True)
