@@ -49,15 +49,25 @@ class Foreseen(NamedTuple):
     waits: Waits
     """What it would wait for first."""
     left_out: Sequence[LeftOut]
+    refused: Refused | None
+    """What it would get instead, if it found no place to wait at."""
 
 
 class Decides(Protocol):
     """The parts of a running router that are used here."""
 
     def would(
-        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
+        self,
+        pool: Pool,
+        prompt: Prompt,
+        workers: Sequence[Worker],
+        visit: Visit | None,
+        asked: Question,
     ) -> Foreseen:
-        """Decide as if the prompt came now, for the session of `visit`. Raises DoorError."""
+        """Decide as if the prompt came now with that key, for the session of `visit`.
+
+        Raises DoorError.
+        """
 
     def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
         """Return the workers that could take no request for the model now, and why."""
@@ -106,7 +116,7 @@ async def _decided(
         workers = workers or pool.eligible(request.model)  # without any, this raises
     else:
         await visit.look(pool, workers, uses=False)
-    return explain(*router.would(pool, prompt, workers, visit), pool=pool.name)
+    return explain(*router.would(pool, prompt, workers, visit, asked), pool=pool.name)
 
 
 def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:
@@ -159,8 +169,13 @@ def _pools(fleet: Fleet, model: str | None) -> list[Pool]:
 def _nowhere(
     pools: Sequence[Pool], prompt: Prompt, others: Sequence[LeftOut], error: NoWorker
 ) -> Explanation:
-    refused = Refused(error.status, error.code, error.message)
-    return nowhere(prompt, refused, others, pool=pools[0].name if len(pools) == 1 else "")
+    pool = pools[0].name if len(pools) == 1 else ""
+    return nowhere(prompt, refusal(error), others, pool=pool)
+
+
+def refusal(error: DoorError) -> Refused:
+    """Return what a client would be told."""
+    return Refused(error.status, error.code, error.message)
 
 
 def _endpoint(path: str) -> Endpoint:

@@ -18,7 +18,7 @@ from router.deciding import Deciding
 from router.errors import DoorError, Headers, Stopping
 from router.events import error_event
 from router.exchange import Exchange
-from router.explain import Foreseen, Question
+from router.explain import Foreseen, Question, refusal
 from router.failover import Failover
 from router.fleet import Fleet
 from router.headers import header
@@ -62,6 +62,7 @@ class Proxy:
         """Apply other settings to requests from now on."""
         self._limits = Limits(settings.limits)
         self._salts = Salts(settings)
+        self._operated = bool(settings.admin.keys)
         self._budget.change(settings.limits.retries)
         self._admission.change(settings)
         self._admission.follow(self._fleet)
@@ -255,13 +256,20 @@ class Proxy:
         return self._deciding.with_room(pool, prompt, workers)
 
     def would(
-        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
+        self,
+        pool: Pool,
+        prompt: Prompt,
+        workers: Sequence[Worker],
+        visit: Visit | None,
+        asked: Question,
     ) -> Foreseen:
-        """Decide as if the prompt came now, for the session of `visit`.
+        """Decide as if the prompt came now with that key, for the session of `visit`.
+
+        An operator who names no key asks of one with nothing in the queue.
 
         Raises NoWorker, SessionLost.
         """
-        must_wait, model = self._admission.must_wait, prompt.model
+        must_wait, model, only = self._admission.must_wait, prompt.model, ""
         if visit is None:
             queues = must_wait(pool, model, workers)
             decision = self._deciding.among(pool, prompt, workers)
@@ -272,13 +280,13 @@ class Proxy:
                 pool, prompt, visit, home, workers, waited=queues and only != ""
             )
             visit.going(decision.candidates[0].worker.name, pool, model)
-        waits: Waits = ""
-        if queues:
-            waits = "place"
-        elif visit is None and self._holding.takes(decision):
+        tenant = asked.key if self._operated else asked.asker
+        full = self._admission.turned_away(pool, model, tenant, only) if queues else None
+        waits: Waits = "place" if queues and full is None else ""
+        if not queues and visit is None and self._holding.takes(decision):
             waits = "held"
         others = left_out(pool, model, decision, self._admission.most)
-        return Foreseen(prompt, decision, waits, others)
+        return Foreseen(prompt, decision, waits, others, None if full is None else refusal(full))
 
     def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
         """Return the workers that could take no request for the model now, and why."""

@@ -56,9 +56,9 @@ class Refused(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """A sentence with all of it."""
+        """The end of a sentence about the request, with all of it."""
         code = f" ({self.code})" if self.code else ""
-        return f"It would get {self.status}{code}: {self.message}"
+        return f"would get {self.status}{code}: {self.message}"
 
 
 class Explanation(Struct, frozen=True):
@@ -88,21 +88,26 @@ def explain(
     decision: Decision,
     waits: Waits = "",
     left_out: Sequence[LeftOut] = (),
+    refused: Refused | None = None,
     *,
     pool: str = "",
 ) -> Explanation:
-    """Explain a decision in full; if the request `waits`, it is decided anew afterwards."""
+    """Explain a decision in full; if the request `waits`, it is decided anew afterwards.
+
+    `refused`: it does not come to that.
+    """
     workers = [_term(candidate) for candidate in decision.candidates]
     return Explanation(
         prompt.model,
         prompt.tokens,
         len(prompt.keys),
         decision.reason,
-        words(prompt, decision) + _WAITS[waits],
+        words(prompt, decision) + _WAITS[waits] + (f" But it {refused.words}" if refused else ""),
         workers,
         waits,
         pool,
         left_out,
+        refused,
     )
 
 
@@ -115,7 +120,7 @@ def nowhere(
         prompt.tokens,
         len(prompt.keys),
         "refused",
-        refused.words,
+        f"It {refused.words}",
         [],
         pool=pool,
         left_out=left_out,
