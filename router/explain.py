@@ -51,6 +51,8 @@ class Foreseen(NamedTuple):
     left_out: Sequence[LeftOut]
     refused: Refused | None
     """What it would get instead, if it found no place to wait at."""
+    sessionless: bool
+    """It names a session, but its pool keeps none and ignores that."""
 
 
 class Decides(Protocol):
@@ -116,7 +118,8 @@ async def _decided(
         workers = workers or pool.eligible(request.model)  # without any, this raises
     else:
         await visit.look(pool, workers, uses=False)
-    return explain(*router.would(pool, prompt, workers, visit, asked), pool=pool.name)
+    found = router.would(pool, prompt, workers, visit, asked)
+    return explain(**found._asdict(), pool=pool.name)
 
 
 def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:

@@ -63,6 +63,7 @@ class Proxy:
         self._limits = Limits(settings.limits)
         self._salts = Salts(settings)
         self._operated = bool(settings.admin.keys)
+        self._names = settings.session.names
         self._budget.change(settings.limits.retries)
         self._admission.change(settings)
         self._admission.follow(self._fleet)
@@ -286,7 +287,9 @@ class Proxy:
         if not queues and visit is None and self._holding.takes(decision):
             waits = "held"
         others = left_out(pool, model, decision, self._admission.most)
-        return Foreseen(prompt, decision, waits, others, None if full is None else refusal(full))
+        refused = None if full is None else refusal(full)
+        ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)
+        return Foreseen(prompt, decision, waits, others, refused, ignored)
 
     def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
         """Return the workers that could take no request for the model now, and why."""

@@ -88,21 +88,27 @@ def explain(
     decision: Decision,
     waits: Waits = "",
     left_out: Sequence[LeftOut] = (),
-    refused: Refused | None = None,
     *,
+    refused: Refused | None = None,
+    sessionless: bool = False,
     pool: str = "",
 ) -> Explanation:
     """Explain a decision in full; if the request `waits`, it is decided anew afterwards.
 
-    `refused`: it does not come to that.
+    `refused`: it does not come to that. `sessionless`: it names a session in vain.
     """
     workers = [_term(candidate) for candidate in decision.candidates]
+    told = words(prompt, decision) + _WAITS[waits]
+    if refused:
+        told += f" But it {refused.words}"
+    if sessionless:
+        told += " The session that it names is ignored: its pool's strategy keeps none."
     return Explanation(
         prompt.model,
         prompt.tokens,
         len(prompt.keys),
         decision.reason,
-        words(prompt, decision) + _WAITS[waits] + (f" But it {refused.words}" if refused else ""),
+        told,
         workers,
         waits,
         pool,

@@ -227,6 +227,34 @@ def test_a_session_that_cannot_be_used_cannot_be_explained(
     assert router.http.post("/explain", json=CHAT, headers=new).json()["reason"] == "bind"
 
 
+@pytest.mark.parametrize(
+    "named", [{"x-session-id": "s"}, {"x-session-id": ""}, {"x-amzn-sagemaker-session-id": "s"}]
+)
+def test_without_sessions_their_names_are_said_to_be_ignored(
+    route: MakeRouter, pair: dict[str, Stub], named: dict[str, str]
+) -> None:
+    """Where the strategy keeps no sessions, the request is served as if it named none."""
+    router = route(*(worker.url for worker in pair.values()), health=QUIET)
+    served = router.http.post(PATH, json=CHAT, headers=named)
+    assert (served.status_code, "x-warmroute-session" in served.headers) == (200, False)
+    said = "The session that it names is ignored: its pool's strategy keeps none."
+    found = router.http.post("/explain", json=CHAT, headers=named).json()
+    assert said in found["words"]
+    assert said not in explain(router)["words"]
+
+
+def test_a_session_that_the_body_names_is_said_to_be_ignored(
+    route: MakeRouter, pair: dict[str, Stub]
+) -> None:
+    """So it is with the field in `session.field`; with sessions nothing is ignored."""
+    urls = [worker.url for worker in pair.values()]
+    chat = {**CHAT, "user": "s"}
+    router = route(*urls, session={"field": "user"}, health=QUIET)
+    assert "is ignored" in router.http.post("/explain", json=chat).json()["words"]
+    kept = route(*urls, session={"field": "user"}, strategy="session", health=QUIET)
+    assert "is ignored" not in kept.http.post("/explain", json=chat).json()["words"]
+
+
 def test_the_command(route: MakeRouter, pair: dict[str, Stub], tmp_path: Path) -> None:
     """`--session` asks about a session's request; the workers left out follow the table."""
     router = in_sessions(route, pair)
