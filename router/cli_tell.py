@@ -17,7 +17,7 @@ from router.check_live import check_live
 from router.cli_consoles import out
 from router.cli_terminal import Workers, fail, key_of, load, tell, url_of
 from router.errors import Headers
-from router.explain import CannotExplain, Question, explained_offline
+from router.explain import CannotExplain, Question, WrongQuestion, explained_offline
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
 from router.salts import Salts
@@ -128,9 +128,9 @@ def explain(
             found = explained_offline(settings, path, body, str(request))
         else:
             asked = Question(path, body, headers, key)
-            found = explain_told.explained_by(url_of(url), asked, key_of(api_key))
+            found = explain_told.explained_by(url_of(url), asked, str(request), key_of(api_key))
     except CannotExplain as error:
-        raise fail(str(error), 2 if url is None else 1) from None
+        raise fail(str(error), 2 if isinstance(error, WrongQuestion) else 1) from None
     except CannotBuild as error:
         raise fail(str(error)) from None
     if as_json:

@@ -82,6 +82,10 @@ class CannotExplain(Exception):
     """There is no explanation; the message is a sentence that says why."""
 
 
+class WrongQuestion(CannotExplain):
+    """What was asked is wrong in itself, not only here and now."""
+
+
 async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanation:
     """Decide on a request; book nothing, and do not use its session.
 
@@ -125,7 +129,7 @@ async def _decided(
 def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:
     """Explain from settings alone; `name` says where the body is from, for errors.
 
-    Raises CannotExplain, CannotBuild.
+    Raises WrongQuestion, CannotBuild.
     """
     try:
         endpoint = _endpoint(path)
@@ -135,7 +139,7 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
         prompt = _read(pool, endpoint, request, body)
     except DoorError as error:
         what = "--path" if error.param == "path" else name
-        raise CannotExplain(f"{what}: {error.message}") from None
+        raise WrongQuestion(f"{what}: {error.message}") from None
     model, most = prompt.model, settings.limits.in_flight
     workers = [worker for worker in pool.taking if Pool.serves(worker, model)]
     if not workers:
