@@ -1,5 +1,7 @@
 """Explanations on the command line: fetched from a running router, printed as text or JSON."""
 
+import ssl
+
 import httpx
 import msgspec
 from rich.console import Group, JustifyMethod
@@ -13,10 +15,13 @@ from strategies.explain import Explanation
 PATIENCE_S = 30.0
 
 
-def explained_by(url: str, asked: Question, name: str, api_key: str | None) -> Explanation:
+def explained_by(
+    url: str, asked: Question, name: str, *, api_key: str | None, trust: ssl.SSLContext | None
+) -> Explanation:
     """Ask the router at `url`; `name` says where the body is from, for errors.
 
-    Raises CannotExplain.
+    `trust` is the context for https, by default one that trusts the system's roots. Raises
+    CannotExplain.
     """
     fields = [(b"content-type", b"application/json"), *asked.headers]
     if api_key:
@@ -28,6 +33,7 @@ def explained_by(url: str, asked: Question, name: str, api_key: str | None) -> E
             content=asked.body,
             headers=fields,
             timeout=PATIENCE_S,
+            verify=trust or ssl.create_default_context(),
             trust_env=False,
         )
     except (httpx.UnsupportedProtocol, httpx.InvalidURL):
