@@ -118,6 +118,11 @@ class Admission:
         kept = self._kept(pool, line)
         return kept > 0 and kept >= self._places(room)
 
+    def turned_away(self, pool: Pool, model: str, tenant: str, only: str = "") -> QueueFull | None:
+        """Return the error that a request which must queue would get at once; None: it may."""
+        takes = self.queue.takes(tenant=tenant, pool=(pool.name, model, only))
+        return None if takes else self._full(pool)
+
     def _kept(self, pool: Pool, line: _Line) -> int:
         """Return how many places are kept for held requests, out of the line's reach."""
         # Held requests can go to any worker, so none is kept from a line that needs one worker.

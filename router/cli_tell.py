@@ -15,9 +15,9 @@ from router import explain_told, logs, settings_file
 from router.certificate import complaint
 from router.check_live import check_live
 from router.cli_consoles import out
-from router.cli_terminal import Workers, fail, key_of, load, tell, url_of
+from router.cli_terminal import Ca, Workers, fail, key_of, load, tell, trust_of, url_of
 from router.errors import Headers
-from router.explain import CannotExplain, Question, explained_offline
+from router.explain import CannotExplain, Question, WrongQuestion, explained_offline
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
 from router.salts import Salts
@@ -111,12 +111,15 @@ def explain(
     session: Annotated[
         str, typer.Option(help="Id of its session; with --url, as only a running router knows it.")
     ] = "",
+    ca: Ca = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
     workers: Workers = None,
 ) -> None:
     """Show where a request would go and why, without sending it."""
     settings, _ = load(file, workers)
     headers = _session(settings, session, url) if session else []
+    url = None if url is None else url_of(url)
+    trust = trust_of(ca, url)
     try:
         body = request.read_bytes()
     except OSError as error:
@@ -128,9 +131,11 @@ def explain(
             found = explained_offline(settings, path, body, str(request))
         else:
             asked = Question(path, body, headers, key)
-            found = explain_told.explained_by(url_of(url), asked, key_of(api_key))
+            found = explain_told.explained_by(
+                url, asked, str(request), api_key=key_of(api_key), trust=trust
+            )
     except CannotExplain as error:
-        raise fail(str(error), 2 if url is None else 1) from None
+        raise fail(str(error), 2 if isinstance(error, WrongQuestion) else 1) from None
     except CannotBuild as error:
         raise fail(str(error)) from None
     if as_json:
@@ -139,7 +144,8 @@ def explain(
         out.print(explain_told.sentence(found))
         # As wide as needed: names may differ only at their ends.
         wide = Console(width=_WIDEST)
-        wide.print(explain_told.table(found))
+        if found.workers:
+            wide.print(explain_told.table(found))
         wide.print(explain_told.others(found), end="")
 
 

@@ -1,5 +1,6 @@
 """Shared by all commands: where they print, how they fail, and the options they have in common."""
 
+import ssl
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ import typer
 
 from router import settings_file
 from router.settings_file import Loaded
+from router.settings_files import load_roots, readable
 from router.units import Address, parse_duration, shown
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The settings file, YAML.")]
@@ -18,6 +20,15 @@ Workers = Annotated[
     typer.Option(
         envvar="WARMROUTE_WORKERS",
         help="URLs of an InferenceEndpointConfig's workers, separated by commas.",
+    ),
+]
+
+Ca = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        help="File of the roots that the certificate at --url must come from, PEM. Default: those"
+        " of the system.",
     ),
 ]
 
@@ -60,6 +71,20 @@ def url_of(text: str) -> str:
     if url.scheme not in {"http", "https"} or not url.hostname:
         raise fail(f"--url: {shown(text)} is not a URL: write http://host:port", 2)
     return text
+
+
+def trust_of(ca: Path | None, url: str | None) -> ssl.SSLContext | None:
+    """Return a context that trusts the roots in `--ca`, None without. Raises Exit with 2."""
+    if ca is None:
+        return None
+    if url is None or urlsplit(url).scheme != "https":
+        raise fail("--ca: is of use only with an https:// URL in --url", 2)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        load_roots(context, readable(ca))
+    except ValueError as error:
+        raise fail(f"--ca: {error}", 2) from None
+    return context
 
 
 def key_of(text: str | None) -> str | None:

@@ -8,7 +8,7 @@ import uvloop
 
 from router import demo, logs, server
 from router.cli_consoles import err, out
-from router.cli_terminal import address_of, fail, key_of, url_of
+from router.cli_terminal import Ca, address_of, fail, key_of, trust_of, url_of
 from router.replay import ReplayError, replay_trace
 from router.replay_plan import Endpoint, NoModel
 from router.replay_report import to_json
@@ -60,6 +60,7 @@ def replay(
     api_key: Annotated[
         str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token.")
     ] = None,
+    ca: Ca = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Replay a trace through any OpenAI-compatible server and report latency and hits."""
@@ -76,6 +77,7 @@ def replay(
             concurrency=concurrency,
             as_recorded=as_recorded,
             api_key=key_of(api_key),
+            trust=trust_of(ca, url),
         )
     except NoModel as error:
         raise fail(str(error)) from None

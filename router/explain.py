@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from router.errors import BadRequest, DoorError, Headers, NoWorker, UnknownModel
 from router.fleet import Fleet
-from router.left_out import left_out_offline
+from router.left_out import left_out, unable
 from router.limits import Limits
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.pool import Pool
@@ -19,9 +19,9 @@ from router.rebuild import build
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tls import Contexts
-from router.worker import Worker
+from router.worker import State, Worker
 from strategies.base import Decision, Prompt
-from strategies.explain import Explanation, LeftOut, Waits, explain
+from strategies.explain import Explanation, LeftOut, Refused, Waits, explain, nowhere
 
 #: Path of this on a running router; `?path=` names the endpoint that the body is meant for.
 PATH = "/explain"
@@ -49,6 +49,10 @@ class Foreseen(NamedTuple):
     waits: Waits
     """What it would wait for first."""
     left_out: Sequence[LeftOut]
+    refused: Refused | None
+    """What it would get instead, if it found no place to wait at."""
+    sessionless: bool
+    """It names a session, but its pool keeps none and ignores that."""
 
 
 class Decides(Protocol):
@@ -60,9 +64,20 @@ class Decides(Protocol):
         """Make the prompt of a request that is not sent."""
 
     def would(
-        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
+        self,
+        pool: Pool,
+        prompt: Prompt,
+        workers: Sequence[Worker],
+        visit: Visit | None,
+        asked: Question,
     ) -> Foreseen:
-        """Decide as if the prompt came now, for the session of `visit`. Raises DoorError."""
+        """Decide as if the prompt came now with that key, for the session of `visit`.
+
+        Raises DoorError.
+        """
+
+    def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
+        """Return the workers that could take no request for the model now, and why."""
 
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Treat a request as if it came with these headers and that key. Raises BadRequest."""
@@ -72,11 +87,31 @@ class CannotExplain(Exception):
     """There is no explanation; the message is a sentence that says why."""
 
 
+class WrongQuestion(CannotExplain):
+    """What was asked is wrong in itself, not only here and now."""
+
+
 async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanation:
-    """Decide on a request; book nothing, and do not use its session. Raises DoorError."""
+    """Decide on a request; book nothing, and do not use its session.
+
+    If no worker is left for it, say why none of them is. Raises DoorError.
+    """
     endpoint, body = _endpoint(asked.path), asked.body
     request = parse(endpoint, body, b"application/json")
     router.as_from(endpoint, request, asked)
+    try:
+        return await _decided(fleet, router, asked, endpoint, request)
+    except NoWorker as error:
+        pools = _pools(fleet, request.model)
+        prompt = await router.foresee(pools[0], endpoint, request, body)
+        others = [one for pool in pools for one in router.unable(pool, prompt.model)]
+        return _nowhere(pools, prompt, others, error)
+
+
+async def _decided(
+    fleet: Fleet, router: Decides, asked: Question, endpoint: Endpoint, request: Request
+) -> Explanation:
+    body = asked.body
     pool, request.model, workers = fleet.route(request.model, in_session=True)
     prompt = await router.foresee(pool, endpoint, request, body)
     pool, _, workers = fleet.route(request.model, in_session=True)  # may have changed meanwhile
@@ -88,49 +123,67 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
         workers = workers or pool.eligible(request.model)  # without any, this raises
     else:
         await visit.look(pool, workers, uses=False)
-    return explain(*router.would(pool, prompt, workers, visit), pool=pool.name)
+    found = router.would(pool, prompt, workers, visit, asked)
+    return explain(**found._asdict(), pool=pool.name)
 
 
 def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:
     """Explain from settings alone; `name` says where the body is from, for errors.
 
-    Raises CannotExplain, CannotBuild.
+    Raises WrongQuestion, CannotBuild.
     """
     try:
         endpoint = _endpoint(path)
         request = parse(endpoint, body, b"application/json")
         Limits(settings.limits).check(endpoint, request)
-        model = request.model or ""
-        pool, workers = _told(build(settings, Contexts()), model)
+        pool = _told(build(settings, Contexts()), request.model)
         prompt = pool.prompts.uncounted(endpoint, request, body).prompt
-        decision = pool.strategy.rank(prompt, workers, monotonic())
-        others = left_out_offline(pool, model, decision)
-        return explain(prompt, decision, left_out=others, pool=pool.name)
     except DoorError as error:
         what = "--path" if error.param == "path" else name
-        raise CannotExplain(f"{what}: {error.message}") from None
+        raise WrongQuestion(f"{what}: {error.message}") from None
+    model, most = prompt.model, settings.limits.in_flight
+    workers = [worker for worker in pool.taking if Pool.serves(worker, model)]
+    if not workers:
+        lacking = NoWorker("Every worker that serves this model is draining.")
+        return _nowhere([pool], prompt, unable(pool, model, most), lacking)
+    decision = pool.strategy.rank(prompt, workers, monotonic())
+    others = left_out(pool, model, decision, most)
+    return explain(prompt, decision, left_out=others, pool=pool.name)
 
 
-def _told(fleet: Fleet, model: str) -> tuple[Pool, list[Worker]]:
-    """Return a model's pool and workers as far as settings tell; an empty name fits every worker.
+def _told(fleet: Fleet, model: str | None) -> Pool:
+    """Return a model's pool as far as settings tell; an empty name fits every worker.
 
-    Raises BadRequest, UnknownModel, NoWorker.
+    Takes every worker as ready, and as serving the model if its models are not told. Raises
+    BadRequest, UnknownModel.
     """
-    pools = [pool for pool in fleet.pools if not model or fleet.answers_for(model, pool)]
+    pools = _pools(fleet, model)
     if len(pools) > 1:
         raise BadRequest("The field `model` is missing, and the file has several pools.")
-    fit = [
-        worker
-        for pool in pools
-        for worker in pool.workers
-        if not (model and worker.models) or model in worker.models
-    ]
-    if not fit:
-        raise UnknownModel(model)
-    workers = [worker for worker in fit if not worker.draining]
-    if not workers:
-        raise NoWorker("Every worker that serves this model is draining.")
-    return pools[0], workers
+    workers = [worker for pool in pools for worker in pool.workers]
+    for worker in workers:
+        worker.become(State.READY, "not asked")
+        worker.models = worker.models or {model or "": {}}
+    if not any(Pool.serves(worker, model or "") for worker in workers):
+        raise UnknownModel(model or "")
+    return pools[0]
+
+
+def _pools(fleet: Fleet, model: str | None) -> list[Pool]:
+    """Return the pools that a request could belong to."""
+    return [pool for pool in fleet.pools if not model or fleet.answers_for(model, pool)]
+
+
+def _nowhere(
+    pools: Sequence[Pool], prompt: Prompt, others: Sequence[LeftOut], error: NoWorker
+) -> Explanation:
+    pool = pools[0].name if len(pools) == 1 else ""
+    return nowhere(prompt, refusal(error), others, pool=pool)
+
+
+def refusal(error: DoorError) -> Refused:
+    """Return what a client would be told."""
+    return Refused(error.status, error.code, error.message)
 
 
 def _endpoint(path: str) -> Endpoint:

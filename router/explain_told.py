@@ -1,20 +1,28 @@
 """Explanations on the command line: fetched from a running router, printed as text or JSON."""
 
+import ssl
+
 import httpx
 import msgspec
 from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from router.explain import PATH, CannotExplain, Question
+from router.explain import PATH, CannotExplain, Question, WrongQuestion
 from strategies.explain import Explanation
 
 #: Seconds that a running router may take.
 PATIENCE_S = 30.0
 
 
-def explained_by(url: str, asked: Question, api_key: str | None) -> Explanation:
-    """Ask the router at `url`. Raises CannotExplain."""
+def explained_by(
+    url: str, asked: Question, name: str, *, api_key: str | None, trust: ssl.SSLContext | None
+) -> Explanation:
+    """Ask the router at `url`; `name` says where the body is from, for errors.
+
+    `trust` is the context for https, by default one that trusts the system's roots. Raises
+    CannotExplain.
+    """
     fields = [(b"content-type", b"application/json"), *asked.headers]
     if api_key:
         fields.append((b"authorization", b"Bearer %b" % api_key.encode()))
@@ -25,6 +33,7 @@ def explained_by(url: str, asked: Question, api_key: str | None) -> Explanation:
             content=asked.body,
             headers=fields,
             timeout=PATIENCE_S,
+            verify=trust or ssl.create_default_context(),
             trust_env=False,
         )
     except (httpx.UnsupportedProtocol, httpx.InvalidURL):
@@ -32,23 +41,31 @@ def explained_by(url: str, asked: Question, api_key: str | None) -> Explanation:
     except httpx.HTTPError as error:
         raise CannotExplain(f"{url} does not answer: {error}") from None
     if answer.status_code != 200:
-        raise CannotExplain(f"{url} answered {answer.status_code}: {_said(answer)}")
+        raise _refused(answer, url, name)
     try:
         return msgspec.json.decode(answer.content, type=Explanation)
     except msgspec.DecodeError as error:
         raise CannotExplain(f"{url} gave no explanation: {error}") from None
 
 
-def _said(answer: httpx.Response) -> str:
-    """Return the message of a router's error, or else the beginning of the body."""
+def _refused(answer: httpx.Response, url: str, name: str) -> CannotExplain:
+    """Return the router's error; or the beginning of the body, if it is none."""
     try:
-        return msgspec.json.decode(answer.content, type=_Refusal).error.message
+        why = msgspec.json.decode(answer.content, type=_Refusal).error
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return answer.text[:500]
+        return CannotExplain(f"{url} answered {answer.status_code}: {answer.text[:500]}")
+    if answer.status_code == httpx.codes.BAD_REQUEST:
+        return WrongQuestion(f"{_OPTIONS.get(why.param or '', name)}: {why.message}")
+    return CannotExplain(f"{url} answered {answer.status_code}: {why.message}")
+
+
+#: Options on the command line, by what a running router calls them.
+_OPTIONS = {"path": "--path", "key": "--as"}
 
 
 class _Why(msgspec.Struct):
     message: str
+    param: str | None = None
 
 
 class _Refusal(msgspec.Struct):
@@ -63,7 +80,7 @@ def to_json(explanation: Explanation) -> str:
 
 
 def sentence(explanation: Explanation) -> Group:
-    """Render for people: what was asked, and why the first worker is first."""
+    """Render for people: what was asked, and why the first worker is first, or why none is."""
     model = explanation.model or "(no model)"
     where = f", pool {explanation.pool}" if explanation.pool else ""
     about = f"{model}{where}: {explanation.tokens} tokens, {explanation.blocks} blocks"
@@ -95,4 +112,6 @@ def table(explanation: Explanation) -> Table:
 def others(explanation: Explanation) -> Group:
     """Render for people: which workers were left out, and why; empty if none was."""
     lines = [f"{one.worker} is left out, {one.state}: {one.reason}" for one in explanation.left_out]
-    return Group(*map(Text, ["", *lines] if lines else lines))
+    if lines and explanation.workers:
+        lines = ["", *lines]  # after the table
+    return Group(*map(Text, lines))

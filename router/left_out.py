@@ -1,40 +1,36 @@
 """Why workers of a pool are out of the question for a request."""
 
-from collections.abc import Iterator
 from time import monotonic
 
 from router.pool import Pool
-from router.worker import DRAINING, State, Worker
+from router.worker import State, Worker
 from strategies.base import Decision
 from strategies.explain import LeftOut
+
+#: State and reason of a worker that could have been compared.
+_UNRANKED = "unranked", "the pool's strategy did not rank it"
 
 
 def left_out(pool: Pool, model: str, decision: Decision, most: int) -> list[LeftOut]:
     """Return the workers that were not compared; each may have `most` requests in flight."""
-    return [LeftOut(one.name, *_why(one, model, most)) for one in _others(pool, decision)]
-
-
-def left_out_offline(pool: Pool, model: str, decision: Decision) -> list[LeftOut]:
-    """Do the same where no worker was asked for its state."""
-    return [
-        LeftOut(one.name, *(DRAINING if one.draining else _other(model)))
-        for one in _others(pool, decision)
-    ]
-
-
-def _others(pool: Pool, decision: Decision) -> Iterator[Worker]:
     compared = {candidate.worker.name for candidate in decision.candidates}
-    return (worker for worker in pool.workers if worker.name not in compared)
+    others = (worker for worker in pool.workers if worker.name not in compared)
+    return [LeftOut(one.name, *(_why(one, model, most) or _UNRANKED)) for one in others]
 
 
-def _why(worker: Worker, model: str, most: int) -> tuple[str, str]:
+def unable(pool: Pool, model: str, most: int) -> list[LeftOut]:
+    """Return the workers that could take no request for the model now."""
+    told = ((worker.name, _why(worker, model, most)) for worker in pool.workers)
+    return [LeftOut(name, *why) for name, why in told if why]
+
+
+def _why(worker: Worker, model: str, most: int) -> tuple[str, str] | None:
     state, reason = worker.standing(monotonic())
     if state != State.READY.value:
         return state, reason
     if not Pool.serves(worker, model):
-        return _other(model)
-    return "full", f"it has {worker.load.here} requests in flight; `limits.in_flight` is {most}"
-
-
-def _other(model: str) -> tuple[str, str]:
-    return "other", f"it does not serve {model!r}"
+        return "other", f"it does not serve {model!r}"
+    here = worker.load.here
+    if here < most:
+        return None
+    return "full", f"it has {here} requests in flight; `limits.in_flight` is {most}"

@@ -18,13 +18,13 @@ from router.deciding import Deciding
 from router.errors import DoorError, Headers, Stopping
 from router.events import error_event
 from router.exchange import Exchange
-from router.explain import Foreseen, Question
+from router.explain import Foreseen, Question, refusal
 from router.failover import Failover
 from router.fleet import Fleet
 from router.headers import header
 from router.holding import Holding
 from router.job import Job, Plea
-from router.left_out import left_out
+from router.left_out import left_out, unable
 from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, Request, parse
@@ -37,7 +37,7 @@ from router.settings import Settings
 from router.tokenizing import Tokenizing
 from router.worker import Worker
 from strategies.base import Decision, Prompt
-from strategies.explain import Waits
+from strategies.explain import LeftOut, Waits
 
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
@@ -62,6 +62,8 @@ class Proxy:
         """Apply other settings to requests from now on."""
         self._limits = Limits(settings.limits)
         self._salts = Salts(settings)
+        self._operated = bool(settings.admin.keys)
+        self._names = settings.session.names
         self._budget.change(settings.limits.retries)
         self._admission.change(settings)
         self._admission.follow(self._fleet)
@@ -260,27 +262,42 @@ class Proxy:
         return (await self._tokenizing.uncounted(pool.prompts, endpoint, request, body)).prompt
 
     def would(
-        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], visit: Visit | None
+        self,
+        pool: Pool,
+        prompt: Prompt,
+        workers: Sequence[Worker],
+        visit: Visit | None,
+        asked: Question,
     ) -> Foreseen:
-        """Decide as if the prompt came now, for the session of `visit`.
+        """Decide as if the prompt came now with that key, for the session of `visit`.
+
+        An operator who names no key asks of one with nothing in the queue.
 
         Raises NoWorker, SessionLost.
         """
-        only = ""
+        must_wait, model, only = self._admission.must_wait, prompt.model, ""
         if visit is None:
-            wanted, decision = workers, self._deciding.among(pool, prompt, workers)
+            queues = must_wait(pool, model, workers)
+            decision = self._deciding.among(pool, prompt, workers)
         else:
-            home, only, wanted = visit.options(pool, prompt.model, workers)
+            home, only, wanted = visit.options(pool, model, workers)
+            queues = must_wait(pool, model, wanted, only)
             decide = self._deciding.in_session
             prompt, decision, _ = decide(pool, prompt, visit, home, workers, stays=bool(only))
-            visit.going(decision.candidates[0].worker.name, pool, prompt.model)
-        waits: Waits = ""
-        if self._admission.must_wait(pool, prompt.model, wanted, only):
-            waits = "place"
-        elif visit is None and self._holding.takes(decision):
+            visit.going(decision.candidates[0].worker.name, pool, model)
+        tenant = asked.key if self._operated else asked.asker
+        full = self._admission.turned_away(pool, model, tenant, only) if queues else None
+        waits: Waits = "place" if queues and full is None else ""
+        if not queues and visit is None and self._holding.takes(decision):
             waits = "held"
-        others = left_out(pool, prompt.model, decision, self._admission.most)
-        return Foreseen(prompt, decision, waits, others)
+        others = left_out(pool, model, decision, self._admission.most)
+        refused = None if full is None else refusal(full)
+        ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)
+        return Foreseen(prompt, decision, waits, others, refused, ignored)
+
+    def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
+        """Return the workers that could take no request for the model now, and why."""
+        return unable(pool, model, self._admission.most)
 
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Check `request`, and give it what its header and its API key would. Raises BadRequest."""

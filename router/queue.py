@@ -75,7 +75,7 @@ class Queue(Generic[W]):
         """
         self._expire(now)
         displaced = None
-        if self._waiting + len(self._late) >= self.limit:
+        if self._full():
             self.refused += 1
             displaced = self._to_displace(pool, tenant)
             if displaced is None:
@@ -124,6 +124,10 @@ class Queue(Generic[W]):
         late, self._late = self._late, []
         return late
 
+    def takes(self, *, tenant: str = "", pool: Hashable = "") -> bool:
+        """Whether `enter` would have room for a newcomer."""
+        return not self._full() or self._to_displace(pool, tenant) is not None
+
     def holds(self, pool: Hashable) -> bool:
         """Whether any ticket waits for `pool`."""
         return pool in self._pools
@@ -156,6 +160,9 @@ class Queue(Generic[W]):
         self._waiting += 1
         heappush(self._deadlines, (ticket.deadline, next(self._numbers), ticket))
         return line
+
+    def _full(self) -> bool:
+        return self._waiting + len(self._late) >= self.limit
 
     def _to_displace(self, pool: Hashable, tenant: str) -> Ticket[W] | None:
         """Return the newest ticket of the longest line, if the newcomer's line stays shorter."""

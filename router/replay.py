@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import ssl
 import threading
 from pathlib import Path
 
@@ -76,6 +77,7 @@ def replay_trace(
     stream_interval: int | None = None,
     ignore_eos: bool = True,
     api_key: str | None = None,
+    trust: ssl.SSLContext | None = None,
     seed: int = 0,
     as_recorded: bool = False,
 ) -> Report:
@@ -94,6 +96,7 @@ def replay_trace(
         stream_interval=stream_interval,
         ignore_eos=ignore_eos,
         api_key=api_key,
+        trust=trust,
     )
     plan = trace_plan(trace, seed=seed, as_recorded=as_recorded)
     return run(plan, options, console=Console(stderr=True))

@@ -36,7 +36,8 @@ class FrontDoor:
         self._client = httpx.AsyncClient(
             headers=_headers(options),
             transport=LeanTransport(
-                Patience(_CONNECT_S, options.timeout_s, options.timeout_s, _KEEPALIVE_S)
+                Patience(_CONNECT_S, options.timeout_s, options.timeout_s, _KEEPALIVE_S),
+                options.trust,
             ),
             trust_env=False,  # no proxy between this client and the server it measures
         )

@@ -1,5 +1,6 @@
 """What to replay, and how: plain data, checked when it is created."""
 
+import ssl
 from collections.abc import Sequence
 from typing import Literal, Self
 
@@ -75,6 +76,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     stream_interval: int | None = None  # tokens per event, for workers that know this field
     ignore_eos: bool = True  # makes answers as long as planned; not every server accepts it
     api_key: str | None = None
+    trust: ssl.SSLContext | None = None  # for https; default: the system's roots
 
     def __post_init__(self) -> None:
         positive = ("rate", "speed", "max_tokens", "concurrency", "timeout_s", "chars_per_token")

@@ -18,8 +18,10 @@ from router.upstream import Upstream
 class LeanTransport(httpx.AsyncBaseTransport):
     """HTTP/1.1 with as many connections as there are concurrent requests."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: Patience, trust: ssl.SSLContext | None = None) -> None:
+        """`trust` is the context for https, by default one that trusts the system's roots."""
         self._patience = patience
+        self._trust = trust
         self._upstreams: dict[tuple[str, str, int | None], Upstream] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -42,7 +44,9 @@ class LeanTransport(httpx.AsyncBaseTransport):
     def _upstream(self, url: httpx.URL) -> Upstream:
         origin = (url.scheme, url.host, url.port)
         if origin not in self._upstreams:
-            tls = ssl.create_default_context() if url.scheme == "https" else None
+            tls = None
+            if url.scheme == "https":
+                tls = self._trust or ssl.create_default_context()
             port = url.port or (443 if tls else 80)
             self._upstreams[origin] = Upstream(url.host, port, tls=tls, patience=self._patience)
         return self._upstreams[origin]

@@ -42,12 +42,27 @@ class LeftOut(Struct, frozen=True):
 
     worker: str
     state: str
-    """As in `/workers`; or `full`, or `other` if it does not serve the model."""
+    """As in `/workers`; or `full`, `other` if it does not serve the model, or `unranked` if the
+    strategy left it out."""
     reason: str
 
 
+class Refused(Struct, frozen=True):
+    """The error that the request would get."""
+
+    status: int
+    code: str | None
+    message: str
+
+    @property
+    def words(self) -> str:
+        """The end of a sentence about the request, with all of it."""
+        code = f" ({self.code})" if self.code else ""
+        return f"would get {self.status}{code}: {self.message}"
+
+
 class Explanation(Struct, frozen=True):
-    """Why a prompt goes where it goes."""
+    """Why a prompt goes where it goes, or nowhere."""
 
     model: str
     tokens: int
@@ -64,6 +79,8 @@ class Explanation(Struct, frozen=True):
     """The pool of these workers."""
     left_out: Sequence[LeftOut] = ()
     """The other workers of the pool, and why they are out of the question."""
+    refused: Refused | None = None
+    """What it would get instead of being sent; None if it would be sent."""
 
 
 def explain(
@@ -72,20 +89,48 @@ def explain(
     waits: Waits = "",
     left_out: Sequence[LeftOut] = (),
     *,
+    refused: Refused | None = None,
+    sessionless: bool = False,
     pool: str = "",
 ) -> Explanation:
-    """Explain a decision in full; if the request `waits`, it is decided anew afterwards."""
+    """Explain a decision in full; if the request `waits`, it is decided anew afterwards.
+
+    `refused`: it does not come to that. `sessionless`: it names a session in vain.
+    """
     workers = [_term(candidate) for candidate in decision.candidates]
+    told = words(prompt, decision) + _WAITS[waits]
+    if refused:
+        told += f" But it {refused.words}"
+    if sessionless:
+        told += " The session that it names is ignored: its pool's strategy keeps none."
     return Explanation(
         prompt.model,
         prompt.tokens,
         len(prompt.keys),
         decision.reason,
-        words(prompt, decision) + _WAITS[waits],
+        told,
         workers,
         waits,
         pool,
         left_out,
+        refused,
+    )
+
+
+def nowhere(
+    prompt: Prompt, refused: Refused, left_out: Sequence[LeftOut], *, pool: str
+) -> Explanation:
+    """Explain that no worker is left for a request."""
+    return Explanation(
+        prompt.model,
+        prompt.tokens,
+        len(prompt.keys),
+        "refused",
+        f"It {refused.words}",
+        [],
+        pool=pool,
+        left_out=left_out,
+        refused=refused,
     )
 
 

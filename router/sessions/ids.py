@@ -59,6 +59,14 @@ class Names(NamedTuple):
             found = in_body(body, self.field)
         return None if found is None else check(found, aws=False)
 
+    def any(self, headers: Headers, body: bytes) -> bool:
+        """Whether the request names a session at all, even wrongly, here or as SageMaker does."""
+        try:
+            found = in_headers(headers, (AWS_HEADER,))
+            return found is not None or self.find(headers, body) is not None
+        except BadRequest:
+            return True
+
 
 def in_headers(headers: Headers, names: Iterable[bytes]) -> str | None:
     """Return the value of the first of `names` that is present. Raises BadRequest.

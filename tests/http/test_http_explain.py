@@ -137,3 +137,29 @@ def test_the_command_with_wrong_input(tmp_path: Path) -> None:
     assert (nowhere.returncode, "--path: '/nope'" in nowhere.stderr) == (2, True)
     nobody = run("explain", file, "--request", body, "--url", "http://127.0.0.1:9")
     assert (nobody.returncode, "does not answer" in nobody.stderr) == (1, True)
+
+
+def test_the_command_with_wrong_input_for_a_running_router(
+    stub: MakeStub, route: MakeRouter, tmp_path: Path
+) -> None:
+    """What is wrong in itself gives exit code 2 with `--url` too; a model it lacks gives 1."""
+    router = route(stub().url)
+    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    file.write_text("workers: [{url: 'http://127.0.0.1:9', models: [m]}]\n")
+    body.write_text(json.dumps(chat("x")))
+    command = ("explain", file, "--request", body, "--url", router.url)
+    assert run(*command).returncode == 0
+    for option, said in (
+        (("--path", "/nope"), "--path: '/nope' is no endpoint to explain"),
+        (("--as", "me"), "--as: 'me' is no key with a cache of its own"),
+    ):
+        wrong = run(*command, *option)
+        assert (wrong.returncode, wrong.stdout) == (2, "")
+        assert wrong.stderr.startswith(said)
+        assert len(wrong.stderr.splitlines()) == 1
+    body.write_text("[1]")
+    wrong = run(*command)
+    assert (wrong.returncode, wrong.stderr.startswith(f"{body}: ")) == (2, True)
+    body.write_text(json.dumps({**chat("x"), "model": "no"}))
+    lacking = run(*command)
+    assert (lacking.returncode, f"{router.url} answered 404" in lacking.stderr) == (1, True)

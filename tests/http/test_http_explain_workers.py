@@ -1,7 +1,7 @@
 """Explanations: workers that are left out, and requests of sessions."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from router.worker import State
+from strategies.base import Decision, Prompt, Strategy, WorkerView
 from tests.commands import run
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, error_of, post, until
 
@@ -95,6 +96,32 @@ def test_an_ejected_worker_is_left_out(stub: MakeStub, route: MakeRouter) -> Non
     assert "5xx" in reason
 
 
+def test_a_worker_that_the_strategy_leaves_out_is_not_called_full(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """A strategy may rank only some of the workers; those that it leaves out are `unranked`."""
+    listed = [{"name": name, "url": stub().url} for name in "abc"]
+    router = route(*listed, limits={"in_flight": 1}, health=QUIET)
+    strategy = router.door.fleet.pools[0].strategy
+    router.door.fleet.pools[0].strategy = Picky(strategy)  # type: ignore[assignment]
+    found = explain(router)
+    assert [one["worker"] for one in found["workers"]] == ["a"]
+    said = ("unranked", "the pool's strategy did not rank it")
+    assert left_out(router) == {"b": said, "c": said}
+
+
+class Picky:
+    """A strategy that ranks the worker `a` alone."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Rank as the strategy does, but only `a`."""
+        ours = [worker for worker in workers if worker.name == "a"]
+        return self._strategy.rank(prompt, ours, now)
+
+
 @pytest.fixture
 def pair(stub: MakeStub) -> dict[str, Stub]:
     """Two workers, by name."""
@@ -135,8 +162,9 @@ def test_a_session_that_waits_for_its_worker_moves_nowhere(
     until(router.idle)
     with busy(router, pair[home], b"x-session-id: s"):
         found = explain(router, "s")
-    assert (found["reason"], found["waits"]) == ("session", "place")
+    assert (found["waits"], found["reason"]) == ("place", "session")
     assert found["workers"][0]["worker"] == home
+    assert f"The session is bound to {home}." in found["words"]
     assert found["left_out"] == []
 
 
@@ -200,6 +228,34 @@ def test_a_session_that_cannot_be_used_cannot_be_explained(
     assert router.http.post("/explain", json=CHAT, headers=new).json()["reason"] == "bind"
 
 
+@pytest.mark.parametrize(
+    "named", [{"x-session-id": "s"}, {"x-session-id": ""}, {"x-amzn-sagemaker-session-id": "s"}]
+)
+def test_without_sessions_their_names_are_said_to_be_ignored(
+    route: MakeRouter, pair: dict[str, Stub], named: dict[str, str]
+) -> None:
+    """Where the strategy keeps no sessions, the request is served as if it named none."""
+    router = route(*(worker.url for worker in pair.values()), health=QUIET)
+    served = router.http.post(PATH, json=CHAT, headers=named)
+    assert (served.status_code, "x-warmroute-session" in served.headers) == (200, False)
+    said = "The session that it names is ignored: its pool's strategy keeps none."
+    found = router.http.post("/explain", json=CHAT, headers=named).json()
+    assert said in found["words"]
+    assert said not in explain(router)["words"]
+
+
+def test_a_session_that_the_body_names_is_said_to_be_ignored(
+    route: MakeRouter, pair: dict[str, Stub]
+) -> None:
+    """So it is with the field in `session.field`; with sessions nothing is ignored."""
+    urls = [worker.url for worker in pair.values()]
+    chat = {**CHAT, "user": "s"}
+    router = route(*urls, session={"field": "user"}, health=QUIET)
+    assert "is ignored" in router.http.post("/explain", json=chat).json()["words"]
+    kept = route(*urls, session={"field": "user"}, strategy="session", health=QUIET)
+    assert "is ignored" not in kept.http.post("/explain", json=chat).json()["words"]
+
+
 def test_the_command(route: MakeRouter, pair: dict[str, Stub], tmp_path: Path) -> None:
     """`--session` asks about a session's request; the workers left out follow the table."""
     router = in_sessions(route, pair)
@@ -222,7 +278,7 @@ def test_the_command(route: MakeRouter, pair: dict[str, Stub], tmp_path: Path) -
 
 
 def test_offline_draining_workers_are_left_out(tmp_path: Path) -> None:
-    """The file alone says which workers drain or have other models; if none is left, it fails."""
+    """The file alone says which workers drain or have other models, also if none is left."""
     file, body = tmp_path / "c.yaml", tmp_path / "body.json"
     drains = {"name": "x", "url": "http://127.0.0.1:9", "drain": True}
     listed = [{"name": "y", "url": "http://127.0.0.1:8", "models": ["m"]}, drains]
@@ -239,7 +295,9 @@ def test_offline_draining_workers_are_left_out(tmp_path: Path) -> None:
     ]
     file.write_text(json.dumps({"workers": [drains]}))
     none = run("explain", file, "--request", body)
-    assert (none.returncode, "is draining" in none.stderr) == (2, True)
+    assert none.returncode == 0, none.stderr
+    assert "refused: It would get 503 (no_worker): Every worker that serves this" in none.stdout
+    assert "x is left out, draining: the settings say `drain`" in none.stdout
 
 
 def test_offline_what_the_router_would_refuse_is_not_explained(tmp_path: Path) -> None:
