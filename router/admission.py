@@ -165,7 +165,7 @@ class Admission:
         if not len(self.queue):
             return
         for line, pool in list(self._pools.items()):
-            if worker in pool.workers and _fits(worker, line):
+            if worker in _staff(pool, line) and _fits(worker, line):
                 if worker.load.here >= self.most:
                     return
                 if line[2] != worker.name and worker not in self._awake(pool.workers):
@@ -229,7 +229,12 @@ class Admission:
 
 
 def _able(pool: Pool, line: _Line) -> list[Worker]:
-    return [worker for worker in pool.workers if worker.ready and _fits(worker, line)]
+    return [worker for worker in _staff(pool, line) if worker.ready and _fits(worker, line)]
+
+
+def _staff(pool: Pool, line: _Line) -> Sequence[Worker]:
+    """Return the workers that the line's requests may go to: one that drains has only sessions."""
+    return pool.workers if line[2] else pool.taking
 
 
 def _fits(worker: Worker, line: _Line) -> bool:
