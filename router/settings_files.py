@@ -14,12 +14,17 @@ from router.units import shown, shown_file
 
 
 def _readable(value: object, info: ValidationInfo) -> Path:
-    """Return the path of a readable file; relative paths start at the settings file's folder."""
+    """Return the path of a readable file; relative paths start at the settings file's folder.
+
+    It is added to the context's `files`, readable or not.
+    """
     if not isinstance(value, str | Path) or not re.fullmatch(r"[^\0]+", str(value)):
         raise ValueError(f"{shown(value)} is not a path: write where the file is")
     if "-----BEGIN" in str(value):  # not echoed: it may be a key
         raise ValueError("must be the path of a file, not what the file holds")
-    path = Path((info.context or {}).get("folder", "")) / value
+    context = info.context or {}
+    path = Path(context.get("folder", "")) / value
+    context.get("files", set()).add(path)
     try:
         if not path.is_file():  # a pipe would block, and a device may never end
             raise ValueError(f"{shown_file(path)} does not exist or is not a plain file")
