@@ -1,10 +1,11 @@
-"""Checks files named in settings when the settings are read, not when they are first needed.
+"""Checks files and folders named in settings when these are read, not when they are first needed.
 
 No error message shows their content.
 """
 
 import re
 import ssl
+from os import W_OK, X_OK, access
 from pathlib import Path
 from typing import Annotated
 
@@ -18,13 +19,8 @@ def _readable(value: object, info: ValidationInfo) -> Path:
 
     It is added to the context's `files`, readable or not.
     """
-    if not isinstance(value, str | Path) or not re.fullmatch(r"[^\0]+", str(value)):
-        raise ValueError(f"{shown(value)} is not a path: write where the file is")
-    if "-----BEGIN" in str(value):  # not echoed: it may be a key
-        raise ValueError("must be the path of a file, not what the file holds")
-    context = info.context or {}
-    path = Path(context.get("folder", "")) / value
-    context.get("files", set()).add(path)
+    path = _path(value, info)
+    (info.context or {}).get("files", set()).add(path)
     try:
         if not path.is_file():  # a pipe would block, and a device may never end
             raise ValueError(f"{shown_file(path)} does not exist or is not a plain file")
@@ -34,6 +30,29 @@ def _readable(value: object, info: ValidationInfo) -> Path:
         raise ValueError(f"{shown_file(path)} cannot be read: {error.strerror}") from None
 
 
+def _writable(value: object, info: ValidationInfo) -> str:
+    """Return the path of a folder that files can be written in; if relative, as of a file."""
+    path = _path(value, info)
+    name = f"folder {shown(str(path), 400)}"
+    try:
+        if not path.is_dir():
+            raise ValueError(f"{name} does not exist")
+        if not access(path, W_OK | X_OK):
+            raise ValueError(f"{name} cannot be written in")
+    except OSError as error:
+        raise ValueError(f"{name} cannot be used: {error.strerror}") from None
+    return str(path)
+
+
+def _path(value: object, info: ValidationInfo) -> Path:
+    """Return the path that a setting says. Raises ValueError with a sentence."""
+    if not isinstance(value, str | Path) or not re.fullmatch(r"[^\0]+", str(value)):
+        raise ValueError(f"{shown(value)} is not a path: write where the file is")
+    if "-----BEGIN" in str(value):  # not echoed: it may be a key
+        raise ValueError("must be the path of a file, not what the file holds")
+    return Path((info.context or {}).get("folder", "")) / value
+
+
 ReadableFile = Annotated[
     Path,
     BeforeValidator(_readable),
@@ -41,6 +60,10 @@ ReadableFile = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
 """A path, relative to the folder of the settings file, or else to the working directory."""
+WritableFolder = Annotated[
+    str, BeforeValidator(_writable), WithJsonSchema({"type": "string", "minLength": 1})
+]
+"""The path of a folder, in the same way."""
 
 
 def load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
