@@ -229,7 +229,11 @@ class Admission:
 
 
 def _able(pool: Pool, line: _Line) -> list[Worker]:
-    return [worker for worker in _staff(pool, line) if worker.ready and _fits(worker, line)]
+    able = [worker for worker in _staff(pool, line) if worker.ready and _fits(worker, line)]
+    if line[2] or not pool.breakers.any_open:
+        return able
+    now = monotonic()
+    return [worker for worker in able if pool.breakers.admits(now, worker)] or able
 
 
 def _staff(pool: Pool, line: _Line) -> Sequence[Worker]:

@@ -1,7 +1,8 @@
-"""Requests that wait while a worker drains: it gets nothing new, so its places are not theirs."""
+"""Requests that wait while a worker drains or is ejected: its places are not for them."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 
 import pytest
 
@@ -29,13 +30,19 @@ def test_those_in_line_hear_that_every_worker_drains(stub: MakeStub, route: Make
         assert sorted(reply.result().status_code for reply in replies) == [200, 503, 503]
 
 
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the queue was looked through, and how often a request came back to it."""
+    found: Counter[str] = Counter()
+    for name in ("expired", "come_back"):
+        monkeypatch.setattr(Queue, name, counted(found, name))
+    return found
+
+
 def test_nobody_is_called_for_the_places_of_a_worker_that_drains(
-    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+    stub: MakeStub, route: MakeRouter, seen: Counter[str]
 ) -> None:
     """Whoever is called there could only come back, ten times a second."""
-    seen: Counter[str] = Counter()
-    for name in ("expired", "come_back"):
-        monkeypatch.setattr(Queue, name, counted(seen, name))
     gates = Gate(), Gate()
     drains, busy = (stub(gate.script()) for gate in gates)
     router = route(drains.url, busy.url, health=QUIET, **FEW)
@@ -46,7 +53,7 @@ def test_nobody_is_called_for_the_places_of_a_worker_that_drains(
             change(router, {"url": drains.url, "drain": True}, busy.url, **FEW)
             gates[0].opened.set()
             until(lambda: sum(reply.done() for reply in replies) == 1)
-            begun = seen["expired"]  # once each time that the queue is looked through
+            begun = seen["expired"]
             until(lambda: seen["expired"] > begun + 2)
             assert seen["come_back"] == 0
         finally:
@@ -54,6 +61,30 @@ def test_nobody_is_called_for_the_places_of_a_worker_that_drains(
                 gate.opened.set()
         assert [reply.result().status_code for reply in replies] == [200] * 3
     assert len(busy.requests) == 2
+
+
+def test_nobody_is_called_for_the_places_of_a_worker_that_is_ejected(
+    stub: MakeStub, route: MakeRouter, seen: Counter[str]
+) -> None:
+    """The same; once its time is over, one of those who wait is the trial."""
+    gate = Gate()
+    bad, busy = stub(), stub(gate.script())
+    long = {"failures": 1, "first": "10m", "longest": "10m"}
+    router = route(bad.url, busy.url, health={**QUIET, "ejection": long}, **FEW)
+    breaker = router.worker(0).breaker
+    router.call(lambda: breaker.failed(monotonic(), breaker.began(monotonic()), "5xx"))
+    with ThreadPoolExecutor(2) as crowd:
+        replies = ask(router, crowd, 2)
+        try:
+            until(lambda: line_is(router, 1) and busy.requests)
+            begun = seen["expired"]
+            until(lambda: seen["expired"] > begun + 2)
+            assert seen["come_back"] == 0
+            breaker.until = monotonic()
+            until(lambda: bad.requests)
+        finally:
+            gate.opened.set()
+        assert [reply.result().status_code for reply in replies] == [200] * 2
 
 
 def counted(seen: Counter[str], name: str) -> object:
