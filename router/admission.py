@@ -246,7 +246,7 @@ def _able(pool: Pool, line: _Line) -> list[Worker]:
 
 
 def _staff(pool: Pool, line: _Line) -> Sequence[Worker]:
-    # Only a session that must stay waits for a worker that is draining.
+    """Return the workers that the line's requests may go to: one that drains has only sessions."""
     return pool.workers if line[2] else pool.taking
 
 

@@ -10,14 +10,13 @@ import socket
 
 import msgspec
 import uvloop
-from pydantic import ValidationError
 
 from router import logs
 from router.channel import Channel, Lost, Refusal, first
 from router.passing import Passing, Posts
 from router.process import raise_descriptors, settle
 from router.rebuild import CannotBuild
-from router.sealed import opened
+from router.sealed import Unusable, logs_of, opened
 from router.server import PortTaken, bind
 from router.serving import Serving
 from router.settings import Settings
@@ -128,7 +127,7 @@ class Child:
                 await self._serving.change(opened(sealed))
                 if self._sharing is not None:
                     self._sharing.anew()
-            except (CannotBuild, ValidationError) as error:
+            except (CannotBuild, Unusable) as error:
                 raise Refusal(str(error)) from None
 
 
@@ -139,12 +138,12 @@ def main(descriptor: int) -> None:
             order = msgspec.msgpack.decode(first(end), type=Order)
         except Lost:
             return
+        logs.set_up(logs_of(order.sealed), order.place)
         try:
             settings = opened(order.sealed)
-            logs.set_up(settings.logs, order.place)
             raise_descriptors(settings.clients.connections)
             child = Child(order, settings)
-        except (CannotBuild, PortTaken, ValidationError) as error:
+        except (CannotBuild, PortTaken, Unusable) as error:
             log.error("%s", error)
             raise SystemExit(1) from None
         uvloop.run(child.run(end))

@@ -1,9 +1,10 @@
 """Serialises settings for another process of this router: as JSON, including secrets."""
 
 import msgspec
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
-from router.settings import Settings
+from router.settings import LogSettings, Settings
+from router.settings_errors import dotted
 from router.units import SEALED, SEALED_MARK
 
 
@@ -12,9 +13,23 @@ def seal(settings: Settings) -> bytes:
     return settings.model_dump_json(exclude_unset=True, context=SEALED).encode()
 
 
+class Unusable(Exception):
+    """A file that settings name has become unusable; the message is a sentence saying why."""
+
+
 def opened(sealed: bytes) -> Settings:
-    """Read what `seal` wrote. Raises ValidationError if a file in it has become unusable since."""
-    return Settings.model_validate(_with_secrets(msgspec.json.decode(sealed)))
+    """Read what `seal` wrote. Raises Unusable."""
+    try:
+        return Settings.model_validate(_with_secrets(msgspec.json.decode(sealed)))
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+    why = (f"{dotted(one['loc'])}: {one['msg'].removeprefix('Value error, ')}" for one in found)
+    raise Unusable("; ".join(why))
+
+
+def logs_of(sealed: bytes) -> LogSettings:
+    """Read the part that says how to log, which is usable even if the rest is not."""
+    return LogSettings.model_validate(msgspec.json.decode(sealed).get("logs", {}))
 
 
 def _with_secrets(value: object) -> object:

@@ -51,6 +51,9 @@ def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     for worker in workers:
         if worker.unheard:
             yield refusal((*worker.path, "kv_replay"), 'is of no use without "kv_events"')
+        if isinstance(worker.replays, str) and binds(worker.replays):
+            message = f"{worker.replays}: the router asks there: write the engine's host"
+            yield refusal((*worker.path, "kv_replay"), message)
     yield from _repeated_engines(workers)
     yield from _ejection(_get(_get(given, "health"), "ejection"))
     yield from _origins(_get(given, "cors"))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
@@ -37,9 +38,11 @@ class Problem:
 class SettingsError(Exception):
     """The settings cannot be used; the message lists all problems, one per line."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[Problem], files: Iterable[Path] = ()) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+        self.files = tuple(files)
+        """Files that the settings name, such as certificates: the mistake may be in one of them."""
 
 
 def dotted(path: KeyPath) -> str:

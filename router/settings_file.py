@@ -79,14 +79,15 @@ def loads(text: str, file: str = "settings", folder: Path | None = None) -> Sett
 
 def _settings(document: Document, found: Iterable[Problem], folder: Path) -> Settings:
     """Validate a document. Raises SettingsError with the problems `found` before and all others."""
-    problems = list(found)
+    problems, files = list(found), set[Path]()
     try:
-        settings = Settings.model_validate(document.data, context={"folder": folder})
+        context = {"folder": folder, "files": files}
+        settings = Settings.model_validate(document.data, context=context)
     except ValidationError as error:
         problems += translate(error, document)
     if problems:
         # Outside the handler: a traceback must not show pydantic's error, which holds the values.
-        raise SettingsError(_sorted(problems))
+        raise SettingsError(_sorted(problems), files)
     return settings
 
 

@@ -1,10 +1,11 @@
-"""Checks files named in settings when the settings are read, not when they are first needed.
+"""Checks files and folders named in settings when these are read, not when they are first needed.
 
 No error message shows their content.
 """
 
 import re
 import ssl
+from os import W_OK, X_OK, access
 from pathlib import Path
 from typing import Annotated
 
@@ -14,17 +15,19 @@ from router.units import shown, shown_file
 
 
 def _readable(value: object, info: ValidationInfo) -> Path:
-    """Do as `readable`; relative paths start at the settings file's folder."""
-    return readable(value, (info.context or {}).get("folder", ""))
+    """Return the path of a readable file; relative paths start at the settings file's folder.
+
+    It is added to the context's `files`, readable or not.
+    """
+    context = info.context or {}
+    path = _path(value, context.get("folder", ""))
+    context.get("files", set()).add(path)
+    return readable(path)
 
 
-def readable(value: object, folder: str | Path = "") -> Path:
+def readable(value: str | Path) -> Path:
     """Return the path of a readable file. Raises ValueError with a sentence."""
-    if not isinstance(value, str | Path) or not re.fullmatch(r"[^\0]+", str(value)):
-        raise ValueError(f"{shown(value)} is not a path: write where the file is")
-    if "-----BEGIN" in str(value):  # not echoed: it may be a key
-        raise ValueError("must be the path of a file, not what the file holds")
-    path = Path(folder) / value
+    path = _path(value, "")
     try:
         if not path.is_file():  # a pipe would block, and a device may never end
             raise ValueError(f"{shown_file(path)} does not exist or is not a plain file")
@@ -34,6 +37,29 @@ def readable(value: object, folder: str | Path = "") -> Path:
         raise ValueError(f"{shown_file(path)} cannot be read: {error.strerror}") from None
 
 
+def _writable(value: object, info: ValidationInfo) -> str:
+    """Return the path of a folder that files can be written in; if relative, as of a file."""
+    path = _path(value, (info.context or {}).get("folder", ""))
+    name = f"folder {shown(str(path), 400)}"
+    try:
+        if not path.is_dir():
+            raise ValueError(f"{name} does not exist")
+        if not access(path, W_OK | X_OK):
+            raise ValueError(f"{name} cannot be written in")
+    except OSError as error:
+        raise ValueError(f"{name} cannot be used: {error.strerror}") from None
+    return str(path)
+
+
+def _path(value: object, folder: str | Path) -> Path:
+    """Return the path that is said; it may be relative to a folder. Raises ValueError."""
+    if not isinstance(value, str | Path) or not re.fullmatch(r"[^\0]+", str(value)):
+        raise ValueError(f"{shown(value)} is not a path: write where the file is")
+    if "-----BEGIN" in str(value):  # not echoed: it may be a key
+        raise ValueError("must be the path of a file, not what the file holds")
+    return Path(folder) / value
+
+
 ReadableFile = Annotated[
     Path,
     BeforeValidator(_readable),
@@ -41,6 +67,10 @@ ReadableFile = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
 """A path, relative to the folder of the settings file, or else to the working directory."""
+WritableFolder = Annotated[
+    str, BeforeValidator(_writable), WithJsonSchema({"type": "string", "minLength": 1})
+]
+"""The path of a folder, in the same way."""
 
 
 def load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, StrictInt, field_validator
 
+from router.settings_files import WritableFolder
 from router.settings_types import Capacity, Count, Model, Wait, Whole
 from router.units import Duration, DurationOrOff, Share, parse_duration
 
@@ -111,6 +112,6 @@ class ShutdownSettings(Model):
     5s."""
     drain: Duration = 600.0
     """How long requests in flight may then take to end. Default: 10m."""
-    state: str | None = None
+    state: WritableFolder | None = None
     """Folder in which `prefixaware` saves what it knows of caches, for a start within the next
     hour. Default: none, the next one starts cold."""

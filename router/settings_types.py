@@ -99,6 +99,9 @@ def _endpoint(value: object) -> str:
             f"{shown(value)} is not a ZeroMQ address: write tcp://host:port or ipc://path;"
             " with * for the host, engines dial in"
         )
+    if value.startswith("tcp://") and not 0 < int(value.rpartition(":")[2]) < 1 << 16:
+        # ZeroMQ would take another one, the rest of the division by 65536.
+        raise ValueError(f"{shown(value)}: the port must be 1 to 65535")
     return value
 
 

@@ -100,9 +100,14 @@ def _write(file: Path, data: bytes) -> None:
     fresh = _beside(file)
     with suppress(FileNotFoundError):
         fresh.unlink()
-    with fdopen(open_(fresh, O_WRONLY | O_CREAT | O_TRUNC, 0o600), "wb") as out:
-        out.write(data)
-    fresh.replace(file)
+    try:
+        with fdopen(open_(fresh, O_WRONLY | O_CREAT | O_TRUNC, 0o600), "wb") as out:
+            out.write(data)
+        fresh.replace(file)
+    except OSError:
+        with suppress(OSError):  # half a file would only take the room of others
+            fresh.unlink()
+        raise
 
 
 def _beside(file: Path) -> Path:

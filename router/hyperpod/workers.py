@@ -29,7 +29,7 @@ def place_workers(reading: Reading, told: str | None, own: int | None) -> int:
     port = reading.whole(_NUMBER, 1, 65535, None)
     if reading.choice((*_PORT, "name"), ("http", "grpc"), "http") == "grpc":
         reading.lost((*_PORT, "name"), "workers are spoken to by HTTP")
-    text = told or reading.text(_AT)
+    text = told or trimmed(reading.text(_AT))
     urls = _read(reading, told, text, replicas or 1, port) if text else []
     if text:
         reading.set(("workers",), urls, _AT)
@@ -65,7 +65,7 @@ def addresses(text: str, replicas: int, port: int | None) -> Iterator[str]:
 
     `http://` may be left out; `port` is added to those without one.
     """
-    for entry in re.split(r"[,\s]+", text.strip(", \t\n")):
+    for entry in re.split(r"[,\s]+", trimmed(text) or ""):
         url = entry if "://" in entry else f"http://{entry}"
         url = url.removesuffix("/")
         if port is not None and re.search(r"(:[0-9]+|[^/]/.*)$", url.partition("://")[2]) is None:
@@ -74,6 +74,11 @@ def addresses(text: str, replicas: int, port: int | None) -> Iterator[str]:
             yield url
         else:
             yield from (url.replace(REPLICA, str(number)) for number in range(replicas))
+
+
+def trimmed(text: str | None) -> str | None:
+    """Return a list without separators at its ends; None if it names nobody."""
+    return (text or "").strip(", \t\n") or None
 
 
 def _refuse(reading: Reading, told: str | None, message: str) -> None:

@@ -1,6 +1,7 @@
 """A server certificate that is not valid: it is used, for lack of a better one, and reported."""
 
 import json
+import os
 import shutil
 import signal
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from tests.authority import Authority
+from tests.cli.test_serve_processes import children
 from tests.commands import Serve, run
 from tests.support import MakeStub, until
 
@@ -56,6 +58,30 @@ def test_one_that_has_expired(
     until(lambda: running.err.read_text().count(EXPIRED) >= 2, 20)
     assert told(port) == PAST.timestamp()
     assert running.cut(signal.SIGTERM) == 0
+
+
+def test_a_process_that_cannot_use_what_is_there_now(
+    ours: Authority, stub: MakeStub, serve: Serve, tmp_path: Path
+) -> None:
+    """One that dies meanwhile says why it cannot start, in the log's form; it does once it can."""
+    door = {end: str(tmp_path / f"door.{end}") for end in ("certificate", "key")}
+    for end, path in ours.issue().items():
+        shutil.copy(path, door[end])
+    form = {"level": "info", "format": "json"}
+    running = serve(stub().url, args=("--processes", 2), tls=door, logs=form)
+    running.url()
+    new = ours.issue()
+    shutil.copy(new["certificate"], door["certificate"])
+    os.kill(min(children(running)), signal.SIGKILL)
+    until(lambda: "(exit code 1)" in running.err.read_text(), 20)
+    shutil.copy(new["key"], door["key"])
+    until(lambda: running.err.read_text().count("is ready: m") == 3, 20)
+    assert running.cut(signal.SIGTERM) == 0
+    lines = running.err.read_text().splitlines()
+    said = [json.loads(line) for line in lines if not line.startswith("Warmroute ")]
+    why = "tls: the key does not belong to the certificate"
+    assert {one["process"] for one in said if one["message"] == why} <= {1, 2}
+    assert why in [one["message"] for one in said]
 
 
 def test_checking_one(ours: Authority, tmp_path: Path) -> None:

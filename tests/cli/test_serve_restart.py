@@ -107,8 +107,8 @@ def test_a_folder_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
     state = tmp_path / "missing"
     file.write_text(f"workers: [http://127.0.0.1:9]\nshutdown: {{state: {state}}}\n")
     done = run("serve", "--config", file, "--listen", "127.0.0.1:0")
-    assert done.returncode != 0
-    assert f"shutdown.state: {state}: No such file or directory" in done.stderr
+    assert done.returncode == 2
+    assert f'w.yaml:2: shutdown.state: folder "{state}" does not exist' in done.stderr
 
 
 def test_each_process_has_a_file(serve: Serve, simulated: FleetThread, tmp_path: Path) -> None:

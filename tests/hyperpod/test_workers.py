@@ -39,9 +39,16 @@ def test_what_is_told_takes_the_place_of_the_annotation() -> None:
     assert "--workers" in note(found, 'metadata.annotations."warmroute.io/workers"').became
 
 
-def test_without_addresses_it_says_how_to_give_them() -> None:
+@pytest.mark.parametrize("told", ["", " ", ", ,\n"])
+def test_a_list_that_names_nobody_is_none(told: str) -> None:
+    """Such as `--workers "$A,$B"` where neither is set: the annotation counts."""
+    assert mapped(told=told) == mapped(told=None)
+
+
+@pytest.mark.parametrize("workers", [None, " ", ", ,"])
+def test_without_addresses_it_says_how_to_give_them(workers: str | None) -> None:
     """The error names all three ways."""
-    (said,) = wrong(workers=None)
+    (said,) = wrong(workers=workers)
     for way in ("--workers", "WARMROUTE_WORKERS", "warmroute.io/workers"):
         assert way in said
 

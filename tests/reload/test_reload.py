@@ -312,3 +312,42 @@ def test_certificates_are_watched(folder: Path) -> None:
         await eventually(lambda: len(running.given) > again)
 
     going(running, script)
+
+
+@pytest.mark.parametrize("late", ["pem", "key"])
+def test_a_certificate_that_comes_after_the_settings(
+    folder: Path, caplog: pytest.LogCaptureFixture, late: str
+) -> None:
+    """Settings that are refused for a file that they name apply once the file is right."""
+    running = Running(folder, TLS)
+    wanted = (folder / f"two.{late}").read_text()
+    (folder / f"two.{late}").write_text((folder / f"one.{late}").read_text())
+    if late == "pem":
+        (folder / "two.pem").unlink()
+
+    async def script() -> None:
+        running.write(TLS.replace("one", "two"))
+        await eventually(lambda: "settings in use are kept" in caplog.text)
+        assert not running.given
+        (folder / f"two.{late}").write_text(wanted)
+        await eventually(lambda: running.given)
+
+    going(running, script)
+    assert caplog.text.count("settings in use are kept") == 1
+
+
+def test_a_certificate_that_is_renewed_after_it_could_not_be_used(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A certificate of settings that could not be applied is watched as well."""
+    running = Running(folder, TLS)
+    running.refuses = "it cannot be"
+
+    async def script() -> None:
+        running.write(TLS.replace("one", "two"))
+        await eventually(lambda: "it cannot be; the settings in use are kept" in caplog.text)
+        running.refuses = ""
+        (folder / "two.pem").write_text((folder / "two.pem").read_text() + "\n")
+        await eventually(lambda: running.given)
+
+    going(running, script)

@@ -251,6 +251,22 @@ def test_an_engine_speaks_for_one_worker() -> None:
     ]
 
 
+def test_addresses_of_engines_that_could_not_be_used() -> None:
+    """ZeroMQ takes a port that is too large for another one, and a wildcard cannot be asked."""
+    assert wrong(
+        "strategy: kvaware\n"
+        "workers:\n"
+        "- {url: http://a:1, kv_events: 'tcp://e:65536'}\n"
+        "- {url: http://b:1, kv_events: 'tcp://*:0'}\n"
+        "- {url: http://c:1, kv_events: 'tcp://*:65535', kv_replay: 'tcp://*:1'}\n"
+        "- {url: http://d:1, kv_events: 'ipc:///run/e:99999'}\n"
+    ) == [
+        'f:3: workers[0].kv_events: "tcp://e:65536": the port must be 1 to 65535',
+        'f:4: workers[1].kv_events: "tcp://*:0": the port must be 1 to 65535',
+        "f:5: workers[2].kv_replay: tcp://*:1: the router asks there: write the engine's host",
+    ]
+
+
 def test_pools_are_told_apart() -> None:
     """Names and models are unique, and a worker in two pools is refused: each saw half its load."""
     assert wrong(
