@@ -75,7 +75,7 @@ class Holding:
         if binding is None:
             binding = self._pools[pool] = LateBinding()
         now = monotonic()
-        held: Held[Waiter] = binding.enter(waiter, prompt, decision, now, tenant, wait.held)
+        held: Held[Waiter] = binding.enter(waiter, prompt, decision, now, tenant, since=wait.held)
         if wait.held is None:
             wait.held = now
             self.held += 1

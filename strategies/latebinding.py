@@ -148,6 +148,7 @@ class LateBinding(Generic[T]):
         decision: Decision,
         now: float,
         tenant: str = "",
+        *,
         since: float | None = None,
     ) -> Held[T]:
         """Hold a request, until `release` returns it or `leave` removes it.
