@@ -170,19 +170,17 @@ class Admission:
 
     def freed(self, worker: Worker) -> None:
         """Give the place of a request that ended on `worker` to the next in the queue."""
-        if not len(self.queue):
+        if not len(self.queue) or worker.load.here >= self.most:
             return
         for line, pool in list(self._pools.items()):
-            if worker in _staff(pool, line) and worker.ready and _fits(worker, line):
-                if worker.load.here >= self.most:
-                    return
-                if line[2] != worker.name and worker not in self._awake(pool.workers):
-                    continue
-                kept = self._kept(pool, line)
-                if kept and kept >= self._places(_able(pool, line)):
-                    continue
-                if self._call(line):
-                    return
+            able = _able(pool, line) if _fits(worker, line) else []
+            if worker not in self._awake(able):
+                continue
+            kept = self._kept(pool, line)
+            if kept and kept >= self._places(able):
+                continue
+            if self._call(line):
+                return
 
     def _fill(
         self, line: _Line, workers: Sequence[Worker], kept: int, left: dict[Worker, int]
@@ -238,16 +236,12 @@ class Admission:
 
 def _able(pool: Pool, line: _Line) -> list[Worker]:
     """Return the workers that a line's requests may go to now."""
-    able = [worker for worker in _staff(pool, line) if worker.ready and _fits(worker, line)]
+    # Only a session that must stay waits for a worker that is draining or ejected.
+    staff = pool.workers if line[2] else pool.taking
+    able = [worker for worker in staff if worker.ready and _fits(worker, line)]
     if line[2] or not pool.breakers.any_open:
         return able
-    now = monotonic()
-    return [worker for worker in able if pool.breakers.admits(now, worker)] or able
-
-
-def _staff(pool: Pool, line: _Line) -> Sequence[Worker]:
-    """Return the workers that the line's requests may go to: one that drains has only sessions."""
-    return pool.workers if line[2] else pool.taking
+    return pool.breakers.healthy(monotonic(), able) or able
 
 
 def _fits(worker: Worker, line: _Line) -> bool:

@@ -17,7 +17,8 @@ from router.check_live import check_live
 from router.cli_consoles import out
 from router.cli_terminal import Ca, Workers, fail, key_of, load, tell, trust_of, url_of
 from router.errors import Headers
-from router.explain import CannotExplain, Question, WrongQuestion, explained_offline
+from router.explain import CannotExplain, Question, WrongQuestion
+from router.explain_offline import explained_offline
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
 from router.salts import Salts

@@ -40,7 +40,6 @@ class Deciding:
     ) -> tuple[Prompt, Decision, bool]:
         """Do as `among` for a session's request, whose worker is `home`; if it `stays`, room or no.
 
-        `waited`: as if it had waited for its worker, so that this has room by then.
         Returns also the prompt with that worker, and whether some workers had no room.
         """
         if home is not None and home not in workers:

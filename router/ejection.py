@@ -73,13 +73,17 @@ class Breakers:
         """
         if not self.any_open:
             return candidates
+        chosen = self.healthy(now, candidates)
+        if not chosen:
+            self.ignored += 1
+        return chosen or candidates
+
+    def healthy(self, now: float, candidates: list[M]) -> list[M]:
+        """Return the `candidates` that are not ejected; none if ejections are to be ignored."""
         self._look_around(now)
-        if not self.panicking:
-            chosen = [member for member in candidates if member.breaker.admits(now)]
-            if chosen:
-                return chosen
-        self.ignored += 1
-        return candidates
+        if self.panicking:
+            return []
+        return [member for member in candidates if member.breaker.admits(now)]
 
     def admits(self, now: float, member: Member) -> bool:
         """Whether a worker that `admitted` returned a while ago may still be asked."""

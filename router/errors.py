@@ -229,7 +229,7 @@ class QueueFull(DoorError):
 
     status = 429
     type = "rate_limit_error"
-    code: str | None = "queue_full"
+    code = "queue_full"
 
     def __init__(
         self,
@@ -243,8 +243,6 @@ class QueueFull(DoorError):
         super().__init__(message, headers=[(b"retry-after", b"2")])
         self.status = status
         self._counts = counts
-        if counts is not None:
-            self.code = None  # that body has none
         if status >= 500:
             self.type = "server_error"
 

@@ -1,25 +1,14 @@
-"""Explains where a request would go and why, without sending it.
-
-The basis is a running router or only a settings file. Offline, no worker is asked: every one counts
-as ready, idle and empty, so the result shows how a prompt is read, how long it is estimated to be,
-and what it would cost.
-"""
+"""Explains where a request would go in a running router and why, without sending it."""
 
 from collections.abc import Sequence
-from time import monotonic
 from typing import NamedTuple, Protocol
 
-from router.errors import BadRequest, DoorError, Headers, NoWorker, UnknownModel
+from router.errors import BadRequest, DoorError, Headers, NoWorker
 from router.fleet import Fleet
-from router.left_out import left_out, unable
-from router.limits import Limits
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.pool import Pool
-from router.rebuild import build
 from router.sessions.visit import Visit
-from router.settings import Settings
-from router.tls import Contexts
-from router.worker import State, Worker
+from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import Explanation, LeftOut, Refused, Waits, explain, nowhere
 
@@ -96,16 +85,16 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
 
     If no worker is left for it, say why none of them is. Raises DoorError.
     """
-    endpoint, body = _endpoint(asked.path), asked.body
+    endpoint, body = endpoint_of(asked.path), asked.body
     request = parse(endpoint, body, b"application/json")
     router.as_from(endpoint, request, asked)
     try:
         return await _decided(fleet, router, asked, endpoint, request)
     except NoWorker as error:
-        pools = _pools(fleet, request.model)
+        pools = pools_for(fleet, request.model)
         prompt = await router.foresee(pools[0], endpoint, request, body)
         others = [one for pool in pools for one in router.unable(pool, prompt.model)]
-        return _nowhere(pools, prompt, others, error)
+        return sent_nowhere(pools, prompt, others, error)
 
 
 async def _decided(
@@ -127,56 +116,15 @@ async def _decided(
     return explain(**found._asdict(), pool=pool.name)
 
 
-def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:
-    """Explain from settings alone; `name` says where the body is from, for errors.
-
-    Raises WrongQuestion, CannotBuild.
-    """
-    try:
-        endpoint = _endpoint(path)
-        request = parse(endpoint, body, b"application/json")
-        Limits(settings.limits).check(endpoint, request)
-        pool = _told(build(settings, Contexts()), request.model)
-        prompt = pool.prompts.uncounted(endpoint, request, body).prompt
-    except DoorError as error:
-        what = "--path" if error.param == "path" else name
-        raise WrongQuestion(f"{what}: {error.message}") from None
-    model, most = prompt.model, settings.limits.in_flight
-    workers = [worker for worker in pool.taking if Pool.serves(worker, model)]
-    if not workers:
-        lacking = NoWorker("Every worker that serves this model is draining.")
-        return _nowhere([pool], prompt, unable(pool, model, most), lacking)
-    decision = pool.strategy.rank(prompt, workers, monotonic())
-    others = left_out(pool, model, decision, most)
-    return explain(prompt, decision, left_out=others, pool=pool.name)
-
-
-def _told(fleet: Fleet, model: str | None) -> Pool:
-    """Return a model's pool as far as settings tell; an empty name fits every worker.
-
-    Takes every worker as ready, and as serving the model if its models are not told. Raises
-    BadRequest, UnknownModel.
-    """
-    pools = _pools(fleet, model)
-    if len(pools) > 1:
-        raise BadRequest("The field `model` is missing, and the file has several pools.")
-    workers = [worker for pool in pools for worker in pool.workers]
-    for worker in workers:
-        worker.become(State.READY, "not asked")
-        worker.models = worker.models or {model or "": {}}
-    if not any(Pool.serves(worker, model or "") for worker in workers):
-        raise UnknownModel(model or "")
-    return pools[0]
-
-
-def _pools(fleet: Fleet, model: str | None) -> list[Pool]:
+def pools_for(fleet: Fleet, model: str | None) -> list[Pool]:
     """Return the pools that a request could belong to."""
     return [pool for pool in fleet.pools if not model or fleet.answers_for(model, pool)]
 
 
-def _nowhere(
+def sent_nowhere(
     pools: Sequence[Pool], prompt: Prompt, others: Sequence[LeftOut], error: NoWorker
 ) -> Explanation:
+    """Explain that no worker of these pools is left; `others` are those that could take nothing."""
     pool = pools[0].name if len(pools) == 1 else ""
     return nowhere(prompt, refusal(error), others, pool=pool)
 
@@ -186,7 +134,8 @@ def refusal(error: DoorError) -> Refused:
     return Refused(error.status, error.code, error.message)
 
 
-def _endpoint(path: str) -> Endpoint:
+def endpoint_of(path: str) -> Endpoint:
+    """Return the endpoint that a question is about. Raises BadRequest."""
     endpoint = ENDPOINTS.get(path)
     if endpoint is None or endpoint.form:
         known = ", ".join(path for path, endpoint in ENDPOINTS.items() if not endpoint.form)

@@ -74,11 +74,11 @@ class Holding:
         binding = self._pools.get(pool)
         if binding is None:
             binding = self._pools[pool] = LateBinding()
-        held: Held[Waiter] = binding.enter(waiter, prompt, decision, monotonic(), tenant)
+        now = monotonic()
+        held: Held[Waiter] = binding.enter(waiter, prompt, decision, now, tenant, since=wait.held)
         if wait.held is None:
-            wait.held = held.since
+            wait.held = now
             self.held += 1
-        held.since = wait.held
         late = loop.call_at(wait.late, _wake, held)
         self._models[pool, prompt.model] += 1
         if self._looking is None:

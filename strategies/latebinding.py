@@ -9,7 +9,7 @@ others. After `LONGEST_S`, a request is sent even if it then has to wait in a wo
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from heapq import nsmallest
-from itertools import islice, zip_longest
+from itertools import islice, takewhile, zip_longest
 from typing import Final, Generic, TypeVar
 
 from strategies.base import Decision, Prompt
@@ -142,12 +142,24 @@ class LateBinding(Generic[T]):
         return load.uncached > READY_TOKENS or load.promised_s > READY_S
 
     def enter(
-        self, item: T, prompt: Prompt, decision: Decision, now: float, tenant: str = ""
+        self,
+        item: T,
+        prompt: Prompt,
+        decision: Decision,
+        now: float,
+        tenant: str = "",
+        *,
+        since: float | None = None,
     ) -> Held[T]:
-        """Hold a request, until `release` returns it or `leave` removes it."""
+        """Hold a request, until `release` returns it or `leave` removes it.
+
+        `since`: when it was first held, if that was earlier.
+        """
         held = Held(item, prompt, now, decision, tenant)
+        if since is not None:
+            held.since = since
         self._promise(held, now)
-        self._lines.setdefault(held.line, {})[held] = None
+        self._add(held)
         self._held += 1
         return held
 
@@ -222,6 +234,15 @@ class LateBinding(Generic[T]):
     def _is_over(self, now: float) -> bool:
         """Whether any request has been held for `LONGEST_S`."""
         return any(now - next(iter(line)).since >= LONGEST_S for line in self._lines.values())
+
+    def _add(self, held: Held[T]) -> None:
+        """Put a request in its line where its arrival puts it: near the end."""
+        line = self._lines.setdefault(held.line, {})
+        later = list(takewhile(lambda other: other.since > held.since, reversed(line)))
+        line[held] = None
+        for other in reversed(later):
+            del line[other]
+            line[other] = None
 
     def _remove(self, held: Held[T]) -> None:
         """Remove a request, and move its line to the end."""

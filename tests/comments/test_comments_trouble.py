@@ -78,16 +78,20 @@ def test_those_who_wait_in_line(stub: MakeStub, route: MakeRouter) -> None:
     until(router.idle)
 
 
+@pytest.mark.parametrize("body", ["openai", "hyperpod"])
 def test_one_who_gives_way(
-    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    """A tenant with the most waiting requests gives way to another, and gets an error event."""
+    """A tenant with the most waiting requests gives way to another, and gets an error event.
+
+    Events have OpenAI's shape, whatever that of other answers.
+    """
     names = ("MANY", "ONE")
     for name in names:
         monkeypatch.setenv(name, name * 8)
     gate = Gate(stub, STREAM)
     keys = [{"name": name.lower(), "key": f"${{{name}}}"} for name in names]
-    limits = {"in_flight": 1, "queue": 2}
+    limits = {"in_flight": 1, "queue": 2, "overflow": {"body": body}}
     router = route(gate.worker.url, auth={"keys": keys}, limits=limits, **OFTEN)
     many = [Talk(router, key="MANY" * 8) for _ in range(3)]
     for talk in many:

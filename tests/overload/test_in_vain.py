@@ -2,13 +2,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from router.queue import Queue
-from router.worker import Worker
+from router.worker import State, Worker
 from tests.overload.test_overload import QUIET, Gate, ask, line_is
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, error_of, until
@@ -66,6 +67,60 @@ def test_places_on_a_worker_that_gets_nothing_new_are_no_places(
     gate.opened.set()
     assert [reply.result().status_code for reply in replies] == [200] * 5
     assert not idle.requests
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_nor_are_places_that_come_free_there(
+    stub: MakeStub,
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    drains: bool,
+) -> None:
+    """The last answers of a worker that drains, or is ejected, wake nobody either."""
+    looks = counted(monkeypatch, "expired")
+    served = counted(monkeypatch, "next")
+    gates = Gate(), Gate()
+    stays, goes = (stub(gate.script()) for gate in gates)
+    health = {**QUIET, "ejection": {"first": "1h", "longest": "2h", "panic": 0}}
+    rest: dict[str, Any] = {"limits": {"in_flight": 2}, "health": health, "strategy": "leastload"}
+    router = route(stays.url, goes.url, **rest)
+    replies = ask(router, crowd, 7)
+    until(lambda: line_is(router, 3))
+    if drains:
+        change(router, stays.url, {"url": goes.url, "drain": True}, **rest)
+    else:
+        router.call(lambda: eject(router.worker(1)))
+    served.clear()
+    gates[1].opened.set()
+    until(lambda: router.worker(1).load.in_flight == 0)
+    looks.clear()
+    until(lambda: len(looks) > 3)
+    assert not served
+    gates[0].opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 7
+    assert len(goes.requests) == 2
+
+
+def test_an_ejected_worker_has_places_once_too_few_are_healthy(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """Who waits already goes there, though nobody comes who would find ejections ignored."""
+    gate = Gate()
+    busy = [stub(gate.script()) for _ in range(3)]
+    ejected = stub()
+    health = {**QUIET, "ejection": {"first": "1h", "longest": "2h"}}
+    router = route(
+        *(worker.url for worker in (*busy, ejected)), limits={"in_flight": 1}, health=health
+    )
+    router.call(lambda: eject(router.worker(3)))
+    replies = ask(router, crowd, 5)
+    until(lambda: line_is(router, 2))
+    for place in range(2):
+        router.call(partial(router.worker(place).become, State.DOWN, "it was unplugged"))
+    until(lambda: len(ejected.requests) == 2)
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 5
 
 
 def test_whoever_waits_is_told_that_the_last_worker_drains(

@@ -144,6 +144,18 @@ def test_nobody_is_held_for_ever() -> None:
     assert desk.released() == ["r"]
 
 
+def test_who_is_held_again_is_not_held_longer() -> None:
+    """It has the place in its line that it came with, whoever was held meanwhile."""
+    desk = Desk(Stand("a", 1000.0))
+    desk.now, prompt = LONGEST_S - 1, Prompt(ANY, 5)
+    for name, since in (("new", None), ("second", 0.2), ("first", 0.1)):
+        desk.binding.enter(name, prompt, desk.rank(prompt), desk.now, since=since)
+    assert [held.item for held in desk.binding] == ["first", "second", "new"]
+    assert desk.released() == []
+    desk.now = LONGEST_S + 0.3
+    assert desk.released() == ["first", "second"]
+
+
 def test_who_leaves_is_not_released() -> None:
     """A request whose client left is never released; leaving twice changes nothing."""
     desk = Desk(Stand("a", 10.0))

@@ -1,0 +1,62 @@
+"""Explains from a settings file alone where a request would go and why.
+
+No worker is asked: every one counts as ready, idle and empty, so the result shows how a prompt is
+read, how long it is estimated to be, and what it would cost.
+"""
+
+from time import monotonic
+
+from router.errors import BadRequest, DoorError, NoWorker, UnknownModel
+from router.explain import WrongQuestion, endpoint_of, pools_for, sent_nowhere
+from router.fleet import Fleet
+from router.left_out import left_out, unable
+from router.limits import Limits
+from router.openai import parse
+from router.pool import Pool
+from router.rebuild import build
+from router.settings import Settings
+from router.tls import Contexts
+from router.worker import State
+from strategies.explain import Explanation, explain
+
+
+def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:
+    """Explain from settings alone; `name` says where the body is from, for errors.
+
+    Raises WrongQuestion, CannotBuild.
+    """
+    try:
+        endpoint = endpoint_of(path)
+        request = parse(endpoint, body, b"application/json")
+        Limits(settings.limits).check(endpoint, request)
+        pool = _told(build(settings, Contexts()), request.model)
+        prompt = pool.prompts.uncounted(endpoint, request, body).prompt
+    except DoorError as error:
+        what = "--path" if error.param == "path" else name
+        raise WrongQuestion(f"{what}: {error.message}") from None
+    model, most = prompt.model, settings.limits.in_flight
+    workers = [worker for worker in pool.taking if Pool.serves(worker, model)]
+    if not workers:
+        lacking = NoWorker("Every worker that serves this model is draining.")
+        return sent_nowhere([pool], prompt, unable(pool, model, most), lacking)
+    decision = pool.strategy.rank(prompt, workers, monotonic())
+    others = left_out(pool, model, decision, most)
+    return explain(prompt, decision, left_out=others, pool=pool.name)
+
+
+def _told(fleet: Fleet, model: str | None) -> Pool:
+    """Return a model's pool as far as settings tell; an empty name fits every worker.
+
+    Takes every worker as ready, and as serving the model if its models are not told. Raises
+    BadRequest, UnknownModel.
+    """
+    pools = pools_for(fleet, model)
+    if len(pools) > 1:
+        raise BadRequest("The field `model` is missing, and the file has several pools.")
+    workers = [worker for pool in pools for worker in pool.workers]
+    for worker in workers:
+        worker.become(State.READY, "not asked")
+        worker.models = worker.models or {model or "": {}}
+    if not any(Pool.serves(worker, model or "") for worker in workers):
+        raise UnknownModel(model or "")
+    return pools[0]
