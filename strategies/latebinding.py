@@ -23,6 +23,10 @@ READY_S: Final = 0.3
 #: computes that many (the smallest usual `max_num_batched_tokens` of vLLM). While many requests
 #: decode, steps are long, and prompts sent one by one would waste them.
 READY_TOKENS = 2_048
+#: Or with at most this many for each request that decodes there, if that is more. The token that
+#: such a request gets in each step takes about as long as so many tokens of a prompt, so a step with
+#: fewer would spend most of its time on decoding.
+READY_EACH: Final = 20
 #: Seconds of prefill that a second of waiting makes up for.
 AGING = 0.2
 #: After this many seconds, a request that lacks room in the KV cache goes before all others, and
@@ -139,7 +143,7 @@ class LateBinding(Generic[T]):
         cost, load = choice.cost, choice.worker.load
         if cost.room > 0.0 or cost.wait <= READY_S:
             return cost.room > 0.0
-        return load.uncached > READY_TOKENS or load.promised_s > READY_S
+        return load.promised_s > READY_S or not _in_one_step(load)
 
     def enter(
         self,
@@ -191,7 +195,7 @@ class LateBinding(Generic[T]):
         ready = {
             load: wait
             for load, wait in waits.items()
-            if wait <= READY_S or load.uncached <= READY_TOKENS
+            if wait <= READY_S or _in_one_step(load)
         }
         if not ready and not self._is_over(now):
             return None
@@ -262,3 +266,8 @@ class LateBinding(Generic[T]):
         for load in self._promised:
             load.promised_s, load.promised_tokens = 0.0, 0
         self._promised.clear()
+
+
+def _in_one_step(load: Load) -> bool:
+    """Whether one step of the engine is worth all tokens that are booked and not yet computed."""
+    return load.uncached <= max(READY_TOKENS, READY_EACH * load.decoding)

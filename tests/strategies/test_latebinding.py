@@ -12,6 +12,7 @@ from strategies.latebinding import (
     LONGEST_S,
     LOOK_S,
     LOOKED_AT,
+    READY_EACH,
     READY_S,
     READY_TOKENS,
     LateBinding,
@@ -104,6 +105,21 @@ def test_what_one_step_computes_is_not_waited_for() -> None:
     assert desk.released() == ["r"]
     load.first_byte(next(iter(load.pending)), 1.0)
     assert load.uncached == READY_TOKENS * 3 // 4 + MANY
+
+
+def test_a_step_among_many_answers_takes_more_prompts() -> None:
+    """Where many requests decode, a longer queue is sent before any is held."""
+    desk = Desk(Stand("a"))
+    load = desk.workers[0].load
+    decoding = READY_TOKENS // READY_EACH * 2
+    for _ in range(decoding):
+        load.first_byte(load.book(0.0, 0.1, uncached=1), 0.0)
+    load.book(0.0, 1.0, uncached=READY_EACH * decoding)
+    assert not desk.come("r", 1)
+    more = load.book(0.0, 1.0, uncached=1)
+    assert desk.come("r", 1)
+    load.release(more, 0.0)
+    assert desk.released() == ["r"]
 
 
 def test_a_full_cache_is_waited_for_too() -> None:
