@@ -127,7 +127,7 @@ def test_sessions_are_where_they_were(serve: Serve, simulated: FleetThread) -> N
     with RedisServer() as redis:
         settings: dict[str, Any] = {
             "strategy": "session",
-            "session": {"redis": {"url": redis.url}},
+            "session": {"redis": {"url": redis.url, "timeout": "5s"}},
             "shutdown": SOON,
         }
         before = serve(*simulated.urls, **settings)

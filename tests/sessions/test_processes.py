@@ -34,7 +34,8 @@ def test_through_redis_any_of_them_knows(
 ) -> None:
     """A session keeps its worker, whichever process takes the connection."""
     workers = [stub().url for _ in range(3)]
-    file = settings(tmp_path, workers=workers, session={"redis": {"url": redis.url}})
+    session = {"redis": {"url": redis.url, "timeout": "5s"}}
+    file = settings(tmp_path, workers=workers, session=session)
     with started(tmp_path, "serve", "--config", file, "--processes", 2) as running:
         url = running.url()
         where: dict[str, set[str]] = {}
