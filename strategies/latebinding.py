@@ -24,7 +24,7 @@ READY_S: Final = 0.3
 #: decode, steps are long, and prompts sent one by one would waste them.
 READY_TOKENS = 2_048
 #: Or with at most this many for each request that decodes there, if that is more. The token that
-#: such a request gets in each step takes about as long as so many tokens of a prompt, so a step with
+#: such a request gets in each step takes about as long as so many tokens of a prompt: a step with
 #: fewer would spend most of its time on decoding.
 READY_EACH: Final = 20
 #: Seconds of prefill that a second of waiting makes up for.
