@@ -193,9 +193,7 @@ class LateBinding(Generic[T]):
         """
         waits = {load: load.wait(now) for load in loads}
         ready = {
-            load: wait
-            for load, wait in waits.items()
-            if wait <= READY_S or _in_one_step(load)
+            load: wait for load, wait in waits.items() if wait <= READY_S or _in_one_step(load)
         }
         if not ready and not self._is_over(now):
             return None
