@@ -26,7 +26,7 @@ READY_TOKENS = 2_048
 #: Or with at most this many for each request that decodes there, if that is more. The token that
 #: such a request gets in each step takes about as long as so many tokens of a prompt: a step with
 #: fewer would spend most of its time on decoding.
-READY_EACH: Final = 20
+READY_EACH: Final = 12
 #: Seconds of prefill that a second of waiting makes up for.
 AGING = 0.2
 #: After this many seconds, a request that lacks room in the KV cache goes before all others, and
