@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from time import monotonic
 
 import httpx
@@ -40,7 +41,7 @@ def test_one_that_was_left_out_although_others_queue(stub: MakeStub, route: Make
             until(lambda: busy.requests)
             for place in (1, 2, 3):
                 clients.append(say(router, crowd, f"queued {place}"))
-                until(lambda place=place: line_is(router, place))
+                until(partial(line_is, router, place))
             busy.script = [later.is_set, *full(b"a")]
             refuses.set()
             until(lambda: well.requests)
