@@ -22,7 +22,8 @@ class Watch:
 
     def follow(self, paths: Iterable[Path]) -> None:
         """Watch these from now on; the current state of a new one counts as known."""
-        self._known = {path: self._known.get(path) or _mark(path) for path in paths}
+        known = self._known
+        self._known = {path: known[path] if path in known else _mark(path) for path in paths}
 
     def changed(self) -> bool:
         """Poll; True, once, if the files differ from what is known and have stopped changing."""
