@@ -7,7 +7,7 @@ log says so.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,11 +146,12 @@ class Reload:
         read_at = time()
         try:
             read, notes = await asyncio.to_thread(self._source.take)
-            self._follow_too(self._source.files(read))
+            self._watch.follow([*self._source.files(self.settings), *self._source.files(read)])
             possible = without_restart(self.settings, read)
             await change(possible)
         except SettingsError as error:
-            self._follow_too(error.files)
+            # Once one of these is right, the settings may be so too.
+            self._watch.follow(self._source.files(self.settings), error.files)
             for problem in error.problems:
                 log.error("%s", problem)
             log.error("the file has the mistakes above; the settings in use are kept")
@@ -168,10 +169,6 @@ class Reload:
             level = logging.WARNING if sentence.endswith(WAITS) else logging.INFO
             log.log(level, "settings: %s", sentence)
         return possible == read
-
-    def _follow_too(self, files: Iterable[Path]) -> None:
-        """Watch files of settings that may be refused: once they are right, so are the settings."""
-        self._watch.follow([*self._source.files(self.settings), *files])
 
 
 def without_restart(old: Settings, new: Settings) -> Settings:

@@ -2,7 +2,8 @@
 
 Otherwise the client would certainly be refused. The ejected worker's trial is moved forward, one
 trial at a time. Other requests that were refused meanwhile wait for its end, but not for long; if
-it fails, they return the refusal that they already have.
+it fails, they return the refusal that they already have. Requests in the queue come after those
+that were refused: they wait for other workers, and have their turn there first.
 """
 
 import asyncio
@@ -41,8 +42,8 @@ class Resort:
     def _outside(self, job: Job) -> Sequence[Worker]:
         """Return ejected workers with room that could answer and are not candidates yet."""
         pool, decision = job.pool, job.decision
-        if job.visit is not None or decision.stays or len(self._admission.queue):
-            return ()  # queued requests come first; sessions may have to stay at their worker
+        if job.visit is not None or decision.stays:
+            return ()  # sessions may have to stay at their worker
         now, among = monotonic(), {candidate.worker for candidate in decision.candidates}
         outside = [
             worker

@@ -1,7 +1,7 @@
 """Mistakes in a settings file, as operators read them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from router.units import shown
+from router.watch import Mark
 
 KeyPath = tuple[str | int, ...]
 """The path of a value, such as ("workers", 1, "api_key")."""
@@ -38,11 +39,12 @@ class Problem:
 class SettingsError(Exception):
     """The settings cannot be used; the message lists all problems, one per line."""
 
-    def __init__(self, problems: list[Problem], files: Iterable[Path] = ()) -> None:
+    def __init__(self, problems: list[Problem], files: Mapping[Path, Mark] | None = None) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
-        self.files = tuple(files)
-        """Files that the settings name, such as certificates: the mistake may be in one of them."""
+        self.files = files or {}
+        """Files that the settings name, such as certificates, and their states before they were
+        read: the mistake may be in one of them."""
 
 
 def dotted(path: KeyPath) -> str:

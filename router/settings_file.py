@@ -23,6 +23,7 @@ from router.settings_errors import Problem, SettingsError
 from router.settings_messages import translate
 from router.settings_schema import schema, schema_text
 from router.settings_yaml import Document
+from router.watch import Mark
 from strategies import registry
 
 __all__ = [
@@ -79,7 +80,7 @@ def loads(text: str, file: str = "settings", folder: Path | None = None) -> Sett
 
 def _settings(document: Document, found: Iterable[Problem], folder: Path) -> Settings:
     """Validate a document. Raises SettingsError with the problems `found` before and all others."""
-    problems, files = list(found), set[Path]()
+    problems, files = list(found), dict[Path, Mark]()
     try:
         context = {"folder": folder, "files": files}
         settings = Settings.model_validate(document.data, context=context)

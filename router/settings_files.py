@@ -12,16 +12,17 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 
 from router.units import shown, shown_file
+from router.watch import mark
 
 
 def _readable(value: object, info: ValidationInfo) -> Path:
     """Return the path of a readable file; relative paths start at the settings file's folder.
 
-    It is added to the context's `files`, readable or not.
+    It is added to the context's `files`, readable or not, with its state before it is read.
     """
     context = info.context or {}
     path = _path(value, context.get("folder", ""))
-    context.get("files", set()).add(path)
+    context.get("files", {}).setdefault(path, mark(path))
     return readable(path)
 
 

@@ -5,24 +5,30 @@ rename and the swapped link of a Kubernetes ConfigMap are seen like any other wr
 once two polls in a row see the same; until then somebody may still be writing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from stat import S_ISREG
 
-_Mark = tuple[int, int, int, int] | None
+Mark = tuple[int, int, int, int] | None
+"""The state of a file; None if there is none."""
 
 
 class Watch:
     """A set of files, and their last known state."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._known: dict[Path, _Mark] = {}
-        self._last: dict[Path, _Mark] = {}
+        self._known: dict[Path, Mark] = {}
+        self._last: dict[Path, Mark] = {}
         self.follow(paths)
 
-    def follow(self, paths: Iterable[Path]) -> None:
-        """Watch these from now on; the current state of a new one counts as known."""
-        self._known = {path: self._known.get(path) or _mark(path) for path in paths}
+    def follow(self, paths: Iterable[Path], read: Mapping[Path, Mark] | None = None) -> None:
+        """Watch these from now on, and those that were `read`, which maps each to its state then.
+
+        The current state of another new one counts as known.
+        """
+        known = {**(read or {}), **self._known}
+        paths = {*paths, *(read or ())}
+        self._known = {path: known[path] if path in known else mark(path) for path in paths}
 
     def changed(self) -> bool:
         """Poll; True, once, if the files differ from what is known and have stopped changing."""
@@ -36,11 +42,12 @@ class Watch:
         """Take the current state as known, before the files are read."""
         self._known = self._look()
 
-    def _look(self) -> dict[Path, _Mark]:
-        return {path: _mark(path) for path in self._known}
+    def _look(self) -> dict[Path, Mark]:
+        return {path: mark(path) for path in self._known}
 
 
-def _mark(path: Path) -> _Mark:
+def mark(path: Path) -> Mark:
+    """Look at a file: equal marks mean that it has not changed."""
     try:
         found = path.stat()
     except OSError:

@@ -78,7 +78,7 @@ def addresses(text: str, replicas: int, port: int | None) -> Iterator[str]:
 
 def trimmed(text: str | None) -> str | None:
     """Return a list without separators at its ends; None if it names nobody."""
-    return (text or "").strip(", \t\n") or None
+    return ",".join(filter(None, re.split(r"[,\s]+", text or ""))) or None
 
 
 def _refuse(reading: Reading, told: str | None, message: str) -> None:

@@ -16,6 +16,7 @@ from tests.hyperpod.manifests import mapped, note, wrong
         ("https://a/", ["https://a:8000"]),
         ("w-{replica}.w", ["http://w-0.w:8000", "http://w-1.w:8000"]),
         ("http://[::1]", ["http://[::1]:8000"]),
+        ("a\r\nb\r", ["http://a:8000", "http://b:8000"]),
     ],
 )
 def test_a_list_of_addresses(text: str, urls: list[str]) -> None:
@@ -39,7 +40,7 @@ def test_what_is_told_takes_the_place_of_the_annotation() -> None:
     assert "--workers" in note(found, 'metadata.annotations."warmroute.io/workers"').became
 
 
-@pytest.mark.parametrize("told", ["", " ", ", ,\n"])
+@pytest.mark.parametrize("told", ["", " ", ", ,\n", ",\r\n"])
 def test_a_list_that_names_nobody_is_none(told: str) -> None:
     """Such as `--workers "$A,$B"` where neither is set: the annotation counts."""
     assert mapped(told=told) == mapped(told=None)

@@ -12,6 +12,7 @@ from router import reload
 from router.rebuild import CannotBuild
 from router.reload import Reload, Source, tell, without_restart
 from router.settings import Settings
+from router.settings_file import Loaded
 from router.units import Address
 from router.watch import Watch
 from tests.pems import write_pems
@@ -334,6 +335,30 @@ def test_a_certificate_that_comes_after_the_settings(
 
     going(running, script)
     assert caplog.text.count("settings in use are kept") == 1
+
+
+def test_a_certificate_that_comes_while_the_settings_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was missing when it was looked for; that it is there a moment later is a change."""
+    running = Running(folder, TLS)
+    wanted, take = (folder / "two.pem").read_text(), Source.take
+    (folder / "two.pem").unlink()
+
+    def taken(source: Source) -> Loaded:
+        try:
+            return take(source)
+        finally:
+            if not (folder / "two.pem").exists():
+                (folder / "two.pem").write_text(wanted)
+
+    monkeypatch.setattr(Source, "take", taken)
+
+    async def script() -> None:
+        running.write(TLS.replace("one", "two"))
+        await eventually(lambda: running.given)
+
+    going(running, script)
 
 
 def test_a_certificate_that_is_renewed_after_it_could_not_be_used(

@@ -75,6 +75,16 @@ def test_a_file_that_is_gone_for_a_while(file: Path) -> None:
     assert settled(watch) == 1
 
 
+def test_a_file_that_comes_back_once_it_was_read_as_gone(file: Path) -> None:
+    """Following it again, as every reload does, does not take its return as known."""
+    watch = Watch([file])
+    file.unlink()
+    assert settled(watch) == 1
+    file.write_text("back")
+    watch.follow([file])
+    assert settled(watch) == 1
+
+
 def test_back_to_what_it_was(file: Path) -> None:
     """A change that is undone before it has settled is not reported."""
     watch = Watch([file])
