@@ -15,7 +15,7 @@ from router.admission import Admission, Wait
 from router.holding import Holding
 from strategies.load import Booking, Load
 from tests.reload.changing import change
-from tests.support import OK, Action, MakeRouter, MakeStub, Router, send, until
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, send, until
 
 PATH = "/v1/chat/completions"
 QUIET = {"interval": "30s"}
@@ -52,6 +52,13 @@ def ask(
     return crowd.submit(httpx.post, router.url + PATH, json=asked(words, tokens, model), timeout=30)
 
 
+def busied(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> Future[httpx.Response]:
+    """Send a long prompt to a worker that has had none, and wait until it is there."""
+    first = ask(router, crowd, "long", 60_000)
+    until(lambda: len(worker.requests) == 1)
+    return first
+
+
 def held(router: Router, count: int) -> Callable[[], bool]:
     """A condition: that many requests are held."""
     return lambda: router.metric("warmroute_held") == count
@@ -79,8 +86,7 @@ def test_who_would_only_queue_is_held_here(
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
-    first = ask(router, crowd, "long", 60_000)
-    until(lambda: len(worker.requests) == 1)
+    first = busied(router, crowd, worker)
     others = [ask(router, crowd, f"other{number}", 2000) for number in range(3)]
     until(held(router, 3))
     assert len(worker.requests) == 1
@@ -117,8 +123,7 @@ def test_who_leaves_while_held_is_never_sent(
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
-    first = ask(router, crowd, "long", 60_000)
-    until(lambda: len(worker.requests) == 1)
+    first = busied(router, crowd, worker)
     request = httpx.Request("POST", router.url + PATH, json=asked("gone", 2000))
     request.read()
     port = httpx.URL(router.url).port
@@ -142,8 +147,7 @@ def test_nobody_is_held_beyond_the_time_a_queue_may_take(
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET, timeouts={"queue": "300ms"})
-    answers = [ask(router, crowd, "long", 60_000)]
-    until(lambda: len(worker.requests) == 1)
+    answers = [busied(router, crowd, worker)]
     answers.append(ask(router, crowd, "other", 2000))
     until(lambda: len(worker.requests) == 2)
     gate.opened.set()
@@ -157,8 +161,7 @@ def test_no_more_are_held_than_may_queue(
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET, limits={"queue": 1})
-    answers = [ask(router, crowd, "long", 60_000)]
-    until(lambda: len(worker.requests) == 1)
+    answers = [busied(router, crowd, worker)]
     answers += [ask(router, crowd, f"other{number}", 2000) for number in range(3)]
     until(lambda: len(worker.requests) == 3)
     assert held(router, 1)()
@@ -174,8 +177,7 @@ def test_those_let_go_queue_as_all_others(
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
-    first = ask(router, crowd, "long", 60_000)
-    until(lambda: len(worker.requests) == 1)
+    first = busied(router, crowd, worker)
     replies = [ask(router, crowd, f"other {number}", 8_000) for number in range(3)]
     until(held(router, 3))
     change(router, worker.url, health=QUIET, limits={"in_flight": 1, "queue": 1})
@@ -201,8 +203,7 @@ def test_new_settings_do_not_send_those_held(
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
-    first = ask(router, crowd, "long", 60_000)
-    until(lambda: len(worker.requests) == 1)
+    first = busied(router, crowd, worker)
     replies = [ask(router, crowd, f"other {number}", 8_000) for number in range(3)]
     until(held(router, 3))
     change(router, worker.url, health=QUIET, logs={"requests": True})
@@ -241,8 +242,7 @@ def test_no_worker_gets_more_than_its_cap_from_those_held(
     gate = Gate()
     worker = stub([gate.opened.is_set, ANSWER[:-1], 0.02, ANSWER[-1:]])
     router = route(worker.url, health=QUIET, limits={"in_flight": 2})
-    answers = [ask(router, crowd, "long", 60_000)]
-    until(lambda: len(worker.requests) == 1)
+    answers = [busied(router, crowd, worker)]
     answers += [ask(router, crowd, f"other{number}", 2000) for number in range(6)]
     until(lambda: router.metric("warmroute_queue_length") + router.metric("warmroute_held") == 6)
     assert held(router, 1)()
@@ -276,8 +276,7 @@ def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
         limits={"in_flight": 2},
         timeouts={"queue": "1s"},
     )
-    answers = [ask(router, crowd, "long", 60_000)]
-    until(lambda: len(worker.requests) == 1)
+    answers = [busied(router, crowd, worker)]
     answers.append(ask(router, crowd, "other", 2000))
     until(held(router, 1))
     late = ask(router, crowd, "late", 2000, "n")
@@ -364,8 +363,7 @@ def test_an_explanation_says_what_would_be_waited_for(
         return found["waits"], "Before that it would" in found["words"]
 
     assert waits() == ("", False)
-    answers = [ask(router, crowd, "long", 60_000)]
-    until(lambda: len(worker.requests) == 1)
+    answers = [busied(router, crowd, worker)]
     assert waits() == ("held", True)
     answers.append(ask(router, crowd, "other", 2000))
     until(held(router, 1))
@@ -381,8 +379,7 @@ def test_those_held_hear_that_no_worker_is_left(
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health={"interval": "50ms", "fall": 1}, timeouts={"queue": "10m"})
-    first = ask(router, crowd, "long", 60_000)
-    until(lambda: len(worker.requests) == 1)
+    first = busied(router, crowd, worker)
     other = ask(router, crowd, "other", 2000)
     until(held(router, 1))
     worker.well = False

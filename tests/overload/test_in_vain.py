@@ -14,6 +14,9 @@ from tests.overload.test_overload import QUIET, Gate, ask, line_is
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, error_of, until
 
+#: Who is ejected stays so until the end of the test.
+EJECTED: dict[str, Any] = {**QUIET, "ejection": {"first": "1h", "longest": "2h"}}
+
 
 @pytest.fixture
 def crowd(stack: ExitStack) -> ThreadPoolExecutor:
@@ -53,9 +56,8 @@ def test_places_on_a_worker_that_gets_nothing_new_are_no_places(
     served = counted(monkeypatch, "next")
     gate = Gate()
     busy, idle = stub(gate.script()), stub()
-    health = {**QUIET, "ejection": {"first": "1h", "longest": "2h"}}
     router = route(
-        busy.url, {"url": idle.url, "drain": drains}, limits={"in_flight": 2}, health=health
+        busy.url, {"url": idle.url, "drain": drains}, limits={"in_flight": 2}, health=EJECTED
     )
     if not drains:
         router.call(lambda: eject(router.worker(1)))
@@ -82,7 +84,7 @@ def test_nor_are_places_that_come_free_there(
     served = counted(monkeypatch, "next")
     gates = Gate(), Gate()
     stays, goes = (stub(gate.script()) for gate in gates)
-    health = {**QUIET, "ejection": {"first": "1h", "longest": "2h", "panic": 0}}
+    health = {**QUIET, "ejection": {**EJECTED["ejection"], "panic": 0}}
     rest: dict[str, Any] = {"limits": {"in_flight": 2}, "health": health, "strategy": "leastload"}
     router = route(stays.url, goes.url, **rest)
     replies = ask(router, crowd, 7)
@@ -109,9 +111,8 @@ def test_an_ejected_worker_has_places_once_too_few_are_healthy(
     gate = Gate()
     busy = [stub(gate.script()) for _ in range(3)]
     ejected = stub()
-    health = {**QUIET, "ejection": {"first": "1h", "longest": "2h"}}
     router = route(
-        *(worker.url for worker in (*busy, ejected)), limits={"in_flight": 1}, health=health
+        *(worker.url for worker in (*busy, ejected)), limits={"in_flight": 1}, health=EJECTED
     )
     router.call(lambda: eject(router.worker(3)))
     replies = ask(router, crowd, 5)
