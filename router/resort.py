@@ -34,13 +34,13 @@ class Resort:
         while outside := self._outside(job):
             if self._add(job, outside):
                 return True
-            if monotonic() >= end:
-                break
+            if monotonic() >= end or len(self._admission.queue):
+                break  # while it waits, it keeps its place at the worker that refused it
             await asyncio.sleep(_LOOK_S)
         return False
 
     def _outside(self, job: Job) -> Sequence[Worker]:
-        """Return ejected workers with room that could answer and are not candidates yet."""
+        """Return workers with room that are no candidates yet, and could answer or be tried."""
         pool, decision = job.pool, job.decision
         if job.visit is not None or decision.stays:
             return ()  # sessions may have to stay at their worker

@@ -1,15 +1,16 @@
 """Notices when files change, by polling.
 
-A file is identified by device, inode, size and modification time, following links. So an editor's
-rename and the swapped link of a Kubernetes ConfigMap are seen like any other write. A change counts
-once two polls in a row see the same; until then somebody may still be writing.
+A file is identified by device, inode, size, modification time, owner and permissions, following
+links. So an editor's rename, the swapped link of a Kubernetes ConfigMap, and the permission to read
+are seen like any other write. A change counts once two polls in a row see the same; until then
+somebody may still be writing.
 """
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from stat import S_ISREG
 
-Mark = tuple[int, int, int, int] | None
+Mark = tuple[int, ...] | None
 """The state of a file; None if there is none."""
 
 
@@ -54,4 +55,5 @@ def mark(path: Path) -> Mark:
         return None
     if not S_ISREG(found.st_mode):
         return None  # a pipe changes by being read, and can be read only once
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    what = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return *what, found.st_uid, found.st_gid, found.st_mode

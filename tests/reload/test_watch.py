@@ -144,3 +144,13 @@ def test_other_files(file: Path, tmp_path: Path) -> None:
     watch.follow([file])
     other.write_text("renewed again")
     assert settled(watch) == 0
+
+
+def test_permissions(tmp_path: Path) -> None:
+    """A file that could not be read, and now may be, has changed."""
+    file = tmp_path / "one"
+    file.write_text("x")
+    file.chmod(0o200)
+    watch = Watch([file])
+    file.chmod(0o600)
+    assert [watch.changed() for _ in range(3)] == [False, True, False]

@@ -6,11 +6,13 @@ from functools import partial
 from time import monotonic
 
 import httpx
+import pytest
 
+from router import breaker, resort
 from tests.health.failing import CHAT, PATH, health
 from tests.overload.test_overload import line_is
 from tests.retry.test_failover import breaker_of, full
-from tests.support import OK, MakeRouter, MakeStub, Router, until
+from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
 
 
 def say(router: Router, crowd: ThreadPoolExecutor, text: str) -> Future[httpx.Response]:
@@ -19,22 +21,28 @@ def say(router: Router, crowd: ThreadPoolExecutor, text: str) -> Future[httpx.Re
     return crowd.submit(httpx.post, router.url + PATH, json=asked, timeout=30)
 
 
-def test_one_that_was_left_out_although_others_queue(stub: MakeStub, route: MakeRouter) -> None:
-    """The first that is refused is the trial; then come those in the queue, and newcomers last."""
-    events = refuses, later, trial = threading.Event(), threading.Event(), threading.Event()
-    busy, well = stub([refuses.is_set, *full(b"a")]), stub([trial.is_set, *OK])
+def ejected(route: MakeRouter, busy: Stub, well: Stub, in_flight: int) -> Router:
+    """Return a router for two workers, the second of which is ejected and may be tried early."""
     router = route(
         busy.url,
         well.url,
         strategy="roundrobin",
         health=health(failures=1, first="10ms", panic=0),
-        limits={"in_flight": 1},
+        limits={"in_flight": in_flight},
         timeouts={"queue": "10m"},
     )
-    breaker = breaker_of(router, well)
-    router.call(lambda: breaker.failed(monotonic(), breaker.began(monotonic()), "5xx"))
-    breaker.until += 3600
-    until(lambda: breaker.near(monotonic()))
+    doubt = breaker_of(router, well)
+    router.call(lambda: doubt.failed(monotonic(), doubt.began(monotonic()), "5xx"))
+    doubt.until += 3600
+    until(lambda: doubt.near(monotonic()))
+    return router
+
+
+def test_one_that_was_left_out_although_others_queue(stub: MakeStub, route: MakeRouter) -> None:
+    """The first that is refused is the trial; then come those in the queue, and newcomers last."""
+    events = refuses, later, trial = threading.Event(), threading.Event(), threading.Event()
+    busy, well = stub([refuses.is_set, *full(b"a")]), stub([trial.is_set, *OK])
+    router = ejected(route, busy, well, 1)
     with ThreadPoolExecutor(5) as crowd:
         try:
             clients = [say(router, crowd, "first")]
@@ -58,3 +66,35 @@ def test_one_that_was_left_out_although_others_queue(stub: MakeStub, route: Make
                 event.set()
     words = (b"first", b"queued 2", b"queued 3", b"newcomer", b"queued 1")
     assert [word in body for word, body in zip(words, well.requests, strict=True)] == [True] * 5
+
+
+def test_nobody_waits_for_a_trial_in_a_place_that_others_wait_for(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is refused during a trial gives its place at the full worker to the queue at once."""
+    for module in (breaker, resort):
+        monkeypatch.setattr(module, "TRIAL_S", 3600.0)
+    events = long, refuses, trial = threading.Event(), threading.Event(), threading.Event()
+    busy, well = stub([long.is_set, *OK]), stub([trial.is_set, *OK])
+    router = ejected(route, busy, well, 2)
+    with ThreadPoolExecutor(4) as crowd:
+        try:
+            first = say(router, crowd, "long")
+            until(lambda: busy.requests)
+            busy.script = [*full(b"a")]
+            tried = say(router, crowd, "trial")
+            until(lambda: well.requests)
+            busy.script = [refuses.is_set, *full(b"a")]
+            refused = say(router, crowd, "refused")
+            until(lambda: len(busy.requests) == 3)
+            queued = say(router, crowd, "queued")
+            until(partial(line_is, router, 1))
+            busy.script = [*OK]
+            refuses.set()
+            until(queued.done)
+            assert refused.result().status_code == 503
+            assert not tried.done()
+        finally:
+            for event in events:
+                event.set()
+    assert [one.result().status_code for one in (first, tried, queued)] == [200] * 3
