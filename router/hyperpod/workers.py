@@ -29,7 +29,7 @@ def place_workers(reading: Reading, told: str | None, own: int | None) -> int:
     port = reading.whole(_NUMBER, 1, 65535, None)
     if reading.choice((*_PORT, "name"), ("http", "grpc"), "http") == "grpc":
         reading.lost((*_PORT, "name"), "workers are spoken to by HTTP")
-    text = told or trimmed(reading.text(_AT))
+    text = told or given(reading.text(_AT))
     urls = _read(reading, told, text, replicas or 1, port) if text else []
     if text:
         reading.set(("workers",), urls, _AT)
@@ -65,7 +65,7 @@ def addresses(text: str, replicas: int, port: int | None) -> Iterator[str]:
 
     `http://` may be left out; `port` is added to those without one.
     """
-    for entry in re.split(r"[,\s]+", trimmed(text) or ""):
+    for entry in filter(None, re.split(r"[,\s]+", text)):
         url = entry if "://" in entry else f"http://{entry}"
         url = url.removesuffix("/")
         if port is not None and re.search(r"(:[0-9]+|[^/]/.*)$", url.partition("://")[2]) is None:
@@ -76,9 +76,9 @@ def addresses(text: str, replicas: int, port: int | None) -> Iterator[str]:
             yield from (url.replace(REPLICA, str(number)) for number in range(replicas))
 
 
-def trimmed(text: str | None) -> str | None:
-    """Return a list without separators at its ends; None if it names nobody."""
-    return ",".join(filter(None, re.split(r"[,\s]+", text or ""))) or None
+def given(text: str | None) -> str | None:
+    """Return a list as it is; None if it names nobody."""
+    return text if text and re.search(r"[^,\s]", text) else None
 
 
 def _refuse(reading: Reading, told: str | None, message: str) -> None:
