@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.routing_work import Talk, Work
 from router.prompts import Prompts
@@ -20,9 +21,11 @@ from simulator.store import SharedStore
 from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
 from simulator.tiers import USUAL, Rates, Tiers
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
+from strategies.latebinding import LateBinding
 from strategies.load import Booking, Load
 from strategies.loads import HARDLY
 from strategies.pace import Curve, Pace
+from strategies.preemption import drop, preempted
 
 #: Default block boundaries of prompts, in tokens.
 ENDS = range(0, 1 << 32, BLOCK_TOKENS)
@@ -58,6 +61,8 @@ class Asked(Struct):
     prompt: Prompt
     at_s: float
     job: Job
+    cached_tokens: int | None = None
+    """What its worker held of it before it was preempted, if it was."""
 
 
 class Placed(Struct):
@@ -106,7 +111,7 @@ class Hold(Protocol):
     def __len__(self) -> int:
         """The number of held requests."""
 
-    def must_hold(self, decision: Decision) -> bool:
+    def must_hold(self, decision: Decision, now: float) -> bool:
         """Whether even the best choice is too busy to take the request now."""
 
     def enter(self, item: Any, prompt: Prompt, decision: Decision, now: float) -> Held:  # noqa: ANN401 - the caller decides
@@ -176,6 +181,9 @@ class Drive:
         """The workers that may get requests now."""
         self.reports: Callable[[Placed], int | None] = _honest
         """The cached tokens that a worker reports for a request."""
+        self._preempts = isinstance(hold, LateBinding) and getattr(self.strategy, "reads_prompt", False)
+        self.preempted = 0
+        """How often a request was preempted."""
         self.watch: Watch | None = None
         """Ends the run once its result is certain."""
         self._over = False
@@ -183,6 +191,8 @@ class Drive:
         self._numbers = count()
         self._turns = count(1)
         self._placed: dict[int, Placed] = {}
+        self._booked: dict[Booking, Placed] = {}
+        """By booking, the requests that may be preempted."""
 
     def at(self, at_s: float, change: Callable[[], None]) -> None:
         """Schedule `change` at a time, before all other events of that time."""
@@ -200,6 +210,8 @@ class Drive:
         strategy is told to forget the worker if the restart is `noticed`.
         """
         lost = [self._placed.pop(job.number) for job in seat.engine.clear()]
+        for placed in lost:
+            self._booked.pop(placed.booking, None)
         if noticed:
             self.strategy.forget(seat.name)
         for placed in lost:
@@ -256,8 +268,11 @@ class Drive:
         if self._about is not None:
             self._about(asked.talk)
         asked.prompt = self._read(asked.job)
+        self._decide(asked)
+
+    def _decide(self, asked: Asked) -> None:
         decision = self._rank(asked.prompt)
-        if self._hold is None or not self._hold.must_hold(decision):
+        if self._hold is None or not self._hold.must_hold(decision, self.now):
             self._place(asked, decision.candidates[0])
         else:
             self._hold.enter(asked, asked.prompt, decision, self.now)
@@ -289,6 +304,7 @@ class Drive:
         """Book a request and send it, as `Pool.book` does."""
         seat = self._named[choice.worker.name]
         prompt, load = asked.prompt, seat.load
+        dropped = self._preempt(seat, choice)
         load.turn = next(self._turns)
         booking = load.book(
             self.now,
@@ -296,13 +312,37 @@ class Drive:
             prompt.tokens + prompt.answer_tokens,
             uncached=prompt.tokens - choice.held_tokens + choice.loading.tokens,
             stream=True,
+            since=asked.at_s if self._preempts else None,
         )
         self.strategy.placed(prompt, seat, self.now)
-        self._placed[asked.job.number] = Placed(asked, seat, choice, booking, self.now)
+        placed = Placed(asked, seat, choice, booking, self.now)
+        self._placed[asked.job.number] = self._booked[booking] = placed
         due = seat.engine.due
         seat.engine.add(asked.job, self.now)
         if seat.engine.due != due:
             heappush(self._events, (seat.engine.due, next(self._numbers), seat))
+        for other in dropped:
+            self._decide(other)
+
+    def _preempt(self, seat: Seat, choice: Candidate) -> list[Asked]:
+        """Drop the requests that give way to the one about to be placed; return them."""
+        dropped = []
+        for booking in preempted(seat.load, choice.cost.prefill, self.now):
+            placed = self._booked[booking]
+            asked = placed.asked
+            job = asked.job
+            if seat.engine.drop(job):
+                self.preempted += 1
+                del self._placed[job.number], self._booked[booking]
+                kept = drop(booking, placed.choice, asked.prompt.tokens, self.now)
+                outcome = Outcome(ok=False, kept_tokens=kept)
+                self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
+                if asked.cached_tokens is None:
+                    asked.cached_tokens = job.cached_tokens or placed.choice.held_tokens
+                asked.prompt = replace(asked.prompt, resumed=True)
+                asked.job = Job(job.number, job.keys, job.prompt_tokens, job.answer_tokens)
+                dropped.append(asked)
+        return dropped
 
     def _advance(self, seat: Seat) -> None:
         first, ended = seat.engine.advance(self.now)
@@ -312,6 +352,7 @@ class Drive:
             placed = self._placed[job.number]
             placed.first_s = self.now - placed.asked.at_s
             seat.load.first_byte(placed.booking, self.now)
+            self._booked.pop(placed.booking, None)
             if self.watch is not None:
                 self._over = self.watch.begun(placed.asked.job.number, placed.first_s)
             if self._computed is not None:
@@ -340,6 +381,8 @@ class Drive:
         loading = placed.choice.loading.seconds
         if booking.computed_s is not None and loading <= HARDLY * placed.choice.cost.prefill:
             seat.pace.observe(tokens - cached, cached, booking.computed_s)
+        if asked.cached_tokens is not None:  # what it computed itself before is not a hit
+            asked.job.cached_tokens = min(asked.cached_tokens, asked.job.cached_tokens or 0)
         self._prompts.learn_answer(asked.job.answer_tokens)
         seat.load.release(booking, self.now)
         self.done.append(placed)

@@ -1,13 +1,14 @@
 """One attempt at a request on one worker."""
 
 import logging
-from asyncio import CancelledError
+from asyncio import CancelledError, Timeout, get_running_loop
 from time import monotonic
 from typing import Final
 
 from router.errors import Gone, Refused, Stale, WorkerError, WorkerFailed
 from router.headers import Incoming, header
 from router.job import Job
+from router.preempting import Preempting, judge
 from router.sessions.visit import Visit
 from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
@@ -49,23 +50,32 @@ class Attempt:
         "_mark",
         "_number",
         "_outcome",
+        "_patience",
+        "_preempting",
         "_tells",
         "booked_at",
         "choice",
         "job",
+        "preempted",
         "status",
         "worker",
     )
 
-    def __init__(self, job: Job, worker: Worker, choice: Candidate) -> None:
-        """Book the job on the worker; the booking lasts until `release`."""
+    def __init__(self, job: Job, worker: Worker, choice: Candidate, preempting: Preempting) -> None:
+        """Book the job on the worker until `release`; longer ones there may give way."""
         self.job = job
         self.worker = worker
         self.choice = choice
         self.status = 0
         """The status of the answer; 0 until there is one."""
         self.booked_at = monotonic()
-        self._booking = job.pool.book(job.prompt, choice, self.booked_at)
+        self.preempted = False
+        """It has given way to a shorter one, and has ended."""
+        preempting.make_way(job.pool, worker, choice)
+        since = preempting.since(job, worker)
+        self._booking = job.pool.book(job.prompt, choice, self.booked_at, since=since)
+        self._preempting = preempting
+        self._patience: Timeout | None = None
         self._tells = job.pool.tells
         self._number = 0
         """What the router's other processes call this booking."""
@@ -84,6 +94,9 @@ class Attempt:
 
     def release(self) -> None:
         """Release the booking, whatever the outcome."""
+        self._preempting.end(self._booking)
+        if self.preempted:
+            return
         load, now = self.worker.load, monotonic()
         if not self._began:
             load.take_back(self._booking, now)
@@ -111,8 +124,25 @@ class Attempt:
             raise
         return visit.stripped(job.exchange)
 
+    def asks(self, patience: Timeout) -> None:
+        """Let it be preempted, by ending `patience`, until its answer begins."""
+        self._patience = patience
+        self._preempting.begin(self._booking, self)
+
+    def preempt(self, kept_tokens: int) -> None:
+        """End it: it gives way, and its worker holds so many tokens of its prompt by now."""
+        now, outcome = monotonic(), Outcome(ok=False, kept_tokens=kept_tokens)
+        self.preempted, self._outcome = True, outcome
+        self.worker.breaker.neutral(self._mark)
+        self._settled(outcome, now)
+        if self._tells is not None:
+            self._tells.ended(self._number, outcome, now)
+        if self._patience is not None:
+            self._patience.reschedule(get_running_loop().time())
+
     def on_first_byte(self, status: int) -> None:
         """Note that the answer has begun; for a stream, the prefill is done by then."""
+        self._preempting.end(self._booking)
         now = monotonic()
         self.status = status
         if self.job.visit is not None and status != FULL:
@@ -159,8 +189,9 @@ class Attempt:
 
     def settle(self, usage: Usage) -> None:
         """End the attempt: report its outcome to everything that learns from it."""
-        job, choice = self.job, self.choice
-        now = monotonic()
+        if self.preempted:
+            return
+        job, now = self.job, monotonic()
         usage = self._whole_of(usage)
         if self.status:
             job.metrics.answered(self.worker.name, self.status)
@@ -182,14 +213,18 @@ class Attempt:
         )
         self._outcome = outcome
         self._judge(now)
-        try:
-            job.pool.strategy.settled(job.prompt, choice, outcome, now)
-        except Exception:
-            log.exception("pool %s: its strategy raised an error", job.pool.name)
+        self._settled(outcome, now)
         if usage.answer and outcome.ok:
             job.pool.prompts.learn_answer(usage.answer)
         if usage.prompt is not None:
             self._learn(usage, usage.prompt)
+
+    def _settled(self, outcome: Outcome, now: float) -> None:
+        pool = self.job.pool
+        try:
+            pool.strategy.settled(self.job.prompt, self.choice, outcome, now)
+        except Exception:
+            log.exception("pool %s: its strategy raised an error", pool.name)
 
     def _whole_of(self, usage: Usage) -> Usage:
         """Add a missing 0: older vLLMs report cached tokens only if there are any.
@@ -200,6 +235,7 @@ class Attempt:
         path, tells = self.job.endpoint.path, self.worker.tells_cached
         if usage.cached is not None:
             tells.add(path)
+            self.worker.reused |= usage.cached > 0
         elif usage.prompt is not None and path in tells:
             return usage._replace(cached=0)
         return usage
@@ -231,14 +267,11 @@ class Attempt:
         job.pool.prompts.learn(job.prompt, prompt_tokens)
         if cached is not None:
             cached = min(cached, prompt_tokens)
-        job.metrics.used(prompt_tokens, cached, expected)
-        if cached is not None and job.pool.prompts.keyed:
-            job.metrics.compared(cached, expected)
+        if job.preemptions:
+            self._resumed(prompt_tokens, cached)
+        else:
+            self._count(prompt_tokens, cached, usage)
         found = self._told(usage)
-        if cached is not None and (found is not None or hasattr(job.pool.chooser, "loads")):
-            hit = found or self._believed().found(cached)
-            loads: Loads | None = getattr(job.pool.chooser, "loads", None)
-            job.metrics.hit(loads.shown(hit) if loads else hit)
         if cached is None:
             cached = expected
         computed, whole = self._booking.computed_s, self._booking.whole_s
@@ -253,6 +286,27 @@ class Attempt:
         elif whole is not None:
             self.worker.pace.bound(prompt_tokens - cached, cached, whole)
 
+    def _count(self, prompt_tokens: int, cached: int | None, usage: Usage) -> None:
+        """Count the tokens that the worker reported."""
+        job, expected = self.job, min(self.choice.held_tokens, prompt_tokens)
+        job.metrics.used(prompt_tokens, cached, expected)
+        if cached is None:
+            return
+        if job.pool.prompts.keyed:
+            job.metrics.compared(cached, expected)
+        found, loads = self._told(usage), getattr(job.pool.chooser, "loads", None)
+        if found is not None or loads is not None:
+            hit = found or self._believed().found(cached)
+            job.metrics.hit(loads.shown(hit) if isinstance(loads, Loads) else hit)
+
+    def _resumed(self, prompt_tokens: int, cached: int | None) -> None:
+        """Do the same for a request that was preempted: what it had got done itself is no hit."""
+        job = self.job
+        first = min(job.held_first, prompt_tokens)
+        job.metrics.used(prompt_tokens, None if cached is None else min(cached, first), first)
+        if cached is not None and self.worker is job.last:
+            judge(self.worker, self.choice.held_tokens - first, cached - first)
+
     def fields(self) -> bytes:
         """Return the header lines that tell the client about the decision."""
         exchange, visit = self.job.exchange, self.job.visit
@@ -261,6 +315,8 @@ class Attempt:
             self.worker.label,
             self._explanation(),
         )
+        if self.job.preemptions:
+            lines += b"x-warmroute-preempted: %d\r\n" % self.job.preemptions
         if visit is not None:
             lines += visit.fields(self.status)
             self.job.metrics.decided(self.job.reason)
@@ -287,7 +343,7 @@ class Attempt:
         """Write one log line, without any text of the prompt."""
         job = self.job
         log.info(
-            "id=%s path=%s%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s",
+            "id=%s path=%s%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s%s",
             job.exchange.identity.decode(),
             job.endpoint.path,
             job.exchange.whose(),
@@ -296,5 +352,6 @@ class Attempt:
             self._explanation().decode(),
             job.prompt.tokens,
             monotonic() - job.started,
+            f" preempted={job.preemptions}" if job.preemptions else "",
             f" failure={self._failure}" if self._failure else "",
         )

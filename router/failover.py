@@ -14,16 +14,19 @@ from typing import Final
 from router.added import with_field
 from router.admission import Admission
 from router.attempt import FULL, Attempt
+from router.connection import Connection
 from router.errors import DoorError, NoWorker, Refused, Stale, WorkerError, answer_for
 from router.headers import Incoming, upstream_head
 from router.holding import Holding
 from router.identity.forward import with_ids
 from router.job import Job
+from router.preempting import Preempted, Preempting
 from router.relay import CutShort, Relay
 from router.resort import Resort
 from router.retries import Budget
 from router.settings import Settings
 from router.stripped import Stripped
+from router.upstream import Upstream
 from router.usage import NO_USAGE
 from router.worker import Worker
 from strategies.base import Candidate
@@ -46,10 +49,13 @@ class Failover:
         self._holding = holding
         self._budget = budget
         self._resort = Resort(admission, budget)
+        self.preempting = Preempting(admission)
+        """The requests that may give way to shorter ones."""
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
         self._attempts = settings.limits.attempts
+        self.preempting.most = settings.limits.preemptions
         self._patience = settings.timeouts.queue
         self._log_requests = settings.logs.requests
         self._comments = settings.timeouts.comment is not None
@@ -63,7 +69,7 @@ class Failover:
 
         Returns False if no worker was asked and there are `others`, which had no room at the time
         of the decision; but not if the router lacked descriptors or ports, as it would at once lack
-        them again. Raises DoorError, CutShort, Elsewhere.
+        them again. Raises DoorError, CutShort, Elsewhere, Preempted.
         """
         asked = 0
         vanished = lacking = False
@@ -82,7 +88,8 @@ class Failover:
                 worker: Worker = ranked.worker  # type: ignore[assignment]  # our fleet's own
                 stays = first and job.decision.stays
                 last = asked + 1 >= self._attempts or stays
-                attempt = Attempt(job, worker, ranked)  # books at once, before others can
+                # Books at once, before others can.
+                attempt = Attempt(job, worker, ranked, self.preempting)
                 job.exchange.asked = True
                 try:
                     if await self._attempt(attempt, others=bool(left), is_last=last):
@@ -142,7 +149,7 @@ class Failover:
             body = _body(job, worker)
             path, key = job.endpoint.path.encode(), worker.api_key
             head = upstream_head(path, asks, worker.host, key, len(body))
-            connection = await upstream.ask(head, body)
+            connection = await _answered(attempt, upstream, head, body)
             try:
                 status = connection.head.status
                 self._feel(attempt, status)
@@ -172,7 +179,7 @@ class Failover:
             raise
         finally:
             attempt.settle(usage)
-            if self._log_requests:
+            if self._log_requests and not attempt.preempted:
                 attempt.log()
         return True
 
@@ -195,6 +202,21 @@ class Failover:
             worker.doubt(attempt.job.prompt.model, monotonic())
         elif rests and status < 400:
             rests.answered(worker, attempt.booked_at)
+
+
+async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: bytes) -> Connection:
+    """Send the request and wait for the first byte. Raises Preempted, WorkerError."""
+    try:
+        async with asyncio.timeout(None) as patience:
+            attempt.asks(patience)
+            connection = await upstream.ask(head, body)
+    except TimeoutError:
+        raise Preempted(attempt.worker, attempt.choice.held_tokens) from None
+    if attempt.preempted:  # at the very moment when the answer began
+        connection.close()
+        upstream.release(connection)
+        raise Preempted(attempt.worker, attempt.choice.held_tokens)
+    return connection
 
 
 def _still(job: Job, choice: Candidate, *, again: bool) -> bool:

@@ -68,6 +68,7 @@ class Fleet:
     def restarted(self, worker: Worker) -> None:
         """Forget what a worker held, which most likely was restarted."""
         worker.tells_cached.clear()
+        worker.reused, worker.losses = False, 0
         for pool in self.pools:
             if worker in pool.workers:
                 pool.forget(worker)

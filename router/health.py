@@ -147,7 +147,7 @@ class Health:
         told = _NOTHING
         with suppress(NoAnswer):  # routing works without metrics
             told = _told(await self._get(worker, "/metrics"))
-            worker.gpu_tokens = told.gpu_tokens
+            worker.gpu_tokens, worker.reuses = told.gpu_tokens, told.reuses
         known = told.started is not None and told.started == worker.started
         if worker.state is State.DOWN and not known:
             # It was down and most likely restarted: its cache is empty, earlier failures are void.
@@ -180,6 +180,8 @@ class _Told(NamedTuple):
     """Capacity in tokens of the KV cache on its GPU."""
     started: float | None = None
     """Start time of its process, in seconds since 1970."""
+    reuses: bool | None = None
+    """Whether its prefix cache is on."""
 
 
 _NOTHING = _Told()
@@ -193,14 +195,16 @@ def _told(metrics: bytes) -> _Told:
     # The parser takes 25 µs a line, on the loop; an engine of many ranks has ten thousand lines.
     lines = [line for line in metrics.splitlines() if line.startswith((_CACHE, _STARTED))]
     text = b"\n".join(lines[:_MOST_LINES]).decode(errors="replace")
-    gpu_tokens, started = None, None
+    gpu_tokens, started, reuses = None, None, None
     with suppress(Exception):  # the parser may raise anything on malformed text
         for family in text_string_to_metric_families(text):
             if family.name == _CACHE.decode():
                 gpu_tokens = gpu_tokens or next(filter(None, map(_size, family.samples)), None)
+                said = {sample.labels.get("enable_prefix_caching") for sample in family.samples}
+                reuses = None if said == {None} else said == {"True"}
             elif family.name == _STARTED.decode():
                 started = next((sample.value for sample in family.samples), None)
-    return _Told(gpu_tokens, started)
+    return _Told(gpu_tokens, started, reuses)
 
 
 def _size(sample: Sample) -> int | None:

@@ -59,7 +59,7 @@ class Holding:
 
     def takes(self, decision: Decision) -> bool:
         """Whether to hold a request: it would only queue at its worker, and `limit` allows it."""
-        return LateBinding.must_hold(decision) and len(self) < self.limit
+        return LateBinding.must_hold(decision, monotonic()) and len(self) < self.limit
 
     async def turn(
         self, pool: Pool, prompt: Prompt, decision: Decision, tenant: str, wait: Wait

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from router.exchange import Exchange
 from router.metrics import PoolMetrics
 from router.openai import Endpoint
@@ -19,7 +21,10 @@ class Plea:
         "along",
         "endpoint",
         "exchange",
+        "held_first",
+        "last",
         "pool",
+        "preemptions",
         "prompt",
         "salt",
         "started",
@@ -53,6 +58,27 @@ class Plea:
         """Its part in a session, if it has one."""
         self.salt = salt
         """The `cache_salt` field to add to its body; may be empty."""
+        self.preemptions = 0
+        """How often it has given way to a shorter one after it was sent."""
+        self.held_first = 0
+        """Tokens that its worker was expected to hold when it was first sent, if it gave way."""
+        self.last: Worker | None = None
+        """The worker that it gave way on last."""
+
+    def gave_way(self, worker: Worker, held_tokens: int) -> None:
+        """Note that it has given way to a shorter one on that worker, and is to be sent again."""
+        if not self.preemptions:
+            self.held_first = held_tokens
+        self.preemptions += 1
+        self.last = worker
+        self.prompt = replace(self.prompt, resumed=True)
+
+    def goes_on_from(self, before: "Plea") -> None:
+        """Take over what another parse of the same request has been through."""
+        self.preemptions, self.held_first = before.preemptions, before.held_first
+        self.last = before.last
+        if before.prompt.resumed:
+            self.prompt = replace(self.prompt, resumed=True)
 
 
 class Job:
@@ -63,8 +89,11 @@ class Job:
         "decision",
         "endpoint",
         "exchange",
+        "held_first",
+        "last",
         "metrics",
         "pool",
+        "preemptions",
         "prompt",
         "retrying",
         "salt",
@@ -88,6 +117,7 @@ class Job:
         """It has taken a part of the retry budget."""
         self.started = plea.started
         self.metrics = metrics
+        self.preemptions, self.held_first, self.last = plea.preemptions, plea.held_first, plea.last
         self.visit = plea.visit
         """Its part in a session, if it has one."""
 

@@ -145,12 +145,16 @@ class Metrics:
         self._memories: Memories | None = None
         self._also: list[Callable[[], Iterable[Metric]]] = []
         self._holding: Holding | None = None
+        self._preempted: Callable[[], int] = int
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def watch(self, admission: Admission, budget: Budget, holding: Holding) -> None:
-        """Include these in every scrape."""
+    def watch(
+        self, admission: Admission, budget: Budget, holding: Holding, preempted: Callable[[], int]
+    ) -> None:
+        """Include these in every scrape; `preempted` returns the number of preemptions."""
         self._admission, self._budget, self._holding = admission, budget, holding
+        self._preempted = preempted
 
     def remember(self, memories: Memories) -> None:
         """Include the memories in every scrape."""
@@ -215,6 +219,11 @@ class Metrics:
         )
         yield CounterMetricFamily(
             "warmroute_held_requests", "Requests that were held.", self._holding.held
+        )
+        yield CounterMetricFamily(
+            "warmroute_preempted_requests",
+            "How often a request was taken back from its worker so that a shorter one went first.",
+            self._preempted(),
         )
         yield CounterMetricFamily(
             "warmroute_retries_denied",

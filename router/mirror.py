@@ -15,6 +15,7 @@ from strategies.base import NO_LOADING, Candidate, Cost, Outcome, Prompt
 from strategies.blocks import TEXT_ENDS
 from strategies.load import Booking
 from strategies.loads import Loading
+from strategies.preemption import drop
 
 log = logging.getLogger("warmroute.processes")
 
@@ -64,6 +65,7 @@ class Mirror:
                         began=news.began,
                         cached_tokens=news.cached_tokens,
                         answer_tokens=news.answer_tokens,
+                        kept_tokens=news.kept_tokens,
                     )
                     _end(one, outcome, min(now, news.at))
             case Anew():
@@ -113,6 +115,9 @@ def _end(one: _Theirs, outcome: Outcome, now: float, *, known: bool = True) -> N
             pool.strategy.settled(one.prompt, one.choice, outcome, now)
         except Exception:
             log.exception("pool %s: its strategy raised an error", pool.name)
+    if outcome.kept_tokens is not None and one.booking in load.pending:
+        drop(one.booking, one.choice, one.prompt.tokens, now)
+        return
     if not (known and outcome.began):
         load.take_back(one.booking, now)
     load.release(one.booking, now)

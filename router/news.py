@@ -48,6 +48,7 @@ class Ended(Struct, array_like=True, tag=3, gc=False):
     began: bool
     cached_tokens: int | None
     answer_tokens: int | None
+    kept_tokens: int | None = None
 
 
 class Anew(Struct, array_like=True, tag=4, gc=False):

@@ -129,11 +129,18 @@ class Pool:
         return worker.ready and (not model or model in worker.models)
 
     def book(
-        self, prompt: Prompt, choice: Candidate, now: float, *, elsewhere: bool = False
+        self,
+        prompt: Prompt,
+        choice: Candidate,
+        now: float,
+        *,
+        elsewhere: bool = False,
+        since: float | None = None,
     ) -> Booking:
         """Charge `prompt` to the chosen worker; release the booking with `worker.load.release`.
 
-        `elsewhere`: it is sent by another process of the router.
+        `elsewhere`: it is sent by another process of the router. `since`: when it came, if it may
+        be preempted.
         """
         worker = choice.worker
         load = worker.load
@@ -145,6 +152,7 @@ class Pool:
             uncached=prompt.tokens - choice.held_tokens + choice.loading.tokens,
             stream=prompt.stream,
             elsewhere=elsewhere,
+            since=since,
         )
         try:
             if self.hears or not elsewhere:

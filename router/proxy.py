@@ -29,6 +29,7 @@ from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, Request, parse
 from router.pool import Pool
+from router.preempting import Preempted
 from router.relay import CutShort
 from router.retries import Budget
 from router.salts import Salts
@@ -55,7 +56,8 @@ class Proxy:
         self._budget = Budget(settings.limits.retries)
         self._failover = Failover(self._admission, self._holding, self._budget)
         self._tokenizing = Tokenizing()
-        metrics.watch(self._admission, self._budget, self._holding)
+        preempting = self._failover.preempting
+        metrics.watch(self._admission, self._budget, self._holding, lambda: preempting.count)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
@@ -147,8 +149,12 @@ class Proxy:
                 if held or not self._holding.takes(decision):
                     others = len(decision.candidates) < len(workers)
                     job = self._decided(plea, plea.prompt, decision)
-                    if await self._failover.answer(job, others=others):
-                        return
+                    try:
+                        if await self._failover.answer(job, others=others):
+                            return
+                    except Preempted as preempted:
+                        plea.gave_way(preempted.worker, preempted.held_tokens)
+                        wait, held = self._admission.wait(), False
                 else:
                     wait = wait or self._admission.wait()
                     tenant = exchange.tenant
@@ -214,7 +220,8 @@ class Proxy:
         pool, _, workers = self._fleet.route(plea.prompt.model)
         if pool is plea.pool and _holds(plea):
             return plea, workers
-        plea = await self._read(plea.endpoint, plea.exchange)
+        before, plea = plea, await self._read(plea.endpoint, plea.exchange)
+        plea.goes_on_from(before)
         return plea, plea.workers
 
     async def _read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
@@ -308,6 +315,8 @@ class Proxy:
     def _decided(self, plea: Plea, prompt: Prompt, decision: Decision) -> Job:
         pool = plea.pool
         metrics = self._metrics.pool(pool.name)
+        if plea.preemptions:
+            return Job(plea, prompt, decision, metrics)
         if plea.visit is None:  # a session's decision may change until a worker has accepted it
             metrics.decided(decision.reason)
         if pool.prompts.keyed:

@@ -147,7 +147,8 @@ class Sharing:
         del self._open[number]
         self._begun.discard(number)
         cached, answer = outcome.cached_tokens, outcome.answer_tokens
-        self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer))
+        kept = outcome.kept_tokens
+        self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer, kept))
 
     def _tell(self, news: News) -> None:
         if self._loop is None:

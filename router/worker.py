@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from router.breaker import Breaker
 from router.upstream import Upstream
@@ -17,6 +17,9 @@ log = logging.getLogger("warmroute.fleet")
 
 #: Seconds between two times that a 404 makes the router ask a worker for its models again.
 DOUBT_S = 5.0
+#: Preempted requests in a row that found less than half of what they had got done again; after so
+#: many, none is preempted there any more.
+LOSSES: Final = 3
 #: State and reason of a worker that gets nothing new.
 DRAINING = "draining", "the settings say `drain`"
 
@@ -74,6 +77,12 @@ class Worker:
         """Paths of endpoints whose answers have reported cached tokens."""
         self.takes_ids = False
         """Whether chats may be sent with their token ids: it accepts them, and its ids are ours."""
+        self.reuses: bool | None = None
+        """Whether its prefix cache is on, as it reports; None: it does not report that."""
+        self.reused = False
+        """It has reported cached tokens."""
+        self.losses = 0
+        """Preempted requests in a row of which it has not kept what it had computed."""
         self._doubted_at = -inf
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""
@@ -123,6 +132,11 @@ class Worker:
         if self.gpu_tokens is None or self.kv_tokens is None:
             return self.gpu_tokens or self.kv_tokens
         return min(self.gpu_tokens, self.kv_tokens)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what it has computed of a request that it drops stays in its prefix cache."""
+        return bool(self.reuses or self.reused) and self.losses < LOSSES
 
     def wait(self) -> float:
         """Return the seconds of prefill booked on it and not yet done."""

@@ -213,6 +213,20 @@ class StrideEngine:
         self._plan(now)
         return first, ended
 
+    def drop(self, job: Job) -> bool:
+        """Drop a request without a first token, at the end of the step; False if it is too late.
+
+        What is computed of it by then stays cached. Add a new job to go on with it.
+        """
+        if job is self.prefilling:
+            self.prefilling = None
+            self.cache.release(job.keys[: job.named], job.blocks - job.named)
+        elif job in self.waiting:
+            self.waiting.remove(job)
+        else:
+            return False
+        return True
+
     def clear(self) -> list[Job]:
         """Start over as a new process would, with nothing cached; return the jobs lost."""
         lost = [*(entry[2] for entry in self._decoding), *self._first, *self.waiting]

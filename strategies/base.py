@@ -68,6 +68,9 @@ class Prompt(Struct, frozen=True, gc=False):
     bound yet, None without a session."""
     elsewhere: bool = False
     """Another process of this router sent it; only sizes and `keys` are known."""
+    resumed: bool = False
+    """It was sent before, and preempted: it was counted, and its worker holds some of it by then
+    (how much is estimated)."""
 
 
 class WorkerView(Protocol):
@@ -133,6 +136,8 @@ class Candidate(Struct, frozen=True, gc=False):
     numpy's, because compiled code takes nothing else."""
     loading: Loading = NO_LOADING
     """The part of them to load from slower tiers; its seconds are included in `cost.prefill`."""
+    preempts: int = 0
+    """Longer prompts there, not yet computed, that give way to it (`preemption.py`)."""
 
 
 class Decision(Struct, frozen=True, gc=False):
@@ -165,6 +170,8 @@ class Outcome(Struct, frozen=True, gc=False):
     """As the worker reported it (`usage.completion_tokens`)."""
     computed_s: float | None = None
     """Seconds that its prefill took while the worker computed no other prompt; None if unknown."""
+    kept_tokens: int | None = None
+    """If it was preempted: tokens of the prompt that the worker holds by now, as estimated."""
 
 
 @dataclass(frozen=True)

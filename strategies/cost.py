@@ -6,6 +6,7 @@ Each term is time that a request waits: this one, one that decodes, or one that 
 comments at the constants say where the terms come from.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import exp
 from typing import Final
@@ -15,6 +16,7 @@ from strategies.demand import Demand
 from strategies.load import BACK_S, Load
 from strategies.loads import Loading
 from strategies.match import NOT_WANTED, Match
+from strategies.preemption import before
 from strategies.ranking import Ranking, Row
 
 #: Share of the prefill time charged for each request that decodes there, which stalls meanwhile.
@@ -110,10 +112,7 @@ class Costs:
         busy, curve, computed, least = 0, None, dict[int, tuple[float, float]](), -1
         for place, worker in enumerate(workers):
             name, load, pace = worker.name, worker.load, worker.pace
-            wait = load.promised_s
-            if load.pending:
-                wait += load.wait(now)
-                busy += 1
+            busy += 1 if load.pending else 0
             has = held.get(name, 0) if held else 0
             if pace.curve is not curve:  # one curve per pool, and many workers hold the same amount
                 curve, computed = pace.curve, {}
@@ -126,7 +125,10 @@ class Costs:
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
-            price = (each + CROWD * load.decoding) * prefill
+            wait, preempts, later = 0.0, 0, 0
+            if load.pending or load.promises:
+                wait, preempts, later = before(load, prefill, now)
+            price = (each + CROWD * load.decoding + later) * prefill
             decode = room = home = used = 0.0
             space = worker.room_tokens
             if not space:
@@ -142,7 +144,10 @@ class Costs:
                 home = turns * _turn_waits(load, used, space or 0, now)
             total = wait + prefill + price + decode + room + home
             turn = load.turn
-            row = total, wait, turn, place, worker, prefill, price, decode, room, home, has, loads
+            row = (
+                *(total, wait, turn, place, worker, prefill, price, decode, room, home, has),
+                *(loads, preempts),
+            )
             rows.append(row)
         # (A session can be created without a prompt. It counts as no demand and has no home term.)
         self._last = (prompt, busy / count, most / tokens) if tokens else None
@@ -150,6 +155,8 @@ class Costs:
 
     def placed(self, prompt: Prompt, now: float) -> None:
         """Count a prompt that is sent, if it was ranked last; retries are not counted again."""
+        if prompt.resumed:
+            return
         if self._last is not None and self._last[0] is prompt and self._told is not prompt:
             self._demand.arrived(self._last[1], self._last[2], now)
             self._told = prompt
@@ -185,3 +192,8 @@ def held_tokens(prompt: Prompt, blocks: int) -> int:
     if not blocks:
         return 0
     return min(int(prompt.ends[blocks] * prompt.unit_tokens), max(0, prompt.tokens - 1))
+
+
+def held_blocks(prompt: Prompt, tokens: int) -> int:
+    """Return how many of the prompt's blocks lie within its first `tokens`."""
+    return bisect_right(prompt.ends, tokens / prompt.unit_tokens, hi=len(prompt.keys) + 1) - 1

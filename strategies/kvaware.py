@@ -18,7 +18,7 @@ from strategies.base import (
     Seconds,
     WorkerView,
 )
-from strategies.cost import Costs, held_tokens
+from strategies.cost import Costs, held_blocks, held_tokens
 from strategies.loads import Held, Loading, Loads
 from strategies.prefixaware import SLACK, capacity_of
 from strategies.prefixtree import Placement, PrefixTree
@@ -213,9 +213,13 @@ class KvAware:
         tree = self._shadow
         tree.close(placed.placement, outcome.answer_tokens or 0)
         candidate.worker.load.share(tree.shared(name), now)
-        self._under_way.settle(placed.sent, now, took=outcome.began)
+        preempted = outcome.kept_tokens is not None
+        self._under_way.settle(placed.sent, now, took=outcome.began and not preempted)
         if not outcome.began:
             tree.take_back(placed.placement)
+            return
+        if outcome.kept_tokens is not None:
+            tree.keep(placed.placement, held_blocks(prompt, outcome.kept_tokens))
             return
         if prompt.elsewhere and self.memory is not None:
             return  # the other process made the prediction; how is not known here
@@ -223,14 +227,14 @@ class KvAware:
         if self.store is not None and outcome.ok:
             self.store.computed(prompt, candidate.held_tokens if cached is None else cached)
         self._learn(prompt, candidate, outcome, now, shadowed=placed.shadowed)
-        if placed.shadowed and cached is not None and prompt.keys:
+        if placed.shadowed and cached is not None and prompt.keys and not prompt.resumed:
             more = cached - candidate.held_tokens
             more = more if abs(more) > SLACK else 0
             told = candidate.worker.kv_tokens is not None
             tree.correct(placed.placement, more, capacity_of(candidate.worker), told=told)
         if self.memory is not None:
             predicted = candidate.held_tokens if placed.predicted is None else placed.predicted
-            judged = predicted if placed.judged else None
+            judged = predicted if placed.judged and not prompt.resumed else None
             self.memory.observe(name, judged, outcome, placed.heard)
 
     def _learn(

@@ -3,17 +3,20 @@
 A request in a worker's queue is bound to that worker, and waits behind everything that came before
 it. If requests are held in the router instead, the shortest can go first, each to the worker that
 is cheapest by then. The need of a held request, its prefill time, shrinks by `AGING` for each
-second of waiting. One that still lacks room in the KV cache after `LACKING_S` goes before all
-others. After `LONGEST_S`, a request is sent even if it then has to wait in a worker's queue.
+second of waiting. A long prompt that was sent may still be preempted (`preemption.py`). A request
+that still lacks room in the KV cache after `LACKING_S` goes before all others. After `LONGEST_S`, a
+request is sent even if it then has to wait in a worker's queue.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice, takewhile, zip_longest
+from math import inf
 from typing import Final, Generic, TypeVar
 
 from strategies.base import Decision, Prompt
 from strategies.load import Load
+from strategies.preemption import AGING, STEP_S, promised
 
 T = TypeVar("T")
 
@@ -27,8 +30,6 @@ READY_TOKENS = 2_048
 #: such a request gets in each step takes about as long as so many tokens of a prompt: a step with
 #: fewer would spend most of its time on decoding.
 READY_EACH: Final = 12
-#: Seconds of prefill that a second of waiting makes up for.
-AGING = 0.2
 #: After this many seconds, a request that lacks room in the KV cache goes before all others, and
 #: its tokens count as taken. Reserving room at once would mean first come, first served: room stays
 #: idle until it suffices for a large prompt, which waits no longer than the small ones it delays.
@@ -137,13 +138,15 @@ class LateBinding(Generic[T]):
         return iter([held for line in self._lines.values() for held in line])
 
     @staticmethod
-    def must_hold(decision: Decision) -> bool:
+    def must_hold(decision: Decision, now: float) -> bool:
         """Whether the request would have to wait in a queue even on the cheapest worker."""
         choice = decision.candidates[0]
         cost, load = choice.cost, choice.worker.load
         if cost.room > 0.0 or cost.wait <= READY_S:
             return cost.room > 0.0
-        return load.promised_s > READY_S or not _in_one_step(load)
+        if choice.preempts:
+            return cost.wait > READY_S + STEP_S
+        return promised(load, cost.prefill, now)[0] > READY_S or not _in_one_step(load)
 
     def enter(
         self,
@@ -210,7 +213,7 @@ class LateBinding(Generic[T]):
             decision = rank(held.prompt)
             if decision is None:
                 held.look_again(now)
-            elif now - held.since >= LONGEST_S or not self.must_hold(decision):
+            elif now - held.since >= LONGEST_S or not self.must_hold(decision, now):
                 self._remove(held)
                 return held, decision
             else:
@@ -255,14 +258,18 @@ class LateBinding(Generic[T]):
         self._held -= 1
 
     def _promise(self, held: Held[T], now: float) -> None:
-        held.load.promised_s += held.prefill_s
+        load, need = held.load, held.prefill_s + AGING * held.since
+        load.promised_s += held.prefill_s
         if held.lacks(now):
-            held.load.promised_tokens += held.tokens
-        self._promised.add(held.load)
+            load.promised_tokens += held.tokens
+            need = -inf
+        load.promises.append((need, held.prefill_s))
+        self._promised.add(load)
 
     def _clear(self) -> None:
         for load in self._promised:
             load.promised_s, load.promised_tokens = 0.0, 0
+            load.promises.clear()
         self._promised.clear()
 
 

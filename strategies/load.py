@@ -32,6 +32,7 @@ class Booking:
         "elsewhere",
         "kv_tokens",
         "prefill_s",
+        "since",
         "stream",
         "taken_back",
         "uncached",
@@ -47,6 +48,7 @@ class Booking:
         at: float,
         *,
         elsewhere: bool,
+        since: float | None,
     ) -> None:
         self.prefill_s = prefill_s
         """Predicted prefill time there, in seconds."""
@@ -60,6 +62,8 @@ class Booking:
         """When it was booked."""
         self.elsewhere = elsewhere
         """Another process of this router serves it."""
+        self.since = since
+        """When its request came, if the worker can be made to drop it; None: it cannot."""
         self.computed_s: float | None = None
         """Seconds its prefill took while the worker computed no other prompt; None if unknown."""
         self.whole_s: float | None = None
@@ -73,20 +77,22 @@ class Load:
 
     __slots__ = (
         "_booked_s",
-        "_head_since",
         "_kv_at",
         "_last",
         "_open",
+        "_untimed",
         "decoding",
         "elsewhere",
         "elsewhere_tokens",
         "given_at",
         "given_s",
+        "head_since",
         "in_flight",
         "kv_tokens",
         "pending",
         "promised_s",
         "promised_tokens",
+        "promises",
         "shared_tokens",
         "stay_s",
         "surplus",
@@ -101,7 +107,10 @@ class Load:
         # (A dict keeps the order and removes in O(1).)
         self._last: Booking | None = None
         self._booked_s = 0.0
-        self._head_since = 0.0
+        self._untimed = False
+        """The time of the next prefill says nothing: it began in the middle of a step."""
+        self.head_since = 0.0
+        """Since when the oldest of them is being computed."""
         self.given_s = 0.0
         """Prefill booked over about `BACK_S` before `given_at`, older bookings counting less. In
         predicted seconds, which are more than the actual ones (see `pace.py`)."""
@@ -124,6 +133,8 @@ class Load:
         """Requests past their first byte."""
         self.promised_s = 0.0
         """Prefill seconds of requests that are held in the router and would go there."""
+        self.promises: list[tuple[float, float]] = []
+        """Each of them: its need (the order in which they are sent, least first), and seconds."""
         self.promised_tokens = 0
         """KV cache tokens of held requests that have waited long for room there."""
         self.stay_s = STAY_S
@@ -150,18 +161,22 @@ class Load:
         uncached: int | None = None,
         stream: bool = True,
         elsewhere: bool = False,
+        since: float | None = None,
     ) -> Booking:
         """Charge a request to this worker.
 
-        `uncached` is how many of its tokens are not on the GPU (default: all).
+        `uncached` is how many of its tokens are not on the GPU (default: all); `since` is when it
+        came, if it may be preempted.
         """
         uncached = kv_tokens if uncached is None else uncached
-        booking = Booking(prefill_s, kv_tokens, uncached, stream, now, elsewhere=elsewhere)
+        booking = Booking(
+            prefill_s, kv_tokens, uncached, stream, now, elsewhere=elsewhere, since=since
+        )
         if elsewhere:
             self.elsewhere += 1
             self.elsewhere_tokens += kv_tokens
         if not self.pending:
-            self._head_since = now
+            self.head_since = now
         self._open.add(booking)
         self.in_flight += 1
         self.pending[booking] = None
@@ -186,11 +201,13 @@ class Load:
         del self.pending[booking]
         if head and booking.taken_back:  # others were computed meanwhile
             following = next(iter(self.pending), booking)
-            self._head_since = max(self._head_since, following.at)
+            self.head_since = max(self.head_since, following.at)
         elif head:
-            if booking.stream:
-                self._time(booking, now - self._head_since)
-            self._head_since = now
+            if self._untimed:
+                self._untimed, self._last = False, None
+            elif booking.stream:
+                self._time(booking, now - self.head_since)
+            self.head_since = now
         self.uncached -= booking.uncached
         self.decoding += 1
         self._booked_s -= booking.prefill_s
@@ -238,6 +255,23 @@ class Load:
         self.given_s = max(0.0, self._given_still(now) - was)
         self.given_at = max(now, self.given_at)
 
+    def spent(self, booking: Booking, now: float) -> float:
+        """Return how many seconds the prefill of a pending booking has lasted."""
+        return max(0.0, now - self.head_since) if booking is next(iter(self.pending)) else 0.0
+
+    def drop(self, booking: Booking, now: float, done: float) -> None:
+        """End a pending request that the worker is made to drop with a share of its prefill done.
+
+        (`preemption.py` has what to do besides.)
+        """
+        head = booking is next(iter(self.pending))
+        given = self._given_still(now)
+        self.take_back(booking, now)
+        self.given_s += done * (given - self.given_s)
+        self.release(booking, now)
+        if head:
+            self.head_since, self._untimed = now, True
+
     def release(self, booking: Booking, now: float) -> None:
         """End the request. A second call changes nothing."""
         self.first_byte(booking, now)
@@ -262,12 +296,12 @@ class Load:
         """
         while self.pending:
             head = next(iter(self.pending))
-            spent = now - self._head_since
+            spent = now - self.head_since
             if spent < head.prefill_s:
                 return max(0.0, self._booked_s - spent)
             if head.stream:
                 return max(0.0, self._booked_s - head.prefill_s)
-            self._computed(head, self._head_since + head.prefill_s)
+            self._computed(head, self.head_since + head.prefill_s)
         return 0.0
 
     def __repr__(self) -> str:

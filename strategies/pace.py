@@ -9,7 +9,7 @@ taken to be slower than measured: believing workers twice too slow costs nothing
 twice too fast costs a lot.
 """
 
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Final
 
 #: Initial guess for short prompts, in tokens per second. An 8B model on one H100 reaches 20,000.
@@ -53,6 +53,11 @@ class Curve:
     def seconds(self, uncached: float, cached: float) -> float:
         """Return seconds to compute `uncached` tokens that follow `cached` ones."""
         return uncached / RATE * (self.factor + self.growth * _context(uncached, cached))
+
+    def tokens(self, seconds: float, cached: float) -> float:
+        """Return how many tokens that follow `cached` ones are computed in `seconds`."""
+        one, more = self.factor + self.growth * cached / GROWTH, self.growth / (2.0 * GROWTH)
+        return (sqrt(one * one + 4.0 * more * seconds * RATE) - one) / (2.0 * more)
 
     def learn(self, context: float, step: float) -> None:
         """Learn from an answer that took `step` times as long as predicted.
@@ -99,6 +104,10 @@ class Pace:
     def prefill(self, uncached: float, cached: float) -> float:
         """Return believed seconds to compute `uncached` tokens that follow `cached` ones."""
         return self.slower * self.curve.seconds(uncached, cached)
+
+    def computed(self, seconds: float, cached: float) -> float:
+        """Return how many tokens that follow `cached` ones it has most likely computed by then."""
+        return self.curve.tokens(seconds * MARGIN / self.slower, cached)
 
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that had the worker to itself and took this many seconds."""

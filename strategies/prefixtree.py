@@ -175,6 +175,23 @@ class PrefixTree:
                 left = shadow.take(entry, left)
             node = node.parent
 
+    def keep(self, placement: Placement, blocks: int) -> None:
+        """Drop what the placement added beyond its first `blocks`: the worker has not computed it.
+
+        Call it after `close`. What other placements there use, or have added to, stays.
+        """
+        shadow, node = placement.shadow, placement.leaf
+        if not self._knows(shadow):
+            return
+        left = min(placement.new, node.at + len(node.keys) - blocks)
+        while left > 0 and (parent := node.parent) is not None:
+            entry = node.entries.get(shadow.bit)
+            if entry is not None:
+                if entry.users or any(child.mask & shadow.bit for child in node.children.values()):
+                    return
+                left = shadow.take(entry, left)
+            node = parent
+
     def correct(
         self, placement: Placement, more: float, capacity: float | None, *, told: bool = True
     ) -> None:

@@ -10,7 +10,8 @@ from typing import Any, overload
 from strategies.base import Candidate, Cost
 
 #: Sort keys first: total cost, wait, turn, position in the list. Then worker, prefill, price,
-#: decode, room and home in seconds, tokens held, and which of them have to be loaded.
+#: decode, room and home in seconds, tokens held, which of them have to be loaded, and how many
+#: prompts it preempts.
 #: (Not a tuple type with a fixed length: mypyc would unpack and rebuild each tuple.)
 Row = tuple[Any, ...]
 
@@ -82,5 +83,6 @@ def ordered_as(ranked: Sequence[Candidate], other: Sequence[Candidate]) -> Seque
 
 
 def _candidate(row: Row) -> Candidate:
-    _, wait, _, _, worker, prefill, price, decode, room, home, held, loads = row
-    return Candidate(worker, _new(Cost, (wait, prefill, price, decode, room, home)), held, loads)
+    _, wait, _, _, worker, prefill, price, decode, room, home, held, loads, preempts = row
+    cost = _new(Cost, (wait, prefill, price, decode, room, home))
+    return Candidate(worker, cost, held, loads, preempts)

@@ -5,7 +5,6 @@ import pytest
 from strategies.base import Candidate, Cost, Decision, Prompt
 from strategies.cost import Costs
 from strategies.latebinding import (
-    AGING,
     COMPARED,
     DECIDED_ANEW,
     LACKING_S,
@@ -18,6 +17,7 @@ from strategies.latebinding import (
     LateBinding,
 )
 from strategies.load import Load
+from strategies.preemption import AGING
 from strategies.pace import Pace
 
 #: A model that every worker serves; each also serves a model with its own name.
@@ -63,7 +63,7 @@ class Desk:
         """Let a request arrive; return whether it is held."""
         prompt = Prompt(model, tokens)
         decision = self.rank(prompt)
-        if not self.binding.must_hold(decision):
+        if not self.binding.must_hold(decision, self.now):
             return False
         self.binding.enter(name, prompt, decision, self.now, tenant)
         return True
@@ -125,7 +125,7 @@ def test_a_step_among_many_answers_takes_more_prompts() -> None:
 def test_a_full_cache_is_waited_for_too() -> None:
     """A request is held if no worker has room for it in its KV cache."""
     decision = Decision([Candidate(Stand("a"), Cost(room=0.1))], "load")
-    assert LateBinding.must_hold(decision)
+    assert LateBinding.must_hold(decision, 0.0)
 
 
 def test_the_shortest_goes_first() -> None:
@@ -311,7 +311,7 @@ def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
     def come(name: str, tokens: int) -> None:
         prompt = Prompt("m", tokens, answer_tokens=0)
         decision = rank(prompt)
-        assert binding.must_hold(decision), f"{name} finds room"
+        assert binding.must_hold(decision, now), f"{name} finds room"
         binding.enter(name, prompt, decision, now)
 
     come("large", large)

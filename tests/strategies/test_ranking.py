@@ -22,7 +22,7 @@ class _Worker:
 
 def _row(place: int, cost: float) -> Row:
     worker = _Worker(f"w{place}")
-    return cost, 0.0, 0, place, worker, cost, 0.0, 0.0, 0.0, 0.0, 0, NO_LOADING
+    return cost, 0.0, 0, place, worker, cost, 0.0, 0.0, 0.0, 0.0, 0, NO_LOADING, 0
 
 
 @given(

@@ -1,0 +1,114 @@
+"""Which requests may be preempted, and how: their connections to the workers are closed.
+
+A request can be preempted until the first byte of its answer. What the worker has computed of it
+by then stays in its prefix cache, so the request waits again for its turn and goes on from there
+(`strategies/preemption.py`). A worker that does not keep what it has computed is found out by the
+cached tokens that it reports for such requests; from then on nothing is preempted there.
+"""
+
+import logging
+from time import monotonic
+from typing import Protocol
+
+from router.admission import Admission
+from router.job import Job
+from router.pool import Pool
+from router.worker import LOSSES, Worker
+from strategies.base import Candidate
+from strategies.load import Booking
+from strategies.preemption import drop, preempted
+
+log = logging.getLogger("warmroute.fleet")
+
+#: Tokens that a request must have got done for its resumption to show whether they were kept.
+TELLING = 2048
+
+
+class Preempted(Exception):
+    """The request gave way to a shorter one on `worker`, before its answer began."""
+
+    def __init__(self, worker: Worker, held_tokens: int) -> None:
+        """`held_tokens` is what the worker was expected to hold when it was sent."""
+        self.worker = worker
+        self.held_tokens = held_tokens
+
+
+class Running(Protocol):
+    """An attempt of which nothing has been answered yet."""
+
+    @property
+    def job(self) -> Job:
+        """The request."""
+
+    @property
+    def choice(self) -> Candidate:
+        """The worker, and what was expected of it."""
+
+    def preempt(self, kept_tokens: int) -> None:
+        """End it: the worker holds that many tokens of its prompt by now."""
+
+
+class Preempting:
+    """The requests that may be preempted. One instance for the whole router."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._running: dict[Booking, Running] = {}
+        self.most = 0
+        """How often one request may be preempted."""
+        self.count = 0
+        """Preemptions so far."""
+
+    def since(self, job: Job, worker: Worker) -> float | None:
+        """Return when a request came that may be preempted there; None: it may not.
+
+        Only streams: the first byte of another answer is also its last.
+        """
+        may = (
+            job.prompt.stream
+            and job.visit is None
+            and job.preemptions < self.most
+            and getattr(job.pool.chooser, "reads_prompt", False)
+            and worker.keeps
+            and worker.breaker.closed
+        )
+        return job.started if may else None
+
+    def begin(self, booking: Booking, running: Running) -> None:
+        """Let a request be preempted until `end`."""
+        if booking.since is not None:
+            self._running[booking] = running
+
+    def end(self, booking: Booking) -> None:
+        """Let it be preempted no more; no effect if it could not be."""
+        if self._running.pop(booking, None) is not None:
+            booking.since = None
+
+    def make_way(self, pool: Pool, worker: Worker, choice: Candidate) -> None:
+        """Preempt the requests there that give way to one about to be booked.
+
+        None is preempted while requests queue for places: one might not get a place again.
+        """
+        if not choice.preempts:
+            return
+        now = monotonic()
+        for booking in preempted(worker.load, choice.cost.prefill, now):
+            running = self._running.get(booking)
+            if running is not None and self._admission.ample(pool, running.job.prompt.model):
+                tokens = running.job.prompt.tokens
+                self.end(booking)
+                running.preempt(drop(booking, running.choice, tokens, now))
+                self.count += 1
+
+
+def judge(worker: Worker, expected: int, cached: int) -> None:
+    """Learn from a resumed request: it was `expected` to find tokens that it had got done."""
+    if expected < TELLING:
+        return
+    worker.losses = 0 if cached >= expected / 2 else worker.losses + 1
+    if worker.losses == LOSSES:
+        log.warning(
+            "worker %s: it does not keep what it has computed of a request that is dropped (%d of"
+            " about %d tokens were cached), so no request is preempted there any more",
+            *(worker.name, cached, expected),
+        )

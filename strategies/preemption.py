@@ -1,0 +1,96 @@
+"""Preemption: a worker is made to drop a long prompt before its first token, for a short one.
+
+Engines compute prompts in the order in which they come, so a short prompt waits for the long one
+before it. If the long request's connection is closed, the engine drops it at its next step, and the
+blocks computed by then stay in its prefix cache (vLLM `v1/core/sched/scheduler.py`,
+`finish_requests`). Sent again, it goes on from there. So the shortest remaining prefill goes first
+even if a longer one has begun (Schrage, "A Proof of the Optimality of the Shortest Remaining
+Processing Time Discipline", 1968), and each second since a request came makes up for `AGING`
+seconds of prefill, so that none starves.
+"""
+
+from typing import Final
+
+from strategies.base import Candidate
+from strategies.load import Booking, Load
+
+#: Seconds of prefill that a second of waiting makes up for.
+AGING: Final = 0.3
+#: A prompt is preempted if it has this many seconds more to go than the one that comes before it,
+#: in predicted seconds, which are more than the actual ones (see `pace.py`). Less is not worth it.
+GAIN_S: Final = 2.0
+#: Seconds until a worker has ended the step that it is in when a request is dropped.
+STEP_S: Final = 0.7
+
+
+def before(load: Load, prefill_s: float, now: float) -> tuple[float, int, int]:
+    """Return how many seconds a prompt of `prefill_s` would wait there for others' prefill.
+
+    Also returns how many bookings it would preempt, and how many prompts would wait for it: these
+    and held ones that come later.
+    """
+    wait, preempts, later = load.wait(now), 0, 0
+    if wait > GAIN_S + prefill_s:
+        wait, preempts = ahead(load, prefill_s, now)
+    if load.promises:
+        more, later = promised(load, prefill_s, now)
+        wait += more
+    return wait, preempts, preempts + later
+
+
+def ahead(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
+    """Return seconds of booked prefill that a prompt of `prefill_s` would wait for.
+
+    Also returns how many bookings it would preempt.
+    """
+    wait, preempted, spent = 0.0, 0, now - load.head_since
+    for booking in load.pending:
+        left = max(0.0, booking.prefill_s - spent)
+        if gives_way(booking, left, prefill_s, now):
+            preempted += 1
+            left = STEP_S if spent else 0.0
+        wait += left
+        spent = 0.0
+    return wait, preempted
+
+
+def preempted(load: Load, prefill_s: float, now: float) -> list[Booking]:
+    """Return the bookings there that a prompt of `prefill_s` preempts."""
+    found, spent = [], now - load.head_since
+    for booking in load.pending:
+        if gives_way(booking, max(0.0, booking.prefill_s - spent), prefill_s, now):
+            found.append(booking)
+        spent = 0.0
+    return found
+
+
+def gives_way(booking: Booking, left_s: float, prefill_s: float, now: float) -> bool:
+    """Whether a booking with `left_s` to go gives way to a prompt of `prefill_s` that comes now."""
+    since = booking.since
+    return since is not None and left_s - AGING * (now - since) > prefill_s + GAIN_S
+
+
+def drop(booking: Booking, choice: Candidate, tokens: int, now: float) -> int:
+    """End the booking of a prompt that its worker is made to drop.
+
+    Returns how many of its `tokens` the worker holds by then, as estimated.
+    """
+    held, load = choice.held_tokens, choice.worker.load
+    computed = choice.worker.pace.computed(load.spent(booking, now), held)
+    kept = max(held, min(tokens - 1, held + int(computed)))
+    load.drop(booking, now, (kept - held) / max(1, tokens - held))
+    return kept
+
+
+def promised(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
+    """Return seconds promised there that a prompt of `prefill_s` which comes now would wait for.
+
+    Also returns how many held requests would have to wait for it.
+    """
+    wait, later, need = 0.0, 0, prefill_s + AGING * now
+    for other, seconds in load.promises:
+        if other <= need:
+            wait += seconds
+        else:
+            later += 1
+    return wait, later
