@@ -181,7 +181,9 @@ class Drive:
         """The workers that may get requests now."""
         self.reports: Callable[[Placed], int | None] = _honest
         """The cached tokens that a worker reports for a request."""
-        self._preempts = isinstance(hold, LateBinding) and getattr(self.strategy, "reads_prompt", False)
+        self._preempts = isinstance(hold, LateBinding) and getattr(
+            self.strategy, "reads_prompt", False
+        )
         self.preempted = 0
         """How often a request was preempted."""
         self.watch: Watch | None = None

@@ -14,7 +14,7 @@ from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
 from router.worker import Worker
 from strategies.base import FREE, Candidate, Outcome
-from strategies.explain import instead, terms, words
+from strategies.explain import gives_way, instead, terms, words
 from strategies.loads import HARDLY, Held, Loads
 
 log = logging.getLogger("warmroute.requests")
@@ -332,7 +332,8 @@ class Attempt:
     def _whole(self) -> bytes:
         """Return the reason in words and the cost on each of the best workers, as header lines."""
         decision = self.job.decision
-        why = words(self.job.prompt, decision) + instead(decision, self.choice)
+        why = words(self.job.prompt, decision)
+        why += instead(decision, self.choice) or gives_way(decision)
         lines = [b"x-warmroute-reason: %b\r\n" % why.encode()]
         for choice in decision.candidates[:MOST_TOLD]:
             told = "; ".join(filter(None, (choice.worker.name, terms(choice))))

@@ -154,6 +154,7 @@ class Proxy:
                             return
                     except Preempted as preempted:
                         plea.gave_way(preempted.worker, preempted.held_tokens)
+                        exchange.asked = False
                         wait, held = self._admission.wait(), False
                 else:
                     wait = wait or self._admission.wait()

@@ -35,6 +35,8 @@ class Term(Struct, frozen=True):
     room: float
     home: float
     total: float
+    preempts: int = 0
+    """Longer prompts there that would give way to this one; its `wait` is without them."""
 
 
 class LeftOut(Struct, frozen=True):
@@ -98,7 +100,7 @@ def explain(
     `refused`: it does not come to that. `sessionless`: it names a session in vain.
     """
     workers = [_term(candidate) for candidate in decision.candidates]
-    told = words(prompt, decision) + _WAITS[waits]
+    told = words(prompt, decision) + gives_way(decision) + _WAITS[waits]
     if refused:
         told += f" But it {refused.words}"
     if sessionless:
@@ -216,6 +218,14 @@ def _dearest(candidate: Candidate) -> str:
     return f" Most of the cost of {candidate.worker.name} is {name}, {seconds:.3f} s."
 
 
+def gives_way(decision: Decision) -> str:
+    """Return a sentence about the prompts that it preempts; empty if there are none."""
+    over = decision.candidates[0].preempts
+    if not over:
+        return ""
+    return f" {over} longer prompt{'s give' if over > 1 else ' gives'} way to it there."
+
+
 def terms(candidate: Candidate) -> str:
     """Return the terms of one cost in a line; empty if costs are not compared."""
     cost = candidate.cost
@@ -225,4 +235,5 @@ def terms(candidate: Candidate) -> str:
 def _term(candidate: Candidate) -> Term:
     cost, loading = candidate.cost, candidate.loading
     name, held = candidate.worker.name, candidate.held_tokens
-    return Term(name, held, loading.l1, loading.l2, *cost, cost.total)
+    over = candidate.preempts
+    return Term(name, held, loading.l1, loading.l2, *cost, cost.total, over)

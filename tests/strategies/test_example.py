@@ -33,7 +33,8 @@ def stand(name: str, *, wait_s: float, decoding: int, kv_tokens: int, busy: floa
     """Return a worker with this work booked, that was busy for the share `busy` of the time."""
     worker = Stand(name)
     load = worker.load
-    load.promised_s, load.decoding, load.kv_tokens = wait_s, decoding, kv_tokens
+    load.promises.append((0.0, wait_s))
+    load.decoding, load.kv_tokens = decoding, kv_tokens
     load.given_s, load.given_at = busy * BACK_S, NOW
     return worker
 

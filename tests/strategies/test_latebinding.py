@@ -17,8 +17,8 @@ from strategies.latebinding import (
     LateBinding,
 )
 from strategies.load import Load
-from strategies.preemption import AGING
 from strategies.pace import Pace
+from strategies.preemption import AGING
 
 #: A model that every worker serves; each also serves a model with its own name.
 ANY = "any"

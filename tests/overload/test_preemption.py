@@ -1,0 +1,208 @@
+"""Preemption over real sockets: a long prompt gives way to a short one, and is sent again."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from strategies.load import Load
+from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked, held
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, send, until
+
+LONG, SHORT = 60_000, 500
+#: Long enough that a longer one is held behind it, instead of being sent at once.
+MIDDLE = 9_000
+
+
+def answer(cached: int, prompt: int = LONG) -> list[Action]:
+    """An answer in which the worker reports cached tokens."""
+    usage = (
+        b'{"prompt_tokens":%d,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":%d}}'
+    )
+    body = b'{"id":"x","choices":[],"usage":' + usage % (prompt, cached) + b"}"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return [head % len(body) + body]
+
+
+@pytest.fixture
+def crowd(stack: ExitStack) -> ThreadPoolExecutor:
+    """Threads for 32 clients."""
+    return stack.enter_context(ThreadPoolExecutor(32))
+
+
+@pytest.fixture
+def worker(stub: MakeStub) -> Stub:
+    """A worker that answers what it has been sent once its gate is open: never."""
+    return stub(Gate().script())
+
+
+def routed(route: MakeRouter, worker: Stub, **settings: Any) -> Router:
+    """A router that knows that the worker's prefix cache is on."""
+    router = route(worker.url, health=QUIET, **settings)
+    router.worker().reuses = True
+    return router
+
+
+def long(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> Future[httpx.Response]:
+    """Send a long prompt that the worker never answers; whatever it is sent next, it does."""
+    first = ask(router, crowd, "long", LONG)
+    until(lambda: len(worker.requests) == 1)
+    worker.script = OK
+    return first
+
+
+def short(router: Router) -> httpx.Response:
+    """Send a short prompt and wait for its answer."""
+    return httpx.post(router.url + PATH, json=asked("short", SHORT), timeout=30)
+
+
+def sizes(worker: Stub) -> list[str]:
+    """What the worker was sent, in that order."""
+    return ["long" if len(request) > 2 * LONG else "short" for request in worker.requests]
+
+
+def test_a_long_prompt_gives_way_and_goes_on(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """Its connection is closed, the short one is answered, then it is sent again: its client
+    notices nothing, and all bookings are released."""
+    router = routed(route, worker)
+    first = long(router, crowd, worker)
+    reply = short(router)
+    assert reply.status_code == 200
+    assert "x-warmroute-preempted" not in reply.headers
+    assert first.result().status_code == 200
+    assert first.result().headers["x-warmroute-preempted"] == "1"
+    assert sizes(worker) == ["long", "short", "long"]
+    until(lambda: worker.closed_by_peer == 1)
+    assert router.metric("warmroute_preempted_requests_total") == 1
+    until(router.idle)
+    load = router.worker().load
+    assert (load.decoding, load.uncached, len(load.pending)) == (0, 0, 0)
+
+
+def test_it_is_counted_as_one_request(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """It has one decision in the metrics, and one answer."""
+    router = routed(route, worker)
+    first = long(router, crowd, worker)
+    short(router)
+    first.result()
+    until(router.idle)
+    families = {family.name: family.samples for family in router.door.metrics.collect()}
+    for name in ("decisions", "requests"):
+        told = families[f"warmroute_{name}"]
+        assert sum(one.value for one in told if one.name.endswith("_total")) == 2
+    matched = families["warmroute_match_ratio"]
+    assert [one.value for one in matched if one.name.endswith("_count")] == [2]
+
+
+@pytest.mark.parametrize(
+    ("why", "settings"),
+    [("it is turned off", {"limits": {"preemptions": 0}}), ("nobody knows of its cache", {})],
+)
+def test_it_does_not_if(
+    why: str,
+    settings: dict[str, Any],
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    worker: Stub,
+    stub: MakeStub,
+) -> None:
+    """The short one is held until the long one is done."""
+    del stub
+    router = routed(route, worker, **settings)
+    router.worker().reuses = bool(settings) or None
+    long(router, crowd, worker)
+    waiting = ask(router, crowd, "short", SHORT)
+    until(held(router, 1))
+    assert sizes(worker) == ["long"], why
+    worker.stop()
+    assert waiting.result().status_code == 503
+
+
+def test_an_answer_in_one_piece_does_not_give_way(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """Its first byte is its last: it may have been computed, and be decoding for long."""
+    router = routed(route, worker)
+    body = asked("long", LONG) | {"stream": False}
+    crowd.submit(httpx.post, router.url + PATH, json=body, timeout=30)
+    until(lambda: len(worker.requests) == 1)
+    waiting = ask(router, crowd, "short", SHORT)
+    until(held(router, 1))
+    assert sizes(worker) == ["long"]
+    worker.stop()
+    assert waiting.result().status_code == 503
+
+
+def test_no_more_often_than_it_may(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """After `limits.preemptions` times it keeps its worker, and short ones are held."""
+    router = routed(route, worker, limits={"preemptions": 2})
+    first = ask(router, crowd, "long", LONG)
+    until(lambda: len(worker.requests) == 1)
+    for count in (2, 4):
+        gate = Gate()
+        worker.script = gate.script()
+        reply = ask(router, crowd, f"short {count}", MIDDLE)
+        until(lambda count=count: len(worker.requests) == count)  # type: ignore[misc]
+        until(held(router, 1))
+        worker.script = (last := Gate()).script()
+        gate.opened.set()
+        assert reply.result().status_code == 200
+        until(lambda count=count: len(worker.requests) == count + 1)  # type: ignore[misc]
+    reply = ask(router, crowd, "short", MIDDLE)
+    until(held(router, 1))
+    last.opened.set()
+    assert first.result().headers["x-warmroute-preempted"] == "2"
+    assert reply.result().status_code == 200
+    assert sizes(worker) == ["long", "short"] * 3
+    until(router.idle)
+
+
+def test_a_client_that_leaves_meanwhile(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """Its request is not sent again, and nothing stays booked."""
+    router = routed(route, worker)
+    request = httpx.Request("POST", router.url + PATH, json=asked("long", LONG))
+    request.read()
+    head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {len(request.content)}\r\n\r\n"
+    leaving = send(router.port, head.encode() + request.content)
+    until(lambda: len(worker.requests) == 1)
+    gate = Gate()
+    worker.script = gate.script()
+    reply = ask(router, crowd, "short", MIDDLE)
+    until(lambda: len(worker.requests) == 2)
+    until(held(router, 1))
+    leaving.close()
+    until(held(router, 0))
+    gate.opened.set()
+    assert reply.result().status_code == 200
+    until(router.idle)
+    assert len(worker.requests) == 2
+
+
+def test_a_worker_that_keeps_nothing_is_found_out(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If requests find little of what they had got done, three in a row, none is preempted any
+    more; one that finds it starts the count anew."""
+    monkeypatch.setattr(Load, "spent", lambda *_: 2.0)
+    router = routed(route, worker)
+    for number, cached in enumerate((0, 0, 30_000, 0, 0, 0)):
+        assert router.worker().keeps
+        worker.script, before = Gate().script(), len(worker.requests)
+        first = ask(router, crowd, f"long {number}", LONG)
+        until(lambda count=before + 1: len(worker.requests) == count)  # type: ignore[misc]
+        worker.script = answer(cached)
+        assert short(router).status_code == 200
+        assert first.result().headers["x-warmroute-preempted"] == "1"
+        until(router.idle)
+    assert not router.worker().keeps
