@@ -110,10 +110,8 @@ def test_it_does_not_if(
     route: MakeRouter,
     crowd: ThreadPoolExecutor,
     worker: Stub,
-    stub: MakeStub,
 ) -> None:
     """The short one is held until the long one is done."""
-    del stub
     router = routed(route, worker, **settings)
     router.worker().reuses = bool(settings) or None
     long(router, crowd, worker)
