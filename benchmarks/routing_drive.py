@@ -25,7 +25,7 @@ from strategies.latebinding import LateBinding
 from strategies.load import Booking, Load
 from strategies.loads import HARDLY
 from strategies.pace import Curve, Pace
-from strategies.preemption import drop, preempted
+from strategies.preemption import computes_from, drop, preempted
 
 #: Default block boundaries of prompts, in tokens.
 ENDS = range(0, 1 << 32, BLOCK_TOKENS)
@@ -306,7 +306,7 @@ class Drive:
         """Book a request and send it, as `Pool.book` does."""
         seat = self._named[choice.worker.name]
         prompt, load = asked.prompt, seat.load
-        dropped = self._preempt(seat, choice)
+        dropped = self._preempt(seat, choice, prompt.keys)
         load.turn = next(self._turns)
         booking = load.book(
             self.now,
@@ -316,6 +316,7 @@ class Drive:
             stream=True,
             since=asked.at_s if self._preempts else None,
         )
+        computes_from(booking, prompt, choice)
         self.strategy.placed(prompt, seat, self.now)
         placed = Placed(asked, seat, choice, booking, self.now)
         self._placed[asked.job.number] = self._booked[booking] = placed
@@ -326,10 +327,10 @@ class Drive:
         for other in dropped:
             self._decide(other)
 
-    def _preempt(self, seat: Seat, choice: Candidate) -> list[Asked]:
+    def _preempt(self, seat: Seat, choice: Candidate, keys: Sequence[int]) -> list[Asked]:
         """Drop the requests that give way to the one about to be placed; return them."""
         dropped = []
-        for booking in preempted(seat.load, choice.cost.prefill, self.now):
+        for booking in preempted(seat.load, keys, choice.cost.prefill, self.now):
             placed = self._booked[booking]
             asked = placed.asked
             job = asked.job

@@ -71,7 +71,7 @@ class Attempt:
         self.booked_at = monotonic()
         self.preempted = False
         """It has given way to a shorter one, and has ended."""
-        preempting.make_way(job.pool, worker, choice)
+        preempting.make_way(job, worker, choice)
         since = preempting.since(job, worker)
         self._booking = job.pool.book(job.prompt, choice, self.booked_at, since=since)
         self._preempting = preempting

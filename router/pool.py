@@ -15,6 +15,7 @@ from router.worker import Worker
 from strategies.base import Candidate, Outcome, Prompt, Strategy
 from strategies.load import Booking
 from strategies.pace import Curve
+from strategies.preemption import computes_from
 
 log = logging.getLogger("warmroute.fleet")
 
@@ -154,6 +155,8 @@ class Pool:
             elsewhere=elsewhere,
             since=since,
         )
+        if since is not None:
+            computes_from(booking, prompt, choice)
         try:
             if self.hears or not elsewhere:
                 self.strategy.placed(prompt, worker, now)

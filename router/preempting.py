@@ -12,7 +12,6 @@ from typing import Protocol
 
 from router.admission import Admission
 from router.job import Job
-from router.pool import Pool
 from router.worker import LOSSES, Worker
 from strategies.base import Candidate
 from strategies.load import Booking
@@ -84,17 +83,17 @@ class Preempting:
         if self._running.pop(booking, None) is not None:
             booking.since = None
 
-    def make_way(self, pool: Pool, worker: Worker, choice: Candidate) -> None:
-        """Preempt the requests there that give way to one about to be booked.
+    def make_way(self, job: Job, worker: Worker, choice: Candidate) -> None:
+        """Preempt the requests there that give way to a job about to be booked.
 
         None is preempted while requests queue for places: one might not get a place again.
         """
         if not choice.preempts:
             return
-        now = monotonic()
-        for booking in preempted(worker.load, choice.cost.prefill, now):
+        now, keys = monotonic(), job.prompt.keys
+        for booking in preempted(worker.load, keys, choice.cost.prefill, now):
             running = self._running.get(booking)
-            if running is not None and self._admission.ample(pool, running.job.prompt.model):
+            if running is not None and self._admission.ample(job.pool, running.job.prompt.model):
                 tokens = running.job.prompt.tokens
                 self.end(booking)
                 running.preempt(drop(booking, running.choice, tokens, now))

@@ -4,6 +4,7 @@ A strategy is pure: the caller tells it the time and what happened, and it answe
 never reads a clock, opens a socket or waits.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -71,6 +72,11 @@ class Prompt(Struct, frozen=True, gc=False):
     resumed: bool = False
     """It was sent before, and preempted: it was counted, and its worker holds some of it by then
     (how much is estimated)."""
+
+    def blocks_in(self, tokens: float) -> int:
+        """Return how many of its full blocks lie within its first `tokens`."""
+        units = tokens / self.unit_tokens
+        return bisect_right(self.ends, units, hi=len(self.keys) + 1) - 1
 
 
 class WorkerView(Protocol):

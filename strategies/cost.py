@@ -6,7 +6,6 @@ Each term is time that a request waits: this one, one that decodes, or one that 
 comments at the constants say where the terms come from.
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import exp
 from typing import Final
@@ -127,7 +126,7 @@ class Costs:
                 prefill += loads.seconds
             wait, preempts, later = 0.0, 0, 0
             if load.pending or load.promises:
-                wait, preempts, later = before(load, prefill, now)
+                wait, preempts, later = before(load, prompt.keys, prefill, now)
             price = (each + CROWD * load.decoding + later) * prefill
             decode = room = home = used = 0.0
             space = worker.room_tokens
@@ -192,8 +191,3 @@ def held_tokens(prompt: Prompt, blocks: int) -> int:
     if not blocks:
         return 0
     return min(int(prompt.ends[blocks] * prompt.unit_tokens), max(0, prompt.tokens - 1))
-
-
-def held_blocks(prompt: Prompt, tokens: int) -> int:
-    """Return how many of the prompt's blocks lie within its first `tokens`."""
-    return bisect_right(prompt.ends, tokens / prompt.unit_tokens, hi=len(prompt.keys) + 1) - 1

@@ -18,7 +18,7 @@ from strategies.base import (
     Seconds,
     WorkerView,
 )
-from strategies.cost import Costs, held_blocks, held_tokens
+from strategies.cost import Costs, held_tokens
 from strategies.loads import Held, Loading, Loads
 from strategies.prefixaware import SLACK, capacity_of
 from strategies.prefixtree import Placement, PrefixTree
@@ -219,7 +219,7 @@ class KvAware:
             tree.take_back(placed.placement)
             return
         if outcome.kept_tokens is not None:
-            tree.keep(placed.placement, held_blocks(prompt, outcome.kept_tokens))
+            tree.keep(placed.placement, prompt.blocks_in(outcome.kept_tokens))
             return
         if prompt.elsewhere and self.memory is not None:
             return  # the other process made the prediction; how is not known here

@@ -30,6 +30,8 @@ class Booking:
         "at",
         "computed_s",
         "elsewhere",
+        "held_blocks",
+        "key",
         "kv_tokens",
         "prefill_s",
         "since",
@@ -64,6 +66,8 @@ class Booking:
         """Another process of this router serves it."""
         self.since = since
         """When its request came, if the worker can be made to drop it; None: it cannot."""
+        self.held_blocks = self.key = 0
+        """Number of its first blocks that it need not compute, and the key of the next one."""
         self.computed_s: float | None = None
         """Seconds its prefill took while the worker computed no other prompt; None if unknown."""
         self.whole_s: float | None = None

@@ -9,10 +9,12 @@ Processing Time Discipline", 1968), and each second since a request came makes u
 seconds of prefill, so that none starves.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
-from strategies.base import Candidate
+from strategies.base import Candidate, Prompt
 from strategies.load import Booking, Load
+from strategies.pace import MARGIN
 
 #: Seconds of prefill that a second of waiting makes up for.
 AGING: Final = 0.3
@@ -23,7 +25,7 @@ GAIN_S: Final = 2.0
 STEP_S: Final = 0.7
 
 
-def before(load: Load, prefill_s: float, now: float) -> tuple[float, int, int]:
+def before(load: Load, keys: Sequence[int], prefill_s: float, now: float) -> tuple[float, int, int]:
     """Return how many seconds a prompt of `prefill_s` would wait there for others' prefill.
 
     Also returns how many bookings it would preempt, and how many prompts would wait for it: these
@@ -31,14 +33,14 @@ def before(load: Load, prefill_s: float, now: float) -> tuple[float, int, int]:
     """
     wait, preempts, later = load.wait(now), 0, 0
     if wait > GAIN_S + prefill_s:
-        wait, preempts = ahead(load, prefill_s, now)
+        wait, preempts = ahead(load, keys, prefill_s, now)
     if load.promises:
         more, later = promised(load, prefill_s, now)
         wait += more
     return wait, preempts, preempts + later
 
 
-def ahead(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
+def ahead(load: Load, keys: Sequence[int], prefill_s: float, now: float) -> tuple[float, int]:
     """Return seconds of booked prefill that a prompt of `prefill_s` would wait for.
 
     Also returns how many bookings it would preempt.
@@ -46,7 +48,7 @@ def ahead(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
     wait, preempted, spent = 0.0, 0, now - load.head_since
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
-        if gives_way(booking, left, prefill_s, now):
+        if gives_way(booking, left, keys, prefill_s, now):
             preempted += 1
             left = STEP_S if spent else 0.0
         wait += left
@@ -54,20 +56,35 @@ def ahead(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
     return wait, preempted
 
 
-def preempted(load: Load, prefill_s: float, now: float) -> list[Booking]:
+def preempted(load: Load, keys: Sequence[int], prefill_s: float, now: float) -> list[Booking]:
     """Return the bookings there that a prompt of `prefill_s` preempts."""
     found, spent = [], now - load.head_since
     for booking in load.pending:
-        if gives_way(booking, max(0.0, booking.prefill_s - spent), prefill_s, now):
+        if gives_way(booking, max(0.0, booking.prefill_s - spent), keys, prefill_s, now):
             found.append(booking)
         spent = 0.0
     return found
 
 
-def gives_way(booking: Booking, left_s: float, prefill_s: float, now: float) -> bool:
-    """Whether a booking with `left_s` to go gives way to a prompt of `prefill_s` that comes now."""
+def gives_way(
+    booking: Booking, left_s: float, keys: Sequence[int], prefill_s: float, now: float
+) -> bool:
+    """Whether a booking with `left_s` to go gives way to a prompt of `prefill_s` that comes now.
+
+    It does not if that prompt, with these `keys`, is only so short because of what the booking is
+    computing.
+    """
     since = booking.since
-    return since is not None and left_s - AGING * (now - since) > prefill_s + GAIN_S
+    if since is None or left_s - AGING * (now - since) <= prefill_s + GAIN_S:
+        return False
+    at = booking.held_blocks
+    return at >= len(keys) or keys[at] != booking.key
+
+
+def computes_from(booking: Booking, prompt: Prompt, choice: Candidate) -> None:
+    """Note where the blocks begin that the booking computes."""
+    at = booking.held_blocks = prompt.blocks_in(choice.held_tokens)
+    booking.key = prompt.keys[at] if at < len(prompt.keys) else 0
 
 
 def drop(booking: Booking, choice: Candidate, tokens: int, now: float) -> int:
@@ -76,7 +93,10 @@ def drop(booking: Booking, choice: Candidate, tokens: int, now: float) -> int:
     Returns how many of its `tokens` the worker holds by then, as estimated.
     """
     held, load = choice.held_tokens, choice.worker.load
-    computed = choice.worker.pace.computed(load.spent(booking, now), held)
+    spent = load.spent(booking, now)
+    if spent:  # the step that it is in will be ended: on average half a step more
+        spent += STEP_S / (2.0 * MARGIN)
+    computed = choice.worker.pace.computed(spent, held)
     kept = max(held, min(tokens - 1, held + int(computed)))
     load.drop(booking, now, (kept - held) / max(1, tokens - held))
     return kept

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
-from strategies.cost import Costs, held_blocks, held_tokens
+from strategies.cost import Costs, held_tokens
 from strategies.prefixdump import dump, restore
 from strategies.prefixtree import Placement, PrefixTree
 
@@ -72,7 +72,7 @@ class PrefixAware:
             tree.take_back(placement)
             return
         if outcome.kept_tokens is not None:
-            tree.keep(placement, held_blocks(prompt, outcome.kept_tokens))
+            tree.keep(placement, prompt.blocks_in(outcome.kept_tokens))
             return
         cached = None if prompt.resumed else outcome.cached_tokens
         if cached is not None and prompt.keys:
