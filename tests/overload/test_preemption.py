@@ -1,5 +1,6 @@
 """Preemption over real sockets: a long prompt gives way to a short one, and is sent again."""
 
+import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from simulator.fleet import FleetSettings
+from simulator.thread import FleetThread
 from strategies.load import Load
 from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked, held
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, send, until
@@ -55,7 +58,8 @@ def long(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> Future[http
 
 def short(router: Router) -> httpx.Response:
     """Send a short prompt and wait for its answer."""
-    return httpx.post(router.url + PATH, json=asked("short", SHORT), timeout=30)
+    body = asked("short", SHORT) | {"max_tokens": 2}
+    return httpx.post(router.url + PATH, json=body, timeout=30)
 
 
 def sizes(worker: Stub) -> list[str]:
@@ -204,3 +208,29 @@ def test_a_worker_that_keeps_nothing_is_found_out(
         assert first.result().headers["x-warmroute-preempted"] == "1"
         until(router.idle)
     assert not router.worker().keeps
+
+
+@pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
+def test_a_simulated_engine_goes_on(
+    route: MakeRouter, crowd: ThreadPoolExecutor, stack: ExitStack, strategy: str
+) -> None:
+    """The whole of it on an engine that computes: the long prompt's second attempt finds what the
+    first had computed, which counts as no hit in the router's metrics."""
+    settings = FleetSettings(speed=2.0, models=("m",), kv_events=False)
+    fleet = stack.enter_context(FleetThread(settings))
+    router = route(*fleet.urls, strategy=strategy)
+    (engine,) = (one.engine for one in fleet.workers)
+    until(lambda: router.worker().keeps)
+    body = asked("long", LONG) | {"max_tokens": 2, "stream_options": {"include_usage": True}}
+    first = crowd.submit(httpx.post, router.url + PATH, json=body, timeout=60)
+    until(lambda: engine.cache.used > 100)
+    assert short(router).status_code == 200
+    assert not first.done()
+    reply = first.result()
+    assert reply.headers["x-warmroute-preempted"] == "1"
+    events = [json.loads(line[6:]) for line in reply.text.splitlines() if line[:7] == "data: {"]
+    usage = events[-1]["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    assert 0 < cached < usage["prompt_tokens"]
+    until(router.idle)
+    assert router.metric("warmroute_cached_tokens_total", pool=router.door.fleet.pools[0].name) == 0
