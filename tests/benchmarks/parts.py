@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from strategies import cost, demand
+from strategies import cost, demand, preemption
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.latebinding import LateBinding
 from strategies.load import Booking, Load
@@ -33,6 +33,11 @@ def without_price(patch: pytest.MonkeyPatch) -> None:
     """Prefill costs later requests nothing."""
     patch.setattr(demand, "PRICE", 0.0)
     patch.setattr(demand, "LEAST_PRICE", 0.0)
+
+
+def without_preemption(patch: pytest.MonkeyPatch) -> None:
+    """A prompt that was sent keeps its worker."""
+    patch.setattr(preemption, "gives_way", lambda *_: False)
 
 
 def without_home(patch: pytest.MonkeyPatch) -> None:

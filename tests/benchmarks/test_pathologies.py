@@ -37,6 +37,7 @@ from tests.benchmarks.parts import (
     without_home,
     without_pace,
     without_placements,
+    without_preemption,
     without_price,
     without_room,
     without_turns,
@@ -298,3 +299,30 @@ def test_a_mirror_forgets_as_its_worker_does(monkeypatch: pytest.MonkeyPatch) ->
     good = wrong(known=True)
     without_correction(monkeypatch)
     assert wrong(known=False) > 2 * good + 100_000
+
+
+def test_a_long_prompt_does_not_block_the_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever needs the worker of a long prompt waits until it is computed (head-of-line blocking).
+
+    Here every worker computes a long prompt, and a short one comes ten times a second.
+    """
+    long, short = 100_000, 1_000
+    turns = [
+        *((0.0, Turn(tuple(range(first, first + 195)), long, 10)) for first in (1, 200)),
+        *((0.5 + 0.1 * number, Turn((1000 + number,), short, 10)) for number in range(60)),
+    ]
+    work = Work("long", [Talk(at, number, [turn]) for number, (at, turn) in enumerate(turns)])
+
+    def waits() -> tuple[float, float]:
+        done = run(work, fleet=Fleet(SMALL, workers=2))
+        times = {
+            size: fmean(p.first_s for p in done if p.asked.prompt.tokens == size)
+            for size in (long, short)
+        }
+        return times[short], times[long]
+
+    short_s, long_s = waits()
+    without_preemption(monkeypatch)
+    blocked_s, alone_s = waits()
+    assert short_s < 0.2 * blocked_s
+    assert long_s < 1.3 * alone_s
