@@ -26,6 +26,7 @@ class Plea:
         "pool",
         "preemptions",
         "prompt",
+        "resumable",
         "salt",
         "started",
         "visit",
@@ -44,6 +45,7 @@ class Plea:
         started: float,
         visit: Visit | None,
         salt: bytes,
+        resumable: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.exchange = exchange
@@ -58,6 +60,8 @@ class Plea:
         """Its part in a session, if it has one."""
         self.salt = salt
         """The `cache_salt` field to add to its body; may be empty."""
+        self.resumable = resumable
+        """If it is dropped and sent again, the worker goes on from what it has computed."""
         self.preemptions = 0
         """How often it has given way to a shorter one after it was sent."""
         self.held_first = 0
@@ -95,6 +99,7 @@ class Job:
         "pool",
         "preemptions",
         "prompt",
+        "resumable",
         "retrying",
         "salt",
         "started",
@@ -117,6 +122,7 @@ class Job:
         """It has taken a part of the retry budget."""
         self.started = plea.started
         self.metrics = metrics
+        self.resumable = plea.resumable
         self.preemptions, self.held_first, self.last = plea.preemptions, plea.held_first, plea.last
         self.visit = plea.visit
         """Its part in a session, if it has one."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from router.admission import Admission
 from router.job import Job
+from router.openai import Request
 from router.worker import LOSSES, Worker
 from strategies.base import Candidate
 from strategies.load import Booking
@@ -19,6 +20,8 @@ from strategies.preemption import drop, preempted
 
 log = logging.getLogger("warmroute.fleet")
 
+#: A field that is not there, or as good as.
+_NO = frozenset((b"", b"false", b"null"))
 #: Tokens that a request must have got done for its resumption to show whether they were kept.
 TELLING = 2048
 
@@ -30,6 +33,17 @@ class Preempted(Exception):
         """`held_tokens` is what the worker was expected to hold when it was sent."""
         self.worker = worker
         self.held_tokens = held_tokens
+
+
+def resumable(request: Request) -> bool:
+    """Whether a worker would go on with a request that it has dropped: only if it is a stream.
+
+    The first byte of another answer is also its last. vLLM does not use its cache for a prompt that
+    is to be repeated with logprobs, and a prompt that is handed over to another engine is that
+    engine's business (`v1/request.py`, `get_skip_reading_prefix_cache`).
+    """
+    plain = bytes(request.echo) in _NO and bytes(request.kv_transfer_params) in _NO
+    return request.stream is True and plain
 
 
 class Running(Protocol):
@@ -59,12 +73,9 @@ class Preempting:
         """Preemptions so far."""
 
     def since(self, job: Job, worker: Worker) -> float | None:
-        """Return when a request came that may be preempted there; None: it may not.
-
-        Only streams: the first byte of another answer is also its last.
-        """
+        """Return when a request came that may be preempted there; None: it may not."""
         may = (
-            job.prompt.stream
+            job.resumable
             and job.visit is None
             and job.preemptions < self.most
             and getattr(job.pool.chooser, "reads_prompt", False)

@@ -29,7 +29,7 @@ from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, Request, parse
 from router.pool import Pool
-from router.preempting import Preempted
+from router.preempting import Preempted, resumable
 from router.relay import CutShort
 from router.retries import Budget
 from router.salts import Salts
@@ -258,6 +258,7 @@ class Proxy:
             started=started,
             visit=visit,
             salt=salt,
+            resumable=resumable(request),
         )
 
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:

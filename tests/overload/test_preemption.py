@@ -126,12 +126,20 @@ def test_it_does_not_if(
     assert waiting.result().status_code == 503
 
 
-def test_an_answer_in_one_piece_does_not_give_way(
-    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stream": False},  # its first byte is its last: it may have been decoding for long
+        {"echo": True},  # vLLM computes such a prompt as a whole, whatever is cached
+        {"kv_transfer_params": {"do_remote_decode": True}},
+    ],
+)
+def test_some_requests_do_not_give_way(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, fields: dict[str, Any]
 ) -> None:
-    """Its first byte is its last: it may have been computed, and be decoding for long."""
+    """The worker would not go on with them where it was."""
     router = routed(route, worker)
-    body = asked("long", LONG) | {"stream": False}
+    body = asked("long", LONG) | fields
     crowd.submit(httpx.post, router.url + PATH, json=body, timeout=30)
     until(lambda: len(worker.requests) == 1)
     waiting = ask(router, crowd, "short", SHORT)
