@@ -124,7 +124,7 @@ class Costs:
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
-            wait, preempts, later = 0.0, 0, 0
+            wait, preempts, later = 0.0, 0, 0.0
             if load.pending or load.promises:
                 wait, preempts, later = before(load, prompt.keys, prefill, now)
             price = (each + CROWD * load.decoding + later) * prefill

@@ -20,16 +20,21 @@ from strategies.pace import MARGIN
 AGING: Final = 0.3
 #: A prompt is preempted if it has this many seconds more to go than the one that comes before it,
 #: in predicted seconds, which are more than the actual ones (see `pace.py`). Less is not worth it.
-GAIN_S: Final = 2.0
-#: Seconds until a worker has ended the step that it is in when a request is dropped.
-STEP_S: Final = 0.7
+GAIN_S: Final = 1.5
+#: Predicted seconds until a worker has ended the step that it is in when a request is dropped.
+STEP_S: Final = 1.0
+#: How much a second costs of each prompt that waits longer because this one goes first: more than
+#: its own time, as it is long itself, and others wait for it in turn.
+LATER: Final = 1.5
 
 
-def before(load: Load, keys: Sequence[int], prefill_s: float, now: float) -> tuple[float, int, int]:
+def before(
+    load: Load, keys: Sequence[int], prefill_s: float, now: float
+) -> tuple[float, int, float]:
     """Return how many seconds a prompt of `prefill_s` would wait there for others' prefill.
 
-    Also returns how many bookings it would preempt, and how many prompts would wait for it: these
-    and held ones that come later.
+    Also returns how many bookings it would preempt, and what each second of its prefill costs these
+    and the held requests that come later.
     """
     wait, preempts, later = load.wait(now), 0, 0
     if wait > GAIN_S + prefill_s:
@@ -37,7 +42,7 @@ def before(load: Load, keys: Sequence[int], prefill_s: float, now: float) -> tup
     if load.promises:
         more, later = promised(load, prefill_s, now)
         wait += more
-    return wait, preempts, preempts + later
+    return wait, preempts, LATER * (preempts + later)
 
 
 def ahead(load: Load, keys: Sequence[int], prefill_s: float, now: float) -> tuple[float, int]:
