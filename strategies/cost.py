@@ -15,7 +15,7 @@ from strategies.demand import Demand
 from strategies.load import BACK_S, Load
 from strategies.loads import Loading
 from strategies.match import NOT_WANTED, Match
-from strategies.preemption import before
+from strategies.preemption import GAIN_S, before
 from strategies.ranking import Ranking, Row
 
 #: Share of the prefill time charged for each request that decodes there, which stalls meanwhile.
@@ -111,6 +111,7 @@ class Costs:
         busy, curve, computed, least = 0, None, dict[int, tuple[float, float]](), -1
         for place, worker in enumerate(workers):
             name, load, pace = worker.name, worker.load, worker.pace
+            wait, preempts, later = load.wait(now) if load.pending else 0.0, 0, 0.0
             busy += 1 if load.pending else 0
             has = held.get(name, 0) if held else 0
             if pace.curve is not curve:  # one curve per pool, and many workers hold the same amount
@@ -124,9 +125,8 @@ class Costs:
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
-            wait, preempts, later = 0.0, 0, 0.0
-            if load.pending or load.promises:
-                wait, preempts, later = before(load, prompt.keys, prefill, now)
+            if wait > GAIN_S or load.promises:
+                wait, preempts, later = before(load, wait, prompt.keys, prefill, now)
             price = (each + CROWD * load.decoding + later) * prefill
             decode = room = home = used = 0.0
             space = worker.room_tokens
@@ -142,11 +142,10 @@ class Costs:
             if turns:
                 home = turns * _turn_waits(load, used, space or 0, now)
             total = wait + prefill + price + decode + room + home
-            turn = load.turn
             row = (
-                *(total, wait, turn, place, worker, prefill, price, decode, room, home, has),
-                *(loads, preempts),
-            )
+                total, wait, load.turn, place, worker, prefill, price,
+                decode, room, home, has, loads, preempts,
+            )  # fmt: skip
             rows.append(row)
         # (A session can be created without a prompt. It counts as no demand and has no home term.)
         self._last = (prompt, busy / count, most / tokens) if tokens else None

@@ -29,14 +29,14 @@ LATER: Final = 1.5
 
 
 def before(
-    load: Load, keys: Sequence[int], prefill_s: float, now: float
+    load: Load, wait: float, keys: Sequence[int], prefill_s: float, now: float
 ) -> tuple[float, int, float]:
     """Return how many seconds a prompt of `prefill_s` would wait there for others' prefill.
 
-    Also returns how many bookings it would preempt, and what each second of its prefill costs these
-    and the held requests that come later.
+    `wait` is all that is booked there. Also returns how many bookings it would preempt, and what
+    each second of its prefill costs these and the held requests that come later.
     """
-    wait, preempts, later = load.wait(now), 0, 0
+    preempts, later = 0, 0
     if wait > GAIN_S + prefill_s:
         wait, preempts = ahead(load, keys, prefill_s, now)
     if load.promises:
