@@ -3,7 +3,7 @@
 import pytest
 
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
-from strategies.explain import explain, terms, words
+from strategies.explain import explain, gives_way, terms, words
 from strategies.load import Load
 from strategies.loads import Loading
 from strategies.pace import Pace
@@ -84,3 +84,22 @@ def test_terms_stand_in_a_line() -> None:
         "home=0.000s"
     )
     assert terms(Candidate(Stand("c"), FREE)) == ""
+
+
+@pytest.mark.parametrize(
+    ("preempts", "said"),
+    [
+        (0, ""),
+        (1, " 1 longer prompt gives way to it there."),
+        (2, " 2 longer prompts give way to it there."),
+    ],
+)
+def test_who_gives_way_is_said(preempts: int, said: str) -> None:
+    """On the first worker, after the reason; and in the terms of each worker."""
+    first = Candidate(Stand("b"), Cost(prefill=0.8), preempts=preempts)
+    other = Candidate(Stand("a"), Cost(prefill=0.9), preempts=3)
+    decision = Decision((first, other), "load")
+    assert gives_way(decision) == said
+    found = explain(PROMPT, decision, "held")
+    assert found.words.startswith(words(PROMPT, decision) + said + " Before that it would be held")
+    assert [term.preempts for term in found.workers] == [preempts, 3]

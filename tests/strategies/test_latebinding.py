@@ -1,5 +1,7 @@
 """Holding requests until a worker is about to be free."""
 
+from math import inf
+
 import pytest
 
 from strategies.base import Candidate, Cost, Decision, Prompt
@@ -18,7 +20,7 @@ from strategies.latebinding import (
 )
 from strategies.load import Load
 from strategies.pace import Pace
-from strategies.preemption import AGING
+from strategies.preemption import AGING, STEP_S
 
 #: A model that every worker serves; each also serves a model with its own name.
 ANY = "any"
@@ -105,6 +107,61 @@ def test_what_one_step_computes_is_not_waited_for() -> None:
     assert desk.released() == ["r"]
     load.first_byte(next(iter(load.pending)), 1.0)
     assert load.uncached == READY_TOKENS * 3 // 4 + MANY
+
+
+@pytest.mark.parametrize(
+    ("wait", "preempts", "held"),
+    [
+        (READY_S + STEP_S, 1, False),
+        (READY_S + STEP_S + 0.01, 1, True),
+        (READY_S + STEP_S, 0, True),
+        (READY_S, 0, False),
+    ],
+)
+def test_the_end_of_a_step_is_not_waited_for_here(
+    wait: float, preempts: int, *, held: bool
+) -> None:
+    """A prompt that others give way to is sent at once, even if the worker has to end its step
+    first: only then do they give way."""
+    worker = Stand("a", 100.0)
+    choice = Candidate(worker, Cost(wait, 1.0), preempts=preempts)
+    assert LateBinding.must_hold(Decision([choice], "load"), 0.0) is held
+    full = Candidate(worker, Cost(wait, 1.0, room=0.1), preempts=preempts)
+    assert LateBinding.must_hold(Decision([full], "load"), 0.0)
+
+
+def test_what_is_promised_has_an_order() -> None:
+    """Each held request is promised with its need, by which it is compared with newcomers: the same
+    at any time, and least for one that lacks room after a long wait."""
+    desk = Desk(Stand("a", 1000.0))
+    load = desk.workers[0].load
+    assert desk.come("long", 8)
+    desk.now = 10.0
+    assert desk.come("short", 2)
+    assert sorted(load.promises) == [(2.0 + AGING * 10.0, 2.0), (8.0, 8.0)]
+    assert load.promised_s == 10.0
+    full = Decision([Candidate(desk.workers[0], Cost(room=1.0, prefill=4.0))], "load")
+    since = desk.now - LACKING_S
+    held = desk.binding.enter("lacks", Prompt(ANY, 4), full, desk.now, since=since)
+    assert min(load.promises) == (-inf, 4.0)
+    desk.binding.leave(held, desk.now)
+    assert sorted(load.promises) == [(2.0 + AGING * 10.0, 2.0), (8.0, 8.0)]
+    desk.now = 20.0
+    for one in list(desk.binding):
+        desk.binding.leave(one, desk.now)
+    assert (load.promises, load.promised_s) == ([], 0.0)
+
+
+def test_who_comes_before_those_that_are_held_is_not() -> None:
+    """One step's worth may be sent past held requests that need more, not past others."""
+    desk = Desk(Stand("a"))
+    load = desk.workers[0].load
+    load.book(0.0, 5.0, uncached=READY_TOKENS)
+    wait = Cost(5.0, 1.0)
+    decision = Decision([Candidate(desk.workers[0], wait)], "load")
+    for need, seconds, held in ((1.1, 9.0, False), (1.0, READY_S, False), (0.9, 0.1, True)):
+        load.promises.append((need, seconds))
+        assert desk.binding.must_hold(decision, 0.0) is held
 
 
 def test_a_step_among_many_answers_takes_more_prompts() -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.load import BACK_S, Booking, Load
+from strategies.load import BACK_S, STAY_WEIGHT, Booking, Load
 
 _seconds = st.floats(0, 100)
 _actions = st.lists(
-    st.tuples(st.sampled_from(["book", "byte", "release"]), st.integers(0, 9), _seconds),
+    st.tuples(st.sampled_from(["book", "byte", "drop", "release"]), st.integers(0, 9), _seconds),
     max_size=60,
 )
 
@@ -27,13 +27,18 @@ def test_everything_returns_to_zero(actions: list[tuple[str, int, float]], strea
             bookings.append(load.book(now, seconds, int(seconds), stream=stream))
         elif bookings and what == "byte":
             load.first_byte(bookings[which % len(bookings)], now)
+        elif what == "drop":
+            if load.pending:
+                load.drop(list(load.pending)[which % len(load.pending)], now, seconds / 100)
         elif bookings:
             load.release(bookings[which % len(bookings)], now)
         assert load.wait(now) >= 0
         assert 0 <= load.decoding <= load.in_flight
+        assert load.uncached == sum(booking.uncached for booking in load.pending)
     for booking in bookings:
         load.release(booking, now)
     assert (load.wait(now), load.in_flight, load.kv_tokens, load.decoding) == (0, 0, 0, 0)
+    assert load.kv_surplus(now + 10_000) == pytest.approx(0.0)
 
 
 def test_a_burst_is_seen_at_once() -> None:
@@ -161,3 +166,50 @@ def test_the_next_one_was_computed_while_the_first_was_refused() -> None:
     fourth = load.book(5.0, 1.0)
     load.first_byte(fourth, 5.5)
     assert fourth.computed_s == pytest.approx(0.5)
+
+
+def test_the_prefill_after_a_drop_is_not_timed() -> None:
+    """It began in the middle of a step that was for the dropped prompt; the one after it is timed
+    again, from when it was done, and does not count as computed together with it."""
+    load = Load()
+    before, dropped, after, later = (load.book(0.0, 4.0, since=0.0) for _ in range(4))
+    load.first_byte(before, 1.0)
+    load.drop(dropped, 3.0, 0.5)
+    assert load.wait(3.5) == pytest.approx(7.5)
+    load.first_byte(after, 4.0)
+    load.first_byte(later, 6.0)
+    assert (before.computed_s, dropped.computed_s, after.computed_s) == (1.0, None, None)
+    assert later.computed_s == pytest.approx(2.0)
+
+
+def test_what_comes_in_one_step_with_it_is_not_timed() -> None:
+    """Nor does the prompt before the dropped one lose its time for that."""
+    load = Load()
+    before, dropped, after, same = (load.book(0.0, 4.0, since=0.0) for _ in range(4))
+    load.first_byte(before, 1.0)
+    load.drop(dropped, 3.0, 0.5)
+    load.first_byte(after, 4.0)
+    load.first_byte(same, 4.001)
+    assert (before.computed_s, after.computed_s, same.computed_s) == (1.0, None, None)
+
+
+def test_one_that_was_not_begun_is_dropped_without_a_trace() -> None:
+    """The prompt that is being computed goes on, and is timed."""
+    load = Load()
+    first, dropped = load.book(0.0, 4.0), load.book(0.0, 9.0, since=0.0)
+    assert (load.spent(first, 3.0), load.spent(dropped, 3.0)) == (3.0, 0.0)
+    load.drop(dropped, 3.0, 0.0)
+    assert load.wait(3.0) == pytest.approx(1.0)
+    load.first_byte(first, 5.0)
+    assert first.computed_s == 5.0
+
+
+def test_of_what_was_dropped_the_part_that_was_done_was_given() -> None:
+    """How busy the worker has been shows it; how long requests stay does not."""
+    load = Load()
+    stay_s = load.stay_s
+    load.release(load.book(0.0, 3.0), 0.0)
+    for done in (0.25, 1.0, 0.0):
+        load.drop(load.book(0.0, 8.0, since=0.0), BACK_S, done)
+    assert load.given_s == pytest.approx((3.0 + 2.0 + 8.0) * exp(-1.0))
+    assert load.stay_s == pytest.approx(stay_s - STAY_WEIGHT * stay_s)

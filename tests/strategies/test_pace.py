@@ -139,3 +139,32 @@ def test_what_one_worker_shows_first_is_believed_of_all(took: float) -> None:
         assert asked.prefill(4000, 0) == other.prefill(4000, 0)
     other.observe(4000, 0, took)
     assert asked.prefill(4000, 0) == pytest.approx(other.prefill(4000, 0), rel=0.01)
+
+
+@given(
+    st.floats(0.1, 10.0),
+    st.floats(0.01, 10.0),
+    st.floats(1.0, 1e6),
+    st.floats(0.0, 1e6),
+)
+def test_tokens_are_those_of_the_seconds(
+    factor: float, growth: float, uncached: float, cached: float
+) -> None:
+    """As many are computed in a time as take that time."""
+    curve = Curve()
+    curve.factor, curve.growth = factor, growth
+    assert curve.tokens(curve.seconds(uncached, cached), cached) == pytest.approx(uncached)
+    assert curve.tokens(0.0, cached) == 0.0
+
+
+def test_what_is_computed_by_then_is_not_underestimated() -> None:
+    """It is what the worker measurably computes in that time, without the margin; a slow worker
+    computes less of it than its pool."""
+    curve = Curve()
+    paces = [Pace(curve) for _ in range(8)]
+    for _ in range(200):
+        for pace in paces:
+            pace.observe(8000, 0, 4.0 if pace is paces[0] else 1.0)
+    assert paces[1].computed(1.0, 0) == pytest.approx(8000, rel=0.15)
+    assert paces[0].computed(4.0, 0) == pytest.approx(8000, rel=0.4)
+    assert paces[0].computed(1.0, 0) < 0.5 * paces[1].computed(1.0, 0)

@@ -1,0 +1,252 @@
+"""Who gives way to a shorter prompt, and how long that one waits then."""
+
+from dataclasses import dataclass, field
+from math import exp, inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from strategies.base import Candidate, Cost, Outcome, Prompt
+from strategies.cost import Costs, held_blocks, held_tokens
+from strategies.load import BACK_S, Booking, Load
+from strategies.pace import Pace
+from strategies.preemption import (
+    AGING,
+    GAIN_S,
+    STEP_S,
+    ahead,
+    before,
+    drop,
+    gives_way,
+    preempted,
+    promised,
+)
+from strategies.prefixaware import SLACK
+from tests.strategies.test_choice import LONG, Run, fleet, prompt
+
+#: Shorter and longer than what gives way to a prompt of one second.
+SHORT_S, LONG_S = GAIN_S, GAIN_S + 8.0
+
+_bookings = st.lists(st.tuples(st.floats(0.01, 30.0), st.booleans(), st.booleans()), max_size=6)
+
+
+@dataclass(eq=False)
+class Stand:
+    """A worker as a strategy sees it."""
+
+    name: str = "w"
+    load: Load = field(default_factory=Load)
+    pace: Pace = field(default_factory=Pace)
+    kv_tokens: int | None = None
+    room_tokens: int | None = None
+
+
+def booked(*seconds: float, may: bool = True) -> tuple[Load, list[Booking]]:
+    """A worker's load with prompts that all came at 0, and may be preempted or not."""
+    load = Load()
+    return load, [load.book(0.0, each, since=0.0 if may else None) for each in seconds]
+
+
+@pytest.mark.parametrize(
+    ("came", "left_s", "now", "gives"),
+    [
+        (0.0, 1.0 + GAIN_S + 0.01, 0.0, True),
+        (0.0, 1.0 + GAIN_S - 0.01, 0.0, False),
+        (None, 1000.0, 0.0, False),
+        (-10.0, 1.0 + GAIN_S + 10 * AGING + 0.01, 0.0, True),
+        (-10.0, 1.0 + GAIN_S + 10 * AGING - 0.01, 0.0, False),
+        (0.0, 1.0 + GAIN_S + 10 * AGING - 0.01, 10.0, False),
+    ],
+)
+def test_who_gives_way(came: float | None, left_s: float, now: float, *, gives: bool) -> None:
+    """A prompt that has clearly more to go; each second since it came makes up for some of that,
+    and it must be one that can be dropped."""
+    booking = Load().book(0.0, 1000.0, since=came)
+    assert gives_way(booking, left_s, 1.0, now) is gives
+
+
+@pytest.mark.parametrize(
+    ("seconds", "now", "wait", "who"),
+    [
+        ((LONG_S,), 1.0, STEP_S, [0]),
+        ((LONG_S,), 0.0, 0.0, [0]),
+        ((SHORT_S, LONG_S), 0.5, SHORT_S - 0.5, [1]),
+        ((LONG_S, LONG_S), 1.0, STEP_S, [0, 1]),
+        ((LONG_S, SHORT_S), 1.0, STEP_S + SHORT_S, [0]),
+        ((SHORT_S, LONG_S), SHORT_S + 3.0, 0.0, [1]),
+        ((LONG_S,), LONG_S - 3.0, 3.0, []),
+        ((SHORT_S, SHORT_S), 0.5, 2 * SHORT_S - 0.5, []),
+    ],
+    ids=["first", "not begun", "second", "both", "others stay", "late", "nearly done", "none"],
+)
+def test_how_long_it_waits(
+    seconds: tuple[float, ...], now: float, wait: float, who: list[int]
+) -> None:
+    """For the step that the worker is in, if the prompt that it computes gives way, and for those
+    that stay; not for those that it has not begun to compute."""
+    load, bookings = booked(*seconds)
+    assert before(load, 1.0, now) == pytest.approx((wait, len(who), len(who)))
+    assert preempted(load, 1.0, now) == [bookings[place] for place in who]
+
+
+def test_who_cannot_be_dropped_is_waited_for() -> None:
+    """Such as another process's, or an answer in one piece; those behind it give way still."""
+    load, _ = booked(LONG_S, may=False)
+    behind = load.book(0.0, LONG_S, since=0.0)
+    assert before(load, 1.0, 1.0) == pytest.approx((LONG_S - 1.0, 1, 1))
+    assert preempted(load, 1.0, 1.0) == [behind]
+
+
+@given(_bookings, st.floats(0.0, 5.0), st.floats(0.0, 40.0))
+def test_what_is_told_is_what_is_done(
+    given_: list[tuple[float, bool, bool]], prefill_s: float, now: float
+) -> None:
+    """As many are preempted as the cost says; the wait is never longer than in the whole queue, and
+    the same if nobody gives way."""
+    load = Load()
+    for seconds, may, stream in given_:
+        load.book(0.0, seconds, stream=stream, since=0.0 if may else None)
+    whole = load.wait(now)
+    wait, count, later = before(load, prefill_s, now)
+    assert count == later == len(preempted(load, prefill_s, now))
+    assert (wait, count) == pytest.approx(ahead(load, prefill_s, now))
+    if count:
+        assert 0.0 <= wait < whole
+    else:
+        assert wait == pytest.approx(whole)
+
+
+def test_promised_work_is_waited_for_only_if_it_comes_first() -> None:
+    """Held prompts with more need come later: they wait for this one instead."""
+    load, now = Load(), 10.0
+    least = -inf  # one that lacks room comes before all
+    need = 1.0 + AGING * now
+    load.promises = [(need + 0.01, 8.0), (need, 0.5), (need - 1.0, 2.0), (least, 4.0)]
+    assert promised(load, 1.0, now) == (6.5, 1)
+    assert before(load, 1.0, now) == (6.5, 0, 1)
+    load.book(now, LONG_S, since=now)
+    assert before(load, 1.0, now) == pytest.approx((6.5, 1, 2))
+
+
+def test_who_has_to_wait_for_it_has_a_price() -> None:
+    """Each of them waits as long as its prefill takes."""
+    prompt = Prompt("m", 10_000)
+
+    def cost(worker: Stand) -> tuple[Cost, int]:
+        (one,) = Costs().rank(prompt, [worker], 0.0)
+        return one.cost, one.preempts
+
+    idle, _ = cost(Stand())
+    busy = Stand()
+    busy.load.book(0.0, 20.0, since=0.0)
+    busy.load.promises = [(100.0, 100.0), (0.0, 0.25)]
+    there, preempts = cost(busy)
+    assert preempts == 1
+    assert there.wait == pytest.approx(0.25)
+    assert there.price - idle.price == pytest.approx(2 * idle.prefill)
+    busy.load.pending.clear()
+    promised_only, preempts = cost(busy)
+    assert (promised_only.wait, preempts) == (0.25, 0)
+    assert promised_only.price - idle.price == pytest.approx(idle.prefill)
+
+
+@pytest.mark.parametrize(
+    ("spent", "held", "kept"),
+    [(0.0, 0, 0), (2.0, 0, 15_825), (2.0, 50_000, 57_177), (1000.0, 50_000, 59_999)],
+)
+def test_what_it_has_computed_is_kept(spent: float, held: int, kept: int) -> None:
+    """All that it held, and as many tokens as it has most likely computed since it began; never the
+    last one, whose logits are the answer's."""
+    worker = Stand()
+    booking = worker.load.book(0.0, 100.0, 60_100, uncached=60_000 - held, since=0.0)
+    choice = Candidate(worker, Cost(prefill=100.0), held)
+    assert drop(booking, choice, 60_000, spent) == kept
+    assert worker.pace.curve.seconds(kept - held, held) <= spent
+    share = (kept - held) / (60_000 - held)
+    assert worker.load.given_s == pytest.approx(share * 100.0 * exp(-spent / BACK_S))
+    assert (worker.load.in_flight, worker.load.kv_tokens, worker.load.uncached) == (0, 0, 0)
+
+
+def test_who_waited_behind_others_has_computed_nothing() -> None:
+    """However long ago it was sent."""
+    worker = Stand()
+    worker.load.book(0.0, 100.0)
+    behind = worker.load.book(0.0, 100.0, since=0.0)
+    assert drop(behind, Candidate(worker, Cost(prefill=100.0), 700), 60_000, 50.0) == 700
+    assert worker.load.wait(50.0) == pytest.approx(50.0)
+
+
+@given(
+    st.integers(0, 40),
+    st.integers(0, 15),
+    st.sampled_from([range(0, 1 << 20, 16), (*range(0, 64, 4), *range(64, 4096, 32))]),
+    st.sampled_from([1.0, 0.25, 0.3]),
+    st.integers(0, 2000),
+)
+def test_blocks_within_tokens(
+    count: int, more: int, ends: range | tuple[int, ...], unit: float, tokens: int
+) -> None:
+    """They are the whole blocks among the first tokens, and at most those that the prompt has."""
+    prompt = Prompt("m", int(ends[count] * unit) + more, [0] * count, ends, unit)
+    found = held_blocks(prompt, tokens)
+    assert 0 <= found <= count
+    assert ends[found] * unit <= tokens
+    assert found == count or ends[found + 1] * unit > tokens
+    assert held_tokens(prompt, found) <= tokens
+
+
+@pytest.mark.parametrize("name", ["prefixaware", "kvaware"])
+def test_a_strategy_believes_what_is_kept_and_no_more(name: str) -> None:
+    """Of a preempted prompt its first blocks, besides what the worker held of it before; the next
+    prompt finds them there."""
+    run = Run(name, fleet(1))
+    (worker,) = run.workers
+    first, longer = prompt(LONG), prompt(LONG + "and so on " * 4_000)
+
+    def held(asked: Prompt) -> int:
+        return run.strategy.rank(asked, run.workers, 0.0).candidates[0].held_tokens
+
+    run.place(first, book=False)
+    run.strategy.settled(first, Candidate(worker, Cost(), 0), Outcome(ok=True), 0.0)
+    had = held(longer)
+    for kept, more in ((0, 0), (had + 4_000, 4_000), (had + 1_000, 4_000)):
+        asked = replace(longer)
+        run.place(asked, book=False)
+        assert held(asked) > had + 9_000, "it counts at once"
+        outcome = Outcome(ok=False, kept_tokens=kept)
+        run.strategy.settled(asked, Candidate(worker, Cost(), had), outcome, 0.0)
+        assert had + more - 600 < held(longer) <= had + more, "in whole blocks"
+    assert worker.load.shared_tokens == 0.0
+
+
+@pytest.mark.parametrize("name", ["prefixaware", "kvaware"])
+def test_a_resumed_prompt_corrects_nothing(name: str) -> None:
+    """How much of it the worker held was an estimate, which says nothing about its capacity."""
+    found = []
+    for resumed in (False, True):
+        run = Run(name, fleet(1))
+        (worker,) = run.workers
+        for _ in range(10):
+            asked = replace(prompt(LONG), resumed=resumed)
+            run.place(asked, book=False)
+            report = Outcome(ok=True, cached_tokens=SLACK + 1)
+            run.strategy.settled(asked, Candidate(worker, Cost(), 0), report, 0.0)
+        tree = getattr(run.strategy, "_tree", None) or getattr(run.strategy, "_shadow", None)
+        found.append(tree._shadows[worker.name].scale)
+    assert found[0] > found[1] == 1.0
+
+
+def test_a_resumed_prompt_is_no_demand() -> None:
+    """It was counted when it came first."""
+    costs, workers = Costs(), fleet(2)
+    asked = prompt(LONG)
+    costs.rank(asked, workers, 0.0)
+    costs.placed(asked, 0.0)
+    told = costs._demand._busy, costs._demand._prompts
+    resumed = replace(asked, resumed=True)
+    workers[0].load.book(0.0, 100.0)
+    costs.rank(resumed, workers, 60.0)
+    costs.placed(resumed, 60.0)
+    assert (costs._demand._busy, costs._demand._prompts) == told
