@@ -196,3 +196,56 @@ def test_tiers_load_in_their_time_here_too() -> None:
     one.clear()
     _, job = first_s(one, range(10), 5.0)
     assert job.l2_tokens == 640
+
+
+def test_what_is_computed_of_a_dropped_job_stays() -> None:
+    """The blocks that it has by the end of the step, for it to go on from; its room is free."""
+    engine = StrideEngine(TOY, room_tokens=1000 * BLOCK, block_tokens=BLOCK)
+    budget = TOY.max_num_batched_tokens
+    keys = tuple(range(4 * budget // BLOCK))
+    dropped, short = Job(1, keys, len(keys) * BLOCK + 5, 3), Job(2, (), 100, 1)
+    engine.add(dropped, 0.0)
+    engine.advance(engine.due)
+    assert engine.prefilling is dropped
+    due = engine.due
+    assert engine.drop(dropped)
+    assert (engine.running, engine.cache.used, engine.due) == (0, 0, due)
+    engine.add(short, due / 2)
+    assert engine.due == due, "the step ends first"
+    assert engine.advance(due) == ([], [])
+    again = Job(1, keys, dropped.prompt_tokens, 3)
+    engine.add(again, engine.due)
+    assert engine.advance(engine.due) == ([short], [short])
+    ended: list[Job] = []
+    while engine.due < inf:
+        ended += engine.advance(engine.due)[1]
+    assert ended == [again]
+    assert again.cached_tokens == 2 * budget // BLOCK * BLOCK
+    assert engine.cache.used == 0
+
+
+def test_who_waits_for_its_turn_is_dropped_at_once() -> None:
+    """It had nothing; the others are computed as if it had never come."""
+    engine = StrideEngine(TOY, block_tokens=BLOCK)
+    first, dropped, last = (Job(number, (number,), 20_000, 1) for number in range(3))
+    for job in (first, dropped, last):
+        engine.add(job, 0.0)
+    assert engine.drop(dropped)
+    assert dropped.cached_tokens is None
+    begun: list[Job] = []
+    while engine.due < inf:
+        begun += engine.advance(engine.due)[0]
+    assert begun == [first, last]
+    assert engine.cache.held((1,)) == 0
+
+
+def test_who_has_its_first_token_is_not_dropped() -> None:
+    """Nor one that gets it at the end of this step, nor one that is not there."""
+    engine = StrideEngine(TOY, block_tokens=BLOCK)
+    job = Job(1, (1,), 20, 3)
+    engine.add(job, 0.0)
+    assert not engine.drop(job)
+    assert engine.advance(engine.due) == ([job], [])
+    assert not engine.drop(job)
+    assert engine.advance(engine.due) == ([], [job])
+    assert not engine.drop(job)

@@ -373,7 +373,7 @@ def test_taking_back_never_disconnects(
 @given(_steps, st.booleans(), _workers, _prompts, st.integers(0, 9))
 def test_of_a_dropped_placement_its_first_blocks_are_kept(
     steps: list[tuple[str, Prompt]],
-    ended: bool,  # noqa: FBT001 - drawn by hypothesis
+    ended: bool,
     worker: str,
     dropped: Prompt,
     kept: int,
