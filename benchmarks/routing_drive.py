@@ -341,7 +341,8 @@ class Drive:
                 outcome = Outcome(ok=False, kept_tokens=kept)
                 self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
                 if asked.cached_tokens is None:
-                    asked.cached_tokens = job.cached_tokens or placed.choice.held_tokens
+                    found = job.cached_tokens
+                    asked.cached_tokens = placed.choice.held_tokens if found is None else found
                 asked.prompt = replace(asked.prompt, resumed=True)
                 asked.job = Job(job.number, job.keys, job.prompt_tokens, job.answer_tokens)
                 dropped.append(asked)

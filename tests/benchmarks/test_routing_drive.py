@@ -8,9 +8,10 @@ from benchmarks.routing_bounds import Shared, Shortest
 from benchmarks.routing_columns import LARGE, SMALL
 from benchmarks.routing_drive import Drive, Fleet, Placed, Seat
 from benchmarks.routing_made import MADE, chats, no_reuse
-from benchmarks.routing_policies import POLICIES, Policy
+from benchmarks.routing_policies import POLICIES, Policy, policy_named
 from benchmarks.routing_work import Talk, Turn, Work, ideal
 from strategies.base import NoOptions, Strategy
+from strategies.latebinding import LateBinding
 from strategies.leastload import LeastLoad
 
 FLEET = Fleet(SMALL, 4, cache_tokens=1_000_000)
@@ -118,6 +119,53 @@ def test_the_shortest_goes_first() -> None:
         done = Drive(Fleet(SMALL, 1), make, hold).run(work)
         order[hold is None] = [placed.asked.talk.session for placed in done]
     assert order == {True: [0, 1, 2], False: [0, 2, 1]}
+
+
+def blocks(start: int, tokens: int) -> tuple[int, ...]:
+    """Return keys of so many tokens' blocks; those of another start differ."""
+    return tuple(range(start, start + tokens // FLEET.block_tokens))
+
+
+@pytest.mark.parametrize("name", ["prefixaware", "kvaware"])
+def test_a_long_prompt_gives_way_and_goes_on(name: str) -> None:
+    """The short one comes first; what was computed of the long one is not computed again, and is no
+    hit either."""
+    long = Turn(blocks(0, 60_000), 60_000, 2)
+    work = Work("two", [Talk(0.0, 0, (long,)), Talk(1.0, 1, (Turn((), 100, 2),))])
+    drive, done = run(policy_named(name), work, Fleet(LARGE, 1))
+    assert [placed.asked.talk.session for placed in done] == [1, 0]
+    assert drive.preempted == 1
+    assert done[0].first_s < 1.0
+    assert [placed.asked.job.cached_tokens for placed in done] == [0, 0]
+    assert [placed.asked.prompt.resumed for placed in done] == [False, True]
+    (seat,), alone = drive.seats, LARGE.prefill_seconds(60_000, 0)
+    assert alone <= seat.engine.busy_s < alone + 0.1
+    assert (seat.load.in_flight, seat.load.kv_tokens, seat.load.uncached) == (0, 0, 0)
+    assert (seat.engine.running, seat.engine.cache.used) == (0, 0)
+    assert (drive._booked, drive._placed) == ({}, {})
+
+
+@pytest.mark.parametrize("name", ["prefixaware, bound at once", "leastload"])
+def test_nobody_gives_way_without_held_requests_or_prefixes(name: str) -> None:
+    """As in the router, which would have nowhere to let it wait, or would not know what is kept."""
+    long = Turn(blocks(0, 60_000), 60_000, 2)
+    work = Work("two", [Talk(0.0, 0, (long,)), Talk(1.0, 1, (Turn((), 100, 2),))])
+    drive, done = run(policy_named(name), work, Fleet(LARGE, 1))
+    assert (drive.preempted, [placed.asked.talk.session for placed in done]) == (0, [0, 1])
+
+
+def test_a_lost_prefix_is_no_hit_for_one_that_gives_way() -> None:
+    """Of what its worker had lost, nothing counts, although it was expected there."""
+    first, then = Turn(blocks(0, 20_000), 20_000, 2), Turn(blocks(0, 80_000), 80_000, 2, 20.0)
+    talks = [Talk(0.0, 0, (first, then)), Talk(24.0, 1, (Turn((), 100, 2),))]
+    drive = Drive(
+        Fleet(LARGE, 1), lambda seats: policy_named("prefixaware").make(seats, 1), LateBinding()
+    )
+    drive.at(15.0, lambda: drive.restart(drive.seats[0], noticed=False))
+    done = drive.run(Work("lost", talks))
+    (last,) = [placed for placed in done if placed.asked.place == 1]
+    assert drive.preempted == 1
+    assert last.asked.job.cached_tokens == 0
 
 
 @pytest.mark.parametrize("name", MADE)
