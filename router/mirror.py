@@ -94,6 +94,7 @@ class Mirror:
             answer_tokens=news.answer_tokens,
             stream=news.stream,
             elsewhere=True,
+            resumed=news.resumed,
         )
         loading = Loading(0.0, news.l1, news.l2) if news.l1 or news.l2 else NO_LOADING
         choice = Candidate(worker, Cost(prefill=news.prefill_s), news.held_tokens, loading)
@@ -110,14 +111,13 @@ class Mirror:
 def _end(one: _Theirs, outcome: Outcome, now: float, *, known: bool = True) -> None:
     """Settle and release a booking; if its end is not `known`, nothing is learned from its time."""
     load, pool = one.worker.load, one.pool
+    if outcome.kept_tokens is not None and one.booking in load.pending:
+        drop(one.booking, one.choice, one.prompt.tokens, now)  # `release` has no effect then
     if pool.hears:
         try:
             pool.strategy.settled(one.prompt, one.choice, outcome, now)
         except Exception:
             log.exception("pool %s: its strategy raised an error", pool.name)
-    if outcome.kept_tokens is not None and one.booking in load.pending:
-        drop(one.booking, one.choice, one.prompt.tokens, now)
-        return
     if not (known and outcome.began):
         load.take_back(one.booking, now)
     load.release(one.booking, now)

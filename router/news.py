@@ -30,6 +30,8 @@ class Booked(Struct, array_like=True, tag=1, gc=False):
     unit_tokens: float
     keys: Sequence[int]
     """Keys of blocks that end at `strategies.blocks.TEXT_ENDS`; empty if nobody wants them."""
+    resumed: bool = False
+    """It was preempted before: what its worker holds of it was estimated."""
 
 
 class Began(Struct, array_like=True, tag=2, gc=False):
@@ -49,6 +51,7 @@ class Ended(Struct, array_like=True, tag=3, gc=False):
     cached_tokens: int | None
     answer_tokens: int | None
     kept_tokens: int | None = None
+    """If it was preempted: tokens of its prompt that the worker holds by now, as estimated."""
 
 
 class Anew(Struct, array_like=True, tag=4, gc=False):
@@ -72,7 +75,7 @@ class Letter(Struct, array_like=True, gc=False):
 
 
 #: Most bytes of `Booked` without its names and keys, of any other piece of news, and of a key.
-_LARGE, _SMALL, _KEY = 128, 48, 9
+_LARGE, _SMALL, _KEY = 128, 64, 9
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Letter).decode

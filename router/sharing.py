@@ -132,6 +132,7 @@ class Sharing:
             int(loading.l2),
             prompt.unit_tokens,
             prompt.keys if heard else (),
+            prompt.resumed,
         )
         self._open[number] = news
         self._tell(news)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from router.fleet import Fleet
 from router.mirror import Mirror
@@ -16,6 +17,7 @@ from strategies.base import Candidate, NoOptions, Outcome, Prompt, WorkerView
 from strategies.leastload import LeastLoad
 from strategies.load import BACK_S, Booking
 from strategies.prefixaware import PrefixAware
+from strategies.preemption import drop
 from tests.router.fleets import choice, fleet, prompt
 
 TEXT = "the quick brown fox jumps over the lazy dog and so on " * 400
@@ -29,14 +31,17 @@ class There:
         self._numbers = count(1)
         self._open: dict[int, tuple[Prompt, Candidate, Booking]] = {}
 
-    def book(self, text: str, worker: int, now: float, *, stream: bool = True) -> Booked:
+    def book(
+        self, text: str, worker: int, now: float, *, stream: bool = True, resumed: bool = False
+    ) -> Booked:
         """Send a request."""
         asked, number = prompt(text, stream=stream), next(self._numbers)
+        asked = replace(asked, resumed=resumed)
         chosen = choice(self.fleet, worker)
         pool = self.fleet.pools[0]
         self._open[number] = asked, chosen, pool.book(asked, chosen, now)
         sizes = asked.tokens, asked.answer_tokens, stream, 1.0, 0, 0, 0, asked.unit_tokens
-        return Booked(number, now, "p", f"w{worker}", *sizes, asked.keys)
+        return Booked(number, now, "p", f"w{worker}", *sizes, asked.keys, resumed)
 
     def begin(self, number: int, now: float) -> Began:
         """Note the first byte of the answer: the prompt is computed."""
@@ -53,6 +58,17 @@ class There:
             chosen.worker.load.take_back(booking, now)
         chosen.worker.load.release(booking, now)
         return Ended(number, now, began, began, cached, 50)
+
+    def drop(self, number: int, now: float) -> Ended:
+        """Let a request give way to another one, if it may; end it otherwise."""
+        asked, chosen, booking = self._open[number]
+        if booking not in chosen.worker.load.pending:
+            return self.end(number, now)
+        del self._open[number]
+        kept = drop(booking, chosen, asked.tokens, now)
+        outcome = Outcome(ok=False, kept_tokens=kept)
+        self.fleet.pools[0].strategy.settled(asked, chosen, outcome, now)
+        return Ended(number, now, False, True, None, None, kept)
 
     @property
     def numbers(self) -> list[int]:
@@ -84,6 +100,7 @@ def picture(of: Fleet, now: float) -> list[dict[str, Any]]:
             "surplus": worker.load.kv_surplus(now),
             "stay": worker.load.stay_s,
             "held": held.get(worker.name),
+            "scale": tree._shadows[worker.name].scale if worker.name in held else None,
         }
         for worker in of.workers
     ]
@@ -91,7 +108,7 @@ def picture(of: Fleet, now: float) -> list[dict[str, Any]]:
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["book", "begin", "end", "refused"]),
+        st.sampled_from(["book", "resume", "begin", "end", "refused", "drop"]),
         st.integers(0, 1),
         st.integers(0, 20_000),
         st.integers(0, 7),
@@ -108,14 +125,17 @@ def test_all_is_as_it_is_there(done: list[tuple[str, int, int, int, bool]]) -> N
     mirror, now = Mirror(here), 0.0
     for what, worker, length, which, stream in done:
         now += 0.25
-        if what == "book":
-            news: News = there.book(TEXT[:length], worker, now, stream=stream)
+        if what in {"book", "resume"}:
+            resumed = what == "resume"
+            news: News = there.book(TEXT[:length], worker, now, stream=stream, resumed=resumed)
         elif not there.numbers:
             continue
         else:
             number = there.numbers[which % len(there.numbers)]
             if what == "begin":
                 news = there.begin(number, now)
+            elif what == "drop":
+                news = there.drop(number, now)
             else:
                 news = there.end(number, now, began=what == "end", cached=length // 8)
         mirror.take(1, sent(1, news), now + 0.001)

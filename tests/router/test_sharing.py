@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
+from msgspec.structs import replace
 
 from router import sharing, wires
 from router.fleet import Fleet
@@ -13,6 +14,7 @@ from router.news import Booked, Letter, encode
 from router.sharing import Sharing
 from router.wires import Line, Wires, Wiring
 from strategies.base import Outcome
+from strategies.prefixaware import PrefixAware
 from tests.router.fleets import choice, fleet, prompt
 
 ENDED = Outcome(ok=True, cached_tokens=0, answer_tokens=5)
@@ -108,6 +110,37 @@ def test_each_hears_of_all(wiring: Wiring) -> None:
         assert [len(process.sharing.mirror) for process in (one, two, three)] == [0, 0, 0]
 
     play(wiring, 3, script)
+
+
+def test_all_hear_that_a_request_is_preempted_and_resumed(wiring: Wiring) -> None:
+    """It leaves its worker there too, which keeps the part of its prompt that was computed; what is
+    found when it is resumed corrects nobody's beliefs."""
+    text = "the quick brown fox " * 4_000
+
+    async def script(one: Process, two: Process) -> None:
+        worker, strategy = two.fleet.pools[0].workers[0], two.fleet.pools[0].strategy
+        assert isinstance(strategy, PrefixAware)
+        asked = prompt(text)
+
+        def held() -> int:
+            return strategy.rank(asked, [worker], 0.0).candidates[0].held_tokens
+
+        number = one.send(text)
+        await until(lambda: two.flying == [1, 0])
+        assert held() > asked.tokens - 300
+        one.sharing.ended(number, Outcome(ok=False, kept_tokens=asked.tokens // 2), 1.0)
+        await until(lambda: two.flying == [0, 0])
+        assert asked.tokens // 2 - 300 < held() <= asked.tokens // 2
+        assert (worker.load.uncached, worker.load.decoding) == (0, 0)
+        pool, resumed = one.fleet.pools[0], replace(asked, resumed=True)
+        number = one.sharing.booked(pool, resumed, choice(one.fleet, 0, held=10_000), 1.0)
+        one.sharing.ended(number, Outcome(ok=True, cached_tokens=0, answer_tokens=1), 2.0)
+        one.send(worker=1)
+        await until(lambda: two.flying == [0, 1])
+        assert held() > asked.tokens - 300
+        assert strategy._tree._shadows["w0"].scale == 1.0
+
+    play(wiring, 2, script)
 
 
 def test_one_letter_for_all_that_happens_at_once(
