@@ -268,6 +268,31 @@ def test_the_size_of_the_cache_is_learned(stub: MakeStub, route: MakeRouter) -> 
     assert router.http.get("/workers").json()[0]["kv_tokens"] == 1600
 
 
+@pytest.mark.parametrize(
+    ("labels", "reuses"),
+    [
+        ((b',enable_prefix_caching="True"',), True),
+        ((b',enable_prefix_caching="False"',), False),
+        ((b"",), None),
+        ((b',enable_prefix_caching="True",engine="0"', b',enable_prefix_caching="True"'), True),
+        ((b',enable_prefix_caching="True",engine="0"', b',enable_prefix_caching="False"'), False),
+    ],
+    ids=["on", "off", "not told", "on in all", "on in some"],
+)
+def test_whether_the_prefix_cache_is_on_is_learned(
+    stub: MakeStub, route: MakeRouter, labels: tuple[bytes, ...], *, reuses: bool | None
+) -> None:
+    """It is a label of the same gauge; of several engines behind a worker, all must have one."""
+    worker = stub()
+    gauge = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"%b} 1\n'
+    text = b"".join(gauge % label for label in labels)
+    worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+    router = route(worker.url, **SLOW)
+    assert router.worker().reuses is reuses
+    assert router.worker().keeps is bool(reuses)
+    assert router.worker().room_tokens == 1600
+
+
 def test_a_worker_that_is_not_http(stub: MakeStub, route: MakeRouter) -> None:
     """The router starts although a worker does not speak HTTP, and says why it is down."""
     worker = stub()

@@ -16,8 +16,8 @@ from router.pool import Pool
 from strategies.base import Candidate, NoOptions, Outcome, Prompt, WorkerView
 from strategies.leastload import LeastLoad
 from strategies.load import BACK_S, Booking
-from strategies.prefixaware import PrefixAware
 from strategies.preemption import drop
+from strategies.prefixaware import PrefixAware
 from tests.router.fleets import choice, fleet, prompt
 
 TEXT = "the quick brown fox jumps over the lazy dog and so on " * 400
