@@ -129,6 +129,10 @@ class Attempt:
         self._patience = patience
         self._preempting.begin(self._booking, self)
 
+    def answers(self) -> None:
+        """Let it be preempted no more: its answer has begun, whatever it is."""
+        self._preempting.end(self._booking)
+
     def preempt(self, kept_tokens: int) -> None:
         """End it: it gives way, and its worker holds so many tokens of its prompt by now."""
         now, outcome = monotonic(), Outcome(ok=False, kept_tokens=kept_tokens)
@@ -142,7 +146,6 @@ class Attempt:
 
     def on_first_byte(self, status: int) -> None:
         """Note that the answer has begun; for a stream, the prefill is done by then."""
-        self._preempting.end(self._booking)
         now = monotonic()
         self.status = status
         if self.job.visit is not None and status != FULL:

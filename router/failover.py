@@ -216,6 +216,7 @@ async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: byt
         connection.close()
         upstream.release(connection)
         raise Preempted(attempt.worker, attempt.choice.held_tokens)
+    attempt.answers()
     return connection
 
 

@@ -9,7 +9,10 @@ import httpx
 import pytest
 
 from router import breaker, resort
+from router.job import Job
 from tests.health.failing import CHAT, PATH, health
+from tests.overload.test_holding import ask as prompted
+from tests.overload.test_holding import held
 from tests.overload.test_overload import line_is
 from tests.retry.test_failover import breaker_of, full
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
@@ -21,12 +24,14 @@ def say(router: Router, crowd: ThreadPoolExecutor, text: str) -> Future[httpx.Re
     return crowd.submit(httpx.post, router.url + PATH, json=asked, timeout=30)
 
 
-def ejected(route: MakeRouter, busy: Stub, well: Stub, in_flight: int) -> Router:
+def ejected(
+    route: MakeRouter, busy: Stub, well: Stub, in_flight: int, strategy: str = "roundrobin"
+) -> Router:
     """Return a router for two workers, the second of which is ejected and may be tried early."""
     router = route(
         busy.url,
         well.url,
-        strategy="roundrobin",
+        strategy=strategy,
         health=health(failures=1, first="10ms", panic=0),
         limits={"in_flight": in_flight},
         timeouts={"queue": "10m"},
@@ -98,3 +103,40 @@ def test_nobody_waits_for_a_trial_in_a_place_that_others_wait_for(
             for event in events:
                 event.set()
     assert [one.result().status_code for one in (first, tried, queued)] == [200] * 3
+
+
+def test_who_was_refused_during_a_trial_does_not_give_way(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long prompt whose worker has answered that it is full cannot be taken back from it: a
+    short one is held, and both are answered."""
+    refused: list[Job] = []
+    found = resort.Resort.found
+
+    async def noted(self: resort.Resort, job: Job) -> bool:
+        refused.append(job)
+        return await found(self, job)
+
+    monkeypatch.setattr(resort.Resort, "found", noted)
+    for module in (breaker, resort):
+        monkeypatch.setattr(module, "TRIAL_S", 3600.0)
+    trial = threading.Event()
+    busy, well = stub(full(b"a")), stub([trial.is_set, *OK])
+    router = ejected(route, busy, well, 100, "prefixaware")
+    for worker in router.door.fleet.workers:
+        worker.reuses = True
+    with ThreadPoolExecutor(3) as crowd:
+        try:
+            tried = say(router, crowd, "trial")
+            until(lambda: well.requests)
+            long = prompted(router, crowd, "long", 60_000)
+            until(lambda: len(refused) == 2)
+            busy.script = [*OK]
+            short = prompted(router, crowd, "short", 500)
+            until(lambda: short.done() or held(router, 1)())
+            assert not short.done()
+        finally:
+            trial.set()
+    assert [one.result().status_code for one in (tried, long, short)] == [200] * 3
+    assert router.metric("warmroute_preempted_requests_total") == 0
+    until(router.idle)
