@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from strategies.base import Candidate, Cost, Outcome, Prompt
 from strategies.cost import Costs, held_blocks, held_tokens
+from strategies.kvaware import KvAware
 from strategies.load import BACK_S, Booking, Load
 from strategies.pace import Pace
 from strategies.preemption import (
@@ -23,7 +24,7 @@ from strategies.preemption import (
     preempted,
     promised,
 )
-from strategies.prefixaware import SLACK
+from strategies.prefixaware import SLACK, PrefixAware
 from tests.strategies.test_choice import LONG, Run, fleet, prompt
 
 #: Shorter and longer than what gives way to a prompt of one second.
@@ -233,7 +234,9 @@ def test_a_resumed_prompt_corrects_nothing(name: str) -> None:
             run.place(asked, book=False)
             report = Outcome(ok=True, cached_tokens=SLACK + 1)
             run.strategy.settled(asked, Candidate(worker, Cost(), 0), report, 0.0)
-        tree = getattr(run.strategy, "_tree", None) or getattr(run.strategy, "_shadow", None)
+        strategy = run.strategy
+        assert isinstance(strategy, PrefixAware | KvAware)
+        tree = strategy._tree if isinstance(strategy, PrefixAware) else strategy._shadow
         found.append(tree._shadows[worker.name].scale)
     assert found[0] > found[1] == 1.0
 

@@ -1,0 +1,144 @@
+"""Which requests may be preempted, and where: only where what was computed is kept."""
+
+import logging
+from dataclasses import dataclass
+from time import monotonic
+from typing import cast
+
+import pytest
+
+from router.admission import Admission
+from router.job import Job
+from router.pool import Pool
+from router.preempting import TELLING, Preempting, Running, judge
+from router.sessions.visit import Visit
+from router.settings import Settings
+from router.worker import LOSSES, Worker
+from strategies.base import Candidate, Cost, Prompt
+from tests.router.fleets import fleet, prompt
+
+
+@dataclass
+class Asked:
+    """What counts of a job."""
+
+    pool: Pool
+    prompt: Prompt
+    visit: Visit | None = None
+    preemptions: int = 0
+    started: float = 7.0
+
+
+class Sent:
+    """A request that may be preempted."""
+
+    def __init__(self, job: Asked, there: Candidate) -> None:
+        self.job, self.choice = cast("Job", job), there
+        self.kept: list[int] = []
+        """What its worker kept each time that it was preempted."""
+
+    def preempt(self, kept_tokens: int) -> None:
+        """Note it."""
+        self.kept.append(kept_tokens)
+
+
+def preempting(strategy: str = "prefixaware", **limits: int) -> tuple[Preempting, Pool, Worker]:
+    """Everything that decides about it: a pool of one worker, which reuses prefixes."""
+    parsed = Settings.model_validate({"workers": [{"url": "http://127.0.0.1:9"}], "limits": limits})
+    found = Preempting(Admission(parsed, lambda _pool, _model: 0))
+    found.most = 2
+    pool = fleet(strategy, workers=1).pools[0]
+    (worker,) = pool.workers
+    worker.reuses = worker.ready = True
+    return found, pool, worker
+
+
+def since(found: Preempting, worker: Worker, asked: Asked) -> float | None:
+    """Return since when the request may be preempted."""
+    return found.since(cast("Job", asked), worker)
+
+
+def test_who_may_be_preempted() -> None:
+    """A stream outside of sessions, not too often, at a worker that answers and keeps what it has
+    computed, if prefixes count."""
+    found, pool, worker = preempting()
+    stream = prompt("text")
+    assert since(found, worker, Asked(pool, stream)) == 7.0
+    assert since(found, worker, Asked(pool, stream, preemptions=1)) == 7.0
+    assert since(found, worker, Asked(pool, stream, preemptions=2)) is None
+    assert since(found, worker, Asked(pool, prompt("text", stream=False))) is None
+    assert since(found, worker, Asked(pool, stream, visit=cast("Visit", object()))) is None
+    worker.losses = LOSSES
+    assert since(found, worker, Asked(pool, stream)) is None
+    worker.losses = 0
+    worker.breaker._open(monotonic(), 3600.0)
+    assert since(found, worker, Asked(pool, stream)) is None
+    found, pool, worker = preempting("leastload")
+    assert since(found, worker, Asked(pool, stream)) is None
+
+
+@pytest.mark.parametrize(("in_flight", "gives"), [(100, True), (1, False)])
+def test_it_gives_way_if_it_gets_a_place_again(in_flight: int, *, gives: bool) -> None:
+    """Otherwise it stays, and may give way later; one whose answer has begun does not."""
+    found, pool, worker = preempting(in_flight=in_flight)
+    asked = Asked(pool, prompt("text " * 60_000))
+    there = Candidate(worker, Cost(prefill=50.0), 100)
+    bookings = [pool.book(asked.prompt, there, monotonic(), since=monotonic()) for _ in range(2)]
+    sent = [Sent(asked, there) for _ in bookings]
+    for booking, one in zip(bookings, sent, strict=True):
+        found.begin(booking, cast("Running", one))
+    found.end(bookings[1])
+    short = Candidate(worker, Cost(prefill=0.1), preempts=2)
+    found.make_way(pool, worker, Candidate(worker, Cost(prefill=0.1)))
+    assert sent[0].kept == []
+    found.make_way(pool, worker, short)
+    assert (len(sent[0].kept), sent[1].kept, found.count) == (int(gives), [], int(gives))
+    assert worker.load.in_flight == (1 if gives else 2)
+    if gives:
+        assert 100 <= sent[0].kept[0] < asked.prompt.tokens
+        found.make_way(pool, worker, short)
+        assert found.count == 1
+
+
+@pytest.mark.parametrize(
+    ("reuses", "reused", "losses", "keeps"),
+    [
+        (None, False, 0, False),
+        (False, False, 0, False),
+        (True, False, 0, True),
+        (None, True, 0, True),
+        (True, True, LOSSES - 1, True),
+        (True, True, LOSSES, False),
+    ],
+)
+def test_which_workers_keep_what_they_compute(
+    reuses: bool | None, reused: bool, losses: int, *, keeps: bool
+) -> None:
+    """Those that say so or have reported cached tokens, until requests find nothing of it."""
+    one = fleet(workers=1)
+    (worker,) = one.workers
+    worker.reuses, worker.reused, worker.losses = reuses, reused, losses
+    assert worker.keeps is keeps
+    one.restarted(worker)
+    assert worker.keeps is bool(reuses), "a new process has to show it anew"
+
+
+def test_a_worker_that_keeps_nothing_is_told_by_what_is_found(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Less than half of what there must be, several times in a row; once there is a warning."""
+    caplog.set_level(logging.WARNING, "warmroute.fleet")
+    (worker,) = fleet(workers=1).workers
+    counts = []
+    for expected, cached in (
+        (TELLING - 1, 0),
+        (TELLING, TELLING // 2 - 1),
+        (TELLING - 1, TELLING - 1),
+        (TELLING, TELLING // 2 - 1),
+        (TELLING, TELLING // 2),
+        *[(TELLING, 0)] * (LOSSES + 1),
+    ):
+        judge(worker, expected, cached)
+        counts.append(worker.losses)
+    assert counts == [0, 1, 1, 2, 0, *range(1, LOSSES + 2)]
+    assert caplog.text.count("does not keep what it has computed") == 1
