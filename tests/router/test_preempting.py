@@ -94,6 +94,7 @@ def test_it_gives_way_if_it_gets_a_place_again(in_flight: int, *, gives: bool) -
     found.make_way(pool, worker, short)
     assert (len(sent[0].kept), sent[1].kept, found.count) == (int(gives), [], int(gives))
     assert worker.load.in_flight == (1 if gives else 2)
+    assert list(found._running) == ([] if gives else bookings[:1])
     if gives:
         assert 100 <= sent[0].kept[0] < asked.prompt.tokens
         found.make_way(pool, worker, short)

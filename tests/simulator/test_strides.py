@@ -209,7 +209,8 @@ def test_what_is_computed_of_a_dropped_job_stays() -> None:
     assert engine.prefilling is dropped
     due = engine.due
     assert engine.drop(dropped)
-    assert (engine.running, engine.cache.used, engine.due) == (0, 0, due)
+    assert (engine.running, engine.cache.used, engine.cache.nameless) == (0, 0, 0)
+    assert engine.due == due
     engine.add(short, due / 2)
     assert engine.due == due, "the step ends first"
     assert engine.advance(due) == ([], [])

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from strategies.base import Candidate, Cost, Outcome, Prompt, Seconds
 from strategies.explain import words
@@ -196,6 +197,24 @@ def test_predictions_are_compared_where_the_memory_made_them() -> None:
     assert memory.forgotten == ["a"]
 
 
+def test_of_a_preempted_prompt_only_events_tell_what_is_there() -> None:
+    """It is neither under way nor in a store any more, and says nothing about the memory; neither
+    does it once it is resumed, as events of what it computed may be on their way."""
+    memory, worker = Told(), View("a")
+    kvaware = strategy(memory)
+    kvaware.store = store = Stored(0)
+    best = kvaware.rank(PROMPT, [worker], 0.0).candidates[0]
+    kvaware.placed(PROMPT, worker, 0.0)
+    kvaware.settled(PROMPT, best, Outcome(ok=False, kept_tokens=2048), 1.0)
+    assert kvaware.rank(PROMPT, [worker], 1.0).candidates[0].held_tokens == 0
+    assert (memory.observed, store.told, kvaware._placed) == ([], [], {})
+    resumed = replace(PROMPT, resumed=True)
+    best = kvaware.rank(resumed, [worker], 1.0).candidates[0]
+    kvaware.placed(resumed, worker, 1.0)
+    kvaware.settled(resumed, best, Outcome(ok=True, cached_tokens=2048), 2.0)
+    assert memory.observed == [("a", None)]
+
+
 def test_the_reason_names_the_tier() -> None:
     """The reason names the tier that has most of the tokens: row K6 of docs/hyperpod.md."""
     workers = [View("a"), View("b")]
@@ -246,7 +265,7 @@ class Stored:
 
     def computed(self, prompt: Prompt, cached: int) -> None:
         """Record the call."""
-        assert prompt is PROMPT
+        assert prompt.keys is KEYS
         self.told.append(cached)
 
 

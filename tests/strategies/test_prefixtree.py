@@ -432,12 +432,13 @@ def test_what_was_added_to_a_dropped_placement_stays() -> None:
 def test_of_a_forgotten_worker_nothing_is_kept() -> None:
     """A worker that came back under its name is another one."""
     tree, path = PrefixTree(_LARGE), keys((1, 2, 3))
+    tree.insert(path, "other")
     dropped = tree.insert(path, "w")
     tree.forget("w")
     tree.close(tree.insert(path, "w"))
     tree.close(dropped)
     tree.keep(dropped, 1)
-    assert tree.held(path) == {"w": 3}
+    assert tree.held(path) == {"w": 3, "other": 3}
 
 
 @given(_steps, st.sets(st.integers(0, 39)), _prompts)
