@@ -306,7 +306,7 @@ class Drive:
         """Book a request and send it, as `Pool.book` does."""
         seat = self._named[choice.worker.name]
         prompt, load = asked.prompt, seat.load
-        dropped = self._preempt(seat, choice, prompt.keys)
+        dropped = self._preempt(seat, choice, prompt.keys) if choice.preempts else []
         load.turn = next(self._turns)
         booking = load.book(
             self.now,

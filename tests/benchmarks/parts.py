@@ -88,7 +88,7 @@ def without_booking(patch: pytest.MonkeyPatch) -> None:
 
 def without_holding(patch: pytest.MonkeyPatch) -> None:
     """Requests are never held in the router."""
-    patch.setattr(LateBinding, "must_hold", staticmethod(lambda _: False))
+    patch.setattr(LateBinding, "must_hold", staticmethod(lambda *_: False))
 
 
 def without_prefixes(patch: pytest.MonkeyPatch) -> None:
