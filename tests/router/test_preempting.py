@@ -25,6 +25,7 @@ class Asked:
     pool: Pool
     prompt: Prompt
     visit: Visit | None = None
+    resumable: bool = True
     preemptions: int = 0
     started: float = 7.0
 
@@ -59,14 +60,14 @@ def since(found: Preempting, worker: Worker, asked: Asked) -> float | None:
 
 
 def test_who_may_be_preempted() -> None:
-    """A stream outside of sessions, not too often, at a worker that answers and keeps what it has
-    computed, if prefixes count."""
+    """One that can be resumed, outside of sessions, not too often, at a worker that answers and
+    keeps what it has computed, if prefixes count."""
     found, pool, worker = preempting()
     stream = prompt("text")
     assert since(found, worker, Asked(pool, stream)) == 7.0
     assert since(found, worker, Asked(pool, stream, preemptions=1)) == 7.0
     assert since(found, worker, Asked(pool, stream, preemptions=2)) is None
-    assert since(found, worker, Asked(pool, prompt("text", stream=False))) is None
+    assert since(found, worker, Asked(pool, stream, resumable=False)) is None
     assert since(found, worker, Asked(pool, stream, visit=cast("Visit", object()))) is None
     worker.losses = LOSSES
     assert since(found, worker, Asked(pool, stream)) is None
@@ -88,16 +89,17 @@ def test_it_gives_way_if_it_gets_a_place_again(in_flight: int, *, gives: bool) -
     for booking, one in zip(bookings, sent, strict=True):
         found.begin(booking, cast("Running", one))
     found.end(bookings[1])
+    other = cast("Job", Asked(pool, prompt("other")))
     short = Candidate(worker, Cost(prefill=0.1), preempts=2)
-    found.make_way(pool, worker, Candidate(worker, Cost(prefill=0.1)))
+    found.make_way(other, worker, Candidate(worker, Cost(prefill=0.1)))
     assert sent[0].kept == []
-    found.make_way(pool, worker, short)
+    found.make_way(other, worker, short)
     assert (len(sent[0].kept), sent[1].kept, found.count) == (int(gives), [], int(gives))
     assert worker.load.in_flight == (1 if gives else 2)
     assert list(found._running) == ([] if gives else bookings[:1])
     if gives:
         assert 100 <= sent[0].kept[0] < asked.prompt.tokens
-        found.make_way(pool, worker, short)
+        found.make_way(other, worker, short)
         assert found.count == 1
 
 

@@ -1,5 +1,6 @@
 """Who gives way to a shorter prompt, and how long that one waits then."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, inf
 
@@ -9,16 +10,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from strategies.base import Candidate, Cost, Outcome, Prompt
-from strategies.cost import Costs, held_blocks, held_tokens
+from strategies.cost import Costs, held_tokens
 from strategies.kvaware import KvAware
 from strategies.load import BACK_S, Booking, Load
-from strategies.pace import Pace
+from strategies.pace import MARGIN, Pace
 from strategies.preemption import (
     AGING,
     GAIN_S,
+    LATER,
     STEP_S,
     ahead,
     before,
+    computes_from,
     drop,
     gives_way,
     preempted,
@@ -29,6 +32,8 @@ from tests.strategies.test_choice import LONG, Run, fleet, prompt
 
 #: Shorter and longer than what gives way to a prompt of one second.
 SHORT_S, LONG_S = GAIN_S, GAIN_S + 8.0
+#: A prompt without keys shares nothing with others.
+NONE: Sequence[int] = ()
 
 _bookings = st.lists(st.tuples(st.floats(0.01, 30.0), st.booleans(), st.booleans()), max_size=6)
 
@@ -50,6 +55,12 @@ def booked(*seconds: float, may: bool = True) -> tuple[Load, list[Booking]]:
     return load, [load.book(0.0, each, since=0.0 if may else None) for each in seconds]
 
 
+def terms(load: Load, prefill_s: float, now: float) -> tuple[float, int, float]:
+    """The wait of a prompt that shares nothing, how many it preempts, and how many wait for it."""
+    wait, preempts, later = before(load, load.wait(now), NONE, prefill_s, now)
+    return wait, preempts, later / LATER
+
+
 @pytest.mark.parametrize(
     ("came", "left_s", "now", "gives"),
     [
@@ -65,7 +76,7 @@ def test_who_gives_way(came: float | None, left_s: float, now: float, *, gives: 
     """A prompt that has clearly more to go; each second since it came makes up for some of that,
     and it must be one that can be dropped."""
     booking = Load().book(0.0, 1000.0, since=came)
-    assert gives_way(booking, left_s, 1.0, now) is gives
+    assert gives_way(booking, left_s, NONE, 1.0, now) is gives
 
 
 @pytest.mark.parametrize(
@@ -77,7 +88,7 @@ def test_who_gives_way(came: float | None, left_s: float, now: float, *, gives: 
         ((LONG_S, LONG_S), 1.0, STEP_S, [0, 1]),
         ((LONG_S, SHORT_S), 1.0, STEP_S + SHORT_S, [0]),
         ((SHORT_S, LONG_S), SHORT_S + 3.0, 0.0, [1]),
-        ((LONG_S,), LONG_S - 3.0, 3.0, []),
+        ((LONG_S,), LONG_S - 2.0, 2.0, []),
         ((SHORT_S, SHORT_S), 0.5, 2 * SHORT_S - 0.5, []),
     ],
     ids=["first", "not begun", "second", "both", "others stay", "late", "nearly done", "none"],
@@ -88,16 +99,41 @@ def test_how_long_it_waits(
     """For the step that the worker is in, if the prompt that it computes gives way, and for those
     that stay; not for those that it has not begun to compute."""
     load, bookings = booked(*seconds)
-    assert before(load, 1.0, now) == pytest.approx((wait, len(who), len(who)))
-    assert preempted(load, 1.0, now) == [bookings[place] for place in who]
+    assert terms(load, 1.0, now) == pytest.approx((wait, len(who), len(who)))
+    assert preempted(load, NONE, 1.0, now) == [bookings[place] for place in who]
 
 
 def test_who_cannot_be_dropped_is_waited_for() -> None:
     """Such as another process's, or an answer in one piece; those behind it give way still."""
     load, _ = booked(LONG_S, may=False)
     behind = load.book(0.0, LONG_S, since=0.0)
-    assert before(load, 1.0, 1.0) == pytest.approx((LONG_S - 1.0, 1, 1))
-    assert preempted(load, 1.0, 1.0) == [behind]
+    assert terms(load, 1.0, 1.0) == pytest.approx((LONG_S - 1.0, 1, 1))
+    assert preempted(load, NONE, 1.0, 1.0) == [behind]
+
+
+@pytest.mark.parametrize(
+    ("keys", "gives"),
+    [
+        ((), True),
+        ((1, 2, 3), True),
+        ((1, 2, 9), True),
+        ((1, 2, 8, 9), True),
+        ((1, 2, 3, 4), False),
+        ((1, 2, 3, 4, 5, 6), False),
+    ],
+)
+def test_who_is_short_because_of_it_does_not_go_first(
+    keys: tuple[int, ...], *, gives: bool
+) -> None:
+    """A prompt that goes on from blocks that another one is about to compute waits for them; not
+    one that shares only what is there already."""
+    long = Prompt("m", 1000, (1, 2, 3, 4, 5))
+    load, (booking,) = booked(LONG_S)
+    computes_from(booking, long, Candidate(Stand(), Cost(), 3 * 16))
+    assert preempted(load, keys, 1.0, 1.0) == [booking] * gives
+    assert ahead(load, keys, 1.0, 1.0)[1] == gives
+    computes_from(booking, long, Candidate(Stand(), Cost(), 5 * 16))
+    assert preempted(load, keys, 1.0, 1.0) == [booking]
 
 
 @given(_bookings, st.floats(0.0, 5.0), st.floats(0.0, 40.0))
@@ -110,9 +146,9 @@ def test_what_is_told_is_what_is_done(
     for seconds, may, stream in given_:
         load.book(0.0, seconds, stream=stream, since=0.0 if may else None)
     whole = load.wait(now)
-    wait, count, later = before(load, prefill_s, now)
-    assert count == later == len(preempted(load, prefill_s, now))
-    assert (wait, count) == pytest.approx(ahead(load, prefill_s, now))
+    wait, count, later = terms(load, prefill_s, now)
+    assert count == later == len(preempted(load, NONE, prefill_s, now))
+    assert (wait, count) == pytest.approx(ahead(load, NONE, prefill_s, now))
     if count:
         assert 0.0 <= wait < whole
     else:
@@ -126,9 +162,9 @@ def test_promised_work_is_waited_for_only_if_it_comes_first() -> None:
     need = 1.0 + AGING * now
     load.promises = [(need + 0.01, 8.0), (need, 0.5), (need - 1.0, 2.0), (least, 4.0)]
     assert promised(load, 1.0, now) == (6.5, 1)
-    assert before(load, 1.0, now) == (6.5, 0, 1)
+    assert terms(load, 1.0, now) == (6.5, 0, 1)
     load.book(now, LONG_S, since=now)
-    assert before(load, 1.0, now) == pytest.approx((6.5, 1, 2))
+    assert terms(load, 1.0, now) == pytest.approx((6.5, 1, 2))
 
 
 def test_who_has_to_wait_for_it_has_a_price() -> None:
@@ -146,26 +182,29 @@ def test_who_has_to_wait_for_it_has_a_price() -> None:
     there, preempts = cost(busy)
     assert preempts == 1
     assert there.wait == pytest.approx(0.25)
-    assert there.price - idle.price == pytest.approx(2 * idle.prefill)
+    assert there.price - idle.price == pytest.approx(2 * LATER * idle.prefill)
     busy.load.pending.clear()
     promised_only, preempts = cost(busy)
     assert (promised_only.wait, preempts) == (0.25, 0)
-    assert promised_only.price - idle.price == pytest.approx(idle.prefill)
+    assert promised_only.price - idle.price == pytest.approx(LATER * idle.prefill)
 
 
 @pytest.mark.parametrize(
     ("spent", "held", "kept"),
-    [(0.0, 0, 0), (2.0, 0, 15_825), (2.0, 50_000, 57_177), (1000.0, 50_000, 59_999)],
+    [(0.0, 0, 0), (2.0, 0, None), (2.0, 50_000, None), (1000.0, 50_000, 59_999)],
 )
-def test_what_it_has_computed_is_kept(spent: float, held: int, kept: int) -> None:
-    """All that it held, and as many tokens as it has most likely computed since it began; never the
-    last one, whose logits are the answer's."""
+def test_what_it_has_computed_is_kept(spent: float, held: int, kept: int | None) -> None:
+    """All that it held, and as many tokens as it has most likely computed since it began, with half
+    a step more; never the last one, whose logits are the answer's."""
     worker = Stand()
     booking = worker.load.book(0.0, 100.0, 60_100, uncached=60_000 - held, since=0.0)
-    choice = Candidate(worker, Cost(prefill=100.0), held)
-    assert drop(booking, choice, 60_000, spent) == kept
-    assert worker.pace.curve.seconds(kept - held, held) <= spent
-    share = (kept - held) / (60_000 - held)
+    found = drop(booking, Candidate(worker, Cost(prefill=100.0), held), 60_000, spent)
+    if kept is None:
+        took = worker.pace.curve.seconds(found - held, held)
+        assert took == pytest.approx(spent + STEP_S / MARGIN / 2, rel=0.001)
+    else:
+        assert found == kept
+    share = (found - held) / (60_000 - held)
     assert worker.load.given_s == pytest.approx(share * 100.0 * exp(-spent / BACK_S))
     assert (worker.load.in_flight, worker.load.kv_tokens, worker.load.uncached) == (0, 0, 0)
 
@@ -191,7 +230,7 @@ def test_blocks_within_tokens(
 ) -> None:
     """They are the whole blocks among the first tokens, and at most those that the prompt has."""
     prompt = Prompt("m", int(ends[count] * unit) + more, [0] * count, ends, unit)
-    found = held_blocks(prompt, tokens)
+    found = prompt.blocks_in(tokens)
     assert 0 <= found <= count
     assert ends[found] * unit <= tokens
     assert found == count or ends[found + 1] * unit > tokens
