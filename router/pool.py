@@ -155,8 +155,7 @@ class Pool:
             elsewhere=elsewhere,
             since=since,
         )
-        if since is not None:
-            computes_from(booking, prompt, choice)
+        computes_from(booking, prompt, choice)
         try:
             if self.hears or not elsewhere:
                 self.strategy.placed(prompt, worker, now)

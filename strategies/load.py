@@ -6,6 +6,7 @@ prefill drains like a queue: the oldest booking shrinks as time passes, but stay
 byte arrives.
 """
 
+from collections.abc import Sequence
 from math import exp
 from typing import Final
 
@@ -31,7 +32,7 @@ class Booking:
         "computed_s",
         "elsewhere",
         "held_blocks",
-        "key",
+        "keys",
         "kv_tokens",
         "prefill_s",
         "since",
@@ -66,8 +67,10 @@ class Booking:
         """Another process of this router serves it."""
         self.since = since
         """When its request came, if the worker can be made to drop it; None: it cannot."""
-        self.held_blocks = self.key = 0
-        """Number of its first blocks that it need not compute, and the key of the next one."""
+        self.keys: Sequence[int] = ()
+        """The keys of its prompt."""
+        self.held_blocks = 0
+        """How many of its first blocks it need not compute."""
         self.computed_s: float | None = None
         """Seconds its prefill took while the worker computed no other prompt; None if unknown."""
         self.whole_s: float | None = None

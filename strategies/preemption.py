@@ -53,7 +53,7 @@ def ahead(load: Load, keys: Sequence[int], prefill_s: float, now: float) -> tupl
     wait, preempted, spent = 0.0, 0, now - load.head_since
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
-        if gives_way(booking, left, keys, prefill_s, now):
+        if gives_way(booking, left, keys, prefill_s, now) and not _awaited(load, booking):
             preempted += 1
             left = STEP_S if spent else 0.0
         wait += left
@@ -65,7 +65,8 @@ def preempted(load: Load, keys: Sequence[int], prefill_s: float, now: float) -> 
     """Return the bookings there that a prompt of `prefill_s` preempts."""
     found, spent = [], now - load.head_since
     for booking in load.pending:
-        if gives_way(booking, max(0.0, booking.prefill_s - spent), keys, prefill_s, now):
+        left = max(0.0, booking.prefill_s - spent)
+        if gives_way(booking, left, keys, prefill_s, now) and not _awaited(load, booking):
             found.append(booking)
         spent = 0.0
     return found
@@ -82,14 +83,29 @@ def gives_way(
     since = booking.since
     if since is None or left_s - AGING * (now - since) <= prefill_s + GAIN_S:
         return False
+    return not _computes(booking, keys)
+
+
+def _computes(booking: Booking, keys: Sequence[int]) -> bool:
+    """Whether a booking computes blocks of a prompt with these `keys`."""
     at = booking.held_blocks
-    return at >= len(keys) or keys[at] != booking.key
+    return at < len(keys) and at < len(booking.keys) and keys[at] == booking.keys[at]
+
+
+def _awaited(load: Load, booking: Booking) -> bool:
+    """Whether another booking there counts on the blocks that this one computes.
+
+    If this one were dropped, the other would have to compute them in its place.
+    """
+    return any(
+        other.held_blocks > booking.held_blocks and _computes(booking, other.keys)
+        for other in load.pending
+    )
 
 
 def computes_from(booking: Booking, prompt: Prompt, choice: Candidate) -> None:
-    """Note where the blocks begin that the booking computes."""
-    at = booking.held_blocks = prompt.blocks_in(choice.held_tokens)
-    booking.key = prompt.keys[at] if at < len(prompt.keys) else 0
+    """Note which of the prompt's blocks the booking computes."""
+    booking.keys, booking.held_blocks = prompt.keys, prompt.blocks_in(choice.held_tokens)
 
 
 def drop(booking: Booking, choice: Candidate, tokens: int, now: float) -> int:

@@ -136,6 +136,19 @@ def test_who_is_short_because_of_it_does_not_go_first(
     assert preempted(load, keys, 1.0, 1.0) == [booking]
 
 
+def test_what_another_one_there_counts_on_does_not_give_way() -> None:
+    """The other, booked as short, would have to compute it in its place."""
+    long, twin = (Prompt("m", 1000, (1, 2, 3, 4, 5)) for _ in range(2))
+    load = Load()
+    first, second = load.book(0.0, LONG_S, since=0.0), load.book(0.0, 0.1, since=0.0)
+    computes_from(first, long, Candidate(Stand(), Cost(), 2 * 16))
+    computes_from(second, twin, Candidate(Stand(), Cost(), 4 * 16))
+    assert preempted(load, (9,), 1.0, 1.0) == []
+    assert ahead(load, (9,), 1.0, 1.0)[1] == 0
+    load.release(second, 1.0)
+    assert preempted(load, (9,), 1.0, 1.0) == [first]
+
+
 @given(_bookings, st.floats(0.0, 5.0), st.floats(0.0, 40.0))
 def test_what_is_told_is_what_is_done(
     given_: list[tuple[float, bool, bool]], prefill_s: float, now: float
