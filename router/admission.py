@@ -107,6 +107,14 @@ class Admission:
         now = asyncio.get_running_loop().time()
         return Wait(now, now + self._patience)
 
+    def wait_again(self, age: float) -> Wait:
+        """Return the wait of a request of `age` seconds that had a place and has given it up.
+
+        If it has to queue, it is not refused, however many wait.
+        """
+        now = asyncio.get_running_loop().time()
+        return Wait(now - age, now + self._patience, queued=True)
+
     def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker], only: str = "") -> bool:
         """Whether a request must queue: no worker has room, or others came first.
 

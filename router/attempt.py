@@ -8,7 +8,7 @@ from typing import Final
 from router.errors import Gone, Refused, Stale, WorkerError, WorkerFailed
 from router.headers import Incoming, header
 from router.job import Job
-from router.preempting import Preempting, judge
+from router.preempting import Preempting
 from router.sessions.visit import Visit
 from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
@@ -94,7 +94,6 @@ class Attempt:
 
     def release(self) -> None:
         """Release the booking, whatever the outcome."""
-        self._preempting.end(self._booking)
         if self.preempted:
             return
         load, now = self.worker.load, monotonic()
@@ -125,18 +124,19 @@ class Attempt:
         return visit.stripped(job.exchange)
 
     def asks(self, patience: Timeout) -> None:
-        """Let it be preempted, by ending `patience`, until its answer begins."""
+        """Let it be preempted, by ending `patience`, until `stays` is called."""
         self._patience = patience
         self._preempting.begin(self._booking, self)
 
-    def answers(self) -> None:
-        """Let it be preempted no more: its answer has begun, whatever it is."""
+    def stays(self) -> None:
+        """Let it be preempted no more: its answer has begun, or there will be none."""
         self._preempting.end(self._booking)
 
     def preempt(self, kept_tokens: int) -> None:
         """End it: it gives way, and its worker holds so many tokens of its prompt by now."""
         now, outcome = monotonic(), Outcome(ok=False, kept_tokens=kept_tokens)
         self.preempted, self._outcome = True, outcome
+        self.job.exchange.asked = False
         self.worker.breaker.neutral(self._mark)
         self._settled(outcome, now)
         if self._tells is not None:
@@ -305,10 +305,13 @@ class Attempt:
     def _resumed(self, prompt_tokens: int, cached: int | None) -> None:
         """Do the same for a request that was preempted: what it had got done itself is no hit."""
         job = self.job
-        first = min(job.held_first, prompt_tokens)
+        first, held = (
+            min(job.held_first, prompt_tokens),
+            min(self.choice.held_tokens, prompt_tokens),
+        )
         job.metrics.used(prompt_tokens, None if cached is None else min(cached, first), first)
         if cached is not None and self.worker is job.last:
-            judge(self.worker, self.choice.held_tokens - first, cached - first)
+            self._preempting.judge(self.worker, held - first, cached - first)
 
     def fields(self) -> bytes:
         """Return the header lines that tell the client about the decision."""

@@ -13,7 +13,7 @@ from router.headers import header
 MAX_AGE_S = 600
 #: Header fields of an answer that a page may read, besides those it always may.
 _EXPOSED = (
-    b"x-request-id, x-warmroute-worker, x-warmroute-decision, retry-after,"
+    b"x-request-id, x-warmroute-worker, x-warmroute-decision, x-warmroute-preempted, retry-after,"
     b" x-warmroute-session, x-amzn-sagemaker-new-session-id"
 )
 #: A list of field names (RFC 9110 section 5.6.2) that is safe to send back.

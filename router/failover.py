@@ -25,7 +25,7 @@ from router.relay import CutShort, Relay
 from router.resort import Resort
 from router.retries import Budget
 from router.settings import Settings
-from router.stripped import Stripped
+from router.stripped import Numbered, Stripped
 from router.upstream import Upstream
 from router.usage import NO_USAGE
 from router.worker import Worker
@@ -55,7 +55,7 @@ class Failover:
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
         self._attempts = settings.limits.attempts
-        self.preempting.most = settings.limits.preemptions
+        self.preempting.change(settings.limits.preemptions)
         self._patience = settings.timeouts.queue
         self._log_requests = settings.logs.requests
         self._comments = settings.timeouts.comment is not None
@@ -189,7 +189,9 @@ class Failover:
         shown: Incoming = job.exchange
         if job.visit is not None:
             shown = await attempt.bound(job.visit)
-        return Stripped(shown, _CODINGS) if self._comments and job.prompt.stream else shown
+        if self._comments and job.prompt.stream:
+            shown = Stripped(shown, _CODINGS)
+        return Numbered(shown, job.preemptions) if job.preemptions else shown
 
     def _feel(self, attempt: Attempt, status: int) -> None:
         """Note what a status says about the worker's room, its key or its models."""
@@ -210,13 +212,16 @@ async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: byt
         async with asyncio.timeout(None) as patience:
             attempt.asks(patience)
             connection = await upstream.ask(head, body)
-    except TimeoutError:
+    except (TimeoutError, WorkerError):
+        if not attempt.preempted:
+            raise
         raise Preempted(attempt.worker, attempt.choice.held_tokens) from None
+    finally:
+        attempt.stays()
     if attempt.preempted:  # at the very moment when the answer began
         connection.close()
         upstream.release(connection)
         raise Preempted(attempt.worker, attempt.choice.held_tokens)
-    attempt.answers()
     return connection
 
 

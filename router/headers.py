@@ -78,6 +78,7 @@ _OURS = (
         b"x-request-id",
         b"x-warmroute-worker",
         b"x-warmroute-decision",
+        b"x-warmroute-preempted",
         b"x-warmroute-session",
         # Workers report their sessions to the router, which reports them to the client.
         b"x-amzn-sagemaker-session-id",

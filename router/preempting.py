@@ -7,6 +7,7 @@ cached tokens that it reports for such requests; from then on nothing is preempt
 """
 
 import logging
+from collections.abc import Iterable
 from time import monotonic
 from typing import Protocol
 
@@ -39,11 +40,14 @@ def resumable(request: Request) -> bool:
     """Whether a worker would go on with a request that it has dropped: only if it is a stream.
 
     The first byte of another answer is also its last. vLLM does not use its cache for a prompt that
-    is to be repeated with logprobs, and a prompt that is handed over to another engine is that
-    engine's business (`v1/request.py`, `get_skip_reading_prefix_cache`).
+    is to be returned with logprobs, and a prompt that is handed over to another engine is that
+    engine's business (`v1/request.py`, `get_skip_reading_prefix_cache`). It goes on with a
+    background response although nobody listens.
     """
-    plain = bytes(request.echo) in _NO and bytes(request.kv_transfer_params) in _NO
-    return request.stream is True and plain
+    if request.stream is not True or bytes(request.prompt_logprobs) not in {b"", b"null"}:
+        return False
+    fields = request.echo, request.kv_transfer_params, request.background
+    return all(bytes(field) in _NO for field in fields)
 
 
 class Running(Protocol):
@@ -67,17 +71,21 @@ class Preempting:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._running: dict[Booking, Running] = {}
-        self.most = 0
-        """How often one request may be preempted."""
+        self._most = 0
         self.count = 0
         """Preemptions so far."""
+
+    def change(self, most: int) -> None:
+        """Apply a new bound on how often one request may be preempted."""
+        self._most = most
+        self._spare([one for one, it in self._running.items() if it.job.preemptions >= most])
 
     def since(self, job: Job, worker: Worker) -> float | None:
         """Return when a request came that may be preempted there; None: it may not."""
         may = (
             job.resumable
             and job.visit is None
-            and job.preemptions < self.most
+            and job.preemptions < self._most
             and getattr(job.pool.chooser, "reads_prompt", False)
             and worker.keeps
             and worker.breaker.closed
@@ -110,15 +118,19 @@ class Preempting:
                 running.preempt(drop(booking, running.choice, tokens, now))
                 self.count += 1
 
+    def judge(self, worker: Worker, expected: int, cached: int) -> None:
+        """Learn from a resumed request: it was `expected` to find tokens that it had got done."""
+        if expected < TELLING:
+            return
+        worker.losses = 0 if cached >= expected / 2 else worker.losses + 1
+        if worker.losses == LOSSES:
+            self._spare([one for one, it in self._running.items() if it.choice.worker is worker])
+            log.warning(
+                "worker %s: it does not keep what it has computed of a request that is dropped (%d"
+                " of about %d tokens were cached), so no request is preempted there any more",
+                *(worker.name, cached, expected),
+            )
 
-def judge(worker: Worker, expected: int, cached: int) -> None:
-    """Learn from a resumed request: it was `expected` to find tokens that it had got done."""
-    if expected < TELLING:
-        return
-    worker.losses = 0 if cached >= expected / 2 else worker.losses + 1
-    if worker.losses == LOSSES:
-        log.warning(
-            "worker %s: it does not keep what it has computed of a request that is dropped (%d of"
-            " about %d tokens were cached), so no request is preempted there any more",
-            *(worker.name, cached, expected),
-        )
+    def _spare(self, bookings: Iterable[Booking]) -> None:
+        for booking in bookings:
+            self.end(booking)

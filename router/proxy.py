@@ -154,8 +154,8 @@ class Proxy:
                             return
                     except Preempted as preempted:
                         plea.gave_way(preempted.worker, preempted.held_tokens)
-                        exchange.asked = False
-                        wait, held = self._admission.wait(), False
+                        age = monotonic() - plea.started
+                        wait, held = self._admission.wait_again(age), False
                 else:
                     wait = wait or self._admission.wait()
                     tenant = exchange.tenant
@@ -187,7 +187,7 @@ class Proxy:
                 return
             found, _, workers = self._fleet.route(model, in_session=True)
             if found is not pool or not _holds(plea):
-                plea = await self._read(plea.endpoint, exchange)
+                plea = await self._read_again(plea)
                 if plea.visit is None:
                     await self._ask(plea, wait)
                     return
@@ -221,9 +221,14 @@ class Proxy:
         pool, _, workers = self._fleet.route(plea.prompt.model)
         if pool is plea.pool and _holds(plea):
             return plea, workers
-        before, plea = plea, await self._read(plea.endpoint, plea.exchange)
-        plea.goes_on_from(before)
+        plea = await self._read_again(plea)
         return plea, plea.workers
+
+    async def _read_again(self, before: Plea) -> Plea:
+        """Parse a request again, and keep what it has been through."""
+        plea = await self._read(before.endpoint, before.exchange)
+        plea.goes_on_from(before)
+        return plea
 
     async def _read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
         """Parse the request, make its prompt, and find the workers that could answer."""

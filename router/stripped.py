@@ -1,4 +1,4 @@
-"""A request for a worker, without a header field that is only for the router."""
+"""A request as a worker may see it: without a header field that is not for it, or renumbered."""
 
 from router.headers import Incoming
 
@@ -20,3 +20,23 @@ class Stripped:
         while (start := lines.find(self._line)) >= 0:
             lines = lines[:start] + lines[lines.index(b"\n", start + 1) :]
         return lines[1:]
+
+
+class Numbered:
+    """The same request with a number at the end of its id, as it is sent once more.
+
+    vLLM before 0.14 uses the id from the client as its own key. It may not have forgotten the first
+    request yet when the second one arrives, and would abort that one in its place
+    (`v1/engine/output_processor.py`, `add_request`).
+    """
+
+    __slots__ = ("_request", "identity", "query")
+
+    def __init__(self, request: Incoming, number: int) -> None:
+        """`number` is how often it was sent before."""
+        self.query, self.identity = request.query, b"%b-%d" % (request.identity, number)
+        self._request = request
+
+    def passing(self, *, keyed: bool) -> bytes:
+        """Return the header lines that are passed on to a worker."""
+        return self._request.passing(keyed=keyed)

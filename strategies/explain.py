@@ -100,7 +100,7 @@ def explain(
     `refused`: it does not come to that. `sessionless`: it names a session in vain.
     """
     workers = [_term(candidate) for candidate in decision.candidates]
-    told = words(prompt, decision) + gives_way(decision) + _WAITS[waits]
+    told = words(prompt, decision) + (_WAITS[waits] if waits or refused else gives_way(decision))
     if refused:
         told += f" But it {refused.words}"
     if sessionless:

@@ -19,6 +19,7 @@ EXPOSED = {
     "x-request-id",
     "x-warmroute-worker",
     "x-warmroute-decision",
+    "x-warmroute-preempted",
     "retry-after",
     "x-warmroute-session",
     "x-amzn-sagemaker-new-session-id",

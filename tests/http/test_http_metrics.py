@@ -33,6 +33,7 @@ FAMILIES = {
     "warmroute_held": "gauge",
     "warmroute_kv_hit_tokens": "counter",
     "warmroute_held_requests": "counter",
+    "warmroute_preempted_requests": "counter",
     "warmroute_queue_refused": "counter",
     "warmroute_retries_denied": "counter",
     "warmroute_tasks": "gauge",

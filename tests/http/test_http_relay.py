@@ -147,6 +147,15 @@ def test_decision_is_told(stub: MakeStub, route: MakeRouter) -> None:
     assert re.match(r"prefix; held=[1-9]\d+; wait=", again.headers["x-warmroute-decision"])
 
 
+def test_only_the_router_speaks_of_its_decision(stub: MakeStub, route: MakeRouter) -> None:
+    """What a worker says under those names stays behind: it may be a router itself."""
+    names = ("worker", "decision", "preempted", "session")
+    fields = [b"x-warmroute-%b: theirs" % name.encode() for name in names]
+    reply = route(stub(answer(b"x", *fields)).url).http.post("/v1/chat/completions", json=CHAT)
+    assert [reply.headers.get(f"x-warmroute-{name}") for name in names[2:]] == [None] * 2
+    assert not any("theirs" in value for value in reply.headers.values())
+
+
 def test_query_string_passes(stub: MakeStub, route: MakeRouter) -> None:
     """The query string reaches the worker."""
     worker = stub()

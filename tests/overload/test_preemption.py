@@ -131,7 +131,9 @@ def test_it_does_not_if(
     [
         {"stream": False},  # its first byte is its last: it may have been decoding for long
         {"echo": True},  # vLLM computes such a prompt as a whole, whatever is cached
+        {"prompt_logprobs": 0},  # nor here
         {"kv_transfer_params": {"do_remote_decode": True}},
+        {"background": True},  # it goes on computing although the connection is closed
     ],
 )
 def test_some_requests_do_not_give_way(

@@ -143,6 +143,20 @@ def test_all_hear_that_a_request_is_preempted_and_resumed(wiring: Wiring) -> Non
     play(wiring, 2, script)
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_what_was_preempted_is_told_as_such(wiring: Wiring, *, resumed: bool) -> None:
+    """Otherwise the others would learn from its cached tokens, of which much is estimated."""
+
+    async def script(one: Process, two: Process) -> None:
+        asked = replace(prompt("text"), resumed=resumed)
+        one.sharing.booked(one.fleet.pools[0], asked, choice(one.fleet, 0), 0.0)
+        await until(lambda: two.flying == [1, 0])
+        (theirs,) = two.sharing.mirror._open[0].values()
+        assert theirs.prompt.resumed == resumed
+
+    play(wiring, 2, script)
+
+
 def test_one_letter_for_all_that_happens_at_once(
     wiring: Wiring, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
-from strategies.explain import explain, gives_way, terms, words
+from strategies.explain import Refused, Waits, explain, gives_way, terms, words
 from strategies.load import Load
 from strategies.loads import Loading
 from strategies.pace import Pace
@@ -23,6 +23,7 @@ class Stand:
 HOLDER = Candidate(Stand("a"), Cost(wait=2.0, prefill=0.1), 7500)
 IDLE = Candidate(Stand("b"), Cost(prefill=0.8))
 FULL = Candidate(Stand("b"), Cost(prefill=0.1), 7900)
+REFUSED = Refused(429, "full", "later")
 LOADS = Candidate(Stand("b"), Cost(prefill=0.8), 7500, Loading(0.15, 500, 7000))
 
 
@@ -75,6 +76,19 @@ def test_all_is_told() -> None:
     found = explain(PROMPT, Decision((IDLE, HOLDER), "spill"))
     assert (found.model, found.tokens, found.blocks, found.reason) == ("m", 8000, 3, "spill")
     assert [(term.worker, term.total) for term in found.workers] == [("b", 0.8), ("a", 2.1)]
+
+
+@pytest.mark.parametrize(
+    ("waits", "refused", "said"),
+    [("", None, True), ("held", None, False), ("place", None, False), ("", REFUSED, False)],
+)
+def test_who_gives_way_is_told_of_what_is_sent(
+    waits: Waits, refused: Refused | None, *, said: bool
+) -> None:
+    """While the prompt itself waits, nothing gives way to it."""
+    over = Decision((Candidate(Stand("a"), Cost(prefill=0.1), preempts=2),), "cold")
+    found = explain(PROMPT, over, waits, refused=refused)
+    assert ("2 longer prompts give way to it there." in found.words) == said
 
 
 def test_terms_stand_in_a_line() -> None:

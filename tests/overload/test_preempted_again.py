@@ -1,0 +1,112 @@
+"""How a request that gave way is sent again, and what may change until then."""
+
+import re
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from strategies.load import Load
+from tests.overload.test_holding import Gate, ask, held
+from tests.overload.test_preemption import LONG, MIDDLE, SHORT, answer, long, routed, short, sizes
+from tests.reload.changing import change
+from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
+
+
+@pytest.fixture
+def crowd(stack: ExitStack) -> ThreadPoolExecutor:
+    """Threads for 32 clients."""
+    return stack.enter_context(ThreadPoolExecutor(32))
+
+
+@pytest.fixture
+def worker(stub: MakeStub) -> Stub:
+    """A worker that never answers what it has been sent."""
+    return stub(Gate().script())
+
+
+def given_way(
+    router: Router, crowd: ThreadPoolExecutor, worker: Stub
+) -> tuple[Gate, list[Future[httpx.Response]]]:
+    """A long prompt is held again until the one to which it gave way passes the gate."""
+    gate = Gate()
+    first = ask(router, crowd, "long", LONG)
+    until(lambda: len(worker.requests) == 1)
+    worker.script = gate.script()
+    second = ask(router, crowd, "short", MIDDLE)
+    until(lambda: len(worker.requests) == 2)
+    until(held(router, 1))
+    worker.script = OK
+    return gate, [first, second]
+
+
+def test_its_worker_is_told_another_id(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """An engine that has not yet forgotten the first request does not mistake it for that one; its
+    client is told the id without the number."""
+    router = routed(route, worker)
+    first = long(router, crowd, worker)
+    short(router)
+    identity = first.result().headers["x-request-id"].encode()
+    found = [re.search(rb"x-request-id: (\S+)\r\n", request) for request in worker.requests]
+    assert [one and one[1] for one in found][::2] == [identity, identity + b"-1"]
+
+
+def test_it_is_not_refused_although_no_place_is_left(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """It was sent already, so it waits for a place even if none may queue any more."""
+    router = routed(route, worker)
+    gate, replies = given_way(router, crowd, worker)
+    change(router, worker.url, limits={"in_flight": 1, "queue": 0})
+    until(lambda: router.metric("warmroute_queue_length") == 1)
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 2
+    until(router.idle)
+
+
+def test_none_gives_way_once_that_is_turned_off(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """Those that were sent before keep their worker, too."""
+    router = routed(route, worker)
+    long(router, crowd, worker)
+    change(router, worker.url, limits={"preemptions": 0})
+    waiting = ask(router, crowd, "short", SHORT)
+    until(held(router, 1))
+    assert sizes(worker) == ["long"]
+    worker.stop()
+    assert waiting.result().status_code == 503
+
+
+def test_none_gives_way_once_its_worker_is_found_out(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """Not even those that it was sent before."""
+    router = routed(route, worker)
+    long(router, crowd, worker)
+    preempting = router.door._proxy._failover.preempting
+    router.call(lambda: [preempting.judge(router.worker(), 4000, 100) for _ in range(3)])
+    waiting = ask(router, crowd, "short", SHORT)
+    until(held(router, 1))
+    assert sizes(worker) == ["long"]
+    worker.stop()
+    assert waiting.result().status_code == 503
+
+
+def test_a_prompt_that_is_shorter_than_thought_shows_no_loss(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was taken to hold more tokens than the prompt has kept it if it held nearly
+    all of them."""
+    monkeypatch.setattr(Load, "spent", lambda *_: 2.0)
+    router = routed(route, worker)
+    router.worker().losses = 2
+    first = long(router, crowd, worker)
+    worker.script = answer(cached=5_000, prompt=5_100)
+    assert short(router).status_code == 200
+    assert first.result().headers["x-warmroute-preempted"] == "1"
+    until(router.idle)
+    assert router.worker().losses == 0

@@ -1,0 +1,132 @@
+"""What happens at the very moment at which a prompt gives way, or just before or after."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Event
+from time import monotonic
+
+import pytest
+
+from router import breaker, resort
+from router.attempt import Attempt
+from router.errors import Gone
+from tests.health.failing import health
+from tests.overload.test_holding import ANSWER, Gate, ask, held
+from tests.overload.test_preemption import LONG, SHORT, long, routed, short, sizes
+from tests.retry.test_failover import breaker_of, full
+from tests.support import OK, MakeRouter, MakeStub, Stub, until
+
+
+@pytest.fixture
+def crowd(stack: ExitStack) -> ThreadPoolExecutor:
+    """Threads for 32 clients."""
+    return stack.enter_context(ThreadPoolExecutor(32))
+
+
+@pytest.fixture
+def worker(stub: MakeStub) -> Stub:
+    """A worker that never answers what it has been sent."""
+    return stub(Gate().script())
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Attempt], object]) -> None:
+    """Let something happen in the same turn of the loop in which an attempt is preempted."""
+    preempt = Attempt.preempt
+
+    def preempted(self: Attempt, kept_tokens: int) -> None:
+        happens(self)
+        preempt(self, kept_tokens)
+
+    monkeypatch.setattr(Attempt, "preempt", preempted)
+
+
+def fails(attempt: Attempt) -> None:
+    """The worker closes the connection."""
+    for connection in attempt.worker.upstream._busy:
+        connection._fail(Gone("closed the connection"))
+
+
+def answers(attempt: Attempt) -> None:
+    """The worker's whole answer arrives."""
+    for connection in attempt.worker.upstream._busy:
+        connection.data_received(ANSWER)
+
+
+def refuses(attempt: Attempt) -> None:
+    """The worker says that it is full."""
+    for connection in attempt.worker.upstream._busy:
+        connection.data_received(b"".join(part for part in full(b"x") if isinstance(part, bytes)))
+
+
+@pytest.mark.parametrize("happens", [fails, answers, refuses])
+def test_what_its_worker_does_then_is_of_no_interest(
+    happens: Callable[[Attempt], object],
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    worker: Stub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has given way, so it is sent again, and its client gets that answer."""
+    router = routed(route, worker)
+    first = long(router, crowd, worker)
+    meanwhile(monkeypatch, happens)
+    assert short(router).status_code == 200
+    assert first.result().status_code == 200
+    assert first.result().headers["x-warmroute-preempted"] == "1"
+    assert sizes(worker) == ["long", "short", "long"]
+    until(router.idle)
+
+
+def test_a_client_that_leaves_then_is_counted(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under no worker, as it was not at one any more."""
+
+    def leaves(attempt: Attempt) -> None:
+        exchange = attempt.job.exchange
+        exchange.leave()
+        assert exchange.task is not None
+        exchange.task.cancel()
+
+    router = routed(route, worker)
+    long(router, crowd, worker)
+    meanwhile(monkeypatch, leaves)
+    assert short(router).status_code == 200
+    until(router.idle)
+    assert router.metric("warmroute_refused_requests_total", status="499") == 1
+    assert sizes(worker) == ["long", "short"]
+
+
+def test_one_that_its_worker_has_refused_is_not_preempted(
+    stub: MakeStub,
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While it waits for the trial of an ejected worker to end, nothing of it is at its worker."""
+    for module in (breaker, resort):
+        monkeypatch.setattr(module, "TRIAL_S", 3600.0)
+    trial = Event()
+    busy, well = stub([*full(b"a")]), stub([trial.is_set, *OK])
+    settings = health(failures=1, first="10ms", panic=0)
+    router = route(busy.url, well.url, health=settings, timeouts={"queue": "10m"})
+    for one in router.door.fleet.workers:
+        one.reuses = True
+    doubt = breaker_of(router, well)
+    router.call(lambda: doubt.failed(monotonic(), doubt.began(monotonic()), "5xx"))
+    doubt.until += 3600
+    until(lambda: doubt.near(monotonic()))
+    try:
+        tried = ask(router, crowd, "trial", SHORT)
+        until(lambda: well.requests)
+        refused = ask(router, crowd, "long", LONG)
+        until(lambda: len(busy.requests) == 2)
+        busy.script = OK
+        waiting = ask(router, crowd, "short", SHORT)
+        until(held(router, 1))
+        assert router.metric("warmroute_preempted_requests_total") == 0
+    finally:
+        trial.set()
+    assert [one.result().status_code for one in (tried, refused, waiting)] == [200] * 3
+    until(router.idle)
