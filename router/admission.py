@@ -131,13 +131,6 @@ class Admission:
         takes = self.queue.takes(tenant=tenant, pool=(pool.name, model, only))
         return None if takes else self._full(pool)
 
-    def ample(self, pool: Pool, model: str) -> bool:
-        """Whether a request for the model that gives its place up would soon get one again."""
-        if len(self.queue):
-            return False
-        line = (pool.name, model, "")
-        return self._places(_able(pool, line)) > self._kept(pool, line) + 1
-
     def _kept(self, pool: Pool, line: _Line) -> int:
         """Return how many places are kept for held requests, out of the line's reach."""
         # Held requests can go to any worker, so none is kept from a line that needs one worker.

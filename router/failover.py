@@ -49,7 +49,7 @@ class Failover:
         self._holding = holding
         self._budget = budget
         self._resort = Resort(admission, budget)
-        self.preempting = Preempting(admission)
+        self.preempting = Preempting()
         """The requests that may give way to shorter ones."""
 
     def change(self, settings: Settings) -> None:

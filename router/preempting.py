@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Protocol
 
-from router.admission import Admission
 from router.job import Job
 from router.openai import Request
 from router.worker import LOSSES, Worker
@@ -68,8 +67,7 @@ class Running(Protocol):
 class Preempting:
     """The requests that may be preempted. One instance for the whole router."""
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
+    def __init__(self) -> None:
         self._running: dict[Booking, Running] = {}
         self._most = 0
         self.count = 0
@@ -103,16 +101,13 @@ class Preempting:
             booking.since = None
 
     def make_way(self, job: Job, worker: Worker, choice: Candidate) -> None:
-        """Preempt the requests there that give way to a job about to be booked.
-
-        None is preempted while requests queue for places: one might not get a place again.
-        """
+        """Preempt the requests there that give way to a job about to be booked."""
         if not choice.preempts:
             return
         now, keys = monotonic(), job.prompt.keys
         for booking in preempted(worker.load, keys, choice.cost.prefill, now):
             running = self._running.get(booking)
-            if running is not None and self._admission.ample(job.pool, running.job.prompt.model):
+            if running is not None:
                 tokens = running.job.prompt.tokens
                 self.end(booking)
                 running.preempt(drop(booking, running.choice, tokens, now))

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from router.worker import LOSSES
 from strategies.load import Load
 from tests.overload.test_holding import Gate, ask, held
 from tests.overload.test_preemption import LONG, MIDDLE, SHORT, answer, long, routed, short, sizes
@@ -88,7 +89,8 @@ def test_none_gives_way_once_its_worker_is_found_out(
     router = routed(route, worker)
     long(router, crowd, worker)
     preempting = router.door._proxy._failover.preempting
-    router.call(lambda: [preempting.judge(router.worker(), 4000, 100) for _ in range(3)])
+    for _ in range(LOSSES):
+        router.call(lambda: preempting.judge(router.worker(), 4000, 100))
     waiting = ask(router, crowd, "short", SHORT)
     until(held(router, 1))
     assert sizes(worker) == ["long"]
@@ -110,3 +112,15 @@ def test_a_prompt_that_is_shorter_than_thought_shows_no_loss(
     assert first.result().headers["x-warmroute-preempted"] == "1"
     until(router.idle)
     assert router.worker().losses == 0
+
+
+def test_the_last_place_is_enough(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """Where a worker has one place left, who takes it may still go first."""
+    router = routed(route, worker, limits={"in_flight": 2, "queue": 1})
+    first = long(router, crowd, worker)
+    assert short(router).status_code == 200
+    assert first.result().headers["x-warmroute-preempted"] == "1"
+    assert sizes(worker) == ["long", "short", "long"]
+    until(router.idle)

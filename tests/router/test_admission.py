@@ -76,25 +76,3 @@ def test_who_comes_too_late_displaces_nobody() -> None:
             other.cancel()
 
     run(scene)
-
-
-@pytest.mark.parametrize(
-    ("most", "held", "ample"),
-    [(1, 0, False), (3, 0, True), (3, 1, False), (4, 1, True)],
-)
-def test_who_would_soon_get_a_place_again(most: int, held: int, *, ample: bool) -> None:
-    """With places for it, for the one that it gives way to, and for those that are held; never
-    while others queue."""
-
-    async def scene(admission: Admission, pool: Pool) -> None:
-        admission.most, admission._held = most, lambda _pool, _model: held
-        assert admission.ample(pool, "m") is ample
-        pool.workers[0].load.in_flight, admission.most = 9, 9
-        waits = await begin(admission, pool)
-        admission.most = 100
-        assert not admission.ample(pool, "m")
-        waits.cancel()
-        await asyncio.gather(waits, return_exceptions=True)
-        assert admission.ample(pool, "m")
-
-    run(scene)

@@ -7,12 +7,10 @@ from typing import cast
 
 import pytest
 
-from router.admission import Admission
 from router.job import Job
 from router.pool import Pool
-from router.preempting import TELLING, Preempting, Running, judge
+from router.preempting import TELLING, Preempting, Running
 from router.sessions.visit import Visit
-from router.settings import Settings
 from router.worker import LOSSES, Worker
 from strategies.base import Candidate, Cost, Prompt
 from tests.router.fleets import fleet, prompt
@@ -43,11 +41,10 @@ class Sent:
         self.kept.append(kept_tokens)
 
 
-def preempting(strategy: str = "prefixaware", **limits: int) -> tuple[Preempting, Pool, Worker]:
+def preempting(strategy: str = "prefixaware") -> tuple[Preempting, Pool, Worker]:
     """Everything that decides about it: a pool of one worker, which reuses prefixes."""
-    parsed = Settings.model_validate({"workers": [{"url": "http://127.0.0.1:9"}], "limits": limits})
-    found = Preempting(Admission(parsed, lambda _pool, _model: 0))
-    found.most = 2
+    found = Preempting()
+    found.change(2)
     pool = fleet(strategy, workers=1).pools[0]
     (worker,) = pool.workers
     worker.reuses = worker.ready = True
@@ -78,29 +75,31 @@ def test_who_may_be_preempted() -> None:
     assert since(found, worker, Asked(pool, stream)) is None
 
 
-@pytest.mark.parametrize(("in_flight", "gives"), [(100, True), (1, False)])
-def test_it_gives_way_if_it_gets_a_place_again(in_flight: int, *, gives: bool) -> None:
-    """Otherwise it stays, and may give way later; one whose answer has begun does not."""
-    found, pool, worker = preempting(in_flight=in_flight)
+def test_only_one_that_waits_for_its_answer_gives_way() -> None:
+    """Once, and only to a request whose cost counts on it."""
+    found, pool, worker = preempting()
     asked = Asked(pool, prompt("text " * 60_000))
     there = Candidate(worker, Cost(prefill=50.0), 100)
-    bookings = [pool.book(asked.prompt, there, monotonic(), since=monotonic()) for _ in range(2)]
-    sent = [Sent(asked, there) for _ in bookings]
+    # (Prompts that differ: one that another counts on would not give way.)
+    other = Asked(pool, prompt("else " * 60_000))
+    bookings = [
+        pool.book(one.prompt, there, monotonic(), since=monotonic()) for one in (asked, other)
+    ]
+    sent = [Sent(one, there) for one in (asked, other)]
     for booking, one in zip(bookings, sent, strict=True):
         found.begin(booking, cast("Running", one))
     found.end(bookings[1])
-    other = cast("Job", Asked(pool, prompt("other")))
-    short = Candidate(worker, Cost(prefill=0.1), preempts=2)
-    found.make_way(other, worker, Candidate(worker, Cost(prefill=0.1)))
+    short = cast("Job", Asked(pool, prompt("other")))
+    found.make_way(short, worker, Candidate(worker, Cost(prefill=0.1)))
     assert sent[0].kept == []
-    found.make_way(other, worker, short)
-    assert (len(sent[0].kept), sent[1].kept, found.count) == (int(gives), [], int(gives))
-    assert worker.load.in_flight == (1 if gives else 2)
-    assert list(found._running) == ([] if gives else bookings[:1])
-    if gives:
-        assert 100 <= sent[0].kept[0] < asked.prompt.tokens
-        found.make_way(other, worker, short)
-        assert found.count == 1
+    counting = Candidate(worker, Cost(prefill=0.1), preempts=2)
+    found.make_way(short, worker, counting)
+    assert (len(sent[0].kept), sent[1].kept, found.count) == (1, [], 1)
+    assert worker.load.in_flight == 1
+    assert list(found._running) == []
+    assert 100 <= sent[0].kept[0] < asked.prompt.tokens
+    found.make_way(short, worker, counting)
+    assert found.count == 1
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_a_worker_that_keeps_nothing_is_told_by_what_is_found(
 ) -> None:
     """Less than half of what there must be, several times in a row; once there is a warning."""
     caplog.set_level(logging.WARNING, "warmroute.fleet")
-    (worker,) = fleet(workers=1).workers
+    found, _, worker = preempting()
     counts = []
     for expected, cached in (
         (TELLING - 1, 0),
@@ -141,7 +140,7 @@ def test_a_worker_that_keeps_nothing_is_told_by_what_is_found(
         (TELLING, TELLING // 2),
         *[(TELLING, 0)] * (LOSSES + 1),
     ):
-        judge(worker, expected, cached)
+        found.judge(worker, expected, cached)
         counts.append(worker.losses)
     assert counts == [0, 1, 1, 2, 0, *range(1, LOSSES + 2)]
     assert caplog.text.count("does not keep what it has computed") == 1
