@@ -45,6 +45,7 @@ SECTIONS: dict[str, dict[str, object]] = {
         "queue": 1000,
         "overflow": {"status": 429, "message": None, "body": "openai"},
         "attempts": 3,
+        "preemptions": 10,
         "retries": 0.2,
     },
     "health": {
@@ -243,6 +244,7 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("limits.overflow.message", "one that fits body", "default"),
         ("limits.overflow.body", "openai", "default"),
         ("limits.attempts", "3", "default"),
+        ("limits.preemptions", "10", "default"),
         ("limits.retries", "0.2", "default"),
         ("health.interval", "2s", "default"),
         ("health.timeout", "1s", "default"),
