@@ -23,6 +23,8 @@ from router.worker import Worker
 
 #: Seconds between two checks of the queue for requests past their deadline and for new workers.
 TICK_S = 0.1
+#: Seconds that a request may wait at least that had a place and has given it up to another.
+AGAIN_S = 600.0
 
 Waiter = asyncio.Future[None]
 #: Names of a pool, a model and the only worker that will do; an empty worker name: any will do.
@@ -110,10 +112,10 @@ class Admission:
     def wait_again(self, age: float) -> Wait:
         """Return the wait of a request of `age` seconds that had a place and has given it up.
 
-        If it has to queue, it is not refused, however many wait.
+        If it has to queue, it is not refused, however many wait, and has longer than others.
         """
         now = asyncio.get_running_loop().time()
-        return Wait(now - age, now + self._patience, queued=True)
+        return Wait(now - age, now + max(self._patience, AGAIN_S), queued=True)
 
     def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker], only: str = "") -> bool:
         """Whether a request must queue: no worker has room, or others came first.

@@ -151,7 +151,8 @@ class Attempt:
         if self.job.visit is not None and status != FULL:
             self.job.visit.accepted(status)
         self._first_byte_s = now - self.booked_at
-        self.worker.load.first_byte(self._booking, now)
+        if self.job.prompt.stream or not self.job.streams:
+            self.worker.load.first_byte(self._booking, now)
         if self._tells is not None and self.job.prompt.stream:
             self._tells.began(self._number, now)
         if status < 400 and not self.worker.breaker.closed:

@@ -189,7 +189,7 @@ class Failover:
         shown: Incoming = job.exchange
         if job.visit is not None:
             shown = await attempt.bound(job.visit)
-        if self._comments and job.prompt.stream:
+        if self._comments and job.streams:
             shown = Stripped(shown, _CODINGS)
         return Numbered(shown, job.preemptions) if job.preemptions else shown
 

@@ -29,6 +29,7 @@ class Plea:
         "resumable",
         "salt",
         "started",
+        "streams",
         "visit",
         "workers",
     )
@@ -45,6 +46,7 @@ class Plea:
         started: float,
         visit: Visit | None,
         salt: bytes,
+        streams: bool = False,
         resumable: bool = False,
     ) -> None:
         self.endpoint = endpoint
@@ -60,6 +62,8 @@ class Plea:
         """Its part in a session, if it has one."""
         self.salt = salt
         """The `cache_salt` field to add to its body; may be empty."""
+        self.streams = streams
+        """Its answer comes in pieces, whether or not the first byte tells of the first token."""
         self.resumable = resumable
         """If it is dropped and sent again, the worker goes on from what it has computed."""
         self.preemptions = 0
@@ -103,6 +107,7 @@ class Job:
         "retrying",
         "salt",
         "started",
+        "streams",
         "visit",
     )
 
@@ -122,7 +127,7 @@ class Job:
         """It has taken a part of the retry budget."""
         self.started = plea.started
         self.metrics = metrics
-        self.resumable = plea.resumable
+        self.streams, self.resumable = plea.streams, plea.resumable
         self.preemptions, self.held_first, self.last = plea.preemptions, plea.held_first, plea.last
         self.visit = plea.visit
         """Its part in a session, if it has one."""

@@ -212,7 +212,7 @@ class Prompts:
             unit_tokens=1.0 / ID_BYTES,
             answer_tokens=self._answer(endpoint, request),
             counted=not _several(endpoint, request),
-            stream=request.stream is True,
+            stream=_tells_first(endpoint, request),
             blocks=self._even(identity, salt, ids) if self.sizes else NO_BLOCKS,
             ids=ids if keeps else b"",
             salt=salt if keeps else "",
@@ -240,7 +240,7 @@ class Prompts:
             unit_tokens=1.0 / per_token,
             answer_tokens=self._answer(endpoint, request),
             estimated=text.plain and text.tokens is None,
-            stream=request.stream is True,
+            stream=_tells_first(endpoint, request),
         )
 
     def _measured(self, endpoint: Endpoint, request: Request) -> Prompt:
@@ -250,7 +250,7 @@ class Prompts:
             unit_tokens=1.0 / self.bytes_per_token,
             answer_tokens=self._answer(endpoint, request),
             estimated=endpoint.prompted is not Prompted.NOTHING,
-            stream=request.stream is True,
+            stream=_tells_first(endpoint, request),
         )
 
     def learn(self, prompt: Prompt, reported_tokens: int) -> None:
@@ -276,6 +276,15 @@ class Prompts:
             return 0
         expected = max(1, int(self.answer_tokens))
         return min(request.answer_limit or expected, expected)
+
+
+def _tells_first(endpoint: Endpoint, request: Request) -> bool:
+    """Whether the first byte of the answer comes with its first token.
+
+    A stream of `/v1/responses` begins with two events before anything is computed (vLLM
+    `entrypoints/openai/responses/serving.py`, `responses_stream_generator`).
+    """
+    return request.stream is True and endpoint.prompted is not Prompted.RESPONSES
 
 
 def _several(endpoint: Endpoint, request: Request) -> bool:

@@ -119,7 +119,7 @@ class Proxy:
             await plea.visit.look(plea.pool, plea.workers)
         # A new session's id goes into a response header, which a comment would send too early.
         told_first = plea.visit is not None and plea.visit.begins
-        if self._comment is not None and plea.prompt.stream and not told_first:
+        if self._comment is not None and plea.streams and not told_first:
             with Comments(exchange, self._comment):
                 await self._ask(plea)
         else:
@@ -263,6 +263,7 @@ class Proxy:
             started=started,
             visit=visit,
             salt=salt,
+            streams=request.stream is True,
             resumable=resumable(request),
         )
 

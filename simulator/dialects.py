@@ -31,13 +31,16 @@ class ResponsesShape:
         item = self._message("completed", [self._part(choices[0].answer.text())])
         return self._response("completed", [item], usage)
 
-    def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a Shape
-        """The events that announce the response, its message and the message's part."""
+    def announcement(self) -> bytes:
+        """The events that announce the response; vLLM sends them before anything is computed."""
         response = {"response": self._response("in_progress", [], None)}
+        created = self._event("response.created", response)
+        return created + self._event("response.in_progress", response)
+
+    def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a Shape
+        """The events that announce the response's message and the message's part."""
         return b"".join(
             (
-                self._event("response.created", response),
-                self._event("response.in_progress", response),
                 self._event(
                     "response.output_item.added",
                     {"output_index": 0, "item": self._message("in_progress", [])},
@@ -131,6 +134,10 @@ class MessagesShape:
             "stop_sequence": None,
             "usage": _anthropic(usage),
         }
+
+    def announcement(self) -> bytes:
+        """Nothing."""
+        return b""
 
     def opening(self, choice: Choice) -> bytes:
         """The events that begin the message and its content block."""

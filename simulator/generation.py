@@ -96,6 +96,9 @@ class Shape(Protocol):
     def whole(self, choices: Sequence[Choice], usage: Usage) -> Any:  # noqa: ANN401 - JSON
         """The body of an answer that is not streamed."""
 
+    def announcement(self) -> bytes:
+        """Events before anything is computed."""
+
     def opening(self, choice: Choice) -> bytes:
         """Events before a choice's first token."""
 
@@ -153,6 +156,8 @@ class Generation:
         try:
             self._submit()  # before the status line, so that a full queue is still a 503
             await self._exchange.start_stream()
+            if announced := shape.announcement():
+                self._exchange.write(announced)
             self._shape = shape
             for choice in self.choices:
                 if choice.got:  # produced while the response head was being sent

@@ -66,6 +66,10 @@ class ChatShape(_OpenAI):
 
     chunk_object = "chat.completion.chunk"
 
+    def announcement(self) -> bytes:
+        """Nothing."""
+        return b""
+
     def opening(self, choice: Choice) -> bytes:
         """The chunk that has the role."""
         delta = {"role": "assistant", "content": ""}
@@ -96,6 +100,10 @@ class CompletionShape(_OpenAI):
     """`text_completion`, streamed and not."""
 
     chunk_object = "text_completion"
+
+    def announcement(self) -> bytes:
+        """Nothing."""
+        return b""
 
     def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a Shape
         """Nothing: the first chunk is already text."""

@@ -98,6 +98,30 @@ def test_who_would_only_queue_is_held_here(
     until(router.idle)
 
 
+def test_a_response_that_is_announced_is_not_computed(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """A streamed response begins with events that come before its prefill: the next request is
+    held all the same, and nothing is learned from how early they came."""
+    gate = Gate()
+    announced = b"event: response.created\ndata: {}\n\n"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    worker = stub([head + announced, gate.opened.is_set, announced, "close"])
+    router = route(worker.url, health=QUIET)
+    body = {"model": "m", "stream": True, "input": "long " * 60_000}
+    with router.http.stream("POST", "/v1/responses", json=body) as reply:
+        parts = reply.iter_bytes()
+        assert next(parts) == announced
+        worker.script = OK
+        other = ask(router, crowd, "other", 2000)
+        until(held(router, 1))
+        gate.opened.set()
+        assert list(parts)
+    assert other.result().status_code == 200
+    until(router.idle)
+    assert router.worker().pace.curve.factor == 1.0
+
+
 def test_what_ends_elsewhere_lets_them_go(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

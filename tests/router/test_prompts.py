@@ -313,8 +313,9 @@ def test_the_length_of_answers_is_learned() -> None:
 
 @pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (1, False)])
 def test_stream(stream: object, expected: bool) -> None:
-    """Only a literal `true` streams."""
+    """Only a literal `true` streams; and a response begins before anything is computed."""
     assert prompt(CHAT, {"stream": stream}).stream is expected
+    assert prompt(ENDPOINTS["/v1/responses"], {"input": "x", "stream": stream}).stream is False
 
 
 @pytest.mark.parametrize("path", [p for p, e in ENDPOINTS.items() if e.prompted.name == "NOTHING"])
