@@ -73,7 +73,7 @@ def new_prefix(size: float) -> Sequence[Check]:
     Round robin computes it everywhere at once. Requests that wait for the few workers that hold it
     wait longer; and if only these hold it, they must decode all answers.
     """
-    half = max(300, round(600 * size))
+    half = max(400, round(600 * size))
     ours, turns = list[Placed](), list[Placed]()
     for seed in (1, 2, 3):
         work = one_prefix(seed, 4.0, number=2 * half, shared=64_000, another=half)

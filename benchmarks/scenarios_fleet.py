@@ -193,8 +193,13 @@ def _left(placed: Placed) -> int:
 
 
 def _wrong(done: Sequence[Placed]) -> float:
-    """Tokens wrongly assumed to be cached, as a share of all prompt tokens."""
+    """Tokens wrongly assumed to be cached, as a share of all prompt tokens.
+
+    (What a preempted request had computed itself does not count as cached.)
+    """
     wrong = sum(
-        max(0, placed.choice.held_tokens - (placed.asked.job.cached_tokens or 0)) for placed in done
+        max(0, placed.choice.held_tokens - (placed.asked.job.cached_tokens or 0))
+        for placed in done
+        if not placed.asked.prompt.resumed
     )
     return wrong / sum(placed.asked.prompt.tokens for placed in done)

@@ -91,6 +91,12 @@ def without_holding(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LateBinding, "must_hold", staticmethod(lambda *_: False))
 
 
+def without_order(patch: pytest.MonkeyPatch) -> None:
+    """Requests are computed in the order in which they come."""
+    without_holding(patch)
+    without_preemption(patch)
+
+
 def without_prefixes(patch: pytest.MonkeyPatch) -> None:
     """No worker is credited with a prefix."""
     patch.setattr(Match, "held", lambda *_: {})

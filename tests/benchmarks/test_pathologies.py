@@ -246,6 +246,7 @@ def test_past_the_knee_caches_still_count(monkeypatch: pytest.MonkeyPatch) -> No
     work = documents(1, 3.0, number=60)
     good = run(work)
     without_price(monkeypatch)
+    without_preemption(monkeypatch)  # which prevents most of it, too
     bad = run(work)
     assert hit_rate(good) > hit_rate(bad) + 0.02
     assert ttft(bad) > 1.2 * ttft(good)

@@ -23,7 +23,7 @@ GUARDED: dict[str, tuple[Without, ...]] = {
     "large_prefix": (parts.without_use, parts.without_copies),
     "new_prefix": (parts.without_copies,),
     "cold_siblings": (parts.without_placements,),
-    "all_at_once": (parts.without_booking, parts.without_wait, parts.without_holding),
+    "all_at_once": (parts.without_booking, parts.without_wait, parts.without_order),
     "fleets": (parts.without_prefixes,),
     "tight": (parts.without_prefixes,),
     "wrong_capacity": (parts.without_correction,),

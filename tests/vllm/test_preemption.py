@@ -3,6 +3,7 @@ found when the long prompt is sent again."""
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support import post, read_all, until
+from tests.support import MakeRouter, Router, post, read_all, until
 from tests.vllm.conftest import StartEngine
 from tests.vllm.engine import BLOCK, MODEL, Engine, make_model
 from tests.vllm.publishing import CHAT, PATIENCE, words
@@ -63,6 +64,17 @@ def state(engine: Engine) -> State:
     running, waiting, usage, prefilled, hits = (found[name, ""] for name in names)
     used = round(usage * (BLOCKS - 1)) * BLOCK  # one block is never used
     return State(int(running), int(waiting), used, int(prefilled), int(hits))
+
+
+def _through(router: Router, text: str) -> bytes:
+    """Send a streamed chat through the router; return all of the answer."""
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    body = json.dumps(chat | {"stream": True}).encode()
+    fields = (b"content-type: application/json", b"connection: close")
+    client = post(router.port, CHAT, body, *fields)
+    client.settimeout(PATIENCE)
+    with client:
+        return read_all(client)
 
 
 def is_idle(engine: Engine) -> bool:
@@ -191,3 +203,26 @@ def test_left_again_and_again(engine: Engine) -> None:
         assert long.is_unanswered()
         assert second.hits - first.hits >= first.used
     check_found(engine, text, second)
+
+
+def test_through_the_router(engine: Engine, route: MakeRouter) -> None:
+    """A long prompt gives way to a short one, and then goes on; its client gets a whole answer.
+
+    The first prompt teaches the router how slow the engine is.
+    """
+    router = route(engine.url)
+    until(lambda: router.worker().keeps, PATIENCE)
+    until(lambda: is_idle(engine), PATIENCE)
+    taught = _through(router, words(Random("taught"), LONG))
+    assert b"x-warmroute-preempted" not in taught
+    text = words(Random("through"), LONG)
+    with ThreadPoolExecutor(1) as crowd:
+        long = crowd.submit(_through, router, text)
+        until(lambda: state(engine).used, PATIENCE)
+        short = _through(router, words(Random("short"), SHORT))
+        assert b"x-warmroute-preempted" not in short
+        answer = long.result()
+    assert b"\r\nx-warmroute-preempted: 1\r\n" in answer
+    assert b"data: [DONE]" in answer
+    assert router.metric("warmroute_preempted_requests_total") == 1
+    until(router.idle)
