@@ -69,7 +69,8 @@ def state(engine: Engine) -> State:
 def _through(router: Router, text: str) -> bytes:
     """Send a streamed chat through the router; return all of the answer."""
     chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
-    body = json.dumps(chat | {"stream": True}).encode()
+    usage = {"stream": True, "stream_options": {"include_usage": True}}
+    body = json.dumps(chat | usage).encode()
     fields = (b"content-type: application/json", b"connection: close")
     client = post(router.port, CHAT, body, *fields)
     client.settimeout(PATIENCE)
