@@ -60,25 +60,28 @@ def main(
 ) -> None:
     """Measure, and print the tables."""
     try:
-        picked = chosen(column or (), columns(traces))
+        every = columns(traces)
+        picked = chosen(column or (), every)
         policies = [policy_named(name) for name in policy] if policy else POLICIES
         seeds, rates = (1, False) if quick else (seeds, rates)
         cells, searched = _measured(picked, policies, seeds, rates=rates, jobs=jobs)
         if keep is not None:
             cells, searched = _with_kept(keep, cells, searched)
-        result = Found(means(cells), _ideals(picked, seeds), searched)
+        told = {cell.column for cell in cells}
+        shown = [one for one in every if one.name in told]
+        result = Found(means(cells), _ideals(shown, seeds), searched)
     except (ValueError, TraceError) as error:
         raise typer.BadParameter(str(error)) from error
     reached = [*goals(result), *(() if quick else decisions())]
-    names = [one.name for one in picked]
+    names = [one.name for one in shown]
     several = list(sheets(result, names, reached))
     for sheet in several:
         Console(width=200).print(terminal(sheet))
     if markdown_file is not None:
         markdown_file.write_text("\n".join(map(markdown, several)))
     if json_file is not None:
-        told = {"cells": cells, "rates": searched, "ideals": result.ideals, "goals": reached}
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+        parts = {"cells": cells, "rates": searched, "ideals": result.ideals, "goals": reached}
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(parts), indent=1) + b"\n")
     if plot_file is not None:
         plot(result, names, plot_file)
 
