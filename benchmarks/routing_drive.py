@@ -220,6 +220,7 @@ class Drive:
             outcome = Outcome(ok=False)
             self.strategy.settled(placed.asked.prompt, placed.choice, outcome, self.now)
             seat.load.release(placed.booking, self.now)
+        for placed in lost:
             if placed.first_s:
                 self.cut.append(placed)
             else:

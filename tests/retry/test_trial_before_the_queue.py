@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from router import breaker, resort
-from router.job import Job
 from tests.health.failing import CHAT, PATH, health
 from tests.overload.test_holding import ask as prompted
 from tests.overload.test_holding import held
@@ -110,14 +109,6 @@ def test_who_was_refused_during_a_trial_does_not_give_way(
 ) -> None:
     """A long prompt whose worker has answered that it is full cannot be taken back from it: a
     short one is held, and both are answered."""
-    refused: list[Job] = []
-    found = resort.Resort.found
-
-    async def noted(self: resort.Resort, job: Job) -> bool:
-        refused.append(job)
-        return await found(self, job)
-
-    monkeypatch.setattr(resort.Resort, "found", noted)
     for module in (breaker, resort):
         monkeypatch.setattr(module, "TRIAL_S", 3600.0)
     trial = threading.Event()
@@ -130,7 +121,9 @@ def test_who_was_refused_during_a_trial_does_not_give_way(
             tried = say(router, crowd, "trial")
             until(lambda: well.requests)
             long = prompted(router, crowd, "long", 60_000)
-            until(lambda: len(refused) == 2)
+            until(lambda: len(busy.requests) == 2)
+            load = router.worker().load
+            until(lambda: load.pending and all(one.since is None for one in load.pending))
             busy.script = [*OK]
             short = prompted(router, crowd, "short", 500)
             until(lambda: short.done() or held(router, 1)())
