@@ -25,7 +25,7 @@ from strategies.latebinding import LateBinding
 from strategies.load import Booking, Load
 from strategies.loads import HARDLY
 from strategies.pace import Curve, Pace
-from strategies.preemption import computes_from, drop, preempted
+from strategies.preemption import ahead, computes_from, drop
 
 #: Default block boundaries of prompts, in tokens.
 ENDS = range(0, 1 << 32, BLOCK_TOKENS)
@@ -331,7 +331,7 @@ class Drive:
     def _preempt(self, seat: Seat, choice: Candidate, keys: Sequence[int]) -> list[Asked]:
         """Drop the requests that give way to the one about to be placed; return them."""
         dropped = []
-        for booking in preempted(seat.load, keys, choice.cost.prefill, self.now):
+        for booking in ahead(seat.load, keys, choice.cost.prefill, self.now)[1]:
             placed = self._booked[booking]
             asked = placed.asked
             job = asked.job

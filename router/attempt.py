@@ -306,10 +306,8 @@ class Attempt:
     def _resumed(self, prompt_tokens: int, cached: int | None) -> None:
         """Do the same for a request that was preempted: what it had got done itself is no hit."""
         job = self.job
-        first, held = (
-            min(job.held_first, prompt_tokens),
-            min(self.choice.held_tokens, prompt_tokens),
-        )
+        first = min(job.held_first, prompt_tokens)
+        held = min(self.choice.held_tokens, prompt_tokens)
         job.metrics.used(prompt_tokens, None if cached is None else min(cached, first), first)
         if cached is not None and self.worker is job.last:
             self._preempting.judge(self.worker, held - first, cached - first)

@@ -16,7 +16,7 @@ from router.openai import Request
 from router.worker import LOSSES, Worker
 from strategies.base import Candidate
 from strategies.load import Booking
-from strategies.preemption import drop, preempted
+from strategies.preemption import ahead, drop
 
 log = logging.getLogger("warmroute.fleet")
 
@@ -82,6 +82,7 @@ class Preempting:
         """Return when a request came that may be preempted there; None: it may not."""
         may = (
             job.resumable
+            and job.prompt.stream  # else its first byte comes before its prefill
             and job.visit is None
             and job.preemptions < self._most
             and getattr(job.pool.chooser, "reads_prompt", False)
@@ -105,7 +106,7 @@ class Preempting:
         if not choice.preempts:
             return
         now, keys = monotonic(), job.prompt.keys
-        for booking in preempted(worker.load, keys, choice.cost.prefill, now):
+        for booking in ahead(worker.load, keys, choice.cost.prefill, now)[1]:
             running = self._running.get(booking)
             if running is not None:
                 tokens = running.job.prompt.tokens

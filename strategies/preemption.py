@@ -38,38 +38,30 @@ def before(
     """
     preempts, later = 0, 0
     if wait > GAIN_S + prefill_s:
-        wait, preempts = ahead(load, keys, prefill_s, now)
+        wait, over = ahead(load, keys, prefill_s, now)
+        preempts = len(over)
     if load.promises:
         more, later = promised(load, prefill_s, now)
         wait += more
     return wait, preempts, LATER * (preempts + later)
 
 
-def ahead(load: Load, keys: Sequence[int], prefill_s: float, now: float) -> tuple[float, int]:
+def ahead(
+    load: Load, keys: Sequence[int], prefill_s: float, now: float
+) -> tuple[float, list[Booking]]:
     """Return seconds of booked prefill that a prompt of `prefill_s` would wait for.
 
-    Also returns how many bookings it would preempt.
+    Also returns the bookings that it would preempt.
     """
-    wait, preempted, spent = 0.0, 0, now - load.head_since
+    wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
         if gives_way(booking, left, keys, prefill_s, now) and not _awaited(load, booking):
-            preempted += 1
+            preempted.append(booking)
             left = STEP_S if spent else 0.0
         wait += left
         spent = 0.0
     return wait, preempted
-
-
-def preempted(load: Load, keys: Sequence[int], prefill_s: float, now: float) -> list[Booking]:
-    """Return the bookings there that a prompt of `prefill_s` preempts."""
-    found, spent = [], now - load.head_since
-    for booking in load.pending:
-        left = max(0.0, booking.prefill_s - spent)
-        if gives_way(booking, left, keys, prefill_s, now) and not _awaited(load, booking):
-            found.append(booking)
-        spent = 0.0
-    return found
 
 
 def gives_way(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import pytest
 
@@ -14,12 +13,6 @@ from tests.support import MakeRouter, MakeStub, Router, until
 
 #: The paths that load balancers and Kubernetes ask.
 PATHS = ["/health", "/ping", "/health/live", "/health/ready"]
-
-
-@pytest.fixture
-def crowd(stack: ExitStack) -> ThreadPoolExecutor:
-    """Threads for eight clients."""
-    return stack.enter_context(ThreadPoolExecutor(8))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 
@@ -31,12 +30,6 @@ class Gate:
     def script(self) -> list[Action]:
         """An answer that waits for the gate, which the stub polls every few milliseconds."""
         return [self.opened.is_set, *OK]
-
-
-@pytest.fixture
-def crowd(stack: ExitStack) -> ThreadPoolExecutor:
-    """Threads for 32 clients."""
-    return stack.enter_context(ThreadPoolExecutor(32))
 
 
 def asked(words: str, tokens: int, model: str = "m") -> dict[str, object]:

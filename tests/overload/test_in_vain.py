@@ -1,7 +1,6 @@
 """Requests that wait for a place are not woken for places that they may not have."""
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -16,12 +15,6 @@ from tests.support import MakeRouter, MakeStub, error_of, until
 
 #: Who is ejected stays so until the end of the test.
 EJECTED: dict[str, Any] = {**QUIET, "ejection": {"first": "1h", "longest": "2h"}}
-
-
-@pytest.fixture
-def crowd(stack: ExitStack) -> ThreadPoolExecutor:
-    """Threads for 8 clients."""
-    return stack.enter_context(ThreadPoolExecutor(8))
 
 
 def eject(worker: Worker) -> None:

@@ -3,7 +3,6 @@
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 
 import httpx
@@ -29,12 +28,6 @@ class Gate:
     def script(self) -> list[Action]:
         """An answer that waits for the gate, which the stub polls every few milliseconds."""
         return [self.opened.is_set, *OK]
-
-
-@pytest.fixture
-def crowd(stack: ExitStack) -> ThreadPoolExecutor:
-    """Threads for 32 clients."""
-    return stack.enter_context(ThreadPoolExecutor(32))
 
 
 def ask(router: Router, crowd: ThreadPoolExecutor, count: int = 1) -> list[Future[httpx.Response]]:

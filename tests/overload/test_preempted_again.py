@@ -2,7 +2,6 @@
 
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -12,19 +11,7 @@ from strategies.load import Load
 from tests.overload.test_holding import Gate, ask, held
 from tests.overload.test_preemption import LONG, MIDDLE, SHORT, answer, long, routed, short, sizes
 from tests.reload.changing import change
-from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
-
-
-@pytest.fixture
-def crowd(stack: ExitStack) -> ThreadPoolExecutor:
-    """Threads for 32 clients."""
-    return stack.enter_context(ThreadPoolExecutor(32))
-
-
-@pytest.fixture
-def worker(stub: MakeStub) -> Stub:
-    """A worker that never answers what it has been sent."""
-    return stub(Gate().script())
+from tests.support import OK, MakeRouter, Router, Stub, until
 
 
 def given_way(
@@ -40,6 +27,15 @@ def given_way(
     until(held(router, 1))
     worker.script = OK
     return gate, [first, second]
+
+
+def check_held(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> None:
+    """Check that the long prompt keeps its worker, and a short one is held meanwhile."""
+    waiting = ask(router, crowd, "short", SHORT)
+    until(held(router, 1))
+    assert sizes(worker) == ["long"]
+    worker.stop()
+    assert waiting.result().status_code == 503
 
 
 def test_its_worker_is_told_another_id(
@@ -75,11 +71,7 @@ def test_none_gives_way_once_that_is_turned_off(
     router = routed(route, worker)
     long(router, crowd, worker)
     change(router, worker.url, limits={"preemptions": 0})
-    waiting = ask(router, crowd, "short", SHORT)
-    until(held(router, 1))
-    assert sizes(worker) == ["long"]
-    worker.stop()
-    assert waiting.result().status_code == 503
+    check_held(router, crowd, worker)
 
 
 def test_none_gives_way_once_its_worker_is_found_out(
@@ -91,11 +83,7 @@ def test_none_gives_way_once_its_worker_is_found_out(
     preempting = router.door._proxy._failover.preempting
     for _ in range(LOSSES):
         router.call(lambda: preempting.judge(router.worker(), 4000, 100))
-    waiting = ask(router, crowd, "short", SHORT)
-    until(held(router, 1))
-    assert sizes(worker) == ["long"]
-    worker.stop()
-    assert waiting.result().status_code == 503
+    check_held(router, crowd, worker)
 
 
 def test_a_prompt_that_is_shorter_than_thought_shows_no_loss(

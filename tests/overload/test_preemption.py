@@ -12,7 +12,7 @@ from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from strategies.load import Load
 from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked, held
-from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, send, until
+from tests.support import OK, Action, MakeRouter, Router, Stub, send, until
 
 LONG, SHORT = 60_000, 500
 #: Long enough that a longer one is held behind it, instead of being sent at once.
@@ -27,18 +27,6 @@ def answer(cached: int, prompt: int = LONG) -> list[Action]:
     body = b'{"id":"x","choices":[],"usage":' + usage % (prompt, cached) + b"}"
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     return [head % len(body) + body]
-
-
-@pytest.fixture
-def crowd(stack: ExitStack) -> ThreadPoolExecutor:
-    """Threads for 32 clients."""
-    return stack.enter_context(ThreadPoolExecutor(32))
-
-
-@pytest.fixture
-def worker(stub: MakeStub) -> Stub:
-    """A worker that answers what it has been sent once its gate is open: never."""
-    return stub(Gate().script())
 
 
 def routed(route: MakeRouter, worker: Stub, **settings: Any) -> Router:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from threading import Event
 from time import monotonic
 
@@ -12,22 +11,10 @@ from router import breaker, resort
 from router.attempt import Attempt
 from router.errors import Gone
 from tests.health.failing import health
-from tests.overload.test_holding import ANSWER, Gate, ask, held
+from tests.overload.test_holding import ANSWER, ask, held
 from tests.overload.test_preemption import LONG, SHORT, long, routed, short, sizes
 from tests.retry.test_failover import breaker_of, full
 from tests.support import OK, MakeRouter, MakeStub, Stub, until
-
-
-@pytest.fixture
-def crowd(stack: ExitStack) -> ThreadPoolExecutor:
-    """Threads for 32 clients."""
-    return stack.enter_context(ThreadPoolExecutor(32))
-
-
-@pytest.fixture
-def worker(stub: MakeStub) -> Stub:
-    """A worker that never answers what it has been sent."""
-    return stub(Gate().script())
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Attempt], object]) -> None:

@@ -24,7 +24,6 @@ from strategies.preemption import (
     computes_from,
     drop,
     gives_way,
-    preempted,
     promised,
 )
 from strategies.prefixaware import SLACK, PrefixAware
@@ -100,7 +99,7 @@ def test_how_long_it_waits(
     that stay; not for those that it has not begun to compute."""
     load, bookings = booked(*seconds)
     assert terms(load, 1.0, now) == pytest.approx((wait, len(who), len(who)))
-    assert preempted(load, NONE, 1.0, now) == [bookings[place] for place in who]
+    assert ahead(load, NONE, 1.0, now)[1] == [bookings[place] for place in who]
 
 
 def test_who_cannot_be_dropped_is_waited_for() -> None:
@@ -108,7 +107,7 @@ def test_who_cannot_be_dropped_is_waited_for() -> None:
     load, _ = booked(LONG_S, may=False)
     behind = load.book(0.0, LONG_S, since=0.0)
     assert terms(load, 1.0, 1.0) == pytest.approx((LONG_S - 1.0, 1, 1))
-    assert preempted(load, NONE, 1.0, 1.0) == [behind]
+    assert ahead(load, NONE, 1.0, 1.0)[1] == [behind]
 
 
 @pytest.mark.parametrize(
@@ -130,10 +129,9 @@ def test_who_is_short_because_of_it_does_not_go_first(
     long = Prompt("m", 1000, (1, 2, 3, 4, 5))
     load, (booking,) = booked(LONG_S)
     computes_from(booking, long, Candidate(Stand(), Cost(), 3 * 16))
-    assert preempted(load, keys, 1.0, 1.0) == [booking] * gives
-    assert ahead(load, keys, 1.0, 1.0)[1] == gives
+    assert ahead(load, keys, 1.0, 1.0)[1] == [booking] * gives
     computes_from(booking, long, Candidate(Stand(), Cost(), 5 * 16))
-    assert preempted(load, keys, 1.0, 1.0) == [booking]
+    assert ahead(load, keys, 1.0, 1.0)[1] == [booking]
 
 
 def test_what_another_one_there_counts_on_does_not_give_way() -> None:
@@ -143,10 +141,9 @@ def test_what_another_one_there_counts_on_does_not_give_way() -> None:
     first, second = load.book(0.0, LONG_S, since=0.0), load.book(0.0, 0.1, since=0.0)
     computes_from(first, long, Candidate(Stand(), Cost(), 2 * 16))
     computes_from(second, twin, Candidate(Stand(), Cost(), 4 * 16))
-    assert preempted(load, (9,), 1.0, 1.0) == []
-    assert ahead(load, (9,), 1.0, 1.0)[1] == 0
+    assert ahead(load, (9,), 1.0, 1.0)[1] == []
     load.release(second, 1.0)
-    assert preempted(load, (9,), 1.0, 1.0) == [first]
+    assert ahead(load, (9,), 1.0, 1.0)[1] == [first]
 
 
 @given(_bookings, st.floats(0.0, 5.0), st.floats(0.0, 40.0))
@@ -160,8 +157,8 @@ def test_what_is_told_is_what_is_done(
         load.book(0.0, seconds, stream=stream, since=0.0 if may else None)
     whole = load.wait(now)
     wait, count, later = terms(load, prefill_s, now)
-    assert count == later == len(preempted(load, NONE, prefill_s, now))
-    assert (wait, count) == pytest.approx(ahead(load, NONE, prefill_s, now))
+    assert count == later == len(ahead(load, NONE, prefill_s, now)[1])
+    assert wait == pytest.approx(ahead(load, NONE, prefill_s, now)[0])
     if count:
         assert 0.0 <= wait < whole
     else:
