@@ -165,13 +165,17 @@ class Queue(Generic[W]):
         return self._waiting + len(self._late) >= self.limit
 
     def _to_displace(self, pool: Hashable, tenant: str) -> Ticket[W] | None:
-        """Return the newest ticket of the longest line, if the newcomer's line stays shorter."""
+        """Return the newest ticket of the longest line, if the newcomer's line stays shorter.
+
+        None for one that has come back: it had its turn before.
+        """
         longest = max(self._lines(), key=len, default=None)
         lines = self._pools.get(pool)
         own = lines.get(tenant) if lines else None
         if longest is None or len(own or ()) + 1 >= len(longest):
             return None
-        return next(reversed(longest))
+        newest = next(reversed(longest))
+        return None if newest.back else newest
 
     def _remove(self, ticket: Ticket[W]) -> None:
         """Take a ticket out of its line; drop lines and pools that become empty."""

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from router.job import Job
 from router.pool import Pool
@@ -60,8 +61,10 @@ def test_who_may_be_preempted() -> None:
     """One that can be resumed, outside of sessions, not too often, at a worker that answers and
     keeps what it has computed, if prefixes count."""
     found, pool, worker = preempting()
-    stream = prompt("text")
+    stream = replace(prompt("text"), stream=True)
     assert since(found, worker, Asked(pool, stream)) == 7.0
+    early = replace(stream, stream=False)  # its first byte comes before its prefill
+    assert since(found, worker, Asked(pool, early)) is None
     assert since(found, worker, Asked(pool, stream, preemptions=1)) == 7.0
     assert since(found, worker, Asked(pool, stream, preemptions=2)) is None
     assert since(found, worker, Asked(pool, stream, resumable=False)) is None

@@ -124,6 +124,16 @@ def test_a_stuck_pool_does_not_shut_out_the_others() -> None:
     assert serve(queue, "free") == "a5"
 
 
+def test_who_has_come_back_is_not_displaced() -> None:
+    """It had its turn before, and is not refused for lack of room; the newcomer is."""
+    queue = Queue[str](2)
+    for entered, name in enumerate(("a1", "a2")):
+        queue.come_back(name, entered, 100, tenant="a")
+    assert not queue.takes(tenant="b")
+    assert enter(queue, "b1") == [None]
+    assert serve(queue) == "a1 a2"
+
+
 def test_who_was_displaced_has_left() -> None:
     """A displaced ticket is not served, and neither leaves again nor expires."""
     queue = Queue[str](2)
