@@ -153,12 +153,19 @@ class Attempt:
         self._first_byte_s = now - self.booked_at
         if self.job.prompt.stream or not self.job.streams:
             self.worker.load.first_byte(self._booking, now)
+            self._timed()
         if self._tells is not None and self.job.prompt.stream:
             self._tells.began(self._number, now)
         if status < 400 and not self.worker.breaker.closed:
             self.worker.breaker.answering(now, self._mark)
         if self.job.prompt.stream:
             self.job.metrics.first_byte.observe(now - self.job.started)
+
+    def _timed(self) -> None:
+        """Learn from the time of its prefill, before the worker tells how much was cached."""
+        seconds, held = self._booking.computed_s, self.choice.held_tokens
+        if seconds is not None and self.status < 400:
+            self.worker.pace.began(self.job.prompt.tokens - held, held, seconds)
 
     def refused(self) -> None:
         """Note that the worker did not accept the request."""

@@ -105,8 +105,8 @@ class Preempting:
         """Preempt the requests there that give way to a job about to be booked."""
         if not choice.preempts:
             return
-        now, keys = monotonic(), job.prompt.keys
-        for booking in ahead(worker.load, keys, choice.cost.prefill, now)[1]:
+        now, held, prefill_s = monotonic(), choice.held_tokens, choice.cost.prefill
+        for booking in ahead(worker.load, job.prompt.keys, held, prefill_s, now)[1]:
             running = self._running.get(booking)
             if running is not None:
                 tokens = running.job.prompt.tokens

@@ -126,7 +126,7 @@ class Costs:
                 loads = loading[name]
                 prefill += loads.seconds
             if wait > GAIN_S or load.promises:
-                wait, preempts, later = before(load, wait, prompt.keys, prefill, now)
+                wait, preempts, later = before(load, wait, prompt.keys, has, prefill, now=now)
             price = (each + CROWD * load.decoding + later) * prefill
             decode = room = home = used = 0.0
             space = worker.room_tokens

@@ -21,6 +21,10 @@ AGING: Final = 0.3
 #: A prompt is preempted if it has this many seconds more to go than the one that comes before it,
 #: in predicted seconds, which are more than the actual ones (see `pace.py`). Less is not worth it.
 GAIN_S: Final = 1.5
+#: This many more if nothing of the one that comes lies on that worker. It can go to any worker, so
+#: it rarely waits long; and among prompts without reuse, those that go before longer ones gain
+#: hardly anything on average, while the longest wait longer.
+ANYWHERE_S: Final = 3.0
 #: Predicted seconds until a worker has ended the step that it is in when a request is dropped.
 STEP_S: Final = 1.0
 #: How much a second costs of each prompt that waits longer because this one goes first: more than
@@ -29,16 +33,17 @@ LATER: Final = 1.5
 
 
 def before(
-    load: Load, wait: float, keys: Sequence[int], prefill_s: float, now: float
+    load: Load, wait: float, keys: Sequence[int], held: int, prefill_s: float, *, now: float
 ) -> tuple[float, int, float]:
-    """Return how many seconds a prompt of `prefill_s` would wait there for others' prefill.
+    """Return how many seconds a prompt with these `keys` would wait there for others' prefill.
 
-    `wait` is all that is booked there. Also returns how many bookings it would preempt, and what
-    each second of its prefill costs these and the held requests that come later.
+    `wait` is all that is booked there; `held` of its tokens lie there, and its own prefill takes
+    `prefill_s`. Also returns how many bookings it would preempt, and what each second of its
+    prefill costs these and the held requests that come later.
     """
     preempts, later = 0, 0
     if wait > GAIN_S + prefill_s:
-        wait, over = ahead(load, keys, prefill_s, now)
+        wait, over = ahead(load, keys, held, prefill_s, now)
         preempts = len(over)
     if load.promises:
         more, later = promised(load, prefill_s, now)
@@ -47,16 +52,18 @@ def before(
 
 
 def ahead(
-    load: Load, keys: Sequence[int], prefill_s: float, now: float
+    load: Load, keys: Sequence[int], held: int, prefill_s: float, now: float
 ) -> tuple[float, list[Booking]]:
-    """Return seconds of booked prefill that a prompt of `prefill_s` would wait for.
+    """Return seconds of booked prefill that a prompt would wait for; arguments are as in `before`.
 
     Also returns the bookings that it would preempt.
     """
     wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
+    least_s = prefill_s + GAIN_S + (0.0 if held else ANYWHERE_S)
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
-        if gives_way(booking, left, keys, prefill_s, now) and not _awaited(load, booking):
+        gives = gives_way(booking, left, keys, least_s, now)
+        if gives and not _awaited(load, booking):
             preempted.append(booking)
             left = STEP_S if spent else 0.0
         wait += left
@@ -65,15 +72,15 @@ def ahead(
 
 
 def gives_way(
-    booking: Booking, left_s: float, keys: Sequence[int], prefill_s: float, now: float
+    booking: Booking, left_s: float, keys: Sequence[int], least_s: float, now: float
 ) -> bool:
-    """Whether a booking with `left_s` to go gives way to a prompt of `prefill_s` that comes now.
+    """Whether a booking with `left_s` to go gives way to a prompt with these `keys` that comes now.
 
-    It does not if that prompt, with these `keys`, is only so short because of what the booking is
-    computing.
+    It needs to have more than `least_s` to go, after its own waiting has made up for some. And it
+    does not give way if that prompt is only so short because of what the booking is computing.
     """
     since = booking.since
-    if since is None or left_s - AGING * (now - since) <= prefill_s + GAIN_S:
+    if since is None or left_s - AGING * (now - since) <= least_s:
         return False
     return not _computes(booking, keys)
 

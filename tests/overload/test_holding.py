@@ -12,7 +12,8 @@ import pytest
 from router import holding
 from router.admission import Admission, Wait
 from router.holding import Holding
-from strategies.load import Booking, Load
+from strategies.load import TOGETHER_S, Booking, Load
+from strategies.pace import Pace
 from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, send, until
 
@@ -113,6 +114,26 @@ def test_a_response_that_is_announced_is_not_computed(
     assert other.result().status_code == 200
     until(router.idle)
     assert router.worker().pace.curve.factor == 1.0
+    assert router.worker().pace.computed(1.0, 0) == Pace().computed(1.0, 0)
+
+
+def test_what_has_begun_tells_what_is_computed_by_then(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """The first token of a stream comes long before the worker tells how much it had cached."""
+    computed, gate = threading.Event(), Gate()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    begun, rest = head + b"data: {}\n\n", b"data: [DONE]\n\n"
+    worker = stub([computed.is_set, begun, gate.opened.is_set, rest, "close"])
+    router = route(worker.url, health=QUIET)
+    answer = busied(router, crowd, worker)
+    pace, load, unknown = router.worker().pace, router.worker().load, Pace().computed(1.0, 0)
+    until(lambda: monotonic() > load.head_since + 2 * TOGETHER_S)
+    computed.set()
+    until(lambda: pace.computed(1.0, 0) > unknown)
+    assert (pace.curve.factor, load.decoding) == (1.0, 1)
+    gate.opened.set()
+    assert answer.result().status_code == 200
 
 
 def test_what_ends_elsewhere_lets_them_go(

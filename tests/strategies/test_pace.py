@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.pace import GROWTH, MARGIN, RATE, Curve, Pace
+from strategies.pace import FIRST_STEP, GROWTH, MARGIN, RATE, Curve, Pace
 
 
 def taught(truth: float, growth: float, times: int = 200) -> Pace:
@@ -168,3 +168,27 @@ def test_what_is_computed_by_then_is_not_underestimated() -> None:
     assert paces[1].computed(1.0, 0) == pytest.approx(8000, rel=0.15)
     assert paces[0].computed(4.0, 0) == pytest.approx(8000, rel=0.4)
     assert paces[0].computed(1.0, 0) < 0.5 * paces[1].computed(1.0, 0)
+
+
+@pytest.mark.parametrize("faster", [0.5, 2.0])
+def test_until_an_answer_has_ended_those_that_began_tell(faster: float) -> None:
+    """They tell what is computed by then, but not how fast workers are: if a worker holds more than
+    is known, answers begin too soon. The first answer that ends replaces what they told."""
+    pace = Pace()
+    seconds, slow = pace.curve.seconds(8000, 0), pace.prefill(8000, 0)
+    for _ in range(5):
+        pace.began(8000, 0, seconds / faster)
+    pace.began(100, 0, 60.0)  # too short to tell anything
+    assert pace.computed(seconds / faster, 0) == pytest.approx(8000)
+    assert pace.prefill(8000, 0) == slow
+    pace.observe(8000, 0, seconds)
+    pace.began(8000, 0, seconds / faster)
+    assert pace.computed(seconds, 0) == pytest.approx(8000)
+
+
+def test_answers_that_begin_at_once_are_not_taken_at_their_word() -> None:
+    """They show that most of their prompts was cached, not that workers compute at any speed."""
+    pace = Pace()
+    usual = pace.computed(1.0, 0)
+    pace.began(8000, 0, 0.001)
+    assert usual < pace.computed(1.0, 0) < FIRST_STEP * usual

@@ -16,6 +16,7 @@ from strategies.load import BACK_S, Booking, Load
 from strategies.pace import MARGIN, Pace
 from strategies.preemption import (
     AGING,
+    ANYWHERE_S,
     GAIN_S,
     LATER,
     STEP_S,
@@ -55,8 +56,9 @@ def booked(*seconds: float, may: bool = True) -> tuple[Load, list[Booking]]:
 
 
 def terms(load: Load, prefill_s: float, now: float) -> tuple[float, int, float]:
-    """The wait of a prompt that shares nothing, how many it preempts, and how many wait for it."""
-    wait, preempts, later = before(load, load.wait(now), NONE, prefill_s, now)
+    """The wait of a prompt that hardly shares anything, how many it preempts, and how many wait for
+    it."""
+    wait, preempts, later = before(load, load.wait(now), NONE, 1, prefill_s, now=now)
     return wait, preempts, later / LATER
 
 
@@ -75,7 +77,20 @@ def test_who_gives_way(came: float | None, left_s: float, now: float, *, gives: 
     """A prompt that has clearly more to go; each second since it came makes up for some of that,
     and it must be one that can be dropped."""
     booking = Load().book(0.0, 1000.0, since=came)
-    assert gives_way(booking, left_s, NONE, 1.0, now) is gives
+    assert gives_way(booking, left_s, NONE, 1.0 + GAIN_S, now) is gives
+
+
+@pytest.mark.parametrize(
+    ("held", "more", "gives"),
+    [(1, 0.01, True), (1, -0.01, False), (0, ANYWHERE_S + 0.01, True), (0, 0.01, False)],
+)
+def test_one_that_could_go_elsewhere_waits_longer(held: int, more: float, *, gives: bool) -> None:
+    """Nothing of it lies on this worker."""
+    load, bookings = booked(1.0 + GAIN_S + more)
+    wait, preempts, _ = before(load, load.wait(0.0), NONE, held, 1.0, now=0.0)
+    assert preempts == gives
+    assert wait == (0.0 if gives else pytest.approx(load.wait(0.0)))
+    assert ahead(load, NONE, held, 1.0, 0.0)[1] == bookings * gives
 
 
 @pytest.mark.parametrize(
@@ -99,7 +114,7 @@ def test_how_long_it_waits(
     that stay; not for those that it has not begun to compute."""
     load, bookings = booked(*seconds)
     assert terms(load, 1.0, now) == pytest.approx((wait, len(who), len(who)))
-    assert ahead(load, NONE, 1.0, now)[1] == [bookings[place] for place in who]
+    assert ahead(load, NONE, 1, 1.0, now)[1] == [bookings[place] for place in who]
 
 
 def test_who_cannot_be_dropped_is_waited_for() -> None:
@@ -107,7 +122,7 @@ def test_who_cannot_be_dropped_is_waited_for() -> None:
     load, _ = booked(LONG_S, may=False)
     behind = load.book(0.0, LONG_S, since=0.0)
     assert terms(load, 1.0, 1.0) == pytest.approx((LONG_S - 1.0, 1, 1))
-    assert ahead(load, NONE, 1.0, 1.0)[1] == [behind]
+    assert ahead(load, NONE, 1, 1.0, 1.0)[1] == [behind]
 
 
 @pytest.mark.parametrize(
@@ -129,9 +144,9 @@ def test_who_is_short_because_of_it_does_not_go_first(
     long = Prompt("m", 1000, (1, 2, 3, 4, 5))
     load, (booking,) = booked(LONG_S)
     computes_from(booking, long, Candidate(Stand(), Cost(), 3 * 16))
-    assert ahead(load, keys, 1.0, 1.0)[1] == [booking] * gives
+    assert ahead(load, keys, 1, 1.0, 1.0)[1] == [booking] * gives
     computes_from(booking, long, Candidate(Stand(), Cost(), 5 * 16))
-    assert ahead(load, keys, 1.0, 1.0)[1] == [booking]
+    assert ahead(load, keys, 1, 1.0, 1.0)[1] == [booking]
 
 
 def test_what_another_one_there_counts_on_does_not_give_way() -> None:
@@ -141,9 +156,9 @@ def test_what_another_one_there_counts_on_does_not_give_way() -> None:
     first, second = load.book(0.0, LONG_S, since=0.0), load.book(0.0, 0.1, since=0.0)
     computes_from(first, long, Candidate(Stand(), Cost(), 2 * 16))
     computes_from(second, twin, Candidate(Stand(), Cost(), 4 * 16))
-    assert ahead(load, (9,), 1.0, 1.0)[1] == []
+    assert ahead(load, (9,), 1, 1.0, 1.0)[1] == []
     load.release(second, 1.0)
-    assert ahead(load, (9,), 1.0, 1.0)[1] == [first]
+    assert ahead(load, (9,), 1, 1.0, 1.0)[1] == [first]
 
 
 @given(_bookings, st.floats(0.0, 5.0), st.floats(0.0, 40.0))
@@ -157,8 +172,8 @@ def test_what_is_told_is_what_is_done(
         load.book(0.0, seconds, stream=stream, since=0.0 if may else None)
     whole = load.wait(now)
     wait, count, later = terms(load, prefill_s, now)
-    assert count == later == len(ahead(load, NONE, prefill_s, now)[1])
-    assert wait == pytest.approx(ahead(load, NONE, prefill_s, now)[0])
+    assert count == later == len(ahead(load, NONE, 1, prefill_s, now)[1])
+    assert wait == pytest.approx(ahead(load, NONE, 1, prefill_s, now)[0])
     if count:
         assert 0.0 <= wait < whole
     else:
