@@ -105,6 +105,20 @@ def test_only_one_that_waits_for_its_answer_gives_way() -> None:
     assert found.count == 1
 
 
+def test_one_that_has_little_left_by_then_does_not_give_way() -> None:
+    """Whatever its worker had to do when the decision was made."""
+    found, pool, worker = preempting()
+    asked = Asked(pool, prompt("text " * 60_000))
+    there = Candidate(worker, Cost(prefill=50.0))
+    since = monotonic() - 49.0
+    booking = pool.book(asked.prompt, there, since, since=since)
+    sent = Sent(asked, there)
+    found.begin(booking, cast("Running", sent))
+    stale = Candidate(worker, Cost(prefill=0.1), preempts=1)
+    found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, stale)
+    assert (sent.kept, found.count) == ([], 0)
+
+
 @pytest.mark.parametrize(
     ("reuses", "reused", "losses", "keeps"),
     [
