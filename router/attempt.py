@@ -92,6 +92,11 @@ class Attempt:
         self._failure: str | None = None
         self._began = True
 
+    @property
+    def accepted(self) -> bool:
+        """Whether the worker may have begun with it, as far as is known."""
+        return self._began
+
     def release(self) -> None:
         """Release the booking, whatever the outcome."""
         if self.preempted:

@@ -28,6 +28,7 @@ from router.settings import Settings
 from router.stripped import Numbered, Stripped
 from router.upstream import Upstream
 from router.usage import NO_USAGE
+from router.vacancies import Crowded, Vacancies
 from router.worker import Worker
 from strategies.base import Candidate
 
@@ -51,6 +52,8 @@ class Failover:
         self._resort = Resort(admission, budget)
         self.preempting = Preempting()
         """The requests that may give way to shorter ones."""
+        self.vacancies = Vacancies()
+        """Those that gave way, and that every worker refuses since."""
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
@@ -69,10 +72,10 @@ class Failover:
 
         Returns False if no worker was asked and there are `others`, which had no room at the time
         of the decision; but not if the router lacked descriptors or ports, as it would at once lack
-        them again. Raises DoorError, CutShort, Elsewhere, Preempted.
+        them again. Raises DoorError, CutShort, Elsewhere, Preempted, Crowded.
         """
         asked = 0
-        vanished = lacking = False
+        vanished = lacking = full = False
         error: DoorError | None = None
         candidates = job.decision.candidates
         left = list(range(len(candidates)))
@@ -95,6 +98,7 @@ class Failover:
                     if await self._attempt(attempt, others=bool(left), is_last=last):
                         return True
                     asked += 1
+                    full = True
                     error = NoWorker("Every worker that was asked is full; please try again.")
                     if not left:
                         candidates = job.decision.candidates  # `Resort` has added one
@@ -109,17 +113,23 @@ class Failover:
                     lacking = lacking or (isinstance(failure, Refused) and failure.ours)
                     asked += stale
                 finally:
-                    attempt.release()
-                    self._admission.freed(worker)
-                    self._holding.freed()
+                    self._release(attempt)
             if others and not asked and not lacking:
                 job.exchange.asked = False
                 return False
-            raise error or NoWorker("No worker is ready any more; please try again.")
+            raise _refusal(job, error, full=full)
         finally:
             error = None  # breaks a reference cycle: its traceback holds this frame
             if job.retrying:
                 self._budget.give_back()
+
+    def _release(self, attempt: Attempt) -> None:
+        """Release an attempt's booking, and tell those who wait for its place."""
+        attempt.release()
+        if attempt.accepted:
+            self.vacancies.freed(attempt.worker)
+        self._admission.freed(attempt.worker)
+        self._holding.freed()
 
     async def _turn(self, job: Job) -> bool:
         """Wait for a part of the retry budget; return whether another attempt may be made."""
@@ -156,6 +166,9 @@ class Failover:
                 if status == FULL and not is_last and (others or await self._resort.found(job)):
                     attempt.full()
                     return False
+                if status == FULL and _waits(job):
+                    attempt.full()
+                    raise Crowded
                 attempt.on_first_byte(status)
                 if status >= 400:
                     await exchange.undo()
@@ -223,6 +236,18 @@ async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: byt
         upstream.release(connection)
         raise Preempted(attempt.worker, attempt.choice.held_tokens)
     return connection
+
+
+def _waits(job: Job) -> bool:
+    """Whether a request that no worker takes may wait: it was running before it gave way."""
+    return job.visit is None and asyncio.get_running_loop().time() < job.late
+
+
+def _refusal(job: Job, error: DoorError | None, *, full: bool) -> Exception:
+    """Return what to raise if none is left to ask; `error`: the last; `full`: one was full."""
+    if full and _waits(job):
+        return Crowded()
+    return error or NoWorker("No worker is ready any more; please try again.")
 
 
 def _still(job: Job, choice: Candidate, *, again: bool) -> bool:

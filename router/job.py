@@ -1,6 +1,7 @@
 """A request on its way: parsed (`Plea`), then decided (`Job`)."""
 
 from collections.abc import Sequence
+from math import inf
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ class Plea:
         "exchange",
         "held_first",
         "last",
+        "late",
         "pool",
         "preemptions",
         "prompt",
@@ -72,19 +74,22 @@ class Plea:
         """Tokens that its worker was expected to hold when it was first sent, if it gave way."""
         self.last: Worker | None = None
         """The worker that it gave way on last."""
+        self.late = -inf
+        """Until when it waits, by the event loop's clock, if it gave way and all workers are full
+        since; otherwise it is refused at once."""
 
-    def gave_way(self, worker: Worker, held_tokens: int) -> None:
+    def gave_way(self, worker: Worker, held_tokens: int, late: float) -> None:
         """Note that it has given way to a shorter one on that worker, and is to be sent again."""
         if not self.preemptions:
             self.held_first = held_tokens
         self.preemptions += 1
-        self.last = worker
+        self.last, self.late = worker, late
         self.prompt = replace(self.prompt, resumed=True)
 
     def goes_on_from(self, before: "Plea") -> None:
         """Take over what another parse of the same request has been through."""
         self.preemptions, self.held_first = before.preemptions, before.held_first
-        self.last = before.last
+        self.last, self.late = before.last, before.late
         if before.prompt.resumed:
             self.prompt = replace(self.prompt, resumed=True)
 
@@ -99,6 +104,7 @@ class Job:
         "exchange",
         "held_first",
         "last",
+        "late",
         "metrics",
         "pool",
         "preemptions",
@@ -129,6 +135,7 @@ class Job:
         self.metrics = metrics
         self.streams, self.resumable = plea.streams, plea.resumable
         self.preemptions, self.held_first, self.last = plea.preemptions, plea.held_first, plea.last
+        self.late = plea.late
         self.visit = plea.visit
         """Its part in a session, if it has one."""
 

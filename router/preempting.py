@@ -3,7 +3,7 @@
 A request can be preempted until the first byte of its answer. What the worker has computed of it
 by then stays in its prefix cache, so the request waits again for its turn and goes on from there
 (`strategies/preemption.py`). A worker that does not keep what it has computed is found out by the
-cached tokens that it reports for such requests; from then on nothing is preempted there.
+cached tokens that it reports for such requests; nothing is preempted there for a while then.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from router.job import Job
 from router.openai import Request
-from router.worker import LOSSES, Worker
+from router.worker import LOSSES_S, Worker
 from strategies.base import Candidate
 from strategies.load import Booking
 from strategies.preemption import ahead, drop
@@ -118,13 +118,17 @@ class Preempting:
         """Learn from a resumed request: it was `expected` to find tokens that it had got done."""
         if expected < TELLING:
             return
-        worker.losses = 0 if cached >= expected / 2 else worker.losses + 1
-        if worker.losses == LOSSES:
+        if cached >= expected / 2:
+            worker.losses = 0
+            return
+        kept = worker.keeps
+        worker.losses, worker.lost_at = worker.losses + 1, monotonic()
+        if kept and not worker.keeps:
             self._spare([one for one, it in self._running.items() if it.choice.worker is worker])
             log.warning(
                 "worker %s: it does not keep what it has computed of a request that is dropped (%d"
-                " of about %d tokens were cached), so no request is preempted there any more",
-                *(worker.name, cached, expected),
+                " of about %d tokens were cached), so no request is preempted there for %d minutes",
+                *(worker.name, cached, expected, LOSSES_S // 60),
             )
 
     def _spare(self, bookings: Iterable[Booking]) -> None:

@@ -36,6 +36,7 @@ from router.salts import Salts
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tokenizing import Tokenizing
+from router.vacancies import Crowded
 from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import LeftOut, Waits
@@ -153,9 +154,12 @@ class Proxy:
                         if await self._failover.answer(job, others=others):
                             return
                     except Preempted as preempted:
-                        plea.gave_way(preempted.worker, preempted.held_tokens)
                         age = monotonic() - plea.started
                         wait, held = self._admission.wait_again(age), False
+                        plea.gave_way(preempted.worker, preempted.held_tokens, wait.late)
+                    except Crowded:
+                        exchange.asked = held = False
+                        await self._failover.vacancies.turn(model, plea.started, plea.late)
                 else:
                     wait = wait or self._admission.wait()
                     tenant = exchange.tenant

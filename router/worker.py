@@ -18,8 +18,12 @@ log = logging.getLogger("warmroute.fleet")
 #: Seconds between two times that a 404 makes the router ask a worker for its models again.
 DOUBT_S = 5.0
 #: Preempted requests in a row that found less than half of what they had got done again; after so
-#: many, none is preempted there any more.
+#: many, none is preempted there for `LOSSES_S`.
 LOSSES: Final = 3
+#: Seconds until one is preempted there again: what was computed may have been evicted by requests
+#: that have left by then. A worker that never keeps anything costs no more than a few prompts
+#: computed twice in that time.
+LOSSES_S: Final = 600.0
 #: State and reason of a worker that gets nothing new.
 DRAINING = "draining", "the settings say `drain`"
 
@@ -83,6 +87,8 @@ class Worker:
         """It has reported cached tokens."""
         self.losses = 0
         """Preempted requests in a row of which it has not kept what it had computed."""
+        self.lost_at = -inf
+        """When the last of them was found."""
         self._doubted_at = -inf
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""
@@ -136,7 +142,9 @@ class Worker:
     @property
     def keeps(self) -> bool:
         """Whether what it has computed of a request that it drops stays in its prefix cache."""
-        return bool(self.reuses or self.reused) and self.losses < LOSSES
+        if not (self.reuses or self.reused):
+            return False
+        return self.losses < LOSSES or monotonic() - self.lost_at >= LOSSES_S
 
     def wait(self) -> float:
         """Return the seconds of prefill booked on it and not yet done."""

@@ -1,6 +1,7 @@
 """Preemption over real sockets: a long prompt gives way to a short one, and is sent again."""
 
 import json
+import socket
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -12,7 +13,7 @@ from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from strategies.load import Load
 from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked, held
-from tests.support import OK, Action, MakeRouter, Router, Stub, send, until
+from tests.support import OK, Action, MakeRouter, Router, Stub, post, until
 
 LONG, SHORT = 60_000, 500
 #: Long enough that a longer one is held behind it, instead of being sent at once.
@@ -42,6 +43,12 @@ def long(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> Future[http
     until(lambda: len(worker.requests) == 1)
     worker.script = OK
     return first
+
+
+def by_hand(router: Router) -> socket.socket:
+    """Send a long prompt; return the connection, so that its client can leave."""
+    body = json.dumps(asked("long", LONG)).encode()
+    return post(router.port, PATH, body, b"content-type: application/json")
 
 
 def short(router: Router) -> httpx.Response:
@@ -170,11 +177,7 @@ def test_a_client_that_leaves_meanwhile(
 ) -> None:
     """Its request is not sent again, and nothing stays booked."""
     router = routed(route, worker)
-    request = httpx.Request("POST", router.url + PATH, json=asked("long", LONG))
-    request.read()
-    head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-    head += f"content-length: {len(request.content)}\r\n\r\n"
-    leaving = send(router.port, head.encode() + request.content)
+    leaving = by_hand(router)
     until(lambda: len(worker.requests) == 1)
     gate = Gate()
     worker.script = gate.script()

@@ -11,8 +11,9 @@ from router import breaker, resort
 from router.attempt import Attempt
 from router.errors import Gone
 from tests.health.failing import health
-from tests.overload.test_holding import ANSWER, ask, held
+from tests.overload.test_holding import ANSWER, QUIET, ask, held
 from tests.overload.test_preemption import LONG, SHORT, long, routed, short, sizes
+from tests.reload.changing import CHUNK, END, SSE
 from tests.retry.test_failover import breaker_of, full
 from tests.support import OK, MakeRouter, MakeStub, Stub, until
 
@@ -116,4 +117,34 @@ def test_one_that_its_worker_has_refused_is_not_preempted(
     finally:
         trial.set()
     assert [one.result().status_code for one in (tried, refused, waiting)] == [200] * 3
+    until(router.idle)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_on_failover_it_counts_what_is_there_by_then(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, *, begins: bool
+) -> None:
+    """Not what was there when the workers were compared: a long prompt whose answer has begun
+    meanwhile does not give way to a short one that another worker has refused."""
+    begin, end, refuse = Event(), Event(), Event()
+    both = [stub([begin.is_set, SSE + CHUNK, end.is_set, CHUNK + END]) for _ in range(2)]
+    router = route(*(one.url for one in both), health=QUIET)
+    for one in router.door.fleet.workers:
+        one.reuses = True
+    first = ask(router, crowd, "long", LONG)
+    until(lambda: any(one.requests for one in both))
+    other, there = sorted(both, key=lambda one: len(one.requests))
+    other.script, there.script = [refuse.is_set, *full(b"x")], OK
+    reply = ask(router, crowd, "short", SHORT)
+    until(lambda: other.requests)
+    if begins:
+        begin.set()
+        until(lambda: any(one.load.decoding for one in router.door.fleet.workers))
+    refuse.set()
+    assert reply.result().headers["x-warmroute-worker"] == there.url[7:]
+    end.set()
+    assert first.result().status_code == 200
+    assert ("x-warmroute-preempted" in first.result().headers) != begins
+    assert router.metric("warmroute_preempted_requests_total") == (not begins)
+    assert sizes(there) == ["long", "short"] + ([] if begins else ["long"])
     until(router.idle)

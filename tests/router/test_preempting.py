@@ -12,7 +12,7 @@ from router.job import Job
 from router.pool import Pool
 from router.preempting import TELLING, Preempting, Running
 from router.sessions.visit import Visit
-from router.worker import LOSSES, Worker
+from router.worker import LOSSES, LOSSES_S, Worker
 from strategies.base import Candidate, Cost, Prompt
 from tests.router.fleets import fleet, prompt
 
@@ -69,7 +69,7 @@ def test_who_may_be_preempted() -> None:
     assert since(found, worker, Asked(pool, stream, preemptions=2)) is None
     assert since(found, worker, Asked(pool, stream, resumable=False)) is None
     assert since(found, worker, Asked(pool, stream, visit=cast("Visit", object()))) is None
-    worker.losses = LOSSES
+    worker.losses, worker.lost_at = LOSSES, monotonic()
     assert since(found, worker, Asked(pool, stream)) is None
     worker.losses = 0
     worker.breaker._open(monotonic(), 3600.0)
@@ -105,6 +105,20 @@ def test_only_one_that_waits_for_its_answer_gives_way() -> None:
     assert found.count == 1
 
 
+def test_one_that_has_little_left_by_then_does_not_give_way() -> None:
+    """Whatever its worker had to do when the decision was made."""
+    found, pool, worker = preempting()
+    asked = Asked(pool, prompt("text " * 60_000))
+    there = Candidate(worker, Cost(prefill=50.0))
+    since = monotonic() - 49.0
+    booking = pool.book(asked.prompt, there, since, since=since)
+    sent = Sent(asked, there)
+    found.begin(booking, cast("Running", sent))
+    stale = Candidate(worker, Cost(prefill=0.1), preempts=1)
+    found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, stale)
+    assert (sent.kept, found.count) == ([], 0)
+
+
 @pytest.mark.parametrize(
     ("reuses", "reused", "losses", "keeps"),
     [
@@ -122,7 +136,8 @@ def test_which_workers_keep_what_they_compute(
     """Those that say so or have reported cached tokens, until requests find nothing of it."""
     one = fleet(workers=1)
     (worker,) = one.workers
-    worker.reuses, worker.reused, worker.losses = reuses, reused, losses
+    worker.reuses, worker.reused = reuses, reused
+    worker.losses, worker.lost_at = losses, monotonic()
     assert worker.keeps is keeps
     one.restarted(worker)
     assert worker.keeps is bool(reuses), "a new process has to show it anew"
@@ -147,3 +162,27 @@ def test_a_worker_that_keeps_nothing_is_told_by_what_is_found(
         counts.append(worker.losses)
     assert counts == [0, 1, 1, 2, 0, *range(1, LOSSES + 2)]
     assert caplog.text.count("does not keep what it has computed") == 1
+    assert "no request is preempted there for 10 minutes" in caplog.text
+
+
+def test_a_worker_that_kept_nothing_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """After a while, as a full cache may have been the reason. One loss is enough then: requests
+    that were sent meanwhile do not give way, either."""
+    caplog.set_level(logging.WARNING, "warmroute.fleet")
+    found, pool, worker = preempting()
+    for _ in range(LOSSES):
+        found.judge(worker, TELLING, 0)
+    asked = Asked(pool, replace(prompt("text"), stream=True))
+    assert since(found, worker, asked) is None
+    worker.lost_at -= LOSSES_S
+    assert since(found, worker, asked) == asked.started
+    there = Candidate(worker, Cost(prefill=50.0))
+    booking = pool.book(asked.prompt, there, monotonic(), since=asked.started)
+    found.begin(booking, cast("Running", Sent(asked, there)))
+    found.judge(worker, TELLING, 0)
+    assert since(found, worker, asked) is None
+    assert booking.since is None
+    assert caplog.text.count("does not keep what it has computed") == 2
+    worker.lost_at -= LOSSES_S
+    found.judge(worker, TELLING, TELLING)
+    assert worker.losses == 0

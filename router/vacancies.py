@@ -1,0 +1,55 @@
+"""Where a request waits that had been running, gave way to a shorter one, and is refused since.
+
+Workers may have limits of their own, below `limits.in_flight`. So one that says that it is full has
+room as far as `admission.py` knows, and only the end of an answer may tell that it really has.
+"""
+
+import asyncio
+from typing import Final
+
+from router.worker import Worker
+
+#: Seconds after which a request tries again at the latest: requests that another router sent to the
+#: worker end unseen.
+AGAIN_S: Final = 1.0
+
+
+class Crowded(Exception):
+    """Every worker that was asked is full, and the request waits until one is not."""
+
+
+class Vacancies:
+    """The requests that wait for a worker to have room by its own count."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Future[None], tuple[str, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def turn(self, model: str, since: float, late: float) -> None:
+        """Wait until a request that came at `since` should be tried again, at most until `late`."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiting[waiter] = model, since
+        timer = loop.call_at(min(late, loop.time() + AGAIN_S), _wake, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            del self._waiting[waiter]
+
+    def freed(self, worker: Worker) -> None:
+        """Wake the one that came first: a request that `worker` had accepted has ended."""
+        able = [
+            (since, waiter)
+            for waiter, (model, since) in self._waiting.items()
+            if model in worker.models and not waiter.done()
+        ]
+        if able:
+            _wake(min(able, key=lambda one: one[0])[1])
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,169 @@
+"""A request that was running and gave way is not refused because its worker is full by then."""
+
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+
+import pytest
+
+from router import vacancies
+from router.admission import AGAIN_S
+from router.job import Plea
+from tests.overload.test_holding import PATH, Gate, ask, asked, held
+from tests.overload.test_preempted_again import given_way
+from tests.overload.test_preemption import MIDDLE, by_hand, routed, sizes
+from tests.reload.changing import CHUNK, END, SSE, change
+from tests.retry.test_failover import full
+from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what ends makes a request try again."""
+    monkeypatch.setattr(vacancies, "AGAIN_S", 3600.0)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request soon tries again though nothing ends."""
+    monkeypatch.setattr(vacancies, "AGAIN_S", 0.02)
+
+
+@pytest.fixture
+def pleas(monkeypatch: pytest.MonkeyPatch) -> list[Plea]:
+    """The requests that have given way."""
+    found: list[Plea] = []
+    gave_way = Plea.gave_way
+
+    def noted(self: Plea, *args: object) -> None:
+        gave_way(self, *args)  # type: ignore[arg-type]
+        found.append(self)
+
+    monkeypatch.setattr(Plea, "gave_way", noted)
+    return found
+
+
+def waiting(router: Router) -> int:
+    """How many requests wait for a worker that said that it is full."""
+    return len(router.door._proxy._failover.vacancies)
+
+
+def test_it_is_tried_again_after_a_while(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, often: None
+) -> None:
+    """Until its worker takes it: its client notices nothing."""
+    router = routed(route, worker)
+    gate, replies = given_way(router, crowd, worker)
+    worker.script = full(b"x")
+    gate.opened.set()
+    until(lambda: len(worker.requests) >= 5)
+    worker.script = OK
+    assert [reply.result().status_code for reply in replies] == [200] * 2
+    assert replies[0].result().headers["x-warmroute-preempted"] == "1"
+    assert sizes(worker)[2:] == ["long"] * (len(worker.requests) - 2)
+    until(router.idle)
+    assert waiting(router) == 0
+
+
+def test_it_is_tried_again_once_an_answer_has_ended(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, seldom: None
+) -> None:
+    """Then the worker has a place again; but a refusal ends no answer, so none is asked without
+    pause."""
+    last = Gate()
+    worker.script = [SSE + CHUNK, last.opened.is_set, CHUNK + END]
+    router = routed(route, worker)
+    with router.http.stream("POST", PATH, json=asked("other", 100)) as other:
+        parts = other.iter_bytes()
+        next(parts)
+        worker.requests.clear()
+        worker.script = [lambda: False]
+        gate, replies = given_way(router, crowd, worker)
+        worker.script = full(b"x")
+        gate.opened.set()
+        until(lambda: waiting(router) == 1)
+        for _ in range(2):
+            assert router.http.post(PATH, json=asked("new", 100)).status_code == 503
+        assert sizes(worker) == ["long", "short", "long", "short", "short"]
+        worker.script = OK
+        last.opened.set()
+        assert list(parts)
+    assert [reply.result().status_code for reply in replies] == [200] * 2
+    assert sizes(worker)[5:] == ["long"]
+    until(router.idle)
+
+
+def test_it_goes_on_waiting_under_other_settings(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, often: None
+) -> None:
+    """Even if it has to be parsed again, for another strategy."""
+    router = routed(route, worker)
+    gate, replies = given_way(router, crowd, worker)
+    worker.script = full(b"x")
+    gate.opened.set()
+    until(lambda: waiting(router) == 1)
+    change(router, worker.url, strategy="roundrobin")
+    worker.requests.clear()
+    until(lambda: len(worker.requests) >= 3)
+    worker.script = OK
+    assert [reply.result().status_code for reply in replies] == [200] * 2
+    until(router.idle)
+
+
+def test_only_until_its_time_is_over(
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    worker: Stub,
+    often: None,
+    pleas: list[Plea],
+) -> None:
+    """Then its client gets the worker's refusal."""
+    router = routed(route, worker)
+    gate, replies = given_way(router, crowd, worker)
+    worker.script = full(b"x")
+    gate.opened.set()
+    until(lambda: waiting(router) == 1)
+    (plea,) = pleas
+    assert plea.late > monotonic() + AGAIN_S / 2
+    plea.late = monotonic()
+    reply = replies[0].result()
+    assert (reply.status_code, reply.content) == (503, b"x")
+    until(router.idle)
+
+
+def test_a_client_that_leaves_meanwhile(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, seldom: None
+) -> None:
+    """It is counted under no worker, as it was not at one, and does not wait any more."""
+    router = routed(route, worker)
+    leaving = by_hand(router)
+    until(lambda: len(worker.requests) == 1)
+    gate = Gate()
+    worker.script = gate.script()
+    reply = ask(router, crowd, "short", MIDDLE)
+    until(lambda: len(worker.requests) == 2)
+    until(held(router, 1))
+    worker.script = full(b"x")
+    gate.opened.set()
+    until(lambda: waiting(router) == 1)
+    leaving.close()
+    until(lambda: waiting(router) == 0)
+    assert reply.result().status_code == 200
+    until(lambda: router.metric("warmroute_refused_requests_total", status="499") == 1)
+    until(router.idle)
+    assert len(worker.requests) == 3
+
+
+def test_no_budget_for_another_worker(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, often: None
+) -> None:
+    """It also waits if one worker is full and the others may not be asked."""
+    router = routed(route, worker)
+    gate, replies = given_way(router, crowd, worker)
+    second = stub(full(b"x"))
+    change(router, worker.url, second.url, limits={"retries": 0})
+    until(lambda: len(second.requests) >= 3)
+    second.script = OK
+    assert replies[0].result().status_code == 200
+    gate.opened.set()
+    assert replies[1].result().status_code == 200
+    until(router.idle)
