@@ -149,20 +149,23 @@ class Attempt:
         if self._patience is not None:
             self._patience.reschedule(get_running_loop().time())
 
-    def on_first_byte(self, status: int) -> None:
-        """Note that the answer has begun; for a stream, the prefill is done by then."""
-        now = monotonic()
+    def on_answer(self, status: int) -> None:
+        """Note that the answer has begun."""
         self.status = status
         if self.job.visit is not None and status != FULL:
             self.job.visit.accepted(status)
+        if status < 400 and not self.worker.breaker.closed:
+            self.worker.breaker.answering(monotonic(), self._mark)
+
+    def on_first_byte(self) -> None:
+        """Note the answer's first byte but comments; a stream's prefill is done by then."""
+        now = monotonic()
         self._first_byte_s = now - self.booked_at
         if self.job.prompt.stream or not self.job.streams:
             self.worker.load.first_byte(self._booking, now)
             self._timed()
         if self._tells is not None and self.job.prompt.stream:
             self._tells.began(self._number, now)
-        if status < 400 and not self.worker.breaker.closed:
-            self.worker.breaker.answering(now, self._mark)
         if self.job.prompt.stream:
             self.job.metrics.first_byte.observe(now - self.job.started)
 

@@ -14,6 +14,7 @@ from typing import Final, Self, cast
 from router.answer_head import Head
 from router.answer_reader import AnswerReader
 from router.errors import Gone, Refused, Silent, Stale, WorkerError
+from router.events import only_comments
 from router.lifeline import watch
 from router.recall import Recall
 from router.tls import turned_away
@@ -121,6 +122,14 @@ class Connection(asyncio.Protocol):
         head = self._answer.head
         assert head is not None  # noqa: S101 - `ask` waits for more than this
         return head
+
+    @property
+    def commented(self) -> bool:
+        """Whether the part of the body that has arrived, not taken yet, is SSE comments only."""
+        chunks = self._answer.chunks
+        if not chunks or chunks[0][:1] != b":":
+            return False
+        return self.head.stream and only_comments(b"".join(chunks))
 
     def first(self) -> bytes:
         """Return the part of the body that has arrived when `ask` returns; empty if it has none."""

@@ -12,6 +12,14 @@ COMMENT = b": waiting\n\n"
 FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 
 
+def only_comments(data: bytes) -> bool:
+    """Whether a stream that begins with `data` has sent nothing but comments so far.
+
+    vLLM's are `: keep-alive`, while a request waits or is computed (`--sse-keep-alive-interval`).
+    """
+    return all(line[:1] in {b"", b":"} for line in data.splitlines())
+
+
 def error_event(endpoint: Endpoint, message: str, code: str, kind: str) -> bytes:
     """Render an error as one event, in place of `[DONE]`; `kind` is the error's type.
 

@@ -8,6 +8,7 @@ request that certainly did not start on one worker is sent to another.
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -169,12 +170,16 @@ class Failover:
                 if status == FULL and _waits(job):
                     attempt.full()
                     raise Crowded
-                attempt.on_first_byte(status)
+                attempt.on_answer(status)
+                commented = connection.commented
+                if not commented:
+                    attempt.on_first_byte()
                 if status >= 400:
                     await exchange.undo()
                 self._holding.freed()
                 if not relay.begin(connection, attempt.fields()):
-                    await relay.flow(connection)
+                    begun = partial(self._begun, attempt) if commented else None
+                    await relay.flow(connection, begun)
                 usage = relay.usage()
             finally:
                 upstream.release(connection)
@@ -195,6 +200,11 @@ class Failover:
             if self._log_requests and not attempt.preempted:
                 attempt.log()
         return True
+
+    def _begun(self, attempt: Attempt) -> None:
+        """Note that more than comments has come of an answer that began with them."""
+        attempt.on_first_byte()
+        self._holding.freed()
 
     async def _as_shown(self, attempt: Attempt) -> Incoming:
         """Return the request as its worker may see it."""

@@ -25,6 +25,9 @@ log = logging.getLogger("warmroute.health")
 #: Seconds after which a ready worker is asked for its models again, as adapters come and go.
 REDISCOVER_S = 30.0
 
+#: Levels of lists and objects in the description of a model; vLLM's has three. More could not be
+#: told to clients.
+DEEPEST = 64
 
 #: A KV cache of this many tokens or more is taken for a mistake.
 LARGEST_CACHE = 1 << 40
@@ -170,7 +173,22 @@ def _models(body: bytes) -> dict[str, dict[str, Any]]:
         msgspec.convert(list(models), list[str])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
         raise NoAnswer("/v1/models answered something else than a list of models") from None
+    if _deep(models):
+        raise NoAnswer(f"/v1/models answered more than {DEEPEST} levels of lists and objects")
     return models
+
+
+def _deep(models: dict[str, dict[str, Any]]) -> bool:
+    """Whether any description is deeper than `DEEPEST`; found without recursion."""
+    level: list[Any] = list(models.values())
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, list | dict)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return any(isinstance(one, list | dict) for one in level)
 
 
 class _Told(NamedTuple):

@@ -1,12 +1,13 @@
 """Relays a worker's answer to the client, byte for byte, as it arrives."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from router.answer_head import Head
-from router.connection import Connection
+from router.connection import Connection, Sink
 from router.errors import Stopping, WorkerError
-from router.events import EVENT_ENDS, error_event
+from router.events import EVENT_ENDS, error_event, only_comments
 from router.exchange import Exchange, date_line
 from router.openai import Endpoint, Prompted
 from router.usage import Usage, UsageTail
@@ -87,12 +88,15 @@ class Relay:
         self._fail(f"The worker answered {head.status}: {message}", str(head.status), kind)
         return True
 
-    async def flow(self, connection: Connection) -> None:
-        """Relay the rest. Raises CutShort."""
+    async def flow(self, connection: Connection, begun: Callable[[], None] | None = None) -> None:
+        """Relay the rest. Raises CutShort.
+
+        `begun`, if given, is called when the first byte arrives that is no comment.
+        """
         exchange = self._exchange
         exchange.feed_from(connection)
         try:
-            await connection.flow(self._pass)
+            await connection.flow(self._pass if begun is None else self._watching(begun))
         except WorkerError as error:
             self._fail(f"The worker failed in the middle of its answer: it {error}.")
             raise CutShort(error) from None
@@ -111,6 +115,19 @@ class Relay:
             self._half = False
         self._look(data)
         self._exchange.write(data, last)
+
+    def _watching(self, begun: Callable[[], None]) -> Sink:
+        """Return a sink that relays as `_pass` does, and calls `begun` once."""
+        waits = True
+
+        def sink(data: bytes, last: bool) -> None:
+            nonlocal waits
+            if waits and not only_comments(self._held + data):
+                waits = False
+                begun()
+            self._pass(data, last)
+
+        return sink
 
     def _look(self, data: bytes) -> None:
         """Notice the last event of `/v1/responses` in what is about to be sent."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from simulator.generation import Choice, Usage
+from simulator.generation import Choice, Shape, Usage
 
 _encode = msgspec.json.encode
 
@@ -16,7 +16,7 @@ def _named(name: str, data: dict[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode({"type": name, **data}))
 
 
-class ResponsesShape:
+class ResponsesShape(Shape):
     """OpenAI's Responses API: numbered events around `response.output_text.delta`."""
 
     def __init__(self, answer_id: str, model: str) -> None:
@@ -119,7 +119,7 @@ class ResponsesShape:
         }
 
 
-class MessagesShape:
+class MessagesShape(Shape):
     """Anthropic's Messages API: `content_block_delta` events between a start and a stop."""
 
     def __init__(self, answer_id: str, model: str) -> None:
@@ -134,10 +134,6 @@ class MessagesShape:
             "stop_sequence": None,
             "usage": _anthropic(usage),
         }
-
-    def announcement(self) -> bytes:
-        """Nothing."""
-        return b""
 
     def opening(self, choice: Choice) -> bytes:
         """The events that begin the message and its content block."""

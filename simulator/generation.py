@@ -97,7 +97,8 @@ class Shape(Protocol):
         """The body of an answer that is not streamed."""
 
     def announcement(self) -> bytes:
-        """Events before anything is computed."""
+        """Events before anything is computed: none, except where a format has some."""
+        return b""
 
     def opening(self, choice: Choice) -> bytes:
         """Events before a choice's first token."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from simulator.generation import Choice, Usage
+from simulator.generation import Choice, Shape, Usage
 from simulator.sources import NOTHING, Asked
 
 _encode = msgspec.json.encode
@@ -18,7 +18,7 @@ def event(data: object) -> bytes:
     return b"data: " + _encode(data) + b"\n\n"
 
 
-class _OpenAI:
+class _OpenAI(Shape):
     """The common part of the chat and completions formats.
 
     The JSON of an event differs from token to token only in its text. So it is encoded once per
@@ -66,10 +66,6 @@ class ChatShape(_OpenAI):
 
     chunk_object = "chat.completion.chunk"
 
-    def announcement(self) -> bytes:
-        """Nothing."""
-        return b""
-
     def opening(self, choice: Choice) -> bytes:
         """The chunk that has the role."""
         delta = {"role": "assistant", "content": ""}
@@ -100,10 +96,6 @@ class CompletionShape(_OpenAI):
     """`text_completion`, streamed and not."""
 
     chunk_object = "text_completion"
-
-    def announcement(self) -> bytes:
-        """Nothing."""
-        return b""
 
     def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a Shape
         """Nothing: the first chunk is already text."""

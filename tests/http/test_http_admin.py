@@ -236,6 +236,23 @@ def test_a_worker_that_tells_nonsense_of_its_models(
     until(lambda: router.worker().ready)
 
 
+@pytest.mark.parametrize(("levels", "ready"), [(64, True), (65, False), (300, False)])
+def test_a_worker_that_describes_its_models_in_depth(
+    stub: MakeStub, route: MakeRouter, levels: int, ready: bool
+) -> None:
+    """What the router could not repeat to clients is a wrong answer of the worker."""
+    worker, inner = stub(), levels - 1  # the description is a level itself
+    body = b'{"data":[{"id":"m","x":%b}]}' % (b"[" * inner + b"]" * inner)
+    worker._fixed[b"/v1/models"] = (
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    )
+    http = route(worker.url, **SLOW).http
+    assert len(http.get("/v1/models").json()["data"]) == ready
+    (status,) = http.get("/workers").json()
+    deep = "/v1/models answered more than 64 levels of lists and objects"
+    assert status["reason"] == ("ready" if ready else deep)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -117,6 +117,64 @@ def test_a_response_that_is_announced_is_not_computed(
     assert router.worker().pace.computed(1.0, 0) == Pace().computed(1.0, 0)
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b": keep-alive\n\n"],
+        [b": keep-alive\n\n", b": keep-alive\n\n"],
+        [b": keep", b"-alive\n\n"],
+        [b":\r\n\r\n", b": keep-alive\r\n", b"\r\n"],
+    ],
+    ids=["one", "two", "cut", "other-ends"],
+)
+def test_a_comment_is_not_the_first_token(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, pieces: list[bytes]
+) -> None:
+    """A worker's comments pass at once, and its prefill goes on: the next request is held, nothing
+    is learned and no time is counted until the first event."""
+    computed, gate, seen = threading.Event(), Gate(), bytearray()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    script: list[Action] = [head]
+    for piece in pieces:
+        script += [piece, 0.02]
+    script += [computed.is_set, b"data: {}\n\n", gate.opened.is_set, b"data: [DONE]\n\n", "close"]
+    worker = stub(script)
+    router = route(worker.url, health=QUIET)
+    load, pace, unknown = router.worker().load, router.worker().pace, Pace().computed(1.0, 0)
+    with router.http.stream("POST", PATH, json=asked("long", 60_000)) as reply:
+        parts = reply.iter_raw()
+        while len(seen) < sum(map(len, pieces)):
+            seen += next(parts)
+        worker.script = OK
+        other = ask(router, crowd, "other", 2000)
+        until(held(router, 1))
+        assert (load.decoding, pace.computed(1.0, 0)) == (0, unknown)
+        assert router.metric("warmroute_first_byte_seconds_count", pool="default") == 0
+        until(lambda: monotonic() > load.head_since + 2 * TOGETHER_S)
+        computed.set()
+        assert other.result().status_code == 200
+        assert (load.decoding, pace.computed(1.0, 0) > unknown) == (1, True)
+        assert router.metric("warmroute_first_byte_seconds_count", pool="default") == 2
+        gate.opened.set()
+        assert seen + b"".join(parts) == b"".join([*pieces, b"data: {}\n\ndata: [DONE]\n\n"])
+    until(router.idle)
+
+
+def test_a_token_right_after_a_comment(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """If both come in one piece, the prefill is over."""
+    gate = Gate()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    begun = head + b": keep-alive\n\ndata: {}\n\n"
+    worker = stub([begun, gate.opened.is_set, b"data: [DONE]\n\n", "close"])
+    router = route(worker.url, health=QUIET)
+    answer = busied(router, crowd, worker)
+    until(lambda: router.worker().load.decoding == 1)
+    gate.opened.set()
+    assert answer.result().status_code == 200
+
+
 def test_what_has_begun_tells_what_is_computed_by_then(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
