@@ -164,12 +164,8 @@ class Failover:
             try:
                 status = connection.head.status
                 self._feel(attempt, status)
-                if status == FULL and not is_last and (others or await self._resort.found(job)):
-                    attempt.full()
+                if status == FULL and await self._passes(attempt, others=others, is_last=is_last):
                     return False
-                if status == FULL and _waits(job):
-                    attempt.full()
-                    raise Crowded
                 attempt.on_answer(status)
                 commented = connection.commented
                 if not commented:
@@ -200,6 +196,18 @@ class Failover:
             if self._log_requests and not attempt.preempted:
                 attempt.log()
         return True
+
+    async def _passes(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
+        """Whether a full worker's 503 is kept from the client, as another worker can be asked.
+
+        Raises Crowded if there is none, but the request waits until there is.
+        """
+        found = not is_last and (others or await self._resort.found(attempt.job))
+        if found or _waits(attempt.job):
+            attempt.full()
+            if not found:
+                raise Crowded
+        return found
 
     def _begun(self, attempt: Attempt) -> None:
         """Note that more than comments has come of an answer that began with them."""
