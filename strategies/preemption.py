@@ -21,10 +21,10 @@ AGING: Final = 0.3
 #: A prompt is preempted if it has this many seconds more to go than the one that comes before it,
 #: in predicted seconds, which are more than the actual ones (see `pace.py`). Less is not worth it.
 GAIN_S: Final = 1.5
-#: This many more if nothing of the one that comes lies on that worker. It can go to any worker, so
+#: As many more if nothing of the one that comes lies on that worker. It can go to any worker, so
 #: it rarely waits long; and among prompts without reuse, those that go before longer ones gain
 #: hardly anything on average, while the longest wait longer.
-ANYWHERE_S: Final = 3.0
+ANYWHERE_S: Final = 1.5
 #: Predicted seconds until a worker has ended the step that it is in when a request is dropped.
 STEP_S: Final = 1.0
 #: How much a second costs of each prompt that waits longer because this one goes first: more than
