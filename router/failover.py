@@ -68,7 +68,8 @@ class Failover:
 
         A refused connection costs nothing, as nothing was sent. A full worker counts as asked: at
         most `limits.attempts` are asked, each after the first out of the retry budget. If all are
-        full, an ejected worker is tried, which is better than a refusal.
+        full, an ejected worker is tried, which is better than a refusal; but not by a job that may
+        wait (Crowded).
 
         Returns False if no worker was asked and there are `others`, which had no room at the time
         of the decision; but not if the router lacked descriptors or ports, as it would at once lack
@@ -163,7 +164,7 @@ class Failover:
             try:
                 status = connection.head.status
                 self._feel(attempt, status)
-                if status == FULL and not is_last and (others or await self._resort.found(job)):
+                if status == FULL and not is_last and (others or await self._resorts(job)):
                     attempt.full()
                     return False
                 if status == FULL and _waits(job):
@@ -195,6 +196,10 @@ class Failover:
             if self._log_requests and not attempt.preempted:
                 attempt.log()
         return True
+
+    async def _resorts(self, job: Job) -> bool:
+        """Add an ejected worker to a job that would otherwise be refused; whether there is one."""
+        return not _waits(job) and await self._resort.found(job)
 
     async def _as_shown(self, attempt: Attempt) -> Incoming:
         """Return the request as its worker may see it."""

@@ -12,11 +12,12 @@ from router.connection import Connection
 from router.errors import Refused
 from router.job import Plea
 from router.upstream import Upstream
+from tests.health.failing import health, says
 from tests.overload.test_holding import PATH, Gate, ask, asked, held
 from tests.overload.test_preempted_again import given_way
 from tests.overload.test_preemption import LONG, MIDDLE, by_hand, routed, sizes
 from tests.reload.changing import CHUNK, END, SSE, change
-from tests.retry.test_failover import full
+from tests.retry.test_failover import breaker_of, full
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
 
 
@@ -189,6 +190,28 @@ def test_other_workers_are_asked_first(
     assert len(second.requests) == 1
     gate.opened.set()
     assert replies[1].result().status_code == 200
+    until(router.idle)
+
+
+def test_it_is_no_trial_of_an_ejected_worker(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, often: None
+) -> None:
+    """That is the last resort of those that would be refused; if it fails, it costs a request."""
+    bad = stub(says(500))
+    settings = health(failures=1, first="10ms", panic=0)
+    router = route(worker.url, bad.url, health=settings)
+    router.worker().reuses = True
+    doubt = breaker_of(router, bad)
+    router.call(lambda: doubt.failed(monotonic(), doubt.began(monotonic()), "5xx"))
+    doubt.until += 3600
+    until(lambda: doubt.near(monotonic()))
+    gate, replies = given_way(router, crowd, worker)
+    worker.script = full(b"x")
+    gate.opened.set()
+    until(lambda: len(worker.requests) >= 5 or bad.requests)
+    worker.script = OK
+    assert [reply.result().status_code for reply in replies] == [200] * 2
+    assert not bad.requests
     until(router.idle)
 
 
