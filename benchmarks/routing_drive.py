@@ -358,7 +358,7 @@ class Drive:
             placed.first_s = self.now - placed.asked.at_s
             seat.load.first_byte(placed.booking, self.now)
             self._booked.pop(placed.booking, None)
-            if placed.booking.computed_s is not None:
+            if placed.booking.computed_s is not None and _hardly_loads(placed.choice):
                 held = placed.choice.held_tokens
                 tokens = placed.asked.prompt.tokens - held
                 seat.pace.began(tokens, held, placed.booking.computed_s)
@@ -387,8 +387,7 @@ class Drive:
             computed_s=booking.computed_s,
         )
         self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
-        loading = placed.choice.loading.seconds
-        if booking.computed_s is not None and loading <= HARDLY * placed.choice.cost.prefill:
+        if booking.computed_s is not None and _hardly_loads(placed.choice):
             seat.pace.observe(tokens - cached, cached, booking.computed_s)
         if asked.cached_tokens is not None:  # what it computed itself before is not a hit
             asked.job.cached_tokens = min(asked.cached_tokens, asked.job.cached_tokens or 0)
@@ -418,3 +417,7 @@ def _seat(number: int, fleet: Fleet, store: SharedStore[int] | None) -> Seat:
 
 def _honest(placed: Placed) -> int | None:
     return placed.asked.job.cached_tokens
+
+
+def _hardly_loads(choice: Candidate) -> bool:
+    return choice.loading.seconds <= HARDLY * choice.cost.prefill

@@ -172,7 +172,7 @@ class Attempt:
     def _timed(self) -> None:
         """Learn from the time of its prefill, before the worker tells how much was cached."""
         seconds, held = self._booking.computed_s, self.choice.held_tokens
-        if seconds is not None and self.status < 400:
+        if seconds is not None and self.status < 400 and self._hardly_loads():
             self.worker.pace.began(self.job.prompt.tokens - held, held, seconds)
 
     def refused(self) -> None:
@@ -180,7 +180,7 @@ class Attempt:
         self._began = False
 
     def full(self) -> None:
-        """Count that the worker was full and another one is asked."""
+        """Count that the worker was full, and its answer is not the client's."""
         self.job.metrics.failed(self.worker.name, "full")
 
     def failed(self, error: WorkerError) -> None:
@@ -275,6 +275,10 @@ class Attempt:
         on_gpu = self.choice.held_tokens - loading.l1 - loading.l2
         return Held(max(0, on_gpu), loading.l1, loading.l2)
 
+    def _hardly_loads(self) -> bool:
+        """Whether its prefill was expected to be computing, not loading from slower tiers."""
+        return self.choice.loading.seconds <= HARDLY * self.choice.cost.prefill
+
     def _told(self, usage: Usage) -> Held | None:
         """Return on which tiers the worker found them; None if it does not report that."""
         if usage.cached is None or usage.gpu is None:
@@ -297,7 +301,7 @@ class Attempt:
         if found is not None:
             hardly = found.l1 + found.l2 <= HARDLY * prompt_tokens
         else:
-            hardly = self.choice.loading.seconds <= HARDLY * self.choice.cost.prefill
+            hardly = self._hardly_loads()
         if not hardly:
             return  # this time says more about the tier's load speed than about prefill
         if computed is not None:

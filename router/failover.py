@@ -69,7 +69,8 @@ class Failover:
 
         A refused connection costs nothing, as nothing was sent. A full worker counts as asked: at
         most `limits.attempts` are asked, each after the first out of the retry budget. If all are
-        full, an ejected worker is tried, which is better than a refusal.
+        full, an ejected worker is tried, which is better than a refusal; but not by a job that may
+        wait (Crowded).
 
         Returns False if no worker was asked and there are `others`, which had no room at the time
         of the decision; but not if the router lacked descriptors or ports, as it would at once lack
@@ -200,10 +201,12 @@ class Failover:
     async def _passes(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
         """Whether a full worker's 503 is kept from the client, as another worker can be asked.
 
-        Raises Crowded if there is none, but the request waits until there is.
+        An ejected one only if the request would be refused otherwise. Raises Crowded if there is
+        none, but the request waits until there is.
         """
-        found = not is_last and (others or await self._resort.found(attempt.job))
-        if found or _waits(attempt.job):
+        job, waits = attempt.job, _waits(attempt.job)
+        found = not is_last and (others or (not waits and await self._resort.found(job)))
+        if found or waits:
             attempt.full()
             if not found:
                 raise Crowded

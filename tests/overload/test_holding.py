@@ -8,12 +8,19 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from router import holding
 from router.admission import Admission, Wait
+from router.attempt import Attempt
 from router.holding import Holding
+from router.job import Job
+from router.worker import Worker
+from strategies.base import Candidate
 from strategies.load import TOGETHER_S, Booking, Load
+from strategies.loads import Loading
 from strategies.pace import Pace
+from tests.health.failing import says
 from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, send, until
 
@@ -56,6 +63,11 @@ def busied(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> Future[ht
 def held(router: Router, count: int) -> Callable[[], bool]:
     """A condition: that many requests are held."""
     return lambda: router.metric("warmroute_held") == count
+
+
+def since(load: Load) -> float:
+    """For how many seconds the oldest prompt there has been computed."""
+    return monotonic() - load.head_since
 
 
 @pytest.fixture
@@ -186,12 +198,56 @@ def test_what_has_begun_tells_what_is_computed_by_then(
     router = route(worker.url, health=QUIET)
     answer = busied(router, crowd, worker)
     pace, load, unknown = router.worker().pace, router.worker().load, Pace().computed(1.0, 0)
-    until(lambda: monotonic() > load.head_since + 2 * TOGETHER_S)
+    until(lambda: since(load) > 2 * TOGETHER_S)
     computed.set()
     until(lambda: pace.computed(1.0, 0) > unknown)
     assert (pace.curve.factor, load.decoding) == (1.0, 1)
     gate.opened.set()
     assert answer.result().status_code == 200
+
+
+def test_what_is_loaded_tells_nothing_of_what_is_computed(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a prompt was loaded from a slower tier, its first token says how fast that is."""
+    init = Attempt.__init__
+
+    def loads(self: Attempt, job: Job, worker: Worker, choice: Candidate, *rest: Any) -> None:
+        init(self, job, worker, replace(choice, loading=Loading(choice.cost.prefill)), *rest)
+
+    monkeypatch.setattr(Attempt, "__init__", loads)
+    gate, worker = Gate(), stub()
+    router = route(worker.url, health=QUIET)
+    pace, load = router.worker().pace, router.worker().load
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    begun = head + b"data: {}\n\n"
+    worker.script = [lambda: since(load) > 2 * TOGETHER_S, begun, gate.opened.is_set, "close"]
+    with router.http.stream("POST", PATH, json=asked("long", 60_000)) as reply:
+        assert next(reply.iter_bytes()) == b"data: {}\n\n"
+        assert pace.computed(1.0, 0) == Pace().computed(1.0, 0)
+        gate.opened.set()
+    until(router.idle)
+
+
+def test_what_was_held_was_not_computed(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time until a first byte is that of the tokens that its worker did not hold; and a worker
+    that rejects a prompt has not computed it."""
+    timed: list[tuple[float, float]] = []
+    monkeypatch.setattr(Pace, "began", lambda _, tokens, held, __: timed.append((tokens, held)))
+    worker = stub()
+    router = route(worker.url, health=QUIET)
+    load = router.worker().load
+    for rejects in (True, False, False):
+        answer = says(400) if rejects else OK
+        worker.script = [lambda: since(load) > 2 * TOGETHER_S, *answer]
+        reply = router.http.post(PATH, json=asked("long", 5000))
+        assert reply.status_code == (400 if rejects else 200)
+        until(router.idle)
+    (tokens, none), (rest, held) = timed
+    assert tokens > none == 0
+    assert held > rest
 
 
 def test_what_ends_elsewhere_lets_them_go(

@@ -3,16 +3,21 @@
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
+import httpx
 import pytest
 
 from router import vacancies
 from router.admission import AGAIN_S
+from router.connection import Connection
+from router.errors import Refused
 from router.job import Plea
+from router.upstream import Upstream
+from tests.health.failing import health, says
 from tests.overload.test_holding import PATH, Gate, ask, asked, held
 from tests.overload.test_preempted_again import given_way
-from tests.overload.test_preemption import MIDDLE, by_hand, routed, sizes
+from tests.overload.test_preemption import LONG, MIDDLE, by_hand, routed, sizes
 from tests.reload.changing import CHUNK, END, SSE, change
-from tests.retry.test_failover import full
+from tests.retry.test_failover import breaker_of, full
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
 
 
@@ -62,6 +67,9 @@ def test_it_is_tried_again_after_a_while(
     assert sizes(worker)[2:] == ["long"] * (len(worker.requests) - 2)
     until(router.idle)
     assert waiting(router) == 0
+    labels = {"pool": "default", "worker": worker.url[7:], "kind": "full"}
+    refusals = len(worker.requests) - 3
+    assert router.metric("warmroute_worker_errors_total", **labels) == refusals
 
 
 def test_it_is_tried_again_once_an_answer_has_ended(
@@ -167,3 +175,85 @@ def test_no_budget_for_another_worker(
     gate.opened.set()
     assert replies[1].result().status_code == 200
     until(router.idle)
+
+
+def test_other_workers_are_asked_first(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, seldom: None
+) -> None:
+    """It waits only if none of them has room."""
+    router = routed(route, worker)
+    gate, replies = given_way(router, crowd, worker)
+    second = stub(full(b"x"))
+    change(router, worker.url, second.url)
+    reply = replies[0].result()
+    assert (reply.status_code, reply.headers["x-warmroute-worker"]) == (200, worker.url[7:])
+    assert len(second.requests) == 1
+    gate.opened.set()
+    assert replies[1].result().status_code == 200
+    until(router.idle)
+
+
+def test_it_is_no_trial_of_an_ejected_worker(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, often: None
+) -> None:
+    """That is the last resort of those that would be refused; if it fails, it costs a request."""
+    bad = stub(says(500))
+    settings = health(failures=1, first="10ms", panic=0)
+    router = route(worker.url, bad.url, health=settings)
+    router.worker().reuses = True
+    doubt = breaker_of(router, bad)
+    router.call(lambda: doubt.failed(monotonic(), doubt.began(monotonic()), "5xx"))
+    doubt.until += 3600
+    until(lambda: doubt.near(monotonic()))
+    gate, replies = given_way(router, crowd, worker)
+    worker.script = full(b"x")
+    gate.opened.set()
+    until(lambda: len(worker.requests) >= 5 or bad.requests)
+    worker.script = OK
+    assert [reply.result().status_code for reply in replies] == [200] * 2
+    assert not bad.requests
+    until(router.idle)
+
+
+def test_one_that_has_become_part_of_a_session_does_not_wait(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, often: None
+) -> None:
+    """New settings have made it one: a session's request gets its worker's refusal at once."""
+    router = routed(route, worker)
+    named = {"x-session-id": "a"}
+    body = asked("long", LONG)
+    first = crowd.submit(httpx.post, router.url + PATH, json=body, headers=named, timeout=30)
+    until(lambda: len(worker.requests) == 1)
+    gate = Gate()
+    worker.script = gate.script()
+    second = ask(router, crowd, "short", MIDDLE)
+    until(lambda: len(worker.requests) == 2)
+    until(held(router, 1))
+    worker.script = full(b"x")
+    change(router, worker.url, strategy="session")
+    assert (first.result().status_code, first.result().content) == (503, b"x")
+    gate.opened.set()
+    assert second.result().status_code == 200
+    until(router.idle)
+
+
+def test_only_full_workers_are_waited_for(
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    worker: Stub,
+    seldom: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If the router itself cannot make a connection, the client is told so at once."""
+    router = routed(route, worker)
+    gate, replies = given_way(router, crowd, worker)
+    monkeypatch.setattr(Upstream, "ask", lacking)
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [503, 200]
+    assert waiting(router) == 0
+    until(router.idle)
+
+
+async def lacking(self: Upstream, head: bytes, body: bytes) -> Connection:
+    """Fail as if the system had no file descriptor left."""
+    raise Refused("no file descriptor is left", ours=True)

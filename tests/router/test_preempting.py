@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
+from router import preempting as preempting_module
 from router.job import Job
 from router.pool import Pool
 from router.preempting import TELLING, Preempting, Running
@@ -117,6 +118,32 @@ def test_one_that_has_little_left_by_then_does_not_give_way() -> None:
     stale = Candidate(worker, Cost(prefill=0.1), preempts=1)
     found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, stale)
     assert (sent.kept, found.count) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("held", "prefill_s", "gives"),
+    [
+        (1, 48.4, True),
+        (1, 48.6, False),
+        (0, 45.4, True),
+        (0, 45.6, False),
+        (0, 48.4, False),
+    ],
+)
+def test_how_short_one_must_be_counts_when_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch, held: int, prefill_s: float, *, gives: bool
+) -> None:
+    """Shorter if its worker holds nothing of it, as in the decision."""
+    monkeypatch.setattr(preempting_module, "monotonic", lambda: 7.0)
+    found, pool, worker = preempting()
+    asked = Asked(pool, prompt("text " * 60_000))
+    there = Candidate(worker, Cost(prefill=50.0))
+    booking = pool.book(asked.prompt, there, 7.0, since=7.0)
+    sent = Sent(asked, there)
+    found.begin(booking, cast("Running", sent))
+    choice = Candidate(worker, Cost(prefill=prefill_s), held, preempts=1)
+    found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, choice)
+    assert found.count == len(sent.kept) == gives
 
 
 @pytest.mark.parametrize(

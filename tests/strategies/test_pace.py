@@ -186,9 +186,20 @@ def test_until_an_answer_has_ended_those_that_began_tell(faster: float) -> None:
     assert pace.computed(seconds, 0) == pytest.approx(8000)
 
 
-def test_answers_that_begin_at_once_are_not_taken_at_their_word() -> None:
-    """They show that most of their prompts was cached, not that workers compute at any speed."""
+@pytest.mark.parametrize("share", [0.0001, 1000.0])
+def test_odd_first_bytes_are_not_taken_at_their_word(share: float) -> None:
+    """If one comes at once, most of its prompt was cached; if it comes very late, it waited for
+    something else. Workers do not compute at any speed."""
     pace = Pace()
-    usual = pace.computed(1.0, 0)
-    pace.began(8000, 0, 0.001)
-    assert usual < pace.computed(1.0, 0) < FIRST_STEP * usual
+    most = 1.0 / FIRST_STEP if share > 1.0 else FIRST_STEP
+    pace.began(8000, 0, share * pace.curve.seconds(8000, 0))
+    assert pace.computed(1.0, 0) == pytest.approx(Pace().computed(most, 0))
+
+
+def test_all_first_bytes_count_equally() -> None:
+    """Until an answer has ended, there are only a few, and no worker has changed meanwhile."""
+    pace = Pace()
+    seconds = pace.curve.seconds(8000, 0)
+    for step in (3.0, 1.0 / 3.0, 2.0, 0.5):
+        pace.began(8000, 0, step * seconds)
+    assert pace.computed(seconds, 0) == pytest.approx(8000)

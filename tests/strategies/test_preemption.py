@@ -192,6 +192,15 @@ def test_promised_work_is_waited_for_only_if_it_comes_first() -> None:
     assert terms(load, 1.0, now) == pytest.approx((6.5, 1, 2))
 
 
+def test_a_worker_that_holds_some_of_it_lets_it_go_first() -> None:
+    """Where it would gain less, it does if it cannot as well go elsewhere."""
+    asked, worker = Prompt("m", 10_000), Stand()
+    alone = worker.pace.prefill(10_000, 0)
+    worker.load.book(0.0, alone + GAIN_S + ANYWHERE_S / 2, since=0.0)
+    ranked = [Costs().rank(asked, [worker], 0.0, {worker.name: held})[0] for held in (0, 16)]
+    assert [one.preempts for one in ranked] == [0, 1]
+
+
 def test_who_has_to_wait_for_it_has_a_price() -> None:
     """Each of them waits as long as its prefill takes."""
     prompt = Prompt("m", 10_000)

@@ -1,0 +1,70 @@
+"""Who is woken among those that wait for a worker to have room by its own count."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from router import vacancies
+from router.vacancies import Vacancies
+from router.worker import Worker
+from tests.router.fleets import fleet
+
+
+def run(scene: Callable[[Vacancies, Worker], Awaitable[None]]) -> None:
+    """Play a scene with a worker that serves `m`."""
+
+    async def main() -> None:
+        (worker,) = fleet(workers=1).workers
+        await scene(Vacancies(), worker)
+
+    asyncio.run(main())
+
+
+async def begin(found: Vacancies, *requests: tuple[str, float]) -> list[asyncio.Task[None]]:
+    """Let requests wait for long, each with its model and when it came."""
+    late = asyncio.get_running_loop().time() + 3600.0
+    tasks = [asyncio.create_task(found.turn(model, since, late)) for model, since in requests]
+    await asyncio.sleep(0)
+    assert len(found) == len(tasks)
+    return tasks
+
+
+async def woken(tasks: Sequence[asyncio.Task[None]]) -> list[bool]:
+    """Return which of them have had their turn."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return [task.done() for task in tasks]
+
+
+def test_each_end_wakes_the_one_that_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among those whose model that worker has; two ends before anyone has run wake two."""
+    monkeypatch.setattr(vacancies, "AGAIN_S", 3600.0)
+
+    async def scene(found: Vacancies, worker: Worker) -> None:
+        tasks = await begin(found, ("other", 1.0), ("m", 3.0), ("m", 2.0), ("m", 4.0))
+        found.freed(worker)
+        assert await woken(tasks) == [False, False, True, False]
+        found.freed(worker)
+        found.freed(worker)
+        assert await woken(tasks) == [False, True, True, True]
+        found.freed(worker)
+        assert await woken(tasks) == [False, True, True, True]
+        tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert len(found) == 0
+
+    run(scene)
+
+
+def test_none_waits_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if that is over before it should be tried again anyway."""
+    monkeypatch.setattr(vacancies, "AGAIN_S", 3600.0)
+
+    async def scene(found: Vacancies, _: Worker) -> None:
+        now = asyncio.get_running_loop().time()
+        async with asyncio.timeout(20):
+            await found.turn("m", now, now + 0.01)
+        assert len(found) == 0
+
+    run(scene)
