@@ -15,6 +15,7 @@ from router.preempting import TELLING, Preempting, Running
 from router.sessions.visit import Visit
 from router.worker import LOSSES, LOSSES_S, Worker
 from strategies.base import Candidate, Cost, Prompt
+from strategies.preemption import ANYWHERE_S, GAIN_S
 from tests.router.fleets import fleet, prompt
 
 
@@ -121,17 +122,17 @@ def test_one_that_has_little_left_by_then_does_not_give_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "prefill_s", "gives"),
+    ("held", "shorter_s", "gives"),
     [
-        (1, 48.4, True),
-        (1, 48.6, False),
-        (0, 45.4, True),
-        (0, 45.6, False),
-        (0, 48.4, False),
+        (1, GAIN_S + 0.1, True),
+        (1, GAIN_S - 0.1, False),
+        (0, GAIN_S + ANYWHERE_S + 0.1, True),
+        (0, GAIN_S + ANYWHERE_S - 0.1, False),
+        (0, GAIN_S + 0.1, False),
     ],
 )
 def test_how_short_one_must_be_counts_when_it_is_sent(
-    monkeypatch: pytest.MonkeyPatch, held: int, prefill_s: float, *, gives: bool
+    monkeypatch: pytest.MonkeyPatch, held: int, shorter_s: float, *, gives: bool
 ) -> None:
     """Shorter if its worker holds nothing of it, as in the decision."""
     monkeypatch.setattr(preempting_module, "monotonic", lambda: 7.0)
@@ -141,7 +142,7 @@ def test_how_short_one_must_be_counts_when_it_is_sent(
     booking = pool.book(asked.prompt, there, 7.0, since=7.0)
     sent = Sent(asked, there)
     found.begin(booking, cast("Running", sent))
-    choice = Candidate(worker, Cost(prefill=prefill_s), held, preempts=1)
+    choice = Candidate(worker, Cost(prefill=50.0 - shorter_s), held, preempts=1)
     found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, choice)
     assert found.count == len(sent.kept) == gives
 
