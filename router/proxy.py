@@ -138,11 +138,7 @@ class Proxy:
         called, held = None, False
         while True:
             pool = plea.pool
-            if pool is called:  # it has had its turn: those still in this queue come after it
-                waits = not self._admission.room(workers)
-            else:
-                waits = self._admission.must_wait(pool, model, workers)
-            if waits:
+            if self._queues(pool, model, workers, had_turn=pool is called):
                 wait = wait or self._admission.wait()
                 await self._admission.turn(pool, model, exchange.tenant, wait)
             else:
@@ -150,6 +146,7 @@ class Proxy:
                 if held or not self._holding.takes(decision):
                     others = len(decision.candidates) < len(workers)
                     job = self._decided(plea, plea.prompt, decision)
+                    crowded = False
                     try:
                         if await self._failover.answer(job, others=others):
                             return
@@ -158,7 +155,8 @@ class Proxy:
                         wait, held = self._admission.wait_again(age), False
                         plea.gave_way(preempted.worker, preempted.held_tokens, wait.late)
                     except Crowded:
-                        exchange.asked = held = False
+                        exchange.asked, held, crowded = False, False, True
+                    if crowded:
                         await self._failover.vacancies.turn(model, plea.started, plea.late)
                 else:
                     wait = wait or self._admission.wait()
@@ -171,6 +169,23 @@ class Proxy:
                 await self._ask(plea, wait)
                 return
 
+    def _queues(
+        self,
+        pool: Pool,
+        model: str,
+        workers: Sequence[Worker],
+        only: str = "",
+        *,
+        had_turn: bool,
+    ) -> bool:
+        """Whether a request must queue; those still there come after one that has had its turn.
+
+        `only` is as in `Admission.must_wait`.
+        """
+        if had_turn:
+            return not self._admission.room(workers)
+        return self._admission.must_wait(pool, model, workers, only)
+
     async def _ask_in_session(self, plea: Plea, visit: Visit, wait: Wait | None) -> None:
         """Do the same for a session's request; one that must stay waits for its own worker."""
         model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
@@ -179,11 +194,7 @@ class Proxy:
             pool = plea.pool
             home, only, wanted = visit.options(pool, model, workers)
             line = (pool.name, only)
-            if line == called:  # it has had its turn: those still in this queue come after it
-                waits = not self._admission.room(wanted)
-            else:
-                waits = self._admission.must_wait(pool, model, wanted, only)
-            if waits:
+            if self._queues(pool, model, wanted, only, had_turn=line == called):
                 wait = wait or self._admission.wait()
                 await self._admission.turn(pool, model, exchange.tenant, wait, only)
                 called = line
