@@ -172,11 +172,11 @@ def test_no_more_often_than_it_may(
     until(router.idle)
 
 
-def test_a_client_that_leaves_meanwhile(
-    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
-) -> None:
-    """Its request is not sent again, and nothing stays booked."""
-    router = routed(route, worker)
+def overtaken(
+    router: Router, crowd: ThreadPoolExecutor, worker: Stub
+) -> tuple[socket.socket, Gate, Future[httpx.Response]]:
+    """Let a shorter prompt overtake one; return the latter's connection, the gate that holds the
+    worker's answer back, and the reply to the former."""
     leaving = by_hand(router)
     until(lambda: len(worker.requests) == 1)
     gate = Gate()
@@ -184,6 +184,15 @@ def test_a_client_that_leaves_meanwhile(
     reply = ask(router, crowd, "short", MIDDLE)
     until(lambda: len(worker.requests) == 2)
     until(held(router, 1))
+    return leaving, gate, reply
+
+
+def test_a_client_that_leaves_meanwhile(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """Its request is not sent again, and nothing stays booked."""
+    router = routed(route, worker)
+    leaving, gate, reply = overtaken(router, crowd, worker)
     leaving.close()
     until(held(router, 0))
     gate.opened.set()

@@ -1,6 +1,6 @@
 """A request that was running and gave way is not refused because its worker is full by then."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
 
 import httpx
@@ -15,7 +15,7 @@ from router.upstream import Upstream
 from tests.health.failing import health, says
 from tests.overload.test_holding import PATH, Gate, ask, asked, held
 from tests.overload.test_preempted_again import given_way
-from tests.overload.test_preemption import LONG, MIDDLE, by_hand, routed, sizes
+from tests.overload.test_preemption import LONG, MIDDLE, overtaken, routed, sizes
 from tests.reload.changing import CHUNK, END, SSE, change
 from tests.retry.test_failover import breaker_of, full
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
@@ -52,14 +52,22 @@ def waiting(router: Router) -> int:
     return len(router.door._proxy._failover.vacancies)
 
 
+def refused(
+    router: Router, crowd: ThreadPoolExecutor, worker: Stub
+) -> list[Future[httpx.Response]]:
+    """Let a request give way, and its worker be full afterwards; return its reply and the other."""
+    gate, replies = given_way(router, crowd, worker)
+    worker.script = full(b"x")
+    gate.opened.set()
+    return replies
+
+
 def test_it_is_tried_again_after_a_while(
     route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, often: None
 ) -> None:
     """Until its worker takes it: its client notices nothing."""
     router = routed(route, worker)
-    gate, replies = given_way(router, crowd, worker)
-    worker.script = full(b"x")
-    gate.opened.set()
+    replies = refused(router, crowd, worker)
     until(lambda: len(worker.requests) >= 5)
     worker.script = OK
     assert [reply.result().status_code for reply in replies] == [200] * 2
@@ -85,9 +93,7 @@ def test_it_is_tried_again_once_an_answer_has_ended(
         next(parts)
         worker.requests.clear()
         worker.script = [lambda: False]
-        gate, replies = given_way(router, crowd, worker)
-        worker.script = full(b"x")
-        gate.opened.set()
+        replies = refused(router, crowd, worker)
         until(lambda: waiting(router) == 1)
         for _ in range(2):
             assert router.http.post(PATH, json=asked("new", 100)).status_code == 503
@@ -105,9 +111,7 @@ def test_it_goes_on_waiting_under_other_settings(
 ) -> None:
     """Even if it has to be parsed again, for another strategy."""
     router = routed(route, worker)
-    gate, replies = given_way(router, crowd, worker)
-    worker.script = full(b"x")
-    gate.opened.set()
+    replies = refused(router, crowd, worker)
     until(lambda: waiting(router) == 1)
     change(router, worker.url, strategy="roundrobin")
     worker.requests.clear()
@@ -126,9 +130,7 @@ def test_only_until_its_time_is_over(
 ) -> None:
     """Then its client gets the worker's refusal."""
     router = routed(route, worker)
-    gate, replies = given_way(router, crowd, worker)
-    worker.script = full(b"x")
-    gate.opened.set()
+    replies = refused(router, crowd, worker)
     until(lambda: waiting(router) == 1)
     (plea,) = pleas
     assert plea.late > monotonic() + AGAIN_S / 2
@@ -143,13 +145,7 @@ def test_a_client_that_leaves_meanwhile(
 ) -> None:
     """It is counted under no worker, as it was not at one, and does not wait any more."""
     router = routed(route, worker)
-    leaving = by_hand(router)
-    until(lambda: len(worker.requests) == 1)
-    gate = Gate()
-    worker.script = gate.script()
-    reply = ask(router, crowd, "short", MIDDLE)
-    until(lambda: len(worker.requests) == 2)
-    until(held(router, 1))
+    leaving, gate, reply = overtaken(router, crowd, worker)
     worker.script = full(b"x")
     gate.opened.set()
     until(lambda: waiting(router) == 1)
@@ -205,9 +201,7 @@ def test_it_is_no_trial_of_an_ejected_worker(
     router.call(lambda: doubt.failed(monotonic(), doubt.began(monotonic()), "5xx"))
     doubt.until += 3600
     until(lambda: doubt.near(monotonic()))
-    gate, replies = given_way(router, crowd, worker)
-    worker.script = full(b"x")
-    gate.opened.set()
+    replies = refused(router, crowd, worker)
     until(lambda: len(worker.requests) >= 5 or bad.requests)
     worker.script = OK
     assert [reply.result().status_code for reply in replies] == [200] * 2
