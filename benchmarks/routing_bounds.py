@@ -86,9 +86,9 @@ class Shortest:
     def __len__(self) -> int:
         return len(self._held)
 
-    def must_hold(self, decision: Decision, now: float) -> bool:
+    def must_hold(self, prompt: Prompt, decision: Decision, now: float) -> bool:
         """Whether the best worker is still busy with prefill."""
-        del now
+        del prompt, now
         return decision.candidates[0].cost.wait > 0.0
 
     def enter(self, item: object, prompt: Prompt, decision: Decision, now: float) -> Ticket:
@@ -101,7 +101,10 @@ class Shortest:
         self, rank: Callable[[Prompt], Decision], now: float, loads: Collection[Load]
     ) -> tuple[Ticket, Decision] | None:
         """Return the shortest request with its decision if a worker is free, else None."""
-        if not self._held or self.must_hold(rank(self._held[0].prompt), now):
+        if not self._held:
+            return None
+        oldest = self._held[0].prompt
+        if self.must_hold(oldest, rank(oldest), now):
             return None
         ranked = [(rank(ticket.prompt), ticket) for ticket in self._held[: self.LOOK]]
         decision, best = min(ranked, key=lambda one: one[0].candidates[0].cost.prefill)

@@ -111,7 +111,7 @@ class Hold(Protocol):
     def __len__(self) -> int:
         """The number of held requests."""
 
-    def must_hold(self, decision: Decision, now: float) -> bool:
+    def must_hold(self, prompt: Prompt, decision: Decision, now: float) -> bool:
         """Whether even the best choice is too busy to take the request now."""
 
     def enter(self, item: Any, prompt: Prompt, decision: Decision, now: float) -> Held:  # noqa: ANN401 - the caller decides
@@ -181,9 +181,10 @@ class Drive:
         """The workers that may get requests now."""
         self.reports: Callable[[Placed], int | None] = _honest
         """The cached tokens that a worker reports for a request."""
-        self._preempts = isinstance(hold, LateBinding) and getattr(
-            self.strategy, "reads_prompt", False
-        )
+        self._preempts = False
+        if isinstance(hold, LateBinding):
+            hold.waits = getattr(self.strategy, "waits", None)
+            self._preempts = getattr(self.strategy, "reads_prompt", False)
         self.preempted = 0
         """How often a request was preempted."""
         self.watch: Watch | None = None
@@ -275,7 +276,7 @@ class Drive:
 
     def _decide(self, asked: Asked) -> None:
         decision = self._rank(asked.prompt)
-        if self._hold is None or not self._hold.must_hold(decision, self.now):
+        if self._hold is None or not self._hold.must_hold(asked.prompt, decision, self.now):
             self._place(asked, decision.candidates[0])
         else:
             self._hold.enter(asked, asked.prompt, decision, self.now)

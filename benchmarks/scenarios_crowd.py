@@ -25,7 +25,7 @@ def hot_prefix(size: float) -> Sequence[Check]:
     return [
         Check("mean TTFT over round robin's", ttft(ours) / ttft(turns), 1.02),
         Check("p99 TTFT of the first 5 s over round robin's", p99(early) / p99(their_early), 1.02),
-        Check("p99 TTFT after them over round robin's", p99(late) / p99(their_late), 1.2),
+        Check("p99 TTFT after them over round robin's", p99(late) / p99(their_late), 1.05),
         Check("end to end over round robin's", _whole(ours) / _whole(turns), 1.02),
         Check("booked seconds, max over mean", imbalance(ours, 8), 1.15),
     ]
@@ -60,7 +60,7 @@ def large_prefix(size: float) -> Sequence[Check]:
         early, ours = _halves(run(work, fleet=fleet), _LARGE_S)
         their_early, turns = _halves(run(work, "round robin", fleet), _LARGE_S)
         checks += [
-            Check(f"mean TTFT at first, {what}", ttft(early) / ttft(their_early), 1.6),
+            Check(f"mean TTFT at first, {what}", ttft(early) / ttft(their_early), 1.4),
             Check(f"mean TTFT over round robin's, {what}", ttft(ours) / ttft(turns), 1.2),
             Check(f"end to end over round robin's, {what}", _whole(ours) / _whole(turns), 1.2),
         ]
@@ -82,8 +82,8 @@ def new_prefix(size: float) -> Sequence[Check]:
             done = run(work, policy)
             kept += [one for one in done if began <= one.asked.at_s <= began + _AFTER_S]
     return [
-        Check("mean TTFT of the minute after over round robin's", ttft(ours) / ttft(turns), 1.6),
-        Check("end to end over round robin's", _whole(ours) / _whole(turns), 1.5),
+        Check("mean TTFT of the minute after over round robin's", ttft(ours) / ttft(turns), 1.3),
+        Check("end to end over round robin's", _whole(ours) / _whole(turns), 1.3),
     ]
 
 

@@ -57,9 +57,9 @@ class Holding:
         """Return how many requests for that model are held in that pool."""
         return self._models[pool, model] if self._models else 0
 
-    def takes(self, decision: Decision) -> bool:
+    def takes(self, prompt: Prompt, decision: Decision) -> bool:
         """Whether to hold a request: it would only queue at its worker, and `limit` allows it."""
-        return LateBinding.must_hold(decision, monotonic()) and len(self) < self.limit
+        return LateBinding.must_hold(prompt, decision, monotonic()) and len(self) < self.limit
 
     async def turn(
         self, pool: Pool, prompt: Prompt, decision: Decision, tenant: str, wait: Wait
@@ -73,7 +73,8 @@ class Holding:
         waiter: Waiter = loop.create_future()
         binding = self._pools.get(pool)
         if binding is None:
-            binding = self._pools[pool] = LateBinding()
+            waits = getattr(pool.strategy, "waits", None)
+            binding = self._pools[pool] = LateBinding(waits)
         now = monotonic()
         held: Held[Waiter] = binding.enter(waiter, prompt, decision, now, tenant, since=wait.held)
         if wait.held is None:

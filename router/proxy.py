@@ -143,7 +143,7 @@ class Proxy:
                 await self._admission.turn(pool, model, exchange.tenant, wait)
             else:
                 decision = self._deciding.among(pool, plea.prompt, workers)
-                if held or not self._holding.takes(decision):
+                if held or not self._holding.takes(plea.prompt, decision):
                     others = len(decision.candidates) < len(workers)
                     job = self._decided(plea, plea.prompt, decision)
                     crowded = False
@@ -318,7 +318,7 @@ class Proxy:
         tenant = asked.key if self._operated else asked.asker
         full = self._admission.turned_away(pool, model, tenant, only) if queues else None
         waits: Waits = "place" if queues and full is None else ""
-        if not queues and visit is None and self._holding.takes(decision):
+        if not queues and visit is None and self._holding.takes(prompt, decision):
             waits = "held"
         others = left_out(pool, model, decision, self._admission.most)
         refused = None if full is None else refusal(full)

@@ -198,6 +198,9 @@ class Strategy(Protocol):
     `take_over(data) -> str`, which returns a description of what was taken over, or raises
     ValueError with a sentence.
 
+    A strategy that wants to know which requests are held in the router has `waits(prompt)`. What it
+    returns is called when the request is not held any more.
+
     If several router processes share a port, each also books the requests that the others send.
     With `hears_others = True`, `placed` and `settled` are called for those as well: without a
     preceding `rank`, and with only the sizes and keys of the prompt. A strategy that ignores load

@@ -7,7 +7,6 @@ comments at the constants say where the terms come from.
 """
 
 from collections.abc import Mapping, Sequence
-from math import exp
 from typing import Final
 
 from strategies.base import NO_LOADING, Prompt, WorkerView
@@ -27,12 +26,15 @@ CROWD: Final = 0.03
 #: prompts away from their prefixes and gained nothing.
 DECODE_S: Final = 3.0
 #: A request that finds no room waits at least this share of the time that requests stay.
-LEAST_WAIT: Final = 0.25
+LEAST_WAIT: Final = 0.4
 #: Seconds that a later turn waits on a worker that was busy half of the time. At another busy share
 #: u it is u / (1 - u) times as long, at most `MOST_HOME` times; u is prefill booked per second, in
 #: predicted seconds.
 HOME: Final = 0.3
 MOST_HOME: Final = 4.0
+#: A worker that is given less than this share of the usual prefill has few requests bound to it, so
+#: its prefill costs them less.
+UNUSED: Final = 0.5
 #: A later turn waits for room `FULL` seconds times the share of the KV cache in use, above
 #: `FULL_FROM`: a cache that is two thirds full on average is completely full now and then.
 FULL: Final = 4.0
@@ -42,13 +44,18 @@ FULL_FROM: Final = 0.6
 class _Charge:
     """Computes a prompt's cost terms from what does not depend on the worker."""
 
-    __slots__ = ("_match", "_reuse", "_tokens", "_wanted", "depth", "later", "slowness")
+    __slots__ = (
+        *("_least_room", "_match", "_reuse", "_tokens", "_wanted"),
+        *("bound", "depth", "later", "slowness"),
+    )
 
     def __init__(self, prompt: Prompt, demand: Demand, match: Match | None, workers: int) -> None:
         self._tokens, self._match = prompt.tokens, match
+        self._least_room: int | None = None
         self._reuse = demand.reuse
-        self.later = demand.price(workers)
-        """What a second of its prefill costs those who come meanwhile, in seconds."""
+        self.later, self.bound = demand.price(workers)
+        """What a second of its prefill costs those who come meanwhile, in seconds, and the share of
+        it that those bear which are bound to the worker."""
         wanted = match.wanted(workers) if match is not None and prompt.tokens else NOT_WANTED
         self._wanted = wanted.tokens
         self.depth = held_tokens(prompt, wanted.blocks)
@@ -66,6 +73,13 @@ class _Charge:
         theirs = min(1.0, self._wanted / (self._tokens - held))
         return self.later * (1.0 - self._reuse * theirs)
 
+    def least_room(self, workers: Sequence[WorkerView]) -> int:
+        """Return the least room any worker reports, for those that do not; 0 if none does."""
+        if self._least_room is None:
+            told = [worker.room_tokens or 0 for worker in workers if worker.room_tokens]
+            self._least_room = min(told, default=0)
+        return self._least_room
+
     def room(self, worker: str, load: Load, used: float, space: float) -> float:
         """Return seconds until there is room in a KV cache of `space` tokens.
 
@@ -82,6 +96,8 @@ class Costs:
 
     def __init__(self) -> None:
         self._demand = Demand()
+        self._given_s = 0.0
+        """Prefill lately given to a worker on average, as of the last ranking."""
         self._last: tuple[Prompt, float, float] | None = None
         self._told: Prompt | None = None
         """The prompt that was counted as demand last."""
@@ -101,19 +117,22 @@ class Costs:
         By worker name, `held` is how many tokens of the prompt it holds, and `loading` which of
         those it has to load from slower tiers; loading blocks the worker as computing does. `match`
         says which of them running requests use, and which are wanted on more workers. Ties go to
-        the worker with the least booked prefill, then to the least recently chosen.
+        the worker with the least booked prefill, then to the least recently chosen. Where many hold
+        most of the prompt, they take turns (`ranking.py`).
         """
         tokens, answer = prompt.tokens, prompt.answer_tokens
-        most = max(held.values(), default=0) if held else 0
+        held = held or {}
+        most = max(held.values(), default=0)
         demand, count = self._demand, len(workers)
         charge, turns = _Charge(prompt, demand, match, count), demand.turns() if tokens else 0.0
         rows: list[Row] = []
-        busy, curve, computed, least = 0, None, dict[int, tuple[float, float]](), -1
+        busy, curve, computed = 0, None, dict[int, tuple[float, float]]()
+        spare, all_given = UNUSED * self._given_s, 0.0
         for place, worker in enumerate(workers):
             name, load, pace = worker.name, worker.load, worker.pace
             wait, preempts, later = load.wait(now) if load.pending else 0.0, 0, 0.0
             busy += 1 if load.pending else 0
-            has = held.get(name, 0) if held else 0
+            has = held.get(name, 0)
             if pace.curve is not curve:  # one curve per pool, and many workers hold the same amount
                 curve, computed = pace.curve, {}
             if has not in computed:
@@ -125,14 +144,15 @@ class Costs:
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
+            given = load.given_lately(now)
+            all_given += given
+            if given < spare:
+                each *= 1.0 - charge.bound * (1.0 - given / spare)
             if wait > GAIN_S or load.promises:
                 wait, preempts, later = before(load, wait, prompt.keys, has, prefill, now=now)
             price = (each + CROWD * load.decoding + later) * prefill
             decode = room = home = used = 0.0
-            space = worker.room_tokens
-            if not space:
-                least = least if least >= 0 else _least_room(workers)
-                space = least
+            space = worker.room_tokens or charge.least_room(workers)
             if space:
                 used = float(load.kv_tokens + tokens + answer)
                 decode = charge.slowness * used / space
@@ -140,7 +160,7 @@ class Costs:
                 if used > space >= tokens and load.in_flight:
                     room = charge.room(name, load, used / space, space)
             if turns:
-                home = turns * _turn_waits(load, used, space or 0, now)
+                home = turns * _turn_waits(load, given, used, space, now)
             total = wait + prefill + price + decode + room + home
             row = (
                 total, wait, load.turn, place, worker, prefill, price,
@@ -149,7 +169,8 @@ class Costs:
             rows.append(row)
         # (A session can be created without a prompt. It counts as no demand and has no home term.)
         self._last = (prompt, busy / count, most / tokens) if tokens else None
-        return Ranking(rows)
+        self._given_s = all_given / count
+        return Ranking(rows, tokens)
 
     def placed(self, prompt: Prompt, now: float) -> None:
         """Count a prompt that is sent, if it was ranked last; retries are not counted again."""
@@ -161,22 +182,18 @@ class Costs:
         self._last = None
 
 
-def _least_room(workers: Sequence[WorkerView]) -> int:
-    """Return the least room any worker reports, assumed for those that do not; 0 if none does."""
-    return min([worker.room_tokens or 0 for worker in workers if worker.room_tokens], default=0)
+def _turn_waits(load: Load, given: float, used: float, space: float, now: float) -> float:
+    """Return seconds that a later turn will wait there.
 
-
-def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
-    """Return seconds that a later turn will wait there; `used` of `space` tokens are in use."""
-    waits, given = 0.0, load.given_s
+    It was lately `given` so many seconds of prefill; `used` of `space` tokens are in use.
+    """
+    waits = 0.0
     limit = FULL_FROM * space
     if space and (used > limit or used + load.surplus > limit):  # (the surplus only shrinks)
         usual = min(1.0, (used + load.kv_surplus(now)) / space)
         if usual > FULL_FROM:
             waits = FULL * (usual - FULL_FROM)
     if given:
-        if now > load.given_at:
-            given *= exp((load.given_at - now) / BACK_S)
         rest = BACK_S - given
         waits += HOME * (given / rest if given < MOST_HOME * rest else MOST_HOME)
     return waits

@@ -15,6 +15,9 @@ PRICE: Final = 3.0
 LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.09, 32.0, 0.05
 #: Time constant of the smoothing of both shares, in seconds.
 SMOOTHED_S: Final = 45.0
+#: Until that much time has passed, the busy share is an average since the start, as if the fleet
+#: had been idle for so many seconds before. A cold start is the busiest time of all.
+IDLE_S: Final = 2.0
 #: Prior: the share of a prompt that is assumed to be held, and its weight in prompts. Without it,
 #: the first prompts, which are all cold, would say too much.
 REUSE, BELIEF = 0.5, 8.0
@@ -34,6 +37,8 @@ class Demand:
 
     def __init__(self) -> None:
         self._busy = 0.0
+        self._over_s = IDLE_S
+        """How many seconds it is the average of."""
         self.reuse = REUSE
         """Share of recent prompts that some worker held."""
         self._held = self._prompts = 0.0
@@ -45,18 +50,25 @@ class Demand:
         `busy` is smoothed over time and `reuse` over prompts, so each prompt of a burst counts.
         """
         stays = 1.0 if self._seen is None else exp(min(0.0, self._seen - now) / SMOOTHED_S)
-        self._busy += (1.0 - stays) * (busy - self._busy)
+        more = (1.0 - stays) * SMOOTHED_S
+        self._over_s = min(SMOOTHED_S, self._over_s + more)
+        self._busy += min(1.0, more / self._over_s) * (busy - self._busy)
         self._held = stays * self._held + reuse
         self._prompts = stays * self._prompts + 1.0
         self.reuse = (self._held + BELIEF * REUSE) / (self._prompts + BELIEF)
         self._seen = now if self._seen is None else max(now, self._seen)
 
-    def price(self, workers: int) -> float:
-        """Return what a second of prefill costs the requests that come next, in seconds."""
+    def price(self, workers: int) -> tuple[float, float]:
+        """Return what a second of prefill costs the requests that come next, in seconds.
+
+        Also returns the share of it that those bear which are bound to the worker.
+        """
         busy, bound = self._busy, min(1.0, BOUND * self.reuse)
         all_busy: float = busy ** max(1.0, FREE * workers)
-        met = bound * busy + (1.0 - bound) * all_busy
-        return min(MOST_PRICE, LEAST_PRICE + PRICE * met / max(LEAST_IDLE, 1.0 - busy))
+        theirs = bound * busy
+        met = theirs + (1.0 - bound) * all_busy
+        price = min(MOST_PRICE, LEAST_PRICE + PRICE * met / max(LEAST_IDLE, 1.0 - busy))
+        return price, theirs / met if met else 0.0
 
     def turns(self) -> float:
         """Return how often what is computed now can be expected to be asked for again."""

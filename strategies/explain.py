@@ -180,7 +180,10 @@ def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
         return f"No worker holds any of the prompt; {name} is cheapest.{_dearest(first)}"
     if reason == "prefix":
         held = f"{first.held_tokens} of {prompt.tokens} tokens"
-        return f"{name} holds most of the prompt, {held}, and costs least.{_dearest(first)}"
+        why = "costs least"
+        if _cheapest_alike(decision.candidates) < first.cost.total:
+            why = "it is its turn among those that hold as much and cost about as much"
+        return f"{name} holds most of the prompt, {held}, and {why}.{_dearest(first)}"
     if reason in {"l1", "l2"}:
         loading, spared = first.loading, f"{first.held_tokens} of {prompt.tokens} tokens"
         come = f"{loading.l1} come from L1 and {loading.l2} from L2 in {loading.seconds:.3f} s"
@@ -188,7 +191,7 @@ def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
     if reason == "spill":
         other = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
         more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
-        return f"{more}, but {_against(other, first)}.{_dearest(other)}"
+        return f"{more}, but {_against(other, decision.candidates)}.{_dearest(other)}"
     few = "No worker holds enough of the prompt: " if reason == "below_threshold" else ""
     return f"{few}{name} is least loaded.{_dearest(first)}"
 
@@ -197,14 +200,23 @@ def _left_home(bound: str, candidates: Sequence[Candidate]) -> str:
     """Say why a session moves away from its worker, `bound`."""
     first = candidates[0]
     home = next((one for one in candidates if one.worker.name == bound), None)
-    why = "has no room" if home is None else _against(home, first)
+    why = "has no room" if home is None else _against(home, candidates)
     return f"The session moves to {first.worker.name}: {bound} {why}.{_dearest(home or first)}"
 
 
-def _against(other: Candidate, first: Candidate) -> str:
+def _cheapest_alike(candidates: Sequence[Candidate]) -> float:
+    """Return the least cost of those that hold as much as the first, in seconds.
+
+    The first may cost a little more, if it is its turn (see `ranking.py`).
+    """
+    held = candidates[0].held_tokens
+    return min(one.cost.total for one in candidates if one.held_tokens == held)
+
+
+def _against(other: Candidate, candidates: Sequence[Candidate]) -> str:
     """Say why `other`, which would otherwise have been chosen, was not."""
-    apart = other.cost.total - first.cost.total
-    full = apart < 0.0 or first.cost is FREE
+    apart = other.cost.total - _cheapest_alike(candidates)
+    full = apart < 0.0 or candidates[0].cost is FREE
     return "says that it is full" if full else f"costs {apart:.3f} s more"
 
 

@@ -5,7 +5,7 @@ events have not arrived yet. If a worker's events are missing or cannot be trust
 was sent there is used instead, as in `prefixaware`, and the reason of the decision says so.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -203,6 +203,10 @@ class KvAware:
             placement, sent, shadowed, judged, predicted, heard
         )
         worker.load.share(self._shadow.shared(name), now)
+
+    def waits(self, prompt: Prompt) -> Callable[[], None]:
+        """Count a request that is held in the router, until the returned function is called."""
+        return self._shadow.wait(prompt.keys)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Compare prediction and outcome; take back a placement that the worker refused."""

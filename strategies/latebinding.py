@@ -14,7 +14,7 @@ from itertools import islice, takewhile, zip_longest
 from math import inf
 from typing import Final, Generic, TypeVar
 
-from strategies.base import Decision, Prompt
+from strategies.base import Candidate, Decision, Prompt
 from strategies.load import Load
 from strategies.preemption import AGING, STEP_S, promised
 
@@ -30,11 +30,18 @@ READY_TOKENS = 2_048
 #: such a request gets in each step takes about as long as so many tokens of a prompt: a step with
 #: fewer would spend most of its time on decoding.
 READY_EACH: Final = 12
+#: A prompt of at least `JOINED_LEAST` uncached tokens is also sent if it makes at most
+#: `JOINED_TOKENS` together with all that is booked there: by `READY_TOKENS` alone, each step would
+#: compute one such prompt while the next is on its way. Shorter prompts share a step anyway.
+JOINED_LEAST, JOINED_TOKENS = 512, 6_144
 #: After this many seconds, a request that lacks room in the KV cache goes before all others, and
 #: its tokens count as taken. Reserving room at once would mean first come, first served: room stays
 #: idle until it suffices for a large prompt, which waits no longer than the small ones it delays.
 #: Reserving it this late is rarely needed, and leaves a third of the longest hold to find room.
 LACKING_S = 20.0
+#: Requests that lack room wait for tokens of the KV cache, not only for prefill, so those that take
+#: much of it come later: a prompt that takes all of it as if its prefill took this much longer.
+AREA_S: Final = 8.0
 #: The longest hold in seconds, for a request that some worker accepts.
 LONGEST_S = 30.0
 #: Seconds until the decision for a held request is made anew, as the fleet changes; shorter if it
@@ -56,10 +63,12 @@ class Held(Generic[T]):
 
     __slots__ = (
         "again",
+        "area_s",
         "full",
         "item",
         "line",
         "load",
+        "over",
         "prefill_s",
         "prompt",
         "rests",
@@ -75,6 +84,8 @@ class Held(Generic[T]):
         self.line = tenant, prompt.model
         self.prompt = prompt
         self.since = since
+        self.over: Callable[[], object] = _nothing
+        """Called when it is not held any more."""
         self.look(decision, since)
 
     def look(self, decision: Decision, now: float) -> None:
@@ -89,17 +100,20 @@ class Held(Generic[T]):
         self.tokens = self.prompt.tokens - choice.held_tokens + self.prompt.answer_tokens
         """Tokens it takes in the KV cache there, beyond those already held."""
         self.full = choice.cost.room > 0.0
+        room = choice.worker.room_tokens
+        self.area_s = AREA_S * self.prompt.tokens / room if self.full and room else 0.0
+        """Seconds that it comes later for what it takes of the KV cache."""
         self.look_again(now)
 
     def need(self, now: float) -> tuple[bool, float]:
-        """Return the sort key: prefill seconds minus what its waiting makes up for, least first.
+        """Return the sort key, least first: prefill seconds minus what its waiting makes up for.
 
         Requests that lack room after a long wait come before all others, in order of arrival.
         Otherwise small prompts would take every token that comes free before a large one can.
         """
         if self.lacks(now):
             return False, self.since
-        return True, self.prefill_s - AGING * (now - self.since)
+        return True, self.prefill_s + self.area_s - AGING * (now - self.since)
 
     def lacks(self, now: float) -> bool:
         """Whether it lacks room in the KV cache and has waited for `LACKING_S`."""
@@ -124,7 +138,10 @@ class Held(Generic[T]):
 class LateBinding(Generic[T]):
     """The held requests of one pool. Every time is the caller's clock, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits: Callable[[Prompt], Callable[[], object]] | None = None) -> None:
+        """Create it empty."""
+        self.waits = waits
+        """The method of that name of the pool's strategy, if it has one."""
         # By tenant and model; each line in order of arrival.
         self._lines: dict[tuple[str, str], dict[Held[T], None]] = {}
         self._held = 0
@@ -138,7 +155,7 @@ class LateBinding(Generic[T]):
         return iter([held for line in self._lines.values() for held in line])
 
     @staticmethod
-    def must_hold(decision: Decision, now: float) -> bool:
+    def must_hold(prompt: Prompt, decision: Decision, now: float) -> bool:
         """Whether the request would have to wait in a queue even on the cheapest worker."""
         choice = decision.candidates[0]
         cost, load = choice.cost, choice.worker.load
@@ -146,7 +163,9 @@ class LateBinding(Generic[T]):
             return cost.room > 0.0
         if choice.preempts:
             return cost.wait > READY_S + STEP_S
-        return promised(load, cost.prefill, now)[0] > READY_S or not _in_one_step(load)
+        if promised(load, cost.prefill, now)[0] > READY_S:
+            return True
+        return not (_in_one_step(load) or _joins(prompt, choice))
 
     def enter(
         self,
@@ -165,6 +184,8 @@ class LateBinding(Generic[T]):
         held = Held(item, prompt, now, decision, tenant)
         if since is not None:
             held.since = since
+        if self.waits is not None:
+            held.over = self.waits(prompt)
         self._promise(held, now)
         self._add(held)
         self._held += 1
@@ -196,7 +217,11 @@ class LateBinding(Generic[T]):
         """
         waits = {load: load.wait(now) for load in loads}
         ready = {
-            load: wait for load, wait in waits.items() if wait <= READY_S or _in_one_step(load)
+            load: wait
+            for load, wait in waits.items()
+            if wait <= READY_S
+            or _in_one_step(load)
+            or load.uncached <= JOINED_TOKENS - JOINED_LEAST
         }
         if not ready and not self._is_over(now):
             return None
@@ -213,7 +238,7 @@ class LateBinding(Generic[T]):
             decision = rank(held.prompt)
             if decision is None:
                 held.look_again(now)
-            elif now - held.since >= LONGEST_S or not self.must_hold(decision, now):
+            elif now - held.since >= LONGEST_S or not self.must_hold(held.prompt, decision, now):
                 self._remove(held)
                 return held, decision
             else:
@@ -256,9 +281,10 @@ class LateBinding(Generic[T]):
         if line:
             self._lines[held.line] = line
         self._held -= 1
+        held.over()
 
     def _promise(self, held: Held[T], now: float) -> None:
-        load, need = held.load, held.prefill_s + AGING * held.since
+        load, need = held.load, held.prefill_s + held.area_s + AGING * held.since
         load.promised_s += held.prefill_s
         if held.lacks(now):
             load.promised_tokens += held.tokens
@@ -276,3 +302,13 @@ class LateBinding(Generic[T]):
 def _in_one_step(load: Load) -> bool:
     """Whether one step of the engine is worth all tokens that are booked and not yet computed."""
     return load.uncached <= max(READY_TOKENS, READY_EACH * load.decoding)
+
+
+def _joins(prompt: Prompt, choice: Candidate) -> bool:
+    """Whether a prompt may join what is booked there (see `JOINED_LEAST`)."""
+    own = prompt.tokens - choice.held_tokens
+    return own >= JOINED_LEAST and choice.worker.load.uncached + own <= JOINED_TOKENS
+
+
+def _nothing() -> None:
+    """Do nothing."""

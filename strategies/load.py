@@ -79,6 +79,14 @@ class Booking:
         """The worker did not accept it."""
 
 
+def late_s(head: Booking, spent: float) -> float:
+    """Return how many seconds later than predicted the oldest booking of a worker is.
+
+    None that another process serves is late: news of its first byte may be lost.
+    """
+    return 0.0 if head.elsewhere else max(0.0, spent - head.prefill_s)
+
+
 class Load:
     """Work booked on one worker. Every time is the caller's clock, in seconds."""
 
@@ -190,7 +198,7 @@ class Load:
         self.uncached += uncached
         self._booked_s += prefill_s
         late = min(0.0, now - self.given_at)  # other processes report their bookings late
-        self.given_s = self._given_still(now) + prefill_s * (exp(late / BACK_S) if late else 1.0)
+        self.given_s = self.given_lately(now) + prefill_s * (exp(late / BACK_S) if late else 1.0)
         self.given_at = max(now, self.given_at)
         self._take(kv_tokens, now)
         return booking
@@ -251,15 +259,16 @@ class Load:
         self.surplus = self.kv_surplus(now) - more
         self._kv_at = max(now, self._kv_at)
 
-    def _given_still(self, now: float) -> float:
+    def given_lately(self, now: float) -> float:
         """Return `given_s`, decayed until `now`."""
-        return self.given_s * exp(min(0.0, self.given_at - now) / BACK_S)
+        since = now - self.given_at
+        return self.given_s * exp(-since / BACK_S) if since > 0.0 else self.given_s
 
     def take_back(self, booking: Booking, now: float) -> None:
         """Undo its part in `given_s`: the worker did not accept it. It still has to be released."""
         booking.taken_back = True
         was = booking.prefill_s * exp(min(0.0, booking.at - now) / BACK_S)
-        self.given_s = max(0.0, self._given_still(now) - was)
+        self.given_s = max(0.0, self.given_lately(now) - was)
         self.given_at = max(now, self.given_at)
 
     def spent(self, booking: Booking, now: float) -> float:
@@ -272,7 +281,7 @@ class Load:
         (`preemption.py` has what to do besides.)
         """
         head = booking is next(iter(self.pending))
-        given = self._given_still(now)
+        given = self.given_lately(now)
         self.take_back(booking, now)
         self.given_s += done * (given - self.given_s)
         self.release(booking, now)
@@ -296,10 +305,11 @@ class Load:
     def wait(self, now: float) -> float:
         """Return the seconds of booked prefill not yet done.
 
-        The oldest booking counts with what is left of its prediction, never below zero: if it takes
-        longer than predicted, it must not cancel out the bookings behind it. The first byte of an
-        answer in one piece comes too late to tell, so its booking is dropped from the queue once
-        its predicted time has passed.
+        The oldest booking counts with what is left of its prediction. If it takes longer, it is
+        expected to take as long again as it already is late: so nothing more is sent to a worker
+        that hangs, or whose KV cache is fuller than thought. The first byte of an answer in one
+        piece comes too late to tell, so its booking is dropped from the queue once its predicted
+        time has passed.
         """
         while self.pending:
             head = next(iter(self.pending))
@@ -307,7 +317,7 @@ class Load:
             if spent < head.prefill_s:
                 return max(0.0, self._booked_s - spent)
             if head.stream:
-                return max(0.0, self._booked_s - head.prefill_s)
+                return max(0.0, self._booked_s - head.prefill_s) + late_s(head, spent)
             self._computed(head, self.head_since + head.prefill_s)
         return 0.0
 

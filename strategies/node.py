@@ -29,7 +29,8 @@ class Node:
         self.mask = 0
         """The bits of all workers in `entries`."""
         self.users = 0
-        """Running requests with these blocks, on any worker; at the root, all running requests."""
+        """Requests with these blocks that run on any worker or are held in the router; at the root,
+        all of them."""
 
     def tokens(self, first: int, last: int) -> float:
         """Return tokens in its blocks from `first` up to `last`; negative if `last` is smaller."""
@@ -51,3 +52,11 @@ class Node:
         """Remove it from its parent: no worker holds it any more."""
         if self.parent is not None:
             self.parent.children.pop(self.keys[0], None)
+
+
+def count(node: "Node", requests: int) -> None:
+    """Add to the number of requests with the blocks of `node` and of all before it."""
+    at: Node | None = node
+    while at is not None:
+        at.users += requests
+        at = at.parent

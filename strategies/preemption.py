@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from strategies.base import Candidate, Prompt
-from strategies.load import Booking, Load
+from strategies.load import Booking, Load, late_s
 from strategies.pace import MARGIN
 
 #: Seconds of prefill that a second of waiting makes up for.
@@ -66,7 +66,7 @@ def ahead(
         if gives and not _awaited(load, booking):
             preempted.append(booking)
             left = STEP_S if spent else 0.0
-        wait += left
+        wait += left or late_s(booking, spent)
         spent = 0.0
     return wait, preempted
 

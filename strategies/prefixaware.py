@@ -1,6 +1,6 @@
 """`prefixaware`: a prompt goes where its prefix was sent before, unless waiting costs more."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -59,6 +59,10 @@ class PrefixAware:
         placement = self._tree.insert(keys, worker.name, capacity, ends, unit, tail=tail)
         self._placed[id(prompt), worker.name] = placement
         worker.load.share(self._tree.shared(worker.name), now)
+
+    def waits(self, prompt: Prompt) -> Callable[[], None]:
+        """Count a request that is held in the router, until the returned function is called."""
+        return self._tree.wait(prompt.keys)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Learn from what the worker reported, and take back what it refused."""

@@ -7,11 +7,12 @@ so lookup and insertion cost next to nothing. Each worker's order of use is kept
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from sys import maxsize
 
 from strategies.match import Match
-from strategies.node import Node
+from strategies.node import Node, count
 from strategies.shadow import UNBOUNDED, Shadow
 
 #: Ends of blocks of one unit each.
@@ -106,6 +107,16 @@ class PrefixTree:
         """Return what is known of a prompt with these keys; valid until the tree changes."""
         return Match(*self._along(keys), self._shadows, self._by_bit)
 
+    def wait(self, keys: Sequence[int]) -> Callable[[], None]:
+        """Count a request that is held in the router, until the returned function is called.
+
+        It counts for those of its blocks that are known.
+        """
+        path, _ = self._along(keys)
+        node = path[-1] if path else self.root
+        count(node, 1)
+        return partial(count, node, -1)
+
     def held(self, keys: Sequence[int]) -> dict[str, int]:
         """Return, for each worker that holds any, how many of the first blocks it holds."""
         return self.match(keys).held()
@@ -120,11 +131,8 @@ class PrefixTree:
 
         `answer` tokens are cached after them.
         """
-        shadow, used = placement.shadow, placement.leaf
-        while used.parent is not None:
-            used.users -= 1
-            used = used.parent
-        used.users -= 1
+        shadow = placement.shadow
+        count(placement.leaf, -1)
         if not self._knows(shadow):
             return
         shadow.clock += 1

@@ -5,7 +5,7 @@ strategy below chooses a worker when a session is created, and for requests with
 costs are used to compare staying with moving.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -74,6 +74,11 @@ class Session:
         """Tell the strategy below."""
         self.over.placed(prompt, worker, now)
 
+    def waits(self, prompt: Prompt) -> Callable[[], object]:
+        """Tell the strategy below, if it wants to know."""
+        waits = getattr(self.over, "waits", None)
+        return waits(prompt) if waits is not None else _nothing
+
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Tell the strategy below."""
         self.over.settled(prompt, candidate, outcome, now)
@@ -85,3 +90,7 @@ class Session:
     def gauges(self) -> Mapping[str, float]:
         """Return the sizes of the strategy below."""
         return self.over.gauges()
+
+
+def _nothing() -> None:
+    """Do nothing."""

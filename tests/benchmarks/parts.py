@@ -1,11 +1,12 @@
 """The parts that make a good choice, and how to remove each of them."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
 
-from strategies import cost, demand, preemption
+from strategies import cost, demand, load, preemption, ranking
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.latebinding import LateBinding
 from strategies.load import Booking, Load
@@ -76,6 +77,22 @@ def without_pace(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Pace, "observe", lambda *_: None)
 
 
+def without_lateness(patch: pytest.MonkeyPatch) -> None:
+    """It does not matter how late a worker's oldest prompt is."""
+    for module in (load, preemption):
+        patch.setattr(module, "late_s", lambda *_: 0.0)
+
+
+def without_taking_turns(patch: pytest.MonkeyPatch) -> None:
+    """Where many workers hold most of a prompt, the cheapest gets it."""
+    patch.setattr(ranking, "MOSTLY", inf)
+
+
+def without_waiting(patch: pytest.MonkeyPatch) -> None:
+    """Requests that are held are not counted as users of their prefix."""
+    patch.setattr(PrefixTree, "wait", lambda *_: bool)
+
+
 def without_booking(patch: pytest.MonkeyPatch) -> None:
     """A request counts only from its first byte: never as prefill."""
     booked = Load.book
@@ -83,6 +100,7 @@ def without_booking(patch: pytest.MonkeyPatch) -> None:
     def late(self: Load, now: float, prefill_s: float, kv_tokens: int = 0, **more: Any) -> Booking:
         return booked(self, now, 0.0, 0, stream=more["stream"])
 
+    without_lateness(patch)
     patch.setattr(Load, "book", late)
 
 

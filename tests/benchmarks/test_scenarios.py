@@ -21,7 +21,7 @@ GUARDED: dict[str, tuple[Without, ...]] = {
     "restart": (parts.without_forgetting, parts.without_correction),
     "hot_prefix": (parts.without_wait,),
     "large_prefix": (parts.without_use, parts.without_copies),
-    "new_prefix": (parts.without_copies,),
+    "new_prefix": (parts.without_copies, parts.without_waiting),
     "cold_siblings": (parts.without_placements,),
     "all_at_once": (parts.without_booking, parts.without_wait, parts.without_order),
     "fleets": (parts.without_prefixes,),

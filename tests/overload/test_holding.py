@@ -14,6 +14,7 @@ from router.admission import Admission, Wait
 from router.holding import Holding
 from strategies.load import TOGETHER_S, Booking, Load
 from strategies.pace import Pace
+from strategies.prefixaware import PrefixAware
 from tests.health.failing import says
 from tests.reload.changing import change
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, send, until
@@ -140,10 +141,14 @@ def test_what_ends_elsewhere_lets_them_go(
 def test_who_leaves_while_held_is_never_sent(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """A held request whose client disconnects is never sent to a worker."""
+    """A held request whose client disconnects is never sent to a worker. The strategy knows of it
+    for as long as it is held."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
+    strategy = router.door.fleet.pools[0].strategy
+    assert isinstance(strategy, PrefixAware)
+    under_way = strategy._tree.root
     first = busied(router, crowd, worker)
     request = httpx.Request("POST", router.url + PATH, json=asked("gone", 2000))
     request.read()
@@ -153,11 +158,14 @@ def test_who_leaves_while_held_is_never_sent(
     head += f"content-length: {len(request.content)}\r\n\r\n"
     leaving = send(port, head.encode() + request.content)
     until(held(router, 1))
+    assert under_way.users == 2
     leaving.close()
     until(held(router, 0))
+    assert under_way.users == 1
     gate.opened.set()
     assert first.result().status_code == 200
     until(router.idle)
+    assert under_way.users == 0
     assert len(worker.requests) == 1
 
 

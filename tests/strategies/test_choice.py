@@ -12,7 +12,7 @@ from strategies.base import Candidate, Cost, NoOptions, Outcome, Prompt, Strateg
 from strategies.blocks import TEXT_ENDS, chain
 from strategies.chbl import Chbl, ChblOptions
 from strategies.cost import Costs
-from strategies.demand import SMOOTHED_S
+from strategies.demand import IDLE_S, SMOOTHED_S
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.poweroftwo import PowerOfTwo
@@ -414,7 +414,8 @@ def test_demand_is_told_of_a_prompt_once() -> None:
     costs.rank(asked, workers, late)
     costs.placed(asked, late)
     told = demand._busy, demand._prompts
-    assert list(told) == pytest.approx([0.25, 1.5])
+    half = SMOOTHED_S / 2
+    assert list(told) == pytest.approx([0.5 * half / (half + IDLE_S), 1.5])
     costs.placed(asked, late)
     costs.rank(asked, workers[:1], 2 * late)
     costs.placed(asked, 2 * late)
@@ -423,4 +424,4 @@ def test_demand_is_told_of_a_prompt_once() -> None:
     assert (demand._busy, demand._prompts) == told
     costs.rank(other, workers[1:], 2 * late)
     costs.placed(other, 2 * late)
-    assert demand._busy == pytest.approx(0.125)
+    assert demand._busy == pytest.approx(told[0] / 2)

@@ -5,6 +5,7 @@ import pytest
 from strategies.base import Outcome, Prompt
 from strategies.cost import Costs
 from strategies.demand import (
+    BOUND,
     LEAST_PRICE,
     MOST_PRICE,
     MOST_TURNS,
@@ -14,6 +15,11 @@ from strategies.demand import (
 )
 from strategies.load import KV_BACK_S, Load
 from tests.strategies.test_choice import LONG, Run, Stand, fleet, prompt
+
+
+def price(demand: Demand, workers: int = 8) -> float:
+    """Return what a second of prefill costs others among so many workers."""
+    return demand.price(workers)[0]
 
 
 def seen(busy: float, reuse: float) -> Demand:
@@ -26,13 +32,13 @@ def seen(busy: float, reuse: float) -> Demand:
 
 def test_an_idle_fleet_charges_the_least() -> None:
     """In an idle fleet prefill delays no one, whatever share of the prompts is held."""
-    assert seen(0.0, 0.9).price(8) == pytest.approx(LEAST_PRICE)
-    assert seen(0.0, 0.0).price(8) == pytest.approx(LEAST_PRICE)
+    assert price(seen(0.0, 0.9)) == pytest.approx(LEAST_PRICE)
+    assert price(seen(0.0, 0.0)) == pytest.approx(LEAST_PRICE)
 
 
 def test_prefill_costs_more_the_busier_the_fleet_is() -> None:
     """The price rises with the busy share, up to a bound."""
-    prices = [seen(busy, 0.9).price(8) for busy in (0.2, 0.5, 0.8, 0.95, 1.0)]
+    prices = [price(seen(busy, 0.9)) for busy in (0.2, 0.5, 0.8, 0.95, 1.0)]
     assert prices == sorted(prices)
     assert prices[1] == pytest.approx(LEAST_PRICE + PRICE, rel=0.01)
     assert prices[-1] == MOST_PRICE
@@ -42,11 +48,50 @@ def test_who_is_bound_to_a_worker_waits_for_it() -> None:
     """Requests bound to a worker wait for it; others go elsewhere, more easily the more workers
     there are."""
     free, bound = seen(0.5, 0.0), seen(0.5, 0.9)
-    assert bound.price(8) == bound.price(64)
-    assert free.price(64) < free.price(8) < 0.6 * bound.price(8)
-    assert free.price(8) == pytest.approx(LEAST_PRICE + PRICE * 0.5, rel=0.05)  # 0.5 ** 2 / 0.5
+    assert price(bound) == price(bound, 64)
+    assert price(free, 64) < price(free) < 0.6 * price(bound)
+    assert price(free) == pytest.approx(LEAST_PRICE + PRICE * 0.5, rel=0.05)  # 0.5 ** 2 / 0.5
     # With only two workers, prompts that are not bound pay the same price.
-    assert free.price(2) == pytest.approx(bound.price(2), rel=0.01)
+    assert price(free, 2) == pytest.approx(price(bound, 2), rel=0.01)
+
+
+def test_what_is_paid_for_those_that_are_bound() -> None:
+    """All of the price if all are bound; none in a fleet where nothing is held, or that is idle."""
+    assert seen(0.5, 0.9).price(8)[1] == pytest.approx(1.0, rel=0.01)
+    assert seen(0.5, 0.0).price(8)[1] == pytest.approx(0.0, abs=0.05)
+    half = 0.5 / BOUND  # then half of the requests are bound, and half of them meet it
+    assert seen(0.5, half).price(8)[1] == pytest.approx(0.25 / (0.25 + 0.5 * 0.25), rel=0.02)
+    assert seen(0.0, 0.9).price(8)[1] == 0.0
+
+
+def test_a_cold_start_is_a_busy_time() -> None:
+    """A fleet that has been busy since the start counts as busy after seconds, not after minutes;
+    later, a busy time of that length hardly counts."""
+    new, old = Demand(), seen(0.0, 0.9)
+    for tenths in range(101):
+        new.arrived(1.0, 0.9, tenths / 10)
+        old.arrived(1.0, 0.9, 600 + tenths / 10)
+    assert price(new) > LEAST_PRICE + 3 * PRICE
+    assert price(old) < LEAST_PRICE + PRICE
+    for _ in range(100):
+        new.arrived(0.0, 0.9, 10.0 + 5 * SMOOTHED_S)
+    assert price(new) < LEAST_PRICE + 0.1
+
+
+@pytest.mark.parametrize(("given_s", "less"), [(0.0, 0.0), (5.0, 0.5), (10.0, 1.0), (40.0, 1.0)])
+def test_prefill_is_cheaper_where_little_is_given(given_s: float, less: float) -> None:
+    """A worker that is given less than half of what is usual has few requests bound to it. What is
+    usual is known from the ranking before."""
+    workers, costs = fleet(4), Costs()
+    costs._demand = seen(0.5, 0.9)
+    for worker in workers:
+        worker.load.given_s, worker.load.given_at = 20.0, 600.0
+    costs.rank(prompt("other " * 100), workers, 600.0)
+    workers[0].load.given_s = given_s
+    asked = prompt(LONG)
+    ranked = {one.worker.name: one.cost for one in costs.rank(asked, workers, 600.0)}
+    paid = [ranked[name].price / ranked[name].prefill for name in ("w0", "w1")]
+    assert paid[0] == pytest.approx(paid[1] * less, rel=0.01, abs=0.01)
 
 
 def test_turns_follow_what_is_asked_for_again() -> None:
@@ -64,7 +109,7 @@ def test_nothing_is_taken_for_granted_before_anything_came() -> None:
     for now in (1e6, 1e6 + 0.1):  # the clock may start at any value
         demand.arrived(1.0, 0.0, now)
     assert 0.5 < demand.turns() < 0.8
-    assert demand.price(8) < LEAST_PRICE + 0.1
+    assert price(demand) < LEAST_PRICE + 0.1
 
 
 def test_prompts_count_alike_however_they_come() -> None:
@@ -85,18 +130,18 @@ def test_a_busy_moment_in_a_quiet_hour_is_one() -> None:
     burst = seen(0.0, 0.9)
     for number in range(100):
         burst.arrived(1.0, 0.9, 600.0 + number / 1e3)
-    assert burst.price(8) == pytest.approx(LEAST_PRICE, rel=0.2)
+    assert price(burst) == pytest.approx(LEAST_PRICE, rel=0.2)
 
 
 def test_demand_stands_a_clock_that_goes_back() -> None:
     """If the clock goes back, nothing is forgotten and no observation gets extra weight."""
     demand = seen(0.5, 0.75)
-    was = demand.price(8)
+    was = price(demand)
     for _ in range(10):
         demand.arrived(1.0, 0.75, 0.0)
-    assert demand.price(8) == was
+    assert price(demand) == was
     demand.arrived(0.5, 0.75, 600.0 + SMOOTHED_S)
-    assert demand.price(8) == pytest.approx(was, rel=0.02)
+    assert price(demand) == pytest.approx(was, rel=0.02)
 
 
 def test_how_full_a_worker_was_is_remembered_for_a_while() -> None:

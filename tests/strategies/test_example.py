@@ -50,9 +50,10 @@ def ranked(wait_s: float = 0.3, busy: int = 1) -> list[Candidate]:
         costs.placed(prompt, NOW - tenths / 10)
     workers = [
         stand("A", wait_s=wait_s, decoding=10, kv_tokens=120_000, busy=0.4),
-        stand("B", wait_s=0.0, decoding=5, kv_tokens=60_000, busy=0.1),
+        stand("B", wait_s=0.0, decoding=5, kv_tokens=60_000, busy=0.2),
     ]
     prompt = Prompt("model", 8_000, answer_tokens=256)
+    costs.rank(prompt, workers, NOW, {"A": 7_500})  # what is usual there is known from now on
     return list(costs.rank(prompt, workers, NOW, {"A": 7_500}))
 
 

@@ -7,8 +7,11 @@ import pytest
 from strategies.base import Candidate, Cost, Decision, Prompt
 from strategies.cost import Costs
 from strategies.latebinding import (
+    AREA_S,
     COMPARED,
     DECIDED_ANEW,
+    JOINED_LEAST,
+    JOINED_TOKENS,
     LACKING_S,
     LONGEST_S,
     LOOK_S,
@@ -16,6 +19,7 @@ from strategies.latebinding import (
     READY_EACH,
     READY_S,
     READY_TOKENS,
+    Held,
     LateBinding,
 )
 from strategies.load import Load
@@ -65,7 +69,7 @@ class Desk:
         """Let a request arrive; return whether it is held."""
         prompt = Prompt(model, tokens)
         decision = self.rank(prompt)
-        if not self.binding.must_hold(decision, self.now):
+        if not self.binding.must_hold(prompt, decision, self.now):
             return False
         self.binding.enter(name, prompt, decision, self.now, tenant)
         return True
@@ -124,10 +128,10 @@ def test_the_end_of_a_step_is_not_waited_for_here(
     """A prompt that others give way to is sent at once, even if the worker has to end its step
     first: only then do they give way."""
     worker = Stand("a", 100.0)
-    choice = Candidate(worker, Cost(wait, 1.0), preempts=preempts)
-    assert LateBinding.must_hold(Decision([choice], "load"), 0.0) is held
+    prompt, choice = Prompt(ANY, 1), Candidate(worker, Cost(wait, 1.0), preempts=preempts)
+    assert LateBinding.must_hold(prompt, Decision([choice], "load"), 0.0) is held
     full = Candidate(worker, Cost(wait, 1.0, room=0.1), preempts=preempts)
-    assert LateBinding.must_hold(Decision([full], "load"), 0.0)
+    assert LateBinding.must_hold(prompt, Decision([full], "load"), 0.0)
 
 
 def test_what_is_promised_has_an_order() -> None:
@@ -161,7 +165,7 @@ def test_who_comes_before_those_that_are_held_is_not() -> None:
     decision = Decision([Candidate(desk.workers[0], wait)], "load")
     for need, seconds, held in ((1.1, 9.0, False), (1.0, READY_S, False), (0.9, 0.1, True)):
         load.promises.append((need, seconds))
-        assert desk.binding.must_hold(decision, 0.0) is held
+        assert desk.binding.must_hold(Prompt(ANY, 1), decision, 0.0) is held
 
 
 def test_a_step_among_many_answers_takes_more_prompts() -> None:
@@ -179,10 +183,56 @@ def test_a_step_among_many_answers_takes_more_prompts() -> None:
     assert desk.released() == ["r"]
 
 
+@pytest.mark.parametrize(
+    ("own", "booked", "held"),
+    [
+        (JOINED_LEAST, JOINED_TOKENS - JOINED_LEAST, False),
+        (JOINED_LEAST, JOINED_TOKENS - JOINED_LEAST + 1, True),
+        (JOINED_LEAST - 1, READY_TOKENS + 1, True),
+        (JOINED_TOKENS - READY_TOKENS - 1, READY_TOKENS + 1, False),
+        (JOINED_TOKENS - READY_TOKENS, READY_TOKENS + 1, True),
+    ],
+)
+def test_short_prompts_share_a_step(own: int, booked: int, *, held: bool) -> None:
+    """A prompt of some length joins those that are booked if all of them are few tokens; what its
+    worker holds of it does not count. If it was held before, it is released then."""
+    worker = Stand("a")
+    load = worker.load
+    load.book(0.0, 5.0, uncached=booked)
+    prompt = Prompt(ANY, own + 5_000)
+    busy = Decision([Candidate(worker, Cost(5.0, 1.0), held_tokens=5_000)], "prefix")
+    binding: LateBinding[str] = LateBinding()
+    assert binding.must_hold(prompt, busy, 0.0) is held
+    entered = binding.enter("r", prompt, busy, 0.0)
+    released = binding.release(lambda _: busy, LOOK_S, [load])
+    assert (released is None) is held
+    assert released is None or released[0] is entered
+
+
+def test_who_needs_much_of_a_full_cache_comes_later() -> None:
+    """Prompts that lack room are sorted by what they take of the KV cache too, not by their prefill
+    alone; so are those that they are promised before."""
+    worker = Stand("a")
+    worker.room_tokens = 10_000
+    binding: LateBinding[str] = LateBinding()
+
+    def come(name: str, tokens: int, prefill_s: float, room_s: float) -> Held[str]:
+        cost = Cost(prefill=prefill_s, room=room_s)
+        choice = Candidate(worker, cost, held_tokens=tokens - 1)
+        return binding.enter(name, Prompt(ANY, tokens), Decision([choice], "prefix"), 0.0)
+
+    large, small = come("large", 5_000, 0.1, 1.0), come("small", 500, 0.2, 1.0)
+    waits = come("waits", 5_000, 0.3, 0.0)
+    assert sorted((large, small, waits), key=lambda held: held.need(1.0)) == [waits, small, large]
+    assert large.need(1.0)[1] == pytest.approx(0.1 + 0.5 * AREA_S - AGING)
+    needs = [need for need, _ in worker.load.promises]
+    assert needs == pytest.approx([0.1 + 0.5 * AREA_S, 0.2 + 0.05 * AREA_S, 0.3])
+
+
 def test_a_full_cache_is_waited_for_too() -> None:
     """A request is held if no worker has room for it in its KV cache."""
     decision = Decision([Candidate(Stand("a"), Cost(room=0.1))], "load")
-    assert LateBinding.must_hold(decision, 0.0)
+    assert LateBinding.must_hold(Prompt(ANY, 1), decision, 0.0)
 
 
 def test_the_shortest_goes_first() -> None:
@@ -368,7 +418,7 @@ def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
     def come(name: str, tokens: int) -> None:
         prompt = Prompt("m", tokens, answer_tokens=0)
         decision = rank(prompt)
-        assert binding.must_hold(decision, now), f"{name} finds room"
+        assert binding.must_hold(prompt, decision, now), f"{name} finds room"
         binding.enter(name, prompt, decision, now)
 
     come("large", large)

@@ -101,7 +101,7 @@ def test_one_that_could_go_elsewhere_waits_longer(held: int, more: float, *, giv
         ((SHORT_S, LONG_S), 0.5, SHORT_S - 0.5, [1]),
         ((LONG_S, LONG_S), 1.0, STEP_S, [0, 1]),
         ((LONG_S, SHORT_S), 1.0, STEP_S + SHORT_S, [0]),
-        ((SHORT_S, LONG_S), SHORT_S + 3.0, 0.0, [1]),
+        ((SHORT_S, LONG_S), SHORT_S + 3.0, 3.0, [1]),
         ((LONG_S,), LONG_S - 2.0, 2.0, []),
         ((SHORT_S, SHORT_S), 0.5, 2 * SHORT_S - 0.5, []),
     ],

@@ -1,0 +1,133 @@
+"""Requests that are held in the router count where more copies of a prefix are wanted."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+
+from strategies.base import Candidate, Cost, Decision, Other, Prompt, Strategy
+from strategies.kvaware import KvAware
+from strategies.latebinding import LateBinding
+from strategies.match import NOT_WANTED
+from strategies.prefixaware import PrefixAware
+from strategies.prefixtree import PrefixTree
+from strategies.session import Session, SessionOptions
+from tests.strategies.test_choice import Run, Stand, fleet, prompt
+from tests.strategies.test_match import APART, ONE, OTHER, nodes
+from tests.strategies.test_prefixtree import _LARGE, _prompts, _steps, keys
+from tests.strategies.test_prefixtree import Prompt as Asked
+
+
+def test_those_that_wait_count_as_those_that_run() -> None:
+    """Three who wait for a prefix that one worker is computing make it wanted on more workers."""
+    tree = PrefixTree(_LARGE)
+    tree.insert(keys(ONE), "a")
+    assert tree.match(keys(ONE)).wanted(4) == NOT_WANTED
+    over = [tree.wait(keys(ONE)) for _ in range(3)]
+    wanted = tree.match(keys(ONE)).wanted(4)
+    assert wanted.blocks == 4
+    assert wanted.tokens == pytest.approx(4.0)
+    for one in over:
+        one()
+    assert tree.match(keys(ONE)).wanted(4) == NOT_WANTED
+
+
+def test_those_that_wait_for_something_else_make_it_wanted_less() -> None:
+    """A prefix is wanted on as large a share of the workers as it has of all requests."""
+    tree = PrefixTree(_LARGE)
+    for _ in range(2):
+        tree.insert(keys(ONE), "a")
+    assert tree.match(keys(ONE)).wanted(4) != NOT_WANTED
+    for _ in range(4):
+        tree.wait(keys(APART))
+    assert tree.match(keys(ONE)).wanted(4) == NOT_WANTED
+
+
+@given(_steps, _prompts, _prompts)
+def test_nothing_is_left_of_who_waited(
+    steps: list[tuple[str, Asked]], first: Asked, second: Asked
+) -> None:
+    """Whatever was sent meanwhile, which splits what they waited for, or forgotten."""
+    tree = PrefixTree(_LARGE)
+    over: list[Callable[[], None]] = []
+    placements = []
+    for number, (worker, asked) in enumerate(steps):
+        if number % 3 == 1:
+            over.append(tree.wait(keys(first)))
+            over.append(tree.wait(keys(second)))
+        if number % 7 == 5:
+            tree.forget(worker)
+        placements.append(tree.insert(keys(asked), worker))
+    for one in over:
+        one()
+    for placement in placements:
+        tree.close(placement)
+    assert {node.users for node in nodes(tree.root)} == {0}
+
+
+def _root(strategy: PrefixAware | KvAware) -> int:
+    tree = strategy._tree if isinstance(strategy, PrefixAware) else strategy._shadow
+    return tree.root.users
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+@pytest.mark.parametrize("kind", [PrefixAware, KvAware])
+def test_strategies_hear_of_those_that_are_held(
+    kind: type[PrefixAware | KvAware], *, sessions: bool
+) -> None:
+    """From when they are held until they are released, or have gone."""
+    over = Session(SessionOptions(Other("prefixaware" if kind is PrefixAware else "kvaware")))
+    below = over.over if sessions else kind(kind.Options())
+    assert isinstance(below, PrefixAware | KvAware)
+    binding: LateBinding[str] = LateBinding(over.waits if sessions else below.waits)
+    worker, asked = Stand("w"), prompt("words " * 100)
+    busy = Decision([Candidate(worker, Cost(wait=9.0, prefill=1.0))], "cold")
+    first, second = (binding.enter(name, asked, busy, 0.0) for name in "ab")
+    assert _root(below) == 2
+    binding.leave(first, 1.0)
+    binding.leave(first, 1.0)
+    assert _root(below) == 1
+    free = Decision([Candidate(worker, Cost())], "cold")
+    assert binding.release(lambda _: free, 40.0, [worker.load]) == (second, free)
+    assert _root(below) == 0
+
+
+def test_a_strategy_need_not_want_to_know() -> None:
+    """One without `waits`, below `session` too."""
+    over = Session(SessionOptions(Other("leastload")))
+    for waits in (None, over.waits):
+        binding: LateBinding[str] = LateBinding(waits)
+        busy = Decision([Candidate(Stand("w"), Cost(wait=9.0))], "load")
+        binding.leave(binding.enter("a", Prompt("m", 10), busy, 0.0), 1.0)
+        assert len(binding) == 0
+
+
+@pytest.mark.parametrize(("wait", "cheaper"), [(0, False), (6, True)])
+def test_a_copy_is_cheaper_the_more_wait_for_it(wait: int, *, cheaper: bool) -> None:
+    """A worker that lacks the prefix is charged less if many wait for who is computing it."""
+    workers = fleet(4)
+    run = Run("prefixaware", workers)
+    long = prompt("a long prefix that all have " * 2_000)
+    holder = run.place(long)
+    strategy: Strategy = run.strategy
+    assert isinstance(strategy, PrefixAware)
+
+    def price() -> float:
+        ranked = strategy.rank(long, workers, 0.1).candidates
+        return next(one.cost.price for one in ranked if one.worker.name != holder.name)
+
+    was = price()
+    for _ in range(wait):
+        strategy.waits(long)
+    assert (price() < 0.9 * was) is cheaper
+
+
+def test_two_that_diverge_are_counted_apart() -> None:
+    """What two have in common is counted twice, the rest once."""
+    tree = PrefixTree(_LARGE)
+    tree.insert(keys(ONE), "a")
+    tree.insert(keys(OTHER), "a")
+    tree.wait(keys(ONE))
+    tree.wait(keys(OTHER))
+    users = {len(node.keys) + node.at: node.users for node in nodes(tree.root)}
+    assert users == {0: 4, 2: 4, 4: 2}
