@@ -26,7 +26,7 @@ CROWD: Final = 0.03
 #: prompts away from their prefixes and gained nothing.
 DECODE_S: Final = 3.0
 #: A request that finds no room waits at least this share of the time that requests stay.
-LEAST_WAIT: Final = 0.4
+LEAST_WAIT: Final = 0.45
 #: Seconds that a later turn waits on a worker that was busy half of the time. At another busy share
 #: u it is u / (1 - u) times as long, at most `MOST_HOME` times; u is prefill booked per second, in
 #: predicted seconds.

@@ -17,7 +17,7 @@ LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.09, 32.0, 0.05
 SMOOTHED_S: Final = 45.0
 #: Until that much time has passed, the busy share is an average since the start, as if the fleet
 #: had been idle for so many seconds before. A cold start is the busiest time of all.
-IDLE_S: Final = 2.0
+IDLE_S: Final = 1.5
 #: Prior: the share of a prompt that is assumed to be held, and its weight in prompts. Without it,
 #: the first prompts, which are all cold, would say too much.
 REUSE, BELIEF = 0.5, 8.0

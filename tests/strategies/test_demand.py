@@ -109,7 +109,7 @@ def test_nothing_is_taken_for_granted_before_anything_came() -> None:
     for now in (1e6, 1e6 + 0.1):  # the clock may start at any value
         demand.arrived(1.0, 0.0, now)
     assert 0.5 < demand.turns() < 0.8
-    assert price(demand) < LEAST_PRICE + 0.1
+    assert price(demand) < LEAST_PRICE + 0.3
 
 
 def test_prompts_count_alike_however_they_come() -> None:
