@@ -63,4 +63,5 @@ class Deciding:
         others = [worker for worker in workers if worker not in awake]
         last = pool.strategy.rank(prompt, others, now)
         decision = pool.strategy.rank(prompt, awake, now)
-        return Decision([*decision.candidates, *last.candidates], decision.reason)
+        candidates = [*decision.candidates, *last.candidates]
+        return Decision(candidates, decision.reason, aside=len(others))

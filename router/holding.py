@@ -73,8 +73,7 @@ class Holding:
         waiter: Waiter = loop.create_future()
         binding = self._pools.get(pool)
         if binding is None:
-            waits = getattr(pool.strategy, "waits", None)
-            binding = self._pools[pool] = LateBinding(waits)
+            binding = self._pools[pool] = LateBinding(pool.waits)
         now = monotonic()
         held: Held[Waiter] = binding.enter(waiter, prompt, decision, now, tenant, since=wait.held)
         if wait.held is None:

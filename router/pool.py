@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import count
 from time import monotonic
 from typing import Protocol
@@ -108,6 +109,26 @@ class Pool:
         except Exception:
             log.exception("pool %s: its strategy raised an error", self.name)
 
+    def waits(self, prompt: Prompt) -> Callable[[], object]:
+        """Tell the strategy, if it wants to know, that a request is held in the router.
+
+        What this returns is to be called when it is not held any more. Neither raises an error.
+        """
+        waits = getattr(self.strategy, "waits", None)
+        if waits is None:
+            return _nothing
+        try:
+            return partial(self._over, waits(prompt))
+        except Exception:
+            log.exception("pool %s: its strategy raised an error", self.name)
+            return _nothing
+
+    def _over(self, over: Callable[[], object]) -> None:
+        try:
+            over()
+        except Exception:
+            log.exception("pool %s: its strategy raised an error", self.name)
+
     def eligible(self, model: str, *, in_session: bool = False) -> list[Worker]:
         """Return the workers that may answer for `model` now. Raises UnknownModel, NoWorker.
 
@@ -163,3 +184,7 @@ class Pool:
             load.release(booking, now)
             raise
         return booking
+
+
+def _nothing() -> None:
+    """Do nothing."""

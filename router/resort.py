@@ -64,7 +64,8 @@ class Resort:
             worker = next((worker for worker in outside if worker.breaker.hasten(now)), None)
             if worker is not None:
                 more = job.pool.strategy.rank(job.prompt, [worker], now).candidates
-                job.decision = Decision([*decision.candidates, *more], decision.reason)
+                candidates, aside = [*decision.candidates, *more], decision.aside + 1
+                job.decision = Decision(candidates, decision.reason, aside=aside)
                 job.retrying = True
         finally:
             if took and not job.retrying:

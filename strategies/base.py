@@ -155,6 +155,9 @@ class Decision(Struct, frozen=True, gc=False):
     in brackets)."""
     stays: bool = False
     """Use the other workers only if the first is lost, not if it is full."""
+    aside: int = 0
+    """How many workers at the end come last whatever they cost: they have just refused a request,
+    or are ejected."""
 
 
 class Outcome(Struct, frozen=True, gc=False):

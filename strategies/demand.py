@@ -52,7 +52,7 @@ class Demand:
         stays = 1.0 if self._seen is None else exp(min(0.0, self._seen - now) / SMOOTHED_S)
         more = (1.0 - stays) * SMOOTHED_S
         self._over_s = min(SMOOTHED_S, self._over_s + more)
-        self._busy += min(1.0, more / self._over_s) * (busy - self._busy)
+        self._busy += more / self._over_s * (busy - self._busy)
         self._held = stays * self._held + reuse
         self._prompts = stays * self._prompts + 1.0
         self.reuse = (self._held + BELIEF * REUSE) / (self._prompts + BELIEF)

@@ -144,6 +144,9 @@ _FREE = {
 }
 
 
+#: Why the first worker is first if another one costs less.
+_TURN = "it is its turn among those that hold as much and cost about as much"
+
 #: Sentences for requests in sessions, by reason.
 _SESSION = {
     "bind": "The session starts on {}.",
@@ -156,7 +159,7 @@ def words(prompt: Prompt, decision: Decision) -> str:
     """Say why the first worker is first."""
     reason = decision.reason.partition(" ")[0]  # without the doubt in brackets after it
     if prompt.bound and reason == "spill":
-        return _left_home(prompt.bound, decision.candidates)
+        return _left_home(prompt.bound, decision)
     first = decision.candidates[0]
     if reason in _SESSION:
         return _SESSION[reason].format(first.worker.name) + _dearest(first)
@@ -180,43 +183,48 @@ def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
         return f"No worker holds any of the prompt; {name} is cheapest.{_dearest(first)}"
     if reason == "prefix":
         held = f"{first.held_tokens} of {prompt.tokens} tokens"
-        why = "costs least"
-        if _cheapest_alike(decision.candidates) < first.cost.total:
-            why = "it is its turn among those that hold as much and cost about as much"
+        why = _TURN if _in_turn(decision) else "costs least"
         return f"{name} holds most of the prompt, {held}, and {why}.{_dearest(first)}"
     if reason in {"l1", "l2"}:
         loading, spared = first.loading, f"{first.held_tokens} of {prompt.tokens} tokens"
         come = f"{loading.l1} come from L1 and {loading.l2} from L2 in {loading.seconds:.3f} s"
-        return f"{name} need not compute {spared}: {come}.{_dearest(first)}"
+        turn = f", and {_TURN}" if _in_turn(decision) else ""
+        return f"{name} need not compute {spared}: {come}{turn}.{_dearest(first)}"
     if reason == "spill":
         other = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
         more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
-        return f"{more}, but {_against(other, decision.candidates)}.{_dearest(other)}"
+        return f"{more}, but {_against(other, decision)}.{_dearest(other)}"
     few = "No worker holds enough of the prompt: " if reason == "below_threshold" else ""
     return f"{few}{name} is least loaded.{_dearest(first)}"
 
 
-def _left_home(bound: str, candidates: Sequence[Candidate]) -> str:
+def _left_home(bound: str, decision: Decision) -> str:
     """Say why a session moves away from its worker, `bound`."""
-    first = candidates[0]
-    home = next((one for one in candidates if one.worker.name == bound), None)
-    why = "has no room" if home is None else _against(home, candidates)
+    first = decision.candidates[0]
+    home = next((one for one in decision.candidates if one.worker.name == bound), None)
+    why = "has no room" if home is None else _against(home, decision)
     return f"The session moves to {first.worker.name}: {bound} {why}.{_dearest(home or first)}"
 
 
-def _cheapest_alike(candidates: Sequence[Candidate]) -> float:
+def _in_turn(decision: Decision) -> bool:
+    """Whether another one costs less, but it is the first one's turn (see `ranking.py`)."""
+    return _cheapest_alike(decision) < decision.candidates[0].cost.total
+
+
+def _cheapest_alike(decision: Decision) -> float:
     """Return the least cost of those that hold as much as the first, in seconds.
 
-    The first may cost a little more, if it is its turn (see `ranking.py`).
+    Those that would be asked last in any case do not count.
     """
-    held = candidates[0].held_tokens
-    return min(one.cost.total for one in candidates if one.held_tokens == held)
+    ranked = decision.candidates
+    asked, held = ranked[: len(ranked) - decision.aside], ranked[0].held_tokens
+    return min(one.cost.total for one in asked if one.held_tokens == held)
 
 
-def _against(other: Candidate, candidates: Sequence[Candidate]) -> str:
+def _against(other: Candidate, decision: Decision) -> str:
     """Say why `other`, which would otherwise have been chosen, was not."""
-    apart = other.cost.total - _cheapest_alike(candidates)
-    full = apart < 0.0 or candidates[0].cost is FREE
+    apart = other.cost.total - _cheapest_alike(decision)
+    full = apart < 0.0 or decision.candidates[0].cost is FREE
     return "says that it is full" if full else f"costs {apart:.3f} s more"
 
 

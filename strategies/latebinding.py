@@ -141,7 +141,7 @@ class LateBinding(Generic[T]):
     def __init__(self, waits: Callable[[Prompt], Callable[[], object]] | None = None) -> None:
         """Create it empty."""
         self.waits = waits
-        """The method of that name of the pool's strategy, if it has one."""
+        """Tells the pool's strategy that a request is held (see `Strategy`); raises no error."""
         # By tenant and model; each line in order of arrival.
         self._lines: dict[tuple[str, str], dict[Held[T], None]] = {}
         self._held = 0

@@ -306,10 +306,10 @@ class Load:
         """Return the seconds of booked prefill not yet done.
 
         The oldest booking counts with what is left of its prediction. If it takes longer, it is
-        expected to take as long again as it already is late: so nothing more is sent to a worker
-        that hangs, or whose KV cache is fuller than thought. The first byte of an answer in one
-        piece comes too late to tell, so its booking is dropped from the queue once its predicted
-        time has passed.
+        expected to take as long again as it already is late: so hardly anything more is sent to a
+        worker that hangs, or whose KV cache is fuller than thought. The first byte of an answer in
+        one piece comes too late to tell, so its booking is dropped from the queue once its
+        predicted time has passed.
         """
         while self.pending:
             head = next(iter(self.pending))

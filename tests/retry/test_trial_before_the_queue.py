@@ -35,11 +35,16 @@ def ejected(
         limits={"in_flight": in_flight},
         timeouts={"queue": "10m"},
     )
+    eject(router, well)
+    return router
+
+
+def eject(router: Router, well: Stub) -> None:
+    """Eject that worker; it may be tried early."""
     doubt = breaker_of(router, well)
     router.call(lambda: doubt.failed(monotonic(), doubt.began(monotonic()), "5xx"))
     doubt.until += 3600
     until(lambda: doubt.near(monotonic()))
-    return router
 
 
 def test_one_that_was_left_out_although_others_queue(stub: MakeStub, route: MakeRouter) -> None:
@@ -102,6 +107,26 @@ def test_nobody_waits_for_a_trial_in_a_place_that_others_wait_for(
             for event in events:
                 event.set()
     assert [one.result().status_code for one in (first, tried, queued)] == [200] * 3
+
+
+def test_who_is_tried_was_not_passed_over_by_turn(stub: MakeStub, route: MakeRouter) -> None:
+    """It holds as much and costs less, but comes last as it is ejected: the explanation does not
+    say that it was the other one's turn."""
+    busy, well = stub(), stub()
+    router = ejected(route, busy, well, 100, "prefixaware")
+    chat = {**CHAT, "messages": [{"role": "user", "content": "long " * 2_000}]}
+    whole = {"x-warmroute-decision": "1"}
+    assert router.http.post(PATH, json=chat).status_code == 200
+    busy.script = full(b"a")
+    assert router.http.post(PATH, json=chat).status_code == 200
+    assert (len(busy.requests), len(well.requests)) == (2, 1)
+    until(router.idle)
+    eject(router, well)
+    router.worker().load.decoding += 20
+    told = router.http.post(PATH, json=chat, headers=whole).headers["x-warmroute-reason"]
+    assert len(well.requests) == 2
+    assert "and costs least" in told
+    assert "did not take the request" in told
 
 
 def test_who_was_refused_during_a_trial_does_not_give_way(

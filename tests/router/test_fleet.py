@@ -1,7 +1,7 @@
 """Which pool answers for a model, which of its workers may, and what is booked on them."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import cast
 
@@ -183,6 +183,14 @@ class Watching:
             raise RuntimeError("a strategy with a bug")
         self.placements.append(worker.name)
 
+    def waits(self, prompt: Prompt) -> Callable[[], None]:  # noqa: ARG002
+        """Record both the call and its end, or raise."""
+        self.placed(PROMPT, worker("m"), 0.0)
+        return self._over
+
+    def _over(self) -> None:
+        self.placed(PROMPT, worker("m"), 0.0)
+
 
 def test_booked() -> None:
     """A booking counts at once, until it is released; a second release changes nothing."""
@@ -195,6 +203,22 @@ def test_booked() -> None:
     for _ in range(2):
         one.load.release(booking, monotonic())
         assert (one.load.in_flight, one.load.kv_tokens, one.wait()) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "logged"), [(True, True, 1), (False, True, 1), (False, False, 0)]
+)
+def test_a_broken_strategy_is_told_of_those_that_are_held(
+    caplog: pytest.LogCaptureFixture, logged: int, *, first: bool, then: bool
+) -> None:
+    """Whether it raises at their beginning or at their end, the request goes on."""
+    strategy = Watching()
+    strategy.broken = first
+    over = Pool("p", ["*"], [], cast("Strategy", strategy)).waits(PROMPT)
+    strategy.broken = then
+    over()
+    assert len(strategy.placements) == [2, 1, 0][first + then]
+    assert caplog.text.count("pool p: its strategy raised an error") == logged
 
 
 def test_booked_by_a_broken_strategy() -> None:

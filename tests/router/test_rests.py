@@ -1,9 +1,18 @@
 """Workers that refuse requests rest for a moment."""
 
+from math import inf
+from time import monotonic
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.admission import Admission
+from router.deciding import Deciding
+from router.rebuild import build
 from router.rests import FIRST_S, LONGEST_S, Rests
+from router.settings import Settings
+from router.tls import Contexts
+from strategies.base import Prompt
 
 
 def test_it_rests_and_comes_back() -> None:
@@ -61,3 +70,20 @@ def test_nobody_is_forgotten_or_kept(refusals: list[tuple[str, float]]) -> None:
     rests.keep(["a", "b"])
     assert set(rests._rests) == {worker for worker, _ in refusals} & {"a", "b"}
     assert set(rests.awake(list("abcd"), 1e9)) == set("abcd")
+
+
+def test_those_that_rest_are_ranked_last() -> None:
+    """They are told apart from the others: they may cost less."""
+    told = [{"name": name, "url": f"http://127.0.0.1:{port}"} for port, name in enumerate("abc", 1)]
+    settings = Settings.model_validate({"strategy": "leastload", "workers": told})
+    fleet = build(settings, Contexts())
+    (pool,) = fleet.pools
+    admission = Admission(settings, lambda _pool, _model: 0)
+    deciding, prompt = Deciding(admission), Prompt("m", 1_000)
+    for worker in pool.workers[1:]:
+        worker.load.book(monotonic(), 60.0)
+    assert deciding.among(pool, prompt, pool.workers).aside == 0
+    admission.rests.refused(pool.workers[0], inf)
+    decision = deciding.among(pool, prompt, pool.workers)
+    assert [one.worker.name for one in decision.candidates] == ["b", "c", "a"]
+    assert decision.aside == 1

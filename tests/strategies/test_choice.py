@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from strategies.base import Candidate, Cost, NoOptions, Outcome, Prompt, Strategy
 from strategies.blocks import TEXT_ENDS, chain
 from strategies.chbl import Chbl, ChblOptions
-from strategies.cost import Costs
+from strategies.cost import LEAST_WAIT, Costs
 from strategies.demand import IDLE_S, SMOOTHED_S
-from strategies.load import Load
+from strategies.load import STAY_S, Load
 from strategies.pace import Pace
 from strategies.poweroftwo import PowerOfTwo
 from strategies.registry import find, make, names
@@ -323,6 +323,8 @@ def test_a_full_worker_is_waited_for_only_if_it_is_worth_it() -> None:
     first, second = run.strategy.rank(prompt("x" * 40_000), run.workers, 0.0).candidates
     assert (first.worker.name, first.cost.room) == ("w1", 0.0)
     assert second.cost.room > 1.0
+    (asked,) = Costs().rank(Prompt("m", 21_000, answer_tokens=0), [full], 0.0)
+    assert asked.cost.room == pytest.approx(STAY_S * (0.05 + LEAST_WAIT))
 
 
 @pytest.mark.parametrize("running", [0, 3])
@@ -401,6 +403,17 @@ def test_a_prefix_of_all_is_worth_a_second_copy() -> None:
         run.strategy.placed(asked, worker, 0.0)
     flying = sorted(worker.load.in_flight for worker in workers)
     assert flying[0] > 10
+
+
+def test_who_does_not_tell_its_room_has_the_least() -> None:
+    """Its cache is taken to be as full as if it were the smallest in the pool."""
+    workers = [Stand("w0", room_tokens=room) for room in (None, 100_000, 300_000)]
+    for number, worker in enumerate(workers):
+        worker.name = f"w{number}"
+    ranked = {one.worker.name: one.cost for one in Costs().rank(Prompt("m", 1_000), workers, 0.0)}
+    assert ranked["w0"].decode == ranked["w1"].decode > 2 * ranked["w2"].decode > 0.0
+    (alone,) = Costs().rank(Prompt("m", 1_000), workers[:1], 0.0)
+    assert alone.cost.decode == 0.0
 
 
 def test_demand_is_told_of_a_prompt_once() -> None:

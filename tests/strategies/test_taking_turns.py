@@ -38,6 +38,8 @@ def test_who_was_chosen_longest_ago_is_next() -> None:
         row(3, 1.0 + 0.5 * ALIKE_S, 900, 5),
     ]
     assert order(rows) == ["w1", "w0", "w3", "w2"]
+    rows = [row(0, 1.2, 900, 0), row(1, 1.1, 900, 0), row(2, 1.0, 900, 1)]
+    assert order(rows)[0] == "w1"  # workers that nothing was sent to yet
 
 
 @pytest.mark.parametrize(
@@ -125,3 +127,18 @@ def test_a_turn_is_told_as_such() -> None:
     more = Candidate(_Named("c"), Cost(decode=1.1), 950)
     told = words(asked, Decision([turn, cheaper, more], "spill"))
     assert "c holds more, 950 of 1000 tokens, but costs 0.100 s more." in told
+    assert "is its turn" in words(asked, Decision([turn, cheaper], "l2"))
+    assert "is its turn" not in words(asked, Decision([cheaper, turn], "l2"))
+
+
+def test_who_has_refused_is_not_passed_over_by_turn() -> None:
+    """A worker that costs less, but comes last because it has just refused a request, does not make
+    it the first one's turn; nor does it count where costs are compared."""
+    first, refused = (
+        Candidate(_Named(name), Cost(decode=cost), 900) for name, cost in (("a", 1.2), ("b", 0.2))
+    )
+    asked = Prompt("m", TOKENS)
+    assert "and costs least" in words(asked, Decision([first, refused], "prefix", aside=1))
+    more = Candidate(_Named("c"), Cost(decode=0.5), 950)
+    told = words(asked, Decision([first, more, refused], "spill", aside=2))
+    assert "c holds more, 950 of 1000 tokens, but says that it is full." in told
