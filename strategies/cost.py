@@ -96,8 +96,6 @@ class Costs:
 
     def __init__(self) -> None:
         self._demand = Demand()
-        self._given_s = 0.0
-        """Prefill lately given to a worker on average, as of the last ranking."""
         self._last: tuple[Prompt, float, float] | None = None
         self._told: Prompt | None = None
         """The prompt that was counted as demand last."""
@@ -127,7 +125,8 @@ class Costs:
         charge, turns = _Charge(prompt, demand, match, count), demand.turns() if tokens else 0.0
         rows: list[Row] = []
         busy, curve, computed = 0, None, dict[int, tuple[float, float]]()
-        spare, all_given = UNUSED * self._given_s, 0.0
+        lately = [worker.load.given_lately(now) for worker in workers]
+        spare = UNUSED * sum(lately) / count
         for place, worker in enumerate(workers):
             name, load, pace = worker.name, worker.load, worker.pace
             wait, preempts, later = load.wait(now) if load.pending else 0.0, 0, 0.0
@@ -144,8 +143,7 @@ class Costs:
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
-            given = load.given_lately(now)
-            all_given += given
+            given = lately[place]
             if given < spare:
                 each *= 1.0 - charge.bound * (1.0 - given / spare)
             if wait > GAIN_S or load.promises:
@@ -169,7 +167,6 @@ class Costs:
             rows.append(row)
         # (A session can be created without a prompt. It counts as no demand and has no home term.)
         self._last = (prompt, busy / count, most / tokens) if tokens else None
-        self._given_s = all_given / count
         return Ranking(rows, tokens)
 
     def placed(self, prompt: Prompt, now: float) -> None:

@@ -33,7 +33,7 @@ READY_EACH: Final = 12
 #: A prompt of at least `JOINED_LEAST` uncached tokens is also sent if it makes at most
 #: `JOINED_TOKENS` together with all that is booked there: by `READY_TOKENS` alone, each step would
 #: compute one such prompt while the next is on its way. Shorter prompts share a step anyway.
-JOINED_LEAST, JOINED_TOKENS = 512, 6_144
+JOINED_LEAST, JOINED_TOKENS = 512, 6_656
 #: After this many seconds, a request that lacks room in the KV cache goes before all others, and
 #: its tokens count as taken. Reserving room at once would mean first come, first served: room stays
 #: idle until it suffices for a large prompt, which waits no longer than the small ones it delays.
@@ -100,9 +100,12 @@ class Held(Generic[T]):
         self.tokens = self.prompt.tokens - choice.held_tokens + self.prompt.answer_tokens
         """Tokens it takes in the KV cache there, beyond those already held."""
         self.full = choice.cost.room > 0.0
-        room = choice.worker.room_tokens
-        self.area_s = AREA_S * self.prompt.tokens / room if self.full and room else 0.0
+        self.area_s = 0.0
         """Seconds that it comes later for what it takes of the KV cache."""
+        if self.full:
+            told = [c.worker.room_tokens for c in candidates if c.worker.room_tokens]
+            room = choice.worker.room_tokens or min(told, default=0)
+            self.area_s = AREA_S * self.prompt.tokens / room if room else 0.0
         self.look_again(now)
 
     def need(self, now: float) -> tuple[bool, float]:
@@ -306,7 +309,7 @@ def _in_one_step(load: Load) -> bool:
 
 def _joins(prompt: Prompt, choice: Candidate) -> bool:
     """Whether a prompt may join what is booked there (see `JOINED_LEAST`)."""
-    own = prompt.tokens - choice.held_tokens
+    own = prompt.tokens - choice.held_tokens + choice.loading.tokens
     return own >= JOINED_LEAST and choice.worker.load.uncached + own <= JOINED_TOKENS
 
 

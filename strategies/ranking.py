@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final, overload
 
 from strategies.base import Candidate, Cost
+from strategies.latebinding import READY_S, READY_TOKENS
 
 #: Where at least `WIDELY` of the workers hold the same `MOSTLY` or more of a prompt, such as a
 #: system prompt that everybody sends, requests are alike. Those of these workers that cost at most
@@ -96,7 +97,18 @@ def _next_of_alike(rows: list[Row], best: Row) -> Row:
     if len(alike) < WIDELY * len(rows):
         return best
     most = best[0] + ALIKE_S
-    return min([row for row in alike if row[0] <= most], key=_turn)
+    return min([row for row in alike if row[0] <= most and _takes(row, best)], key=_turn)
+
+
+def _takes(row: Row, best: Row) -> bool:
+    """Whether a worker takes a request as soon as `best` would: nobody is held for a turn."""
+    wait: float = row[1]
+    if row[8] > best[8]:
+        return False
+    if wait <= max(best[1], READY_S):
+        return True
+    uncached: int = row[4].load.uncached
+    return uncached <= READY_TOKENS
 
 
 def _turn(row: Row) -> tuple[int, float]:

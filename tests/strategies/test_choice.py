@@ -273,6 +273,7 @@ def test_a_replica_costs_more_the_busier_the_fleet_is() -> None:
             run.strategy.placed(asked, home, float(now))
         for worker in run.workers:
             worker.load.book(200.0, 0.0 if worker is not home else 1.2)
+            worker.load.given_s, worker.load.given_at = 20.0, 200.0  # all had their share
         found = run.strategy.rank(prompt(text + "one more"), run.workers, 200.0)
         return found.candidates[0].worker is not home
 

@@ -53,7 +53,6 @@ def ranked(wait_s: float = 0.3, busy: int = 1) -> list[Candidate]:
         stand("B", wait_s=0.0, decoding=5, kv_tokens=60_000, busy=0.2),
     ]
     prompt = Prompt("model", 8_000, answer_tokens=256)
-    costs.rank(prompt, workers, NOW, {"A": 7_500})  # what is usual there is known from now on
     return list(costs.rank(prompt, workers, NOW, {"A": 7_500}))
 
 

@@ -23,6 +23,7 @@ from strategies.latebinding import (
     LateBinding,
 )
 from strategies.load import Load
+from strategies.loads import Loading
 from strategies.pace import Pace
 from strategies.preemption import AGING, STEP_S
 
@@ -207,6 +208,28 @@ def test_short_prompts_share_a_step(own: int, booked: int, *, held: bool) -> Non
     released = binding.release(lambda _: busy, LOOK_S, [load])
     assert (released is None) is held
     assert released is None or released[0] is entered
+
+
+def test_what_has_to_be_loaded_fills_a_step_too() -> None:
+    """A prompt that a worker holds on a slower tier does not join others as a short one."""
+    worker = Stand("a")
+    worker.load.book(0.0, 5.0, uncached=READY_TOKENS + 1)
+    prompt, cost = Prompt(ANY, JOINED_LEAST + 9_000), Cost(5.0, 1.0)
+    held = Candidate(worker, cost, held_tokens=9_000)
+    assert not LateBinding.must_hold(prompt, Decision([held], "prefix"), 0.0)
+    loads = Candidate(worker, cost, held_tokens=9_000, loading=Loading(1.0, 9_000, 0))
+    assert LateBinding.must_hold(prompt, Decision([loads], "l1"), 0.0)
+
+
+def test_a_worker_that_tells_no_room_has_as_little_as_any() -> None:
+    """What a prompt takes of its KV cache is then a share of the least that others report."""
+    silent, small, large = Stand("a"), Stand("b"), Stand("c")
+    small.room_tokens, large.room_tokens = 10_000, 50_000
+    full = Cost(prefill=0.1, room=1.0)
+    for others, share in (((small, large), 0.5), ((large,), 0.1), ((), 0.0)):
+        choices = [Candidate(one, full) for one in (silent, *others)]
+        held = LateBinding[str]().enter("r", Prompt(ANY, 5_000), Decision(choices, "cold"), 0.0)
+        assert held.need(0.0)[1] == pytest.approx(0.1 + share * AREA_S)
 
 
 def test_who_needs_much_of_a_full_cache_comes_later() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from strategies.base import Other, Prompt, Seconds
 from strategies.load import Load
@@ -111,3 +112,24 @@ def test_a_hash_moves_only_what_it_must() -> None:
     }
     for name in "abc":
         assert 800 < sum(one == name for one in before.values()) < 1200
+
+
+def test_a_session_moves_only_for_what_it_costs_and_not_for_a_turn() -> None:
+    """Where most workers hold its prompt, whose turn it is says nothing: the session is compared
+    with the cheapest, and stays if its own worker is next."""
+    workers = [Worker(f"w{number}", room_tokens=400_000) for number in range(3)]
+    prompt = Prompt("m", 1_000, keys=range(1, 64))
+    for used, (turn, worker) in zip((0, 20_000, 40_000), enumerate(workers), strict=True):
+        worker.load.turn, worker.load.kv_tokens = 9 - turn, used
+
+    def said(spill: float, home: str) -> tuple[str, str]:
+        strategy = over("prefixaware", spill)
+        for worker in workers:
+            strategy.placed(prompt, worker, 0.0)
+        decision = strategy.rank(replace(prompt, bound=home), workers, 0.0)
+        return decision.reason, decision.candidates[0].worker.name
+
+    assert said(1.0, "w0") == ("session", "w0")
+    assert said(0.1, "w1") == ("spill", "w2"), "0.15 s more than w0, 0.15 s less than w2"
+    assert said(0.2, "w1") == ("session", "w1")
+    assert said(0.1, "w2") == ("session", "w2")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from strategies.base import NO_LOADING, Candidate, Cost, Decision, Prompt
 from strategies.explain import words
+from strategies.latebinding import READY_TOKENS
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.ranking import ALIKE_S, Ranking, Row
@@ -59,6 +60,19 @@ def test_otherwise_the_cheapest_is(held: Sequence[int], prefill: Sequence[float]
         for place in (*range(4),)
     ]
     assert order(rows) == ["w0", "w1", "w2", "w3"]
+
+
+def test_nobody_is_held_for_a_turn() -> None:
+    """A worker with a queue, or without room, is passed over if another would take the request at
+    once; a queue that one step computes is none."""
+    free, queue, full = (row(place, 1.0 + place / 100, 900, 9 - place) for place in range(3))
+    queue = (queue[0], 0.4, *queue[2:])
+    full = (*full[:8], 0.01, *full[9:])
+    queue[4].load.book(0.0, 0.4, uncached=READY_TOKENS + 1)
+    assert order([free, queue, full]) == ["w0", "w1", "w2"]
+    queue[4].load.uncached = READY_TOKENS
+    assert order([free, queue, full]) == ["w1", "w0", "w2"]
+    assert order([(free[0], 0.5, *free[2:]), (queue[0], 0.5, *queue[2:]), full])[0] == "w1"
 
 
 def test_half_of_the_workers_are_enough() -> None:
