@@ -15,7 +15,7 @@ from router.news import Anew, Began, Booked, Ended, Letter, News, decode, encode
 from router.pool import Pool
 from strategies.base import Candidate, NoOptions, Outcome, Prompt, WorkerView
 from strategies.leastload import LeastLoad
-from strategies.load import BACK_S, Booking
+from strategies.load import BACK_S, Booking, Load, late_s
 from strategies.preemption import drop
 from strategies.prefixaware import PrefixAware
 from tests.router.fleets import choice, fleet, prompt
@@ -83,8 +83,14 @@ def sent(place: int, news: News) -> News:
     return letter.news[0]
 
 
+def late(load: Load, now: float) -> float:
+    """Return how late its oldest booking is, which only the process knows that sent it."""
+    head = next(iter(load.pending), None)
+    return 0.0 if head is None else late_s(head, now - load.head_since)
+
+
 def picture(of: Fleet, now: float) -> list[dict[str, Any]]:
-    """Return everything that a decision could depend on."""
+    """Return everything that a decision could depend on, except how late prefill is."""
     strategy = of.pools[0].strategy
     tree = strategy._tree if isinstance(strategy, PrefixAware) else None
     held = tree.held(prompt(TEXT).keys) if tree else {}
@@ -95,7 +101,7 @@ def picture(of: Fleet, now: float) -> list[dict[str, Any]]:
             "kv_tokens": worker.load.kv_tokens,
             "shared": worker.load.shared_tokens,
             "uncached": worker.load.uncached,
-            "wait": worker.load.wait(now),
+            "wait": pytest.approx(worker.load.wait(now) - late(worker.load, now)),
             "given": worker.load.given_s,
             "surplus": worker.load.kv_surplus(now),
             "stay": worker.load.stay_s,
