@@ -13,7 +13,7 @@ from router.errors import NoWorker, UnknownModel
 from router.prompts import Prompts
 from router.sessions.sessions import Sessions
 from router.worker import Worker
-from strategies.base import Candidate, Outcome, Prompt, Strategy
+from strategies.base import Candidate, Outcome, Prompt, Strategy, nothing
 from strategies.load import Booking
 from strategies.pace import Curve
 from strategies.preemption import computes_from
@@ -116,12 +116,12 @@ class Pool:
         """
         waits = getattr(self.strategy, "waits", None)
         if waits is None:
-            return _nothing
+            return nothing
         try:
             return partial(self._over, waits(prompt))
         except Exception:
             log.exception("pool %s: its strategy raised an error", self.name)
-            return _nothing
+            return nothing
 
     def _over(self, over: Callable[[], object]) -> None:
         try:
@@ -184,7 +184,3 @@ class Pool:
             load.release(booking, now)
             raise
         return booking
-
-
-def _nothing() -> None:
-    """Do nothing."""

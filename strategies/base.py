@@ -229,3 +229,7 @@ class Strategy(Protocol):
 
     def gauges(self) -> Mapping[str, float]:
         """Return sizes to show in the metrics, by name."""
+
+
+def nothing() -> None:
+    """Do nothing: for a strategy that does not want to know which requests are held."""

@@ -14,7 +14,7 @@ from itertools import islice, takewhile, zip_longest
 from math import inf
 from typing import Final, Generic, TypeVar
 
-from strategies.base import Candidate, Decision, Prompt
+from strategies.base import Candidate, Decision, Prompt, nothing
 from strategies.load import Load
 from strategies.preemption import AGING, STEP_S, promised
 
@@ -84,7 +84,7 @@ class Held(Generic[T]):
         self.line = tenant, prompt.model
         self.prompt = prompt
         self.since = since
-        self.over: Callable[[], object] = _nothing
+        self.over: Callable[[], object] = nothing
         """Called when it is not held any more."""
         self.look(decision, since)
 
@@ -311,7 +311,3 @@ def _joins(prompt: Prompt, choice: Candidate) -> bool:
     """Whether a prompt may join what is booked there (see `JOINED_LEAST`)."""
     own = prompt.tokens - choice.held_tokens + choice.loading.tokens
     return own >= JOINED_LEAST and choice.worker.load.uncached + own <= JOINED_TOKENS
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -9,7 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from strategies.base import Candidate, Decision, Other, Outcome, Prompt, Seconds, WorkerView
+from strategies.base import (
+    Candidate,
+    Decision,
+    Other,
+    Outcome,
+    Prompt,
+    Seconds,
+    WorkerView,
+    nothing,
+)
 from strategies.ranking import led_by
 from strategies.registry import make
 
@@ -79,7 +88,7 @@ class Session:
     def waits(self, prompt: Prompt) -> Callable[[], object]:
         """Tell the strategy below, if it wants to know."""
         waits = getattr(self.over, "waits", None)
-        return waits(prompt) if waits is not None else _nothing
+        return waits(prompt) if waits is not None else nothing
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Tell the strategy below."""
@@ -92,7 +101,3 @@ class Session:
     def gauges(self) -> Mapping[str, float]:
         """Return the sizes of the strategy below."""
         return self.over.gauges()
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -1,12 +1,11 @@
 """The parts that make a good choice, and how to remove each of them."""
 
 from collections.abc import Callable
-from math import inf
 from typing import Any
 
 import pytest
 
-from strategies import cost, demand, load, preemption, ranking
+from strategies import cost, demand, load, preemption
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.latebinding import LateBinding
 from strategies.load import Booking, Load
@@ -81,11 +80,6 @@ def without_lateness(patch: pytest.MonkeyPatch) -> None:
     """It does not matter how late a worker's oldest prompt is."""
     for module in (load, preemption):
         patch.setattr(module, "late_s", lambda *_: 0.0)
-
-
-def without_taking_turns(patch: pytest.MonkeyPatch) -> None:
-    """Where many workers hold most of a prompt, the cheapest gets it."""
-    patch.setattr(ranking, "MOSTLY", inf)
 
 
 def without_waiting(patch: pytest.MonkeyPatch) -> None:
