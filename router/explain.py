@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from router import readable
 from router.errors import BadRequest, DoorError, Headers, NoWorker
 from router.fleet import Fleet
 from router.openai import ENDPOINTS, Endpoint, Request, parse
@@ -92,6 +93,7 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
         return await _decided(fleet, router, asked, endpoint, request)
     except NoWorker as error:
         pools = pools_for(fleet, request.model)
+        readable.check(endpoint, body)
         prompt = await router.foresee(pools[0], endpoint, request, body)
         others = [one for pool in pools for one in router.unable(pool, prompt.model)]
         return sent_nowhere(pools, prompt, others, error)
@@ -102,6 +104,7 @@ async def _decided(
 ) -> Explanation:
     body = asked.body
     pool, request.model, workers = fleet.route(request.model, in_session=True)
+    readable.check(endpoint, body)
     prompt = await router.foresee(pool, endpoint, request, body)
     pool, _, workers = fleet.route(request.model, in_session=True)  # may have changed meanwhile
     if pool.consult is not None and prompt.blocks:

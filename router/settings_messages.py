@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from router.settings import Settings
 from router.settings_errors import KeyPath, Problem, nearest
-from router.settings_strategy import StrategySettings, options_of
+from router.settings_strategy import StrategySettings, all_options, options_of
 from router.settings_yaml import Document
 
 _SENTENCES = {
@@ -66,8 +66,9 @@ def keys_of(path: KeyPath, data: object) -> list[str]:
         annotation = model.model_fields[part].annotation
         named = annotation is StrategySettings
         if named:
-            name = data.get("name") if isinstance(data, dict) else data
-            model = options_of(name)
+            if isinstance(data, dict) and "name" not in data:
+                return ["name", *sorted(all_options())]
+            model = options_of(data["name"] if isinstance(data, dict) else data)
         else:
             model = _model(annotation)
     return ["name"] * named + list(model.model_fields)

@@ -1,6 +1,7 @@
 """`strategy:` in the YAML: a name, or a mapping of a name and that strategy's own options."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Self, get_type_hints
@@ -51,8 +52,7 @@ class StrategySettings:
             raise ValueError('must be the name of a strategy, or a mapping with "name"')
         given = dict(value)
         if "name" not in given:
-            missing = InitErrorDetails(type="missing", loc=("name",), input=None)
-            raise refuse("strategy", [missing])
+            raise refuse("strategy", list(_nameless(given)))
         name = given.pop("name")
         options = options_of(name).model_validate(given)
         chosen = {key: getattr(options, key) for key in options.model_fields_set}
@@ -72,6 +72,24 @@ class StrategySettings:
                 cls.written, when_used="json"
             ),
         )
+
+
+def _nameless(given: Iterable[object]) -> Iterator[InitErrorDetails]:
+    """Report that the name is missing, and keys that no strategy has: one may be the name."""
+    yield InitErrorDetails(type="missing", loc=("name",), input=None)
+    known = all_options()
+    for key in given:
+        if key not in known:
+            yield InitErrorDetails(type="extra_forbidden", loc=(str(key),), input=None)
+
+
+def all_options() -> set[str]:
+    """Return the options that any strategy has; those that cannot be loaded are left out."""
+    found = set[str]()
+    for name in registry.names():
+        with suppress(pydantic.ValidationError, AttributeError, TypeError):
+            found.update(option.name for option in fields(_find(name).Options) if option.init)
+    return found
 
 
 def options_of(name: object) -> type[BaseModel]:

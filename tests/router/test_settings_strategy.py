@@ -127,6 +127,51 @@ def test_all_wrong_options_are_said_at_once() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ("{nmae: kvaware}", ['nmae: unknown key; did you mean "name"?']),
+        ("{Name: kvaware, memory: 1MiB}", ['Name: unknown key; did you mean "name"?']),
+        ("{type: kvaware}", ["type: unknown key"]),
+        (
+            "{nam: prefixaware, memry: 1MiB}",
+            [
+                'nam: unknown key; did you mean "name"?',
+                'memry: unknown key; did you mean "memory"?',
+            ],
+        ),
+    ],
+)
+def test_what_may_be_meant_for_the_name_is_pointed_to(strategy: str, said: list[str]) -> None:
+    """Without a name, keys that no strategy has are named; options that some have are not."""
+    missing = "f:2: strategy.name: required key is missing"
+    assert wrong(strategy) == [missing, *(f"f:2: strategy.{one}" for one in said)]
+
+
+def test_a_misspelt_name_is_found_on_its_line_wherever_a_strategy_stands() -> None:
+    """In a pool, and below the strategy `session`, as at the top."""
+    assert wrong("\n  name: session\n  over:\n    nmae: chbl") == [
+        "f:4: strategy.over.name: required key is missing",
+        'f:5: strategy.over.nmae: unknown key; did you mean "name"?',
+    ]
+    with pytest.raises(SettingsError) as caught:
+        loads("pools:\n- name: p\n  workers: [http://a:1]\n  strategy:\n    nmae: chbl\n", "f")
+    assert str(caught.value).split("\n") == [
+        "f:4: pools[0].strategy.name: required key is missing",
+        'f:5: pools[0].strategy.nmae: unknown key; did you mean "name"?',
+    ]
+
+
+@pytest.mark.usefixtures("other")
+def test_without_a_name_it_may_be_the_strategy_of_another_package() -> None:
+    """Options of other packages are known too; one that cannot be imported does no harm."""
+    assert wrong("{nmae: other, windw: 1s, budget: 1KiB}") == [
+        "f:2: strategy.name: required key is missing",
+        'f:2: strategy.nmae: unknown key; did you mean "name"?',
+        'f:2: strategy.windw: unknown key; did you mean "window"?',
+    ]
+
+
 @pytest.mark.usefixtures("other")
 def test_a_strategy_of_another_package_has_typed_options() -> None:
     """Its annotations decide: durations and sizes with units, plain numbers for int and float."""
