@@ -40,6 +40,7 @@ from router.vacancies import Crowded
 from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import LeftOut, Waits
+from strategies.latebinding import queues_at
 
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
@@ -319,7 +320,7 @@ class Proxy:
         full = self._admission.turned_away(pool, model, tenant, only) if queues else None
         waits: Waits = "place" if queues and full is None else ""
         if not queues and visit is None and self._holding.takes(prompt, decision):
-            waits = "held"
+            waits = "held" if queues_at(decision.candidates[0]) else "pause"
         others = left_out(pool, model, decision, self._admission.most)
         refused = None if full is None else refusal(full)
         ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)

@@ -3,9 +3,10 @@
 A request in a worker's queue is bound to that worker, and waits behind everything that came before
 it. If requests are held in the router instead, the shortest can go first, each to the worker that
 is cheapest by then. The need of a held request, its prefill time, shrinks by `AGING` for each
-second of waiting. A long prompt that was sent may still be preempted (`preemption.py`). A request
-that still lacks room in the KV cache after `LACKING_S` goes before all others. After `LONGEST_S`, a
-request is sent even if it then has to wait in a worker's queue.
+second of waiting. A long prompt that was sent may still be preempted (`preemption.py`), and one
+that was not may be held to give answers a pause (`pause.py`). A request that still lacks room in
+the KV cache after `LACKING_S` goes before all others. After `LONGEST_S`, a request is sent even if
+it then has to wait in a worker's queue.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,6 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from strategies.base import Candidate, Decision, Prompt, nothing
 from strategies.load import Load
+from strategies.pause import pauses
 from strategies.preemption import AGING, STEP_S, promised
 
 T = TypeVar("T")
@@ -159,11 +161,16 @@ class LateBinding(Generic[T]):
 
     @staticmethod
     def must_hold(prompt: Prompt, decision: Decision, now: float) -> bool:
-        """Whether the request would have to wait in a queue even on the cheapest worker."""
+        """Whether the request would have to wait in a queue even on the cheapest worker.
+
+        Or the answers there are to have a pause before it (`pause.py`).
+        """
         choice = decision.candidates[0]
         cost, load = choice.cost, choice.worker.load
-        if cost.room > 0.0 or cost.wait <= READY_S:
-            return cost.room > 0.0
+        if cost.room > 0.0 or pauses(prompt, decision, now):
+            return True
+        if cost.wait <= READY_S:
+            return False
         if choice.preempts:
             return cost.wait > READY_S + STEP_S
         if promised(load, cost.prefill, now)[0] > READY_S:
@@ -300,6 +307,11 @@ class LateBinding(Generic[T]):
             load.promised_s, load.promised_tokens = 0.0, 0
             load.promises.clear()
         self._promised.clear()
+
+
+def queues_at(choice: Candidate) -> bool:
+    """Whether a request would wait there for room, or for other prompts."""
+    return choice.cost.room > 0.0 or choice.cost.wait > READY_S
 
 
 def _in_one_step(load: Load) -> bool:

@@ -7,7 +7,7 @@ byte arrives.
 """
 
 from collections.abc import Sequence
-from math import exp
+from math import exp, inf
 from typing import Final
 
 #: First bytes at most this far apart come from one engine step: the prompts were computed together.
@@ -19,6 +19,8 @@ STAY_WEIGHT: Final = 0.05
 BACK_S: Final = 45.0
 #: Time constant for how full its KV cache has been, in seconds.
 KV_BACK_S: Final = 30.0
+#: A prompt is long if its prefill is predicted to take at least this many seconds.
+LONG_S: Final = 5.0
 
 
 class Booking:
@@ -104,6 +106,7 @@ class Load:
         "head_since",
         "in_flight",
         "kv_tokens",
+        "long_at",
         "pending",
         "promised_s",
         "promised_tokens",
@@ -130,6 +133,8 @@ class Load:
         """Prefill booked over about `BACK_S` before `given_at`, older bookings counting less. In
         predicted seconds, which are more than the actual ones (see `pace.py`)."""
         self.given_at = 0.0
+        self.long_at = -inf
+        """Until when a long prompt was computed there last."""
         self.kv_tokens = 0
         self.shared_tokens = 0.0
         """Part of `kv_tokens` that counts prefixes shared by several requests more than once."""
@@ -223,11 +228,21 @@ class Load:
             elif booking.stream:
                 self._time(booking, now - self.head_since)
             self.head_since = now
+        if not booking.taken_back:
+            self._was_long(booking, now)
         self.uncached -= booking.uncached
         self.decoding += 1
         self._booked_s -= booking.prefill_s
         if not self.pending:
             self._booked_s = 0.0  # no drift from adding and taking away floats
+
+    def _was_long(self, booking: Booking, now: float) -> None:
+        if booking.prefill_s >= LONG_S:
+            self.long_at = now
+
+    def computes_long(self) -> bool:
+        """Whether a long prompt is among the pending ones."""
+        return any(booking.prefill_s >= LONG_S for booking in self.pending)
 
     def _time(self, booking: Booking, seconds: float) -> None:
         """Note its prefill time, unless the worker computed it together with the previous one."""
@@ -287,6 +302,7 @@ class Load:
         self.release(booking, now)
         if head:
             self.head_since, self._untimed = now, True
+            self._was_long(booking, now)
 
     def release(self, booking: Booking, now: float) -> None:
         """End the request. A second call changes nothing."""

@@ -80,7 +80,13 @@ def test_all_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("waits", "refused", "said"),
-    [("", None, True), ("held", None, False), ("place", None, False), ("", REFUSED, False)],
+    [
+        ("", None, True),
+        ("held", None, False),
+        ("pause", None, False),
+        ("place", None, False),
+        ("", REFUSED, False),
+    ],
 )
 def test_who_gives_way_is_told_of_what_is_sent(
     waits: Waits, refused: Refused | None, *, said: bool
