@@ -64,8 +64,8 @@ class Rescue:
         moved = len(given) - before
         if moved and not found_before:
             log.warning(
-                "worker %s is stuck: its oldest request is %.1f s later than predicted; %d of the"
-                " %d that wait there go elsewhere at once, and more as soon as others take them",
+                "worker %s is stuck: its oldest request is %.1f s later than predicted; %d of %d"
+                " that wait there sent elsewhere, and more as soon as other workers take them",
                 *(worker.name, late, moved, len(waiting)),
             )
 
