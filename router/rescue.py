@@ -7,6 +7,7 @@ so that each is decided and booked before another one is compared with it.
 
 import asyncio
 import logging
+from collections.abc import Collection
 from itertools import islice
 from time import monotonic
 from typing import Final
@@ -76,18 +77,21 @@ class Rescue:
         suspected = booking is next(iter(load.pending)) and hangs(load, pace, now)
         if suspected and running.job.suspected:
             return
-        best = self._elsewhere(running, now)
-        if best is not None and best.worker not in given:
+        best = self._elsewhere(running, now, given)
+        if best is not None:
             given.add(best.worker)
             self._preempting.rescue(booking, running, now, suspected=suspected)
 
-    def _elsewhere(self, running: Running, now: float) -> Candidate | None:
-        """Return the best of the workers that are not late, if it takes the request at once."""
+    def _elsewhere(
+        self, running: Running, now: float, given: Collection[WorkerView]
+    ) -> Candidate | None:
+        """Return the best of the workers that are neither late nor `given` one, if it takes the
+        request at once."""
         pool, prompt = running.job.pool, running.job.prompt
         try:
             able = pool.eligible(prompt.model)
         except DoorError:
             return None
-        others = [worker for worker in able if not worker.load.late(now)]
+        others = [one for one in able if one not in given and not one.load.late(now)]
         decision = self._rank(pool, prompt, others) if others else None
         return None if decision is None else better(prompt, running.choice, decision, now)

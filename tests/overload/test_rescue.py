@@ -17,6 +17,7 @@ from router.worker import Worker
 from strategies import rescue as rules
 from strategies.prefixaware import PrefixAware
 from tests.overload.test_holding import PATH, QUIET, ask, asked
+from tests.overload.test_preemption import answer
 from tests.reload.changing import answered_by, change
 from tests.support import JSON, OK, Action, MakeRouter, MakeStub, Router, Stub, post, until
 
@@ -102,8 +103,10 @@ def test_another_worker_answers_it(
 def test_it_is_counted_as_one_request(
     route: MakeRouter, crowd: ThreadPoolExecutor, stub: MakeStub, hurry: Hurry
 ) -> None:
-    """It has one decision and one answer, and what its worker reports counts as of any other."""
+    """It has one decision and one answer, and what its worker reports counts as of any other:
+    nothing of it was computed before."""
     router, first, _, other = both(route, crowd, stub)
+    other.script = answer(cached=50, prompt=100)
     hurry()
     first.result()
     until(router.idle)
@@ -111,8 +114,25 @@ def test_it_is_counted_as_one_request(
     for name in ("decisions", "requests"):
         told = families[f"warmroute_{name}"]
         assert sum(one.value for one in told if one.name.endswith("_total")) == 1
-    assert router.metric("warmroute_prompt_tokens_total", pool="default") == 7
+    assert router.metric("warmroute_prompt_tokens_total", pool="default") == 100
+    assert router.metric("warmroute_cached_tokens_total", pool="default") == 50
     assert len(other.requests) == 1
+
+
+def test_what_a_stuck_worker_has_computed_does_not_count(
+    route: MakeRouter, crowd: ThreadPoolExecutor, stub: MakeStub, hurry: Hurry
+) -> None:
+    """It is believed to hold no more than before."""
+    router, first, hung, other = both(route, crowd, stub)
+
+    def held() -> dict[str, bool]:
+        found = router.http.post("/explain", json=asked("first", 100)).json()["workers"]
+        return {one["worker"]: one["held_tokens"] > 0 for one in found}
+
+    assert held() == {hung.url[7:]: True, other.url[7:]: False}
+    hurry()
+    first.result()
+    assert held() == {hung.url[7:]: False, other.url[7:]: True}
 
 
 def test_all_that_wait_there_are_moved(
@@ -311,12 +331,12 @@ def test_a_trial_of_an_ejected_worker_is_moved(
     until(router.idle)
 
 
-@pytest.mark.parametrize(("answer", "late"), [(OK, False), (BAD, True)])
+@pytest.mark.parametrize(("script", "late"), [(OK, False), (BAD, True)])
 def test_an_answer_shows_that_a_worker_does_not_hang(
-    route: MakeRouter, stub: MakeStub, answer: list[Action], *, late: bool
+    route: MakeRouter, stub: MakeStub, script: list[Action], *, late: bool
 ) -> None:
     """But not an error that its front process may have written without the engine."""
-    router = routed(route, stub(answer))
+    router = routed(route, stub(script))
     load = router.worker().load
     router.call(lambda: load.moved(monotonic()))
     httpx.post(router.url + PATH, json=asked("first", 100), timeout=30)

@@ -108,18 +108,6 @@ def test_those_that_may_not_be_moved_are_passed_over() -> None:
     assert [one.moved for one in stay] == [[]] * len(stay)
 
 
-def test_what_a_stuck_worker_has_computed_does_not_count() -> None:
-    """It is believed to hold what it held before."""
-    scene = Scene(2)
-    words = "words " * 200
-    scene.send(0, words)
-    tree = scene.pool.strategy
-    assert tree.rank(prompt(words), scene.pool.workers, monotonic()).candidates[0].held_tokens
-    assert scene.look() == 1
-    ranked = tree.rank(prompt(words), scene.pool.workers, monotonic()).candidates
-    assert ranked[0].worker is scene.pool.workers[1]
-
-
 def test_no_worker_is_left(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing happens, and nothing is logged."""
     scene = Scene(2)
