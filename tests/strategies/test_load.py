@@ -260,3 +260,13 @@ def test_what_is_booked_there_meanwhile_waits_as_well() -> None:
     load.book(11.0, 4.0)
     assert load.wait(12.0) == pytest.approx(3.0 + 11.0)
     assert load.wait(20.0) == load.late(20.0) == pytest.approx(19.0)
+
+
+def test_an_answer_in_one_piece_is_never_late() -> None:
+    """Nobody knows when its prompt is computed; what is behind it may be late."""
+    load = Load()
+    load.book(0.0, 1.0, stream=False)
+    assert load.late(21.0) == 0.0
+    load.book(0.0, 1.0, stream=False)
+    load.book(0.0, 2.0)
+    assert load.late(21.0) == pytest.approx(18.0)
