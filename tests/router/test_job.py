@@ -4,7 +4,8 @@ from typing import cast
 
 import pytest
 
-from router.exchange import Exchange
+from router.exchange import Exchange, Line
+from router.guard import Head
 from router.job import Plea
 from router.openai import ENDPOINTS
 from router.worker import Worker
@@ -21,7 +22,7 @@ def plea() -> Plea:
     """A request that has not been sent yet."""
     return Plea(
         next(iter(ENDPOINTS.values())),
-        cast("Exchange", None),
+        Exchange(cast("Line", object()), Head("POST", "1.1", [], "/"), keep=True),
         fleet().pools[0],
         prompt("text"),
         None,
