@@ -8,7 +8,7 @@ from typing import Final
 from router.errors import Gone, Refused, Stale, WorkerError, WorkerFailed
 from router.headers import Incoming, header
 from router.job import Job
-from router.preempting import Preempting
+from router.preempting import Preempted, Preempting, Rescued
 from router.sessions.visit import Visit
 from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
@@ -23,6 +23,8 @@ log = logging.getLogger("warmroute.requests")
 CLIENT_LEFT: Final = 499
 #: How vLLM says that it accepts no more requests: back pressure, not a failure.
 FULL: Final = 503
+#: How a failure is counted if the worker does not come to an end with what it was sent.
+STUCK: Final = "stuck"
 #: With this header, whatever its value, a client asks for the whole decision.
 DECISION: Final = b"x-warmroute-decision"
 #: The first word of the decision where a worker answers that was not the first choice.
@@ -52,6 +54,8 @@ class Attempt:
         "_outcome",
         "_patience",
         "_preempting",
+        "_rescued",
+        "_suspected",
         "_tells",
         "booked_at",
         "choice",
@@ -70,7 +74,8 @@ class Attempt:
         """The status of the answer; 0 until there is one."""
         self.booked_at = monotonic()
         self.preempted = False
-        """It has given way to a shorter one, and has ended."""
+        """It was taken back from its worker, and has ended."""
+        self._rescued = self._suspected = False
         preempting.make_way(job, worker, choice)
         since = preempting.since(job, worker)
         self._booking = job.pool.book(job.prompt, choice, self.booked_at, since=since)
@@ -129,20 +134,38 @@ class Attempt:
         return visit.stripped(job.exchange)
 
     def asks(self, patience: Timeout) -> None:
-        """Let it be preempted, by ending `patience`, until `stays` is called."""
+        """Let it be taken back, by ending `patience`, until `stays` is called."""
         self._patience = patience
         self._preempting.begin(self._booking, self)
 
     def stays(self) -> None:
-        """Let it be preempted no more: its answer has begun, or there will be none."""
+        """Let it be taken back no more: its answer has begun, or there will be none."""
         self._preempting.end(self._booking)
 
     def preempt(self, kept_tokens: int) -> None:
         """End it: it gives way, and its worker holds so many tokens of its prompt by now."""
+        self.worker.breaker.neutral(self._mark)
+        self._taken_back(kept_tokens)
+
+    def rescue(self, *, suspected: bool) -> None:
+        """End it: its worker is stuck, and nothing is known of what that has computed."""
+        self._rescued, self._suspected = True, suspected
+        self.job.metrics.failed(self.worker.name, STUCK)
+        self.worker.breaker.failed(monotonic(), self._mark, STUCK)
+        self.worker.attention.set()
+        self._taken_back(self.choice.held_tokens)
+
+    def why(self) -> Preempted:
+        """Return what to raise once it was taken back."""
+        held = self.choice.held_tokens
+        if self._rescued:
+            return Rescued(self.worker, held, suspected=self._suspected)
+        return Preempted(self.worker, held)
+
+    def _taken_back(self, kept_tokens: int) -> None:
         now, outcome = monotonic(), Outcome(ok=False, kept_tokens=kept_tokens)
         self.preempted, self._outcome = True, outcome
         self.job.exchange.asked = False
-        self.worker.breaker.neutral(self._mark)
         self._settled(outcome, now)
         if self._tells is not None:
             self._tells.ended(self._number, outcome, now)
@@ -163,6 +186,8 @@ class Attempt:
         self._first_byte_s = now - self.booked_at
         if self.job.prompt.stream or not self.job.streams:
             self.worker.load.first_byte(self._booking, now)
+            if self.status < 400:  # else perhaps its front process answered, without the engine
+                self.worker.load.answers()
             self._timed()
         if self._tells is not None and self.job.prompt.stream:
             self._tells.began(self._number, now)
@@ -290,7 +315,7 @@ class Attempt:
         job.pool.prompts.learn(job.prompt, prompt_tokens)
         if cached is not None:
             cached = min(cached, prompt_tokens)
-        if job.preemptions:
+        if job.last is not None:
             self._resumed(prompt_tokens, cached)
         else:
             self._count(prompt_tokens, cached, usage)

@@ -21,7 +21,7 @@ from router.headers import Incoming, upstream_head
 from router.holding import Holding
 from router.identity.forward import with_ids
 from router.job import Job
-from router.preempting import Preempted, Preempting
+from router.preempting import Preempting
 from router.relay import CutShort, Relay
 from router.resort import Resort
 from router.retries import Budget
@@ -52,9 +52,9 @@ class Failover:
         self._budget = budget
         self._resort = Resort(admission, budget)
         self.preempting = Preempting()
-        """The requests that may give way to shorter ones."""
+        """The requests that may be taken back from their workers."""
         self.vacancies = Vacancies()
-        """Those that gave way, and that every worker refuses since."""
+        """Those that were taken back, and that every worker refuses since."""
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
@@ -249,18 +249,18 @@ async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: byt
     except (TimeoutError, WorkerError):
         if not attempt.preempted:
             raise
-        raise Preempted(attempt.worker, attempt.choice.held_tokens) from None
+        raise attempt.why() from None
     finally:
         attempt.stays()
     if attempt.preempted:  # at the very moment when the answer began
         connection.close()
         upstream.release(connection)
-        raise Preempted(attempt.worker, attempt.choice.held_tokens)
+        raise attempt.why()
     return connection
 
 
 def _waits(job: Job) -> bool:
-    """Whether a request that no worker takes may wait: it was running before it gave way."""
+    """Whether a request that no worker takes may wait: it was running before."""
     return job.visit is None and asyncio.get_running_loop().time() < job.late
 
 

@@ -69,6 +69,7 @@ class Fleet:
         """Forget what a worker held, which most likely was restarted."""
         worker.tells_cached.clear()
         worker.reused, worker.losses = False, 0
+        worker.load.answers()  # whatever hung is gone
         for pool in self.pools:
             if worker in pool.workers:
                 pool.forget(worker)

@@ -32,6 +32,7 @@ class Plea:
         "salt",
         "started",
         "streams",
+        "suspected",
         "visit",
         "workers",
     )
@@ -69,27 +70,43 @@ class Plea:
         self.resumable = resumable
         """If it is dropped and sent again, the worker goes on from what it has computed."""
         self.preemptions = 0
-        """How often it has given way to a shorter one after it was sent."""
+        """How often it was taken back from its worker: it gave way to a shorter one, or was moved
+        from one that is stuck."""
+        self.suspected = False
+        """It was the oldest at a worker that was stuck, so it may be what workers hang on."""
         self.held_first = 0
         """Tokens that its worker was expected to hold when it was first sent, if it gave way."""
         self.last: Worker | None = None
         """The worker that it gave way on last."""
         self.late = -inf
-        """Until when it waits, by the event loop's clock, if it gave way and all workers are full
-        since; otherwise it is refused at once."""
+        """Until when it waits, by the event loop's clock, if it was taken back and all workers are
+        full since; otherwise it is refused at once."""
 
     def gave_way(self, worker: Worker, held_tokens: int, late: float) -> None:
         """Note that it has given way to a shorter one on that worker, and is to be sent again."""
-        if not self.preemptions:
+        if self.last is None:
             self.held_first = held_tokens
+        self.last = worker
+        self._taken_back(late)
+
+    def moved(self, late: float, *, suspected: bool) -> None:
+        """Note that its worker is stuck, and that it is to be sent again.
+
+        What that worker has computed of it does not count.
+        """
+        self.suspected = self.suspected or suspected
+        self._taken_back(late)
+
+    def _taken_back(self, late: float) -> None:
         self.preemptions += 1
-        self.last, self.late = worker, late
+        self.late = late
         self.prompt = replace(self.prompt, resumed=True)
 
     def goes_on_from(self, before: "Plea") -> None:
         """Take over what another parse of the same request has been through."""
         self.preemptions, self.held_first = before.preemptions, before.held_first
         self.last, self.late = before.last, before.late
+        self.suspected = before.suspected
         if before.prompt.resumed:
             self.prompt = replace(self.prompt, resumed=True)
 
@@ -114,6 +131,7 @@ class Job:
         "salt",
         "started",
         "streams",
+        "suspected",
         "visit",
     )
 
@@ -135,7 +153,7 @@ class Job:
         self.metrics = metrics
         self.streams, self.resumable = plea.streams, plea.resumable
         self.preemptions, self.held_first, self.last = plea.preemptions, plea.held_first, plea.last
-        self.late = plea.late
+        self.late, self.suspected = plea.late, plea.suspected
         self.visit = plea.visit
         """Its part in a session, if it has one."""
 

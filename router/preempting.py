@@ -1,20 +1,22 @@
-"""Which requests may be preempted, and how: their connections to the workers are closed.
+"""Which requests may be taken back from workers, and how: their connections there are closed.
 
 A request can be preempted until the first byte of its answer. What the worker has computed of it
 by then stays in its prefix cache, so the request waits again for its turn and goes on from there
 (`strategies/preemption.py`). A worker that does not keep what it has computed is found out by the
 cached tokens that it reports for such requests; nothing is preempted there for a while then.
+
+A request is also taken back from a worker that is stuck (`rescue.py`), whatever that one keeps.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
-from router.job import Job
+from router.job import Job, Plea
 from router.openai import Request
 from router.worker import LOSSES_S, Worker
-from strategies.base import Candidate
+from strategies.base import Candidate, WorkerView, nothing
 from strategies.load import Booking
 from strategies.preemption import ahead, drop
 
@@ -33,6 +35,23 @@ class Preempted(Exception):
         """`held_tokens` is what the worker was expected to hold when it was sent."""
         self.worker = worker
         self.held_tokens = held_tokens
+
+    def note(self, plea: Plea, late: float) -> None:
+        """Tell the request, which waits until `late`."""
+        plea.gave_way(self.worker, self.held_tokens, late)
+
+
+class Rescued(Preempted):
+    """The request was taken back from a worker that is stuck."""
+
+    def __init__(self, worker: Worker, held_tokens: int, *, suspected: bool) -> None:
+        """`suspected`: it was the oldest there."""
+        super().__init__(worker, held_tokens)
+        self.suspected = suspected
+
+    def note(self, plea: Plea, late: float) -> None:
+        """Tell the request, which waits until `late`."""
+        plea.moved(late, suspected=self.suspected)
 
 
 def resumable(request: Request) -> bool:
@@ -63,28 +82,40 @@ class Running(Protocol):
     def preempt(self, kept_tokens: int) -> None:
         """End it: the worker holds that many tokens of its prompt by now."""
 
+    def rescue(self, *, suspected: bool) -> None:
+        """End it: its worker is stuck; `suspected`, perhaps because of it."""
+
 
 class Preempting:
-    """The requests that may be preempted. One instance for the whole router."""
+    """The requests that may be taken back. One instance for the whole router."""
 
     def __init__(self) -> None:
         self._running: dict[Booking, Running] = {}
         self._most = 0
+        self.begun: Callable[[], object] = nothing
+        """Called when there is one more of them."""
         self.count = 0
         """Preemptions so far."""
 
     def change(self, most: int) -> None:
-        """Apply a new bound on how often one request may be preempted."""
+        """Apply a new bound on how often one request may be taken back."""
         self._most = most
-        self._spare([one for one, it in self._running.items() if it.job.preemptions >= most])
+        for booking in [one for one, it in self._running.items() if it.job.preemptions >= most]:
+            self.end(booking)
 
-    def since(self, job: Job, worker: Worker) -> float | None:
-        """Return when a request came that may be preempted there; None: it may not."""
-        may = (
+    def movable(self, job: Job) -> bool:
+        """Whether a request may be taken back from its worker before its answer begins."""
+        return (
             job.resumable
             and job.prompt.stream  # else its first byte comes before its prefill
             and job.visit is None
             and job.preemptions < self._most
+        )
+
+    def since(self, job: Job, worker: Worker) -> float | None:
+        """Return when a request came that may be preempted there; None: it may not."""
+        may = (
+            self.movable(job)
             and getattr(job.pool.chooser, "reads_prompt", False)
             and worker.keeps
             and worker.breaker.closed
@@ -92,12 +123,13 @@ class Preempting:
         return job.started if may else None
 
     def begin(self, booking: Booking, running: Running) -> None:
-        """Let a request be preempted until `end`."""
-        if booking.since is not None:
+        """Let a request be taken back until `end`, if it may be."""
+        if self.movable(running.job):
             self._running[booking] = running
+            self.begun()
 
     def end(self, booking: Booking) -> None:
-        """Let it be preempted no more; no effect if it could not be."""
+        """Let it be taken back no more; no effect if it could not be."""
         if self._running.pop(booking, None) is not None:
             booking.since = None
 
@@ -114,6 +146,25 @@ class Preempting:
                 running.preempt(drop(booking, running.choice, tokens, now))
                 self.count += 1
 
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def workers(self) -> set[WorkerView]:
+        """Return the workers at which they wait."""
+        return {running.choice.worker for running in self._running.values()}
+
+    def of(self, booking: Booking) -> Running | None:
+        """Return the request of a booking; None if it may not be taken back."""
+        return self._running.get(booking)
+
+    def rescue(self, booking: Booking, running: Running, now: float, *, suspected: bool) -> None:
+        """Take a request back from a worker that is stuck; `suspected`, perhaps because of it."""
+        self.end(booking)
+        load = running.choice.worker.load
+        load.moved(now)
+        load.drop(booking, now, 0.0)
+        running.rescue(suspected=suspected)
+
     def judge(self, worker: Worker, expected: int, cached: int) -> None:
         """Learn from a resumed request: it was `expected` to find tokens that it had got done."""
         if expected < TELLING:
@@ -124,13 +175,11 @@ class Preempting:
         kept = worker.keeps
         worker.losses, worker.lost_at = worker.losses + 1, monotonic()
         if kept and not worker.keeps:
-            self._spare([one for one, it in self._running.items() if it.choice.worker is worker])
+            for booking, running in self._running.items():
+                if running.choice.worker is worker:
+                    booking.since = None
             log.warning(
                 "worker %s: it does not keep what it has computed of a request that is dropped (%d"
                 " of about %d tokens were cached), so no request is preempted there for %d minutes",
                 *(worker.name, cached, expected, LOSSES_S // 60),
             )
-
-    def _spare(self, bookings: Iterable[Booking]) -> None:
-        for booking in bookings:
-            self.end(booking)

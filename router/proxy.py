@@ -31,6 +31,7 @@ from router.openai import Endpoint, Request, parse
 from router.pool import Pool
 from router.preempting import Preempted, resumable
 from router.relay import CutShort
+from router.rescue import Rescue
 from router.retries import Budget
 from router.salts import Salts
 from router.sessions.visit import Visit
@@ -59,6 +60,7 @@ class Proxy:
         self._failover = Failover(self._admission, self._holding, self._budget)
         self._tokenizing = Tokenizing()
         preempting = self._failover.preempting
+        self._rescue = Rescue(preempting, self._with_room)
         metrics.watch(self._admission, self._budget, self._holding, lambda: preempting.count)
         self.change(settings)
 
@@ -154,7 +156,7 @@ class Proxy:
                     except Preempted as preempted:
                         age = monotonic() - plea.started
                         wait, held = self._admission.wait_again(age), False
-                        plea.gave_way(preempted.worker, preempted.held_tokens, wait.late)
+                        preempted.note(plea, wait.late)
                     except Crowded:
                         exchange.asked, held, crowded = False, False, True
                     if crowded:

@@ -70,8 +70,8 @@ class LimitSettings(Model):
     """Full workers asked before giving up, 1 to 10; refused connections do not count. Default:
     3."""
     preemptions: Whole = 10
-    """How often one request may be taken back from its worker, before its answer begins, so that a
-    much shorter one goes first; 0: never. Default: 10."""
+    """How often one request may be taken back from its worker, before its answer begins, because a
+    much shorter one goes first or the worker is stuck; 0: never. Default: 10."""
     retries: Share = 0.2
     """Share of the requests in flight that may be retries, 0 to 1; 0: none. Default: 0.2."""
 

@@ -129,7 +129,8 @@ class Costs:
         spare = UNUSED * sum(lately) / count
         for place, worker in enumerate(workers):
             name, load, pace = worker.name, worker.load, worker.pace
-            wait, preempts, later = load.wait(now) if load.pending else 0.0, 0, 0.0
+            wait = load.wait(now) if load.pending or load.late_until else 0.0
+            preempts, later = 0, 0.0
             busy += 1 if load.pending else 0
             has = held.get(name, 0)
             if pace.curve is not curve:  # one curve per pool, and many workers hold the same amount

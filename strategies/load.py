@@ -21,6 +21,9 @@ BACK_S: Final = 45.0
 KV_BACK_S: Final = 30.0
 #: A prompt is long if its prefill is predicted to take at least this many seconds.
 LONG_S: Final = 5.0
+#: A worker from which requests were moved counts as late for so many seconds after that, unless an
+#: answer begins there.
+LATE_S: Final = 30.0
 
 
 class Booking:
@@ -106,6 +109,8 @@ class Load:
         "head_since",
         "in_flight",
         "kv_tokens",
+        "late_from",
+        "late_until",
         "long_at",
         "pending",
         "promised_s",
@@ -159,6 +164,10 @@ class Load:
         """KV cache tokens of held requests that have waited long for room there."""
         self.stay_s = STAY_S
         """How long a request stays there in seconds, smoothed."""
+        self.late_from = 0.0
+        """When the oldest of the requests that were moved should have been answered."""
+        self.late_until = 0.0
+        """Until when the worker counts as late since then; 0: it does not."""
         self.turn = 0
         """Counter value at the latest choice of this worker; the lowest wins ties."""
 
@@ -304,6 +313,22 @@ class Load:
             self.head_since, self._untimed = now, True
             self._was_long(booking, now)
 
+    def late(self, now: float) -> float:
+        """Return how many seconds later than predicted its oldest request is, or one moved is."""
+        late = max(0.0, now - self.late_from) if self.late_until > now else 0.0
+        self.wait(now)  # drops answers in one piece whose predicted time has passed
+        for head in self.pending:
+            return max(late, late_s(head, now - self.head_since))
+        return late
+
+    def moved(self, now: float) -> None:
+        """Note, before one is dropped, that requests are moved because the worker is late."""
+        self.late_from, self.late_until = now - self.late(now), now + LATE_S
+
+    def answers(self) -> None:
+        """Note that the worker has computed something: it does not count as late any more."""
+        self.late_until = 0.0
+
     def release(self, booking: Booking, now: float) -> None:
         """End the request. A second call changes nothing."""
         self.first_byte(booking, now)
@@ -325,17 +350,29 @@ class Load:
         expected to take as long again as it already is late: so hardly anything more is sent to a
         worker that hangs, or whose KV cache is fuller than thought. The first byte of an answer in
         one piece comes too late to tell, so its booking is dropped from the queue once its
-        predicted time has passed.
+        predicted time has passed. A worker from which requests were moved counts as late as they
+        would be there.
         """
+        moved = 0.0
+        if self.late_until:
+            moved = self._moved_s(now)
         while self.pending:
             head = next(iter(self.pending))
             spent = now - self.head_since
             if spent < head.prefill_s:
-                return max(0.0, self._booked_s - spent)
+                return max(0.0, self._booked_s - spent) + moved
             if head.stream:
-                return max(0.0, self._booked_s - head.prefill_s) + late_s(head, spent)
+                late = late_s(head, spent)
+                return max(0.0, self._booked_s - head.prefill_s) + max(late, moved)
             self._computed(head, self.head_since + head.prefill_s)
-        return 0.0
+        return moved
+
+    def _moved_s(self, now: float) -> float:
+        """Return how many seconds late those are that were moved."""
+        if now >= self.late_until:
+            self.late_until = 0.0
+            return 0.0
+        return max(0.0, now - self.late_from)
 
     def __repr__(self) -> str:
         return (

@@ -39,10 +39,11 @@ def before(
 
     `wait` is all that is booked there; `held` of its tokens lie there, and its own prefill takes
     `prefill_s`. Also returns how many bookings it would preempt, and what each second of its
-    prefill costs these and the held requests that come later.
+    prefill costs these and the held requests that come later. None gives way on a worker from which
+    requests were moved: it may hang.
     """
     preempts, later = 0, 0
-    if wait > GAIN_S + prefill_s:
+    if wait > GAIN_S + prefill_s and not load.late_until:
         wait, over = ahead(load, keys, held, prefill_s, now)
         preempts = len(over)
     if load.promises:

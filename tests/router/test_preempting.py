@@ -29,6 +29,7 @@ class Asked:
     resumable: bool = True
     preemptions: int = 0
     started: float = 7.0
+    suspected: bool = False
 
 
 class Sent:
@@ -78,6 +79,31 @@ def test_who_may_be_preempted() -> None:
     assert since(found, worker, Asked(pool, stream)) is None
     found, pool, worker = preempting("leastload")
     assert since(found, worker, Asked(pool, stream)) is None
+
+
+def test_who_may_be_moved_from_a_worker_that_is_stuck() -> None:
+    """Also one that may not be preempted because its worker keeps nothing, or is on trial, or
+    because prefixes do not count."""
+    found, pool, worker = preempting("leastload")
+    worker.reuses = False
+    worker.breaker._open(monotonic(), 3600.0)
+    stream = replace(prompt("text"), stream=True)
+    there = Candidate(worker, Cost(prefill=50.0))
+
+    def may(asked: Asked) -> bool:
+        booking = pool.book(asked.prompt, there, monotonic(), since=since(found, worker, asked))
+        assert booking.since is None
+        found.begin(booking, cast("Running", Sent(asked, there)))
+        return found.of(booking) is not None
+
+    assert may(Asked(pool, stream))
+    assert not may(Asked(pool, replace(stream, stream=False)))
+    assert not may(Asked(pool, stream, preemptions=2))
+    assert not may(Asked(pool, stream, resumable=False))
+    assert not may(Asked(pool, stream, visit=cast("Visit", object())))
+    assert found.workers() == {worker}
+    found.change(0)
+    assert len(found) == 0
 
 
 def test_only_one_that_waits_for_its_answer_gives_way() -> None:

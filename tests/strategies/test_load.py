@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.load import BACK_S, STAY_WEIGHT, Booking, Load
+from strategies.load import BACK_S, LATE_S, STAY_WEIGHT, Booking, Load
 
 _seconds = st.floats(0, 100)
 _actions = st.lists(
-    st.tuples(st.sampled_from(["book", "byte", "drop", "release"]), st.integers(0, 9), _seconds),
+    st.tuples(
+        st.sampled_from(["book", "byte", "drop", "moved", "release"]), st.integers(0, 9), _seconds
+    ),
     max_size=60,
 )
 
@@ -30,13 +32,16 @@ def test_everything_returns_to_zero(actions: list[tuple[str, int, float]], strea
         elif what == "drop":
             if load.pending:
                 load.drop(list(load.pending)[which % len(load.pending)], now, seconds / 100)
+        elif what == "moved":
+            load.moved(now)
         elif bookings:
             load.release(bookings[which % len(bookings)], now)
-        assert load.wait(now) >= 0
+        assert load.wait(now) >= load.late(now) >= 0
         assert 0 <= load.decoding <= load.in_flight
         assert load.uncached == sum(booking.uncached for booking in load.pending)
     for booking in bookings:
         load.release(booking, now)
+    now += LATE_S
     assert (load.wait(now), load.in_flight, load.kv_tokens, load.decoding) == (0, 0, 0, 0)
     assert load.kv_surplus(now + 10_000) == pytest.approx(0.0)
 
@@ -216,3 +221,52 @@ def test_of_what_was_dropped_the_part_that_was_done_was_given() -> None:
         load.drop(load.book(0.0, 8.0, since=0.0), BACK_S, done)
     assert load.given_s == pytest.approx((3.0 + 2.0 + 8.0) * exp(-1.0))
     assert load.stay_s == pytest.approx(stay_s - STAY_WEIGHT * stay_s)
+
+
+def test_a_worker_from_which_requests_were_moved_stays_late() -> None:
+    """As late as they would be, though nothing is booked there, for a while or until it answers."""
+    load = Load()
+    only = load.book(0.0, 1.0)
+    assert load.late(0.5) == 0.0
+    assert load.late(21.0) == pytest.approx(20.0)
+    load.moved(21.0)
+    load.drop(only, 21.0, 0.0)
+    assert load.late(21.0) == load.wait(21.0) == pytest.approx(20.0)
+    assert load.wait(31.0) == pytest.approx(30.0)
+    assert load.wait(21.0 + LATE_S) == load.late(21.0 + LATE_S) == 0.0
+    load.moved(21.0)
+    load.answers()
+    assert load.wait(21.0) == 0.0
+
+
+def test_moving_more_makes_a_worker_no_less_late() -> None:
+    """It counts from when the first was due, and until some time after the last was moved."""
+    load = Load()
+    for now in (21.0, 40.0):
+        one = load.book(0.0, 1.0)
+        load.moved(now)
+        load.drop(one, now, 0.0)
+    assert load.wait(39.0 + LATE_S) == pytest.approx(68.0)
+    assert load.wait(40.0 + LATE_S) == 0.0
+
+
+def test_what_is_booked_there_meanwhile_waits_as_well() -> None:
+    """A new request waits as long again as the worker is late, and then for the prompts booked
+    before it; lateness of both kinds counts once."""
+    load = Load()
+    one = load.book(0.0, 1.0)
+    load.moved(11.0)
+    load.drop(one, 11.0, 0.0)
+    load.book(11.0, 4.0)
+    assert load.wait(12.0) == pytest.approx(3.0 + 11.0)
+    assert load.wait(20.0) == load.late(20.0) == pytest.approx(19.0)
+
+
+def test_an_answer_in_one_piece_is_never_late() -> None:
+    """Nobody knows when its prompt is computed; what is behind it may be late."""
+    load = Load()
+    load.book(0.0, 1.0, stream=False)
+    assert load.late(21.0) == 0.0
+    load.book(0.0, 1.0, stream=False)
+    load.book(0.0, 2.0)
+    assert load.late(21.0) == pytest.approx(18.0)

@@ -1,0 +1,55 @@
+"""What a request keeps of having been taken back from its worker."""
+
+from typing import cast
+
+import pytest
+
+from router.exchange import Exchange, Line
+from router.guard import Head
+from router.job import Plea
+from router.openai import ENDPOINTS
+from router.worker import Worker
+from tests.router.fleets import fleet, prompt
+
+
+@pytest.fixture
+def worker() -> Worker:
+    """Any worker."""
+    return fleet(workers=1).pools[0].workers[0]
+
+
+def plea() -> Plea:
+    """A request that has not been sent yet."""
+    return Plea(
+        next(iter(ENDPOINTS.values())),
+        Exchange(cast("Line", object()), Head("POST", "1.1", [], "/"), keep=True),
+        fleet().pools[0],
+        prompt("text"),
+        None,
+        workers=(),
+        started=0.0,
+        visit=None,
+        salt=b"",
+    )
+
+
+def test_what_was_held_first_counts_from_where_it_gave_way_first(worker: Worker) -> None:
+    """Where it was moved from a worker that is stuck, nothing that was computed there counts."""
+    asked = plea()
+    asked.moved(9.0, suspected=False)
+    assert (asked.last, asked.held_first, asked.preemptions, asked.late) == (None, 0, 1, 9.0)
+    assert asked.prompt.resumed
+    asked.gave_way(worker, 100, 10.0)
+    asked.gave_way(worker, 200, 11.0)
+    assert (asked.last, asked.held_first, asked.preemptions) == (worker, 100, 3)
+
+
+def test_who_was_suspected_stays_suspected() -> None:
+    """Also if it is parsed again, because its pool has changed."""
+    asked, again = plea(), plea()
+    asked.moved(9.0, suspected=True)
+    asked.moved(9.0, suspected=False)
+    assert asked.suspected
+    again.goes_on_from(asked)
+    assert again.suspected
+    assert again.prompt.resumed

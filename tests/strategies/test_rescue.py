@@ -1,0 +1,152 @@
+"""Which worker is stuck, what waits there in vain, and where it would do better."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from strategies.base import FREE, Candidate, Cost, Decision, Prompt
+from strategies.cost import Costs
+from strategies.load import LATE_S, Load
+from strategies.pace import Curve, Pace
+from strategies.rescue import STUCK_S, TIMES, TIMES_GUESSED, better, hangs, stranded
+
+PROMPT = Prompt("m", 1000, stream=True)
+
+
+@dataclass
+class Stand:
+    """A worker as strategies see it."""
+
+    name: str = "w"
+    load: Load = field(default_factory=Load)
+    pace: Pace = field(default_factory=Pace)
+    kv_tokens: int | None = None
+    room_tokens: int | None = None
+
+
+def known() -> Pace:
+    """The pace of a worker in a pool that has answered."""
+    curve = Curve()
+    curve.seen = 1
+    return Pace(curve)
+
+
+@pytest.mark.parametrize(
+    ("prefill_s", "late", "stuck"),
+    [
+        (1.0, STUCK_S - 0.1, False),
+        (1.0, STUCK_S + 0.1, True),
+        (50.0, 50.0 * TIMES - 0.1, False),
+        (50.0, 50.0 * TIMES + 0.1, True),
+    ],
+)
+def test_a_worker_is_stuck_if_its_oldest_prompt_is_very_late(
+    prefill_s: float, late: float, *, stuck: bool
+) -> None:
+    """By seconds, and by how long it should have taken."""
+    load = Load()
+    both = [load.book(0.0, prefill_s), load.book(1.0, 1.0)]
+    assert hangs(load, known(), prefill_s + late) is stuck
+    assert stranded(load, known(), prefill_s + late) == (both if stuck else [])
+
+
+def test_a_pace_that_is_only_guessed_may_be_far_off() -> None:
+    """Before any answer, an engine may just be slow."""
+    load, guessed = Load(), Pace()
+    load.book(0.0, 1.0)
+    assert not hangs(load, guessed, TIMES_GUESSED + 0.9)
+    assert hangs(load, guessed, TIMES_GUESSED + 1.1)
+
+
+def test_who_is_not_stuck() -> None:
+    """A worker with nothing to do, with an answer in one piece, or with a prompt of which another
+    process would hear."""
+    assert not hangs(Load(), known(), 1000.0)
+    load = Load()
+    load.book(0.0, 1.0, stream=False)
+    assert stranded(load, known(), 1000.0) == []
+    load.book(0.0, 1.0, elsewhere=True)
+    assert stranded(load, known(), 1000.0) == []
+
+
+def test_the_next_one_does_not_wait_for_so_long_again() -> None:
+    """Once the oldest was moved, those that waited behind it are stranded as it was; those that
+    come later are not, until they are as late themselves."""
+    load = Load()
+    first, second = load.book(0.0, 1.0), load.book(2.0, 1.0)
+    load.moved(20.0)
+    load.drop(first, 20.0, 0.0)
+    third = load.book(21.0, 1.0)
+    assert stranded(load, known(), 22.0) == [second]
+    assert not hangs(load, known(), 22.0)
+    load.release(second, 22.0)
+    assert stranded(load, known(), 22.0 + STUCK_S) == []
+    assert stranded(load, known(), 23.1 + STUCK_S) == [third]
+
+
+def test_an_answer_that_begins_shows_that_it_is_not_stuck() -> None:
+    """Nor does a worker count as stuck for ever."""
+    load = Load()
+    first, second = load.book(0.0, 1.0), load.book(0.0, 1.0)
+    load.moved(20.0)
+    load.drop(first, 20.0, 0.0)
+    assert stranded(load, known(), 21.0) == [second]
+    load.answers()
+    assert stranded(load, known(), 21.0) == []
+    other = Load()
+    old = other.book(0.0, 100.0)
+    other.book(0.0, 100.0)
+    other.moved(400.0)
+    other.drop(old, 400.0, 0.0)
+    assert stranded(other, known(), 399.0 + LATE_S)
+    assert stranded(other, known(), 401.0 + LATE_S) == []
+
+
+def late() -> Candidate:
+    """The choice of a worker that is 20 s late by 22: it costs 5 s besides."""
+    stand = Stand("late")
+    stand.load.book(0.0, 2.0)
+    return Candidate(stand, Cost(wait=100.0, prefill=2.0, price=3.0))
+
+
+def goes(cost: Cost, *, preempts: int = 0, uncached: int = 0) -> bool:
+    """Whether a request moves to a worker that costs so much, with so many tokens booked."""
+    stand = Stand("other")
+    if uncached:
+        stand.load.book(21.0, 1.0, uncached)
+    best = Candidate(stand, cost, preempts=preempts)
+    found = better(PROMPT, late(), Decision([best], "cold"), 22.0)
+    assert found in (None, best)
+    return found is not None
+
+
+def test_it_moves_where_it_does_better() -> None:
+    """Than where it is: it is taken to wait there as long again, and what it cost besides counts.
+    The wait of the decision with which it was sent is long past."""
+    assert goes(Cost(prefill=24.9))
+    assert not goes(Cost(prefill=25.1))
+
+
+def test_it_moves_only_where_it_is_taken_at_once() -> None:
+    """Not into another queue, nor where there is no room, nor before others."""
+    assert not goes(Cost(wait=1.0, prefill=1.0), uncached=20_000)
+    assert not goes(Cost(prefill=1.0, room=0.1))
+    assert not goes(Cost(prefill=1.0), preempts=1)
+    assert not goes(FREE), "a strategy that does not compare could send it back"
+
+
+def test_a_worker_from_which_requests_were_moved_is_dear() -> None:
+    """Although nothing is booked there; and nothing gives way there."""
+    costs, stuck, other = Costs(), Stand("stuck"), Stand("other")
+    other.load.book(19.0, 5.0)
+    only = stuck.load.book(0.0, 1.0)
+    stuck.load.moved(20.0)
+    stuck.load.drop(only, 20.0, 0.0)
+    assert [one.worker.name for one in costs.rank(PROMPT, [stuck, other], 20.0)] == [
+        "other",
+        "stuck",
+    ]
+    stuck.load.book(20.0, 50.0, since=20.0)
+    there = costs.rank(PROMPT, [stuck], 20.0)[0]
+    assert there.cost.wait == pytest.approx(69.0)
+    assert there.preempts == 0
