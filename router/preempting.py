@@ -51,7 +51,7 @@ class Rescued(Preempted):
 
     def note(self, plea: Plea, late: float) -> None:
         """Tell the request, which waits until `late`."""
-        plea.moved(late, suspected=self.suspected)
+        plea.moved(self.worker, late, suspected=self.suspected)
 
 
 def resumable(request: Request) -> bool:

@@ -104,6 +104,24 @@ def test_another_worker_answers_it(
     until(router.idle)
 
 
+def test_it_does_not_go_back(
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    stub: MakeStub,
+    hurry: Hurry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even if the worker that hangs would be the cheapest by now."""
+    router, first, hung, other = both(route, crowd, stub)
+    worker_of(router, other).pace.slower = 1e5
+    monkeypatch.setattr(rescue, "better", lambda _, __, decision, ___: decision.candidates[0])
+    hurry()
+    until(lambda: moved(router, hung) == 1)
+    assert answered_by(first.result()) == other.url[7:]
+    assert len(hung.requests) == 1
+    until(router.idle)
+
+
 def test_it_is_counted_as_one_request(
     route: MakeRouter, crowd: ThreadPoolExecutor, stub: MakeStub, hurry: Hurry
 ) -> None:
