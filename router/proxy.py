@@ -289,7 +289,7 @@ class Proxy:
             visit=visit,
             salt=salt,
             streams=request.stream is True,
-            resumable=resumable(request),
+            resumable=resumable(endpoint, request),
         )
 
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
