@@ -187,6 +187,25 @@ def test_all_that_wait_there_are_moved(
     until(router.idle)
 
 
+def test_a_worker_that_answers_others_is_not_ejected(
+    route: MakeRouter, crowd: ThreadPoolExecutor, stub: MakeStub, hurry: Hurry
+) -> None:
+    """Whatever the requests that are moved wait for: it works."""
+    health = {**QUIET, "ejection": {"failures": 3, "first": "1h", "longest": "2h"}}
+    slow, other = stub(NEVER), stub()
+    router = routed(route, slow, health=health)
+    replies = [ask(router, crowd, f"words{number}", 100) for number in range(3)]
+    until(lambda: len(slow.requests) == 3)
+    slow.script = OK
+    assert answered_by(ask(router, crowd, "others", 100).result()) == slow.url[7:]
+    change(router, slow.url, other.url, health=health)
+    hurry()
+    assert {answered_by(reply.result()) for reply in replies} == {other.url[7:]}
+    assert moved(router, slow) == 3
+    assert not worker_of(router, slow).breaker.ejections
+    until(router.idle)
+
+
 def test_none_moves_if_all_workers_are_late(
     route: MakeRouter, crowd: ThreadPoolExecutor, stub: MakeStub, hurry: Hurry
 ) -> None:
