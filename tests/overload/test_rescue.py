@@ -13,8 +13,10 @@ import pytest
 
 from router import rescue
 from router.attempt import Attempt
+from router.pool import Pool
 from router.worker import Worker
 from strategies import rescue as rules
+from strategies.base import Candidate, Outcome, Prompt
 from strategies.prefixaware import PrefixAware
 from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked
 from tests.overload.test_preemption import answer
@@ -283,6 +285,43 @@ def test_one_that_may_be_what_workers_hang_on_is_moved_once(
     gate.opened.set()
     assert answered_by(first.result()) == other.url[7:]
     until(router.idle)
+
+
+class Told:
+    """What the router's other processes would hear."""
+
+    def __init__(self) -> None:
+        self.booked_s: list[float] = []
+        self.ended_with: list[tuple[int, int | None]] = []
+        """The number of each request that ended, and what its worker kept of it."""
+
+    def booked(self, _: Pool, __: Prompt, ___: Candidate, now: float) -> int:
+        """Count it."""
+        self.booked_s.append(now)
+        return len(self.booked_s)
+
+    def began(self, number: int, now: float) -> None:
+        """Do nothing."""
+
+    def ended(self, number: int, outcome: Outcome, _: float) -> None:
+        """Note it."""
+        self.ended_with.append((number, outcome.kept_tokens))
+
+
+def test_other_processes_hear_of_it(
+    route: MakeRouter, crowd: ThreadPoolExecutor, stub: MakeStub, hurry: Hurry
+) -> None:
+    """It is told to have ended there, once: else it would stay booked there for ever."""
+    hung, told = stub(NEVER), Told()
+    router = routed(route, hung)
+    router.door.fleet.pools[0].tells = told
+    reply = ask(router, crowd, "first", 100)
+    until(lambda: hung.requests)
+    change(router, hung.url, stub().url, health=QUIET)
+    hurry()
+    assert reply.result().status_code == 200
+    until(router.idle)
+    assert told.ended_with == [(1, 0)]  # (new settings: nobody else hears of the second)
 
 
 @pytest.mark.parametrize("leaves_before", [True, False])
