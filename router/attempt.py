@@ -148,10 +148,17 @@ class Attempt:
         self._taken_back(kept_tokens)
 
     def rescue(self, *, suspected: bool) -> None:
-        """End it: its worker is stuck, and nothing is known of what that has computed."""
+        """End it: its worker is stuck, and nothing is known of what that has computed.
+
+        If answers have begun there since it was sent, the worker works: others came first, or what
+        this one waits for is its own, such as an image to be fetched.
+        """
         self._rescued, self._suspected = True, suspected
         self.job.metrics.failed(self.worker.name, STUCK)
-        self.worker.breaker.failed(monotonic(), self._mark, STUCK)
+        if self.worker.answered_at > self.booked_at:
+            self.worker.breaker.neutral(self._mark)
+        else:
+            self.worker.breaker.failed(monotonic(), self._mark, STUCK)
         self.worker.attention.set()
         self._taken_back(self.choice.held_tokens)
 
@@ -188,6 +195,7 @@ class Attempt:
             self.worker.load.first_byte(self._booking, now)
             if self.status < 400:  # else perhaps its front process answered, without the engine
                 self.worker.load.answers()
+                self.worker.answered_at = now
             self._timed()
         if self._tells is not None and self.job.prompt.stream:
             self._tells.began(self._number, now)

@@ -20,6 +20,7 @@ class Plea:
 
     __slots__ = (
         "along",
+        "away",
         "endpoint",
         "exchange",
         "held_first",
@@ -74,6 +75,8 @@ class Plea:
         from one that is stuck."""
         self.suspected = False
         """It was the oldest at a worker that was stuck, so it may be what workers hang on."""
+        self.away: Worker | None = None
+        """The stuck worker that it was just moved away from; None once it was decided anew."""
         self.held_first = 0
         """Tokens that its worker was expected to hold when it was first sent, if it gave way."""
         self.last: Worker | None = None
@@ -89,13 +92,23 @@ class Plea:
         self.last = worker
         self._taken_back(late)
 
-    def moved(self, late: float, *, suspected: bool) -> None:
-        """Note that its worker is stuck, and that it is to be sent again.
+    def moved(self, away: Worker, late: float, *, suspected: bool) -> None:
+        """Note that its worker, `away`, is stuck, and that it is to be sent to another.
 
         What that worker has computed of it does not count.
         """
+        self.away = away
         self.suspected = self.suspected or suspected
         self._taken_back(late)
+
+    def elsewhere(self, workers: Sequence[Worker]) -> Sequence[Worker]:
+        """Return those of `workers` among which to decide, once, after it was moved away from one.
+
+        By what it would cost now, that one could be the cheapest, as other terms than its wait have
+        changed since the request was sent there. It would only wait there from the start.
+        """
+        away, self.away = self.away, None
+        return [worker for worker in workers if worker is not away]
 
     def _taken_back(self, late: float) -> None:
         self.preemptions += 1
@@ -106,7 +119,7 @@ class Plea:
         """Take over what another parse of the same request has been through."""
         self.preemptions, self.held_first = before.preemptions, before.held_first
         self.last, self.late = before.last, before.late
-        self.suspected = before.suspected
+        self.suspected, self.away = before.suspected, before.away
         if before.prompt.resumed:
             self.prompt = replace(self.prompt, resumed=True)
 

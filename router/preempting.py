@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Protocol
 
 from router.job import Job, Plea
-from router.openai import Request
+from router.openai import Endpoint, Request
 from router.worker import LOSSES_S, Worker
 from strategies.base import Candidate, WorkerView, nothing
 from strategies.load import Booking
@@ -51,18 +51,23 @@ class Rescued(Preempted):
 
     def note(self, plea: Plea, late: float) -> None:
         """Tell the request, which waits until `late`."""
-        plea.moved(late, suspected=self.suspected)
+        plea.moved(self.worker, late, suspected=self.suspected)
 
 
-def resumable(request: Request) -> bool:
+def resumable(endpoint: Endpoint, request: Request) -> bool:
     """Whether a worker would go on with a request that it has dropped: only if it is a stream.
 
     The first byte of another answer is also its last. vLLM does not use its cache for a prompt that
     is to be returned with logprobs, and a prompt that is handed over to another engine is that
     engine's business (`v1/request.py`, `get_skip_reading_prefix_cache`). It goes on with a
-    background response although nobody listens.
+    background response although nobody listens. An upload has to be read first, of which nothing is
+    known here.
     """
-    if request.stream is not True or bytes(request.prompt_logprobs) not in {b"", b"null"}:
+    if (
+        endpoint.form
+        or request.stream is not True
+        or bytes(request.prompt_logprobs) not in {b"", b"null"}
+    ):
         return False
     fields = request.echo, request.kv_transfer_params, request.background
     return all(bytes(field) in _NO for field in fields)

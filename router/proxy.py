@@ -145,7 +145,7 @@ class Proxy:
                 wait = wait or self._admission.wait()
                 await self._admission.turn(pool, model, exchange.tenant, wait)
             else:
-                decision = self._deciding.among(pool, plea.prompt, workers)
+                decision = self._decide(plea, workers)
                 if held or not self._holding.takes(plea.prompt, decision):
                     others = len(decision.candidates) < len(workers)
                     job = self._decided(plea, plea.prompt, decision)
@@ -171,6 +171,13 @@ class Proxy:
                 await plea.visit.look(plea.pool, workers)
                 await self._ask(plea, wait)
                 return
+
+    def _decide(self, plea: Plea, workers: Sequence[Worker]) -> Decision:
+        """Rank the workers; not the one that it was just moved away from, if others have room."""
+        pool, prompt = plea.pool, plea.prompt
+        others = plea.elsewhere(workers) if plea.away is not None else ()
+        decision = self._deciding.with_room(pool, prompt, others) if others else None
+        return decision or self._deciding.among(pool, prompt, workers)
 
     def _queues(
         self,
@@ -282,7 +289,7 @@ class Proxy:
             visit=visit,
             salt=salt,
             streams=request.stream is True,
-            resumable=resumable(request),
+            resumable=resumable(endpoint, request),
         )
 
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:

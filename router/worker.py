@@ -89,6 +89,8 @@ class Worker:
         """Preempted requests in a row of which it has not kept what it had computed."""
         self.lost_at = -inf
         """When the last of them was found."""
+        self.answered_at = -inf
+        """When an answer began there last, of which its first byte tells."""
         self._doubted_at = -inf
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""

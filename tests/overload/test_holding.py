@@ -12,8 +12,9 @@ import pytest
 from router import holding
 from router.admission import Admission, Wait
 from router.holding import Holding
-from strategies.load import TOGETHER_S, Booking, Load
+from strategies.load import LONG_S, TOGETHER_S, Booking, Load
 from strategies.pace import Pace
+from strategies.pause import FEW
 from strategies.prefixaware import PrefixAware
 from tests.health.failing import says
 from tests.reload.changing import change
@@ -399,6 +400,34 @@ def test_an_explanation_says_what_would_be_waited_for(
     assert waits() == ("place", True)
     gate.opened.set()
     assert [answer.result().status_code for answer in answers] == [200] * 2
+
+
+def test_an_explanation_tells_a_pause_from_a_queue(stub: MakeStub, route: MakeRouter) -> None:
+    """`/explain` says so if a long prompt would be held for the sake of answers that have begun."""
+    router = route(stub().url, health=QUIET)
+    load = router.worker().load
+
+    def waits(tokens: int) -> tuple[str, bool]:
+        found = router.http.post("/explain", json=asked("explained", tokens)).json()
+        return found["waits"], "answers there nearly stand still" in found["words"]
+
+    def begin() -> list[Booking]:
+        now = monotonic()
+        begun = [load.book(now, LONG_S) for _ in range(FEW)]
+        for booking in begun:
+            load.first_byte(booking, now + 3600.0)  # which makes a long pause
+        return begun
+
+    def end(begun: list[Booking]) -> None:
+        for booking in begun:
+            load.release(booking, monotonic())
+
+    begun: list[Booking] = []
+    router.call(lambda: begun.extend(begin()))
+    assert waits(60_000) == ("pause", True)
+    assert waits(2_000) == ("", False)
+    router.call(lambda: end(begun))
+    assert waits(60_000) == ("", False)
 
 
 def test_those_held_hear_that_no_worker_is_left(

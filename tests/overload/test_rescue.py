@@ -13,8 +13,10 @@ import pytest
 
 from router import rescue
 from router.attempt import Attempt
+from router.pool import Pool
 from router.worker import Worker
 from strategies import rescue as rules
+from strategies.base import Candidate, Outcome, Prompt
 from strategies.prefixaware import PrefixAware
 from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked
 from tests.overload.test_preemption import answer
@@ -104,6 +106,24 @@ def test_another_worker_answers_it(
     until(router.idle)
 
 
+def test_it_does_not_go_back(
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    stub: MakeStub,
+    hurry: Hurry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even if the worker that hangs would be the cheapest by now."""
+    router, first, hung, other = both(route, crowd, stub)
+    worker_of(router, other).pace.slower = 1e5
+    monkeypatch.setattr(rescue, "better", lambda _, __, decision, ___: decision.candidates[0])
+    hurry()
+    until(lambda: moved(router, hung) == 1)
+    assert answered_by(first.result()) == other.url[7:]
+    assert len(hung.requests) == 1
+    until(router.idle)
+
+
 def test_it_is_counted_as_one_request(
     route: MakeRouter, crowd: ThreadPoolExecutor, stub: MakeStub, hurry: Hurry
 ) -> None:
@@ -166,6 +186,25 @@ def test_all_that_wait_there_are_moved(
     assert len(stuck) == 1
     assert stuck[0].startswith(f"worker {hung.url[7:]} is stuck: its oldest request is ")
     assert "; 1 of 3 that wait there sent elsewhere" in stuck[0]
+    until(router.idle)
+
+
+def test_a_worker_that_answers_others_is_not_ejected(
+    route: MakeRouter, crowd: ThreadPoolExecutor, stub: MakeStub, hurry: Hurry
+) -> None:
+    """Whatever the requests that are moved wait for: it works."""
+    health = {**QUIET, "ejection": {"failures": 3, "first": "1h", "longest": "2h"}}
+    slow, other = stub(NEVER), stub()
+    router = routed(route, slow, health=health)
+    replies = [ask(router, crowd, f"words{number}", 100) for number in range(3)]
+    until(lambda: len(slow.requests) == 3)
+    slow.script = OK
+    assert answered_by(ask(router, crowd, "others", 100).result()) == slow.url[7:]
+    change(router, slow.url, other.url, health=health)
+    hurry()
+    assert {answered_by(reply.result()) for reply in replies} == {other.url[7:]}
+    assert moved(router, slow) == 3
+    assert not worker_of(router, slow).breaker.ejections
     until(router.idle)
 
 
@@ -246,6 +285,43 @@ def test_one_that_may_be_what_workers_hang_on_is_moved_once(
     gate.opened.set()
     assert answered_by(first.result()) == other.url[7:]
     until(router.idle)
+
+
+class Told:
+    """What the router's other processes would hear."""
+
+    def __init__(self) -> None:
+        self.booked_s: list[float] = []
+        self.ended_with: list[tuple[int, int | None]] = []
+        """The number of each request that ended, and what its worker kept of it."""
+
+    def booked(self, _: Pool, __: Prompt, ___: Candidate, now: float) -> int:
+        """Count it."""
+        self.booked_s.append(now)
+        return len(self.booked_s)
+
+    def began(self, number: int, now: float) -> None:
+        """Do nothing."""
+
+    def ended(self, number: int, outcome: Outcome, _: float) -> None:
+        """Note it."""
+        self.ended_with.append((number, outcome.kept_tokens))
+
+
+def test_other_processes_hear_of_it(
+    route: MakeRouter, crowd: ThreadPoolExecutor, stub: MakeStub, hurry: Hurry
+) -> None:
+    """It is told to have ended there, once: else it would stay booked there for ever."""
+    hung, told = stub(NEVER), Told()
+    router = routed(route, hung)
+    router.door.fleet.pools[0].tells = told
+    reply = ask(router, crowd, "first", 100)
+    until(lambda: hung.requests)
+    change(router, hung.url, stub().url, health=QUIET)
+    hurry()
+    assert reply.result().status_code == 200
+    until(router.idle)
+    assert told.ended_with == [(1, 0)]  # (new settings: nobody else hears of the second)
 
 
 @pytest.mark.parametrize("leaves_before", [True, False])

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from router import preempting as preempting_module
 from router.job import Job
+from router.openai import ENDPOINTS, parse
 from router.pool import Pool
-from router.preempting import TELLING, Preempting, Running
+from router.preempting import TELLING, Preempting, Running, resumable
 from router.sessions.visit import Visit
 from router.worker import LOSSES, LOSSES_S, Worker
 from strategies.base import Candidate, Cost, Prompt
@@ -104,6 +105,20 @@ def test_who_may_be_moved_from_a_worker_that_is_stuck() -> None:
     assert found.workers() == {worker}
     found.change(0)
     assert len(found) == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/audio/transcriptions"])
+def test_uploads_are_not_taken_back(path: str, *, stream: bool) -> None:
+    """Nothing is predicted of them, so they always seem late; nor are answers in one piece."""
+    endpoint = next(one for one in ENDPOINTS.values() if one.path == path)
+    body, kind = b'{"stream":%s}' % str(stream).lower().encode(), b""
+    if endpoint.form:
+        field = b'--x\r\ncontent-disposition: form-data; name="stream"\r\n\r\n%s\r\n--x--\r\n'
+        body, kind = field % str(stream).encode(), b"multipart/form-data; boundary=x"
+    request = parse(endpoint, body, kind)
+    assert request.stream is stream
+    assert resumable(endpoint, request) == (stream and not endpoint.form)
 
 
 def test_only_one_that_waits_for_its_answer_gives_way() -> None:

@@ -1,11 +1,13 @@
 """What is moved at one look: where to, how many, and what is logged. (Sockets: tests/overload.)"""
 
+import asyncio
 import logging
 from time import monotonic
 from typing import cast
 
 import pytest
 
+from router import rescue as rescue_module
 from router.admission import Admission
 from router.deciding import Deciding
 from router.job import Job
@@ -106,6 +108,32 @@ def test_those_that_may_not_be_moved_are_passed_over() -> None:
     assert scene.look() == 1
     assert last.moved == [False]
     assert [one.moved for one in stay] == [[]] * len(stay)
+
+
+def test_one_timer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many requests begin; it is short if some were moved, as others may follow."""
+    monkeypatch.setattr(rescue_module, "SOON_S", 1_000.0)
+    monkeypatch.setattr(rescue_module, "TICK_S", 3_000.0)
+    scene = Scene(2)
+    watching = scene.rescue
+
+    async def times() -> list[bool]:
+        soon = asyncio.get_running_loop().time() + 2_000.0
+        watching._watch()
+        first = watching._looking
+        watching._watch()
+        assert first is not None
+        assert watching._looking is first
+        found = []
+        for _ in range(2):
+            watching._look()
+            found.append(watching._looking.when() < soon)
+            scene.pool.workers[1].become(State.DOWN, "")
+        return found
+
+    scene.send(0, "first")
+    scene.send(0, "second")
+    assert asyncio.run(times()) == [True, False]
 
 
 def test_no_worker_is_left(caplog: pytest.LogCaptureFixture) -> None:

@@ -150,3 +150,5 @@ def test_a_worker_from_which_requests_were_moved_is_dear() -> None:
     there = costs.rank(PROMPT, [stuck], 20.0)[0]
     assert there.cost.wait == pytest.approx(69.0)
     assert there.preempts == 0
+    there = costs.rank(PROMPT, [stuck], 20.0 + LATE_S)[0]
+    assert there.preempts == 1, "not for ever"
