@@ -7,8 +7,8 @@ so that each is decided and booked before another one is compared with it.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection
-from itertools import islice
 from time import monotonic
 from typing import Final
 
@@ -23,7 +23,7 @@ log = logging.getLogger("warmroute.fleet")
 
 #: Seconds between two looks; the same if some requests were moved, as others may follow.
 TICK_S, SOON_S = 1.0, 0.05
-#: How many requests of one worker are compared per look, oldest first.
+#: How many requests of one worker and model are compared per look, oldest first.
 LOOKED_AT: Final = 16
 
 
@@ -60,8 +60,12 @@ class Rescue:
         found_before, late = load.late_until > now, load.late(now)
         found = ((booking, self._preempting.of(booking)) for booking in waiting)
         movable = ((booking, running) for booking, running in found if running is not None)
-        for booking, running in islice(movable, LOOKED_AT):
-            self._move(booking, running, now, given)
+        compared = Counter[str]()
+        for booking, running in movable:
+            model = running.job.prompt.model
+            compared[model] += 1
+            if compared[model] <= LOOKED_AT:
+                self._move(booking, running, now, given)
         moved = len(given) - before
         if moved and not found_before:
             log.warning(

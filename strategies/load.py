@@ -237,7 +237,6 @@ class Load:
             elif booking.stream:
                 self._time(booking, now - self.head_since)
             self.head_since = now
-        if not booking.taken_back:
             self._was_long(booking, now)
         self.uncached -= booking.uncached
         self.decoding += 1

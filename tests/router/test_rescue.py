@@ -6,6 +6,7 @@ from time import monotonic
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from router import rescue as rescue_module
 from router.admission import Admission
@@ -52,9 +53,18 @@ class Scene:
         self.rescue = Rescue(self.preempting, deciding.with_room)
         self.preempting.begun = lambda: None  # no loop runs
 
-    def send(self, worker: int, words: str, *, may: bool = True, suspected: bool = False) -> Sent:
+    def send(
+        self,
+        worker: int,
+        words: str,
+        *,
+        may: bool = True,
+        suspected: bool = False,
+        model: str = "m",
+    ) -> Sent:
         """Book a request that should have been answered `LATE_S` ago."""
-        asked = Asked(self.pool, prompt(words), resumable=may, suspected=suspected)
+        own = replace(prompt(words), model=model)
+        asked = Asked(self.pool, own, resumable=may, suspected=suspected)
         there = Candidate(self.pool.workers[worker], Cost(prefill=0.1))
         booking: Booking = self.pool.book(asked.prompt, there, monotonic() - LATE_S - 0.1)
         sent = Sent(asked, there)
@@ -105,6 +115,17 @@ def test_those_that_may_not_be_moved_are_passed_over() -> None:
     stay = [scene.send(0, "again", suspected=True)]
     stay += [scene.send(0, f"words {number}", may=False) for number in range(LOOKED_AT + 1)]
     last = scene.send(0, "last", suspected=True)
+    assert scene.look() == 1
+    assert last.moved == [False]
+    assert [one.moved for one in stay] == [[]] * len(stay)
+
+
+def test_those_that_no_other_worker_serves_hide_none() -> None:
+    """However many come first."""
+    scene = Scene(2)
+    scene.pool.workers[0].models = {"m": {}, "only": {}}
+    stay = [scene.send(0, f"words {number}", model="only") for number in range(LOOKED_AT + 1)]
+    last = scene.send(0, "last")
     assert scene.look() == 1
     assert last.moved == [False]
     assert [one.moved for one in stay] == [[]] * len(stay)

@@ -79,7 +79,7 @@ def test_only_between_long_prompts() -> None:
 
 @pytest.mark.parametrize(("waiting", "pause"), [((0, 1), True), ((1, 0), True), ((1, 1), False)])
 def test_not_if_many_wait(waiting: tuple[int, int], *, pause: bool) -> None:
-    """If about one request a worker is held, wherever it would go, all of them would wait."""
+    """If about one held request a worker comes before it, wherever that would go."""
     decision = long_one(worker())
     for one, number in zip(decision.candidates, waiting, strict=True):
         one.worker.load.promises.extend([(0.0, 1.0)] * number)
@@ -110,6 +110,14 @@ def test_dropped_in_the_middle_it_still_kept_answers_waiting() -> None:
     assert stand.load.long_at == -inf
     drop(first, long_one(stand).candidates[0], 1_000, 2.0)
     assert stand.load.long_at == 2.0
+
+
+def test_whose_turn_never_came_kept_nobody_waiting() -> None:
+    """A client that left while another prompt was computed there."""
+    load = Load()
+    load.book(0.0, 1.0)
+    load.release(load.book(0.0, LONG_S), 0.5)
+    assert load.long_at == -inf
 
 
 def test_what_was_refused_kept_nobody_waiting() -> None:
