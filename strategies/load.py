@@ -314,7 +314,7 @@ class Load:
 
     def late(self, now: float) -> float:
         """Return how many seconds later than predicted its oldest request is, or one moved is."""
-        late = max(0.0, now - self.late_from) if self.late_until > now else 0.0
+        late = self._moved_s(now)
         self.wait(now)  # drops answers in one piece whose predicted time has passed
         for head in self.pending:
             return max(late, late_s(head, now - self.head_since))

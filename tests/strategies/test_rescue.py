@@ -1,7 +1,5 @@
 """Which worker is stuck, what waits there in vain, and where it would do better."""
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
@@ -9,19 +7,9 @@ from strategies.cost import Costs
 from strategies.load import LATE_S, Load
 from strategies.pace import Curve, Pace
 from strategies.rescue import STUCK_S, TIMES, TIMES_GUESSED, better, hangs, stranded
+from tests.strategies.test_preemption import Stand
 
 PROMPT = Prompt("m", 1000, stream=True)
-
-
-@dataclass
-class Stand:
-    """A worker as strategies see it."""
-
-    name: str = "w"
-    load: Load = field(default_factory=Load)
-    pace: Pace = field(default_factory=Pace)
-    kv_tokens: int | None = None
-    room_tokens: int | None = None
 
 
 def known() -> Pace:
