@@ -129,12 +129,12 @@ class Costs:
         spare = UNUSED * sum(lately) / count
         for place, worker in enumerate(workers):
             name, load, pace = worker.name, worker.load, worker.pace
-            wait = load.wait(now) if load.pending or load.late_until else 0.0
+            if pace.curve is not curve:  # one curve per pool, and many workers hold the same amount
+                curve, computed = pace.curve, {}
+            wait = load.wait(now, curve.sooner) if load.pending or load.late_until else 0.0
             preempts, later = 0, 0.0
             busy += 1 if load.pending else 0
             has = held.get(name, 0)
-            if pace.curve is not curve:  # one curve per pool, and many workers hold the same amount
-                curve, computed = pace.curve, {}
             if has not in computed:
                 each = charge.later if has >= charge.depth else charge.in_part(has)
                 computed[has] = curve.seconds(tokens - has, has), each

@@ -12,7 +12,7 @@ PRICE: Final = 3.0
 #: Bounds of the price in a nearly idle or overloaded fleet, and the least idle share assumed. Due
 #: to the lower bound, of two equally early answers the one that computes less is taken, and
 #: siblings in a burst wait for the first of them.
-LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.09, 32.0, 0.05
+LEAST_PRICE, MOST_PRICE, LEAST_IDLE = 0.12, 32.0, 0.05
 #: Time constant of the smoothing of both shares, in seconds.
 SMOOTHED_S: Final = 45.0
 #: Until that much time has passed, the busy share is an average since the start, as if the fleet

@@ -342,10 +342,11 @@ class Load:
             if not booking.taken_back:
                 self.stay_s += STAY_WEIGHT * (now - booking.at - self.stay_s)
 
-    def wait(self, now: float) -> float:
+    def wait(self, now: float, sooner: float = 1.0) -> float:
         """Return the seconds of booked prefill not yet done.
 
-        The oldest booking counts with what is left of its prediction. If it takes longer, it is
+        Each booking is expected to take `sooner` times as long as was predicted (at most 1). The
+        oldest booking counts with what is left of its prediction. If it takes longer, it is
         expected to take as long again as it already is late: so hardly anything more is sent to a
         worker that hangs, or whose KV cache is fuller than thought. The first byte of an answer in
         one piece comes too late to tell, so its booking is dropped from the queue once its
@@ -358,11 +359,11 @@ class Load:
         while self.pending:
             head = next(iter(self.pending))
             spent = now - self.head_since
-            if spent < head.prefill_s:
-                return max(0.0, self._booked_s - spent) + moved
-            if head.stream:
+            if spent < sooner * head.prefill_s:
+                return max(0.0, sooner * self._booked_s - spent) + moved
+            if head.stream or spent < head.prefill_s:
                 late = late_s(head, spent)
-                return max(0.0, self._booked_s - head.prefill_s) + max(late, moved)
+                return max(0.0, sooner * (self._booked_s - head.prefill_s)) + max(late, moved)
             self._computed(head, self.head_since + head.prefill_s)
         return moved
 

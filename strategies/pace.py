@@ -25,6 +25,9 @@ MARGIN = 1.75
 #: A single answer counts as at most this many times slower or faster than predicted, however odd
 #: it was: `FIRST_STEP` for the first `FIRST` answers, `LATER_STEP` for later ones.
 FIRST, FIRST_STEP, LATER_STEP = 8, 4.0, 1.5
+#: Until an answer has ended, what is booked may be expected to take this share of its prediction at
+#: the least, as the prompts whose answers began first may just have been cached.
+SOONEST: Final = 0.5
 #: Weight of one answer that was slower than predicted, and of one that was faster.
 SLOWER, FASTER = 0.06, 0.02
 #: Weight of one answer in its worker's own factor.
@@ -65,6 +68,15 @@ class Curve:
             seconds *= exp(-self._sooner)
         one, more = self.factor + self.growth * cached / GROWTH, self.growth / (2.0 * GROWTH)
         return (sqrt(one * one + 4.0 * more * seconds * RATE) - one) / (2.0 * more)
+
+    @property
+    def sooner(self) -> float:
+        """How many times as long as predicted prompts take, by answers that have begun; at most 1.
+
+        That says nothing of their speed (see `began`), but when others that were booked as they
+        were will be done. Once an answer has ended, predictions are right, and it is 1.
+        """
+        return 1.0 if self.seen else min(1.0, max(SOONEST, exp(self._sooner)))
 
     def began(self, step: float) -> None:
         """Learn from an answer that began `step` times as late as predicted, but has not ended.

@@ -24,7 +24,7 @@ SHORT_ANSWER = 256
 FEW: Final = 12
 #: A pause has to spare the answers there so many times its length together, in predicted seconds,
 #: which are more than the actual ones (see `pace.py`).
-WORTH = 13.0
+WORTH = 14.0
 #: There is none if so many held requests a worker come before it: where many wait, the time is
 #: needed for them.
 MOST_WAITING = 1.0

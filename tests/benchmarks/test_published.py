@@ -21,7 +21,7 @@ BARE, TIERED = SETUPS[:2]
 SIZES = {
     "8k contexts": (512, 300.0, TIERED),
     "64k contexts": (64, 300.0, TIERED),
-    "shared prefixes": (450, 400.0, BARE),
+    "shared prefixes": (450, 800.0, BARE),
     "chats": (1 << 30, 400.0, BARE),
 }
 

@@ -64,6 +64,28 @@ def test_a_nearly_finished_prefill_scares_nobody() -> None:
     assert load.wait(9.0) == pytest.approx(1.0)
 
 
+def test_a_wait_is_shorter_if_predictions_are_known_to_be_too_long() -> None:
+    """Each booking then takes a part of what was predicted; what comes after that is late only if
+    it comes after the prediction as well."""
+    load = Load()
+    load.book(0.0, 10.0)
+    load.book(0.0, 4.0)
+    assert load.wait(0.0, 0.5) == pytest.approx(7.0)
+    assert load.wait(3.0, 0.5) == pytest.approx(4.0)
+    assert load.wait(6.0, 0.5) == load.wait(10.0, 0.5) == pytest.approx(2.0)
+    assert load.wait(11.0, 0.5) == pytest.approx(3.0)
+
+
+def test_an_answer_in_one_piece_expires_after_all_of_its_predicted_time() -> None:
+    """Even if it is known that predictions are too long: nobody knows whether this one was."""
+    load = Load()
+    load.book(0.0, 10.0, stream=False)
+    assert load.wait(6.0, 0.5) == 0.0
+    assert len(load.pending) == 1
+    assert load.wait(10.0, 0.5) == 0.0
+    assert not load.pending
+
+
 @pytest.mark.parametrize(("elsewhere", "late"), [(False, 49.0), (True, 0.0)])
 def test_a_late_prefill_is_expected_to_take_as_long_again(late: float, *, elsewhere: bool) -> None:
     """A worker that does not come to an end gets less and less; but not if another process serves

@@ -1,0 +1,63 @@
+"""A fleet that has not finished an answer yet: what its first bytes tell about the wait."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from strategies.base import Candidate, Prompt
+from strategies.cost import Costs
+from strategies.load import Load
+from strategies.pace import Curve, Pace
+
+PROMPT = Prompt("any", 8000)
+
+
+@dataclass(eq=False)
+class Stand:
+    """A worker as a strategy sees it."""
+
+    name: str
+    pace: Pace
+    load: Load = field(default_factory=Load)
+    kv_tokens: int | None = None
+    room_tokens: int | None = None
+
+
+@pytest.fixture
+def workers() -> list[Stand]:
+    """Two workers of one pool, each computing an equal prompt."""
+    curve = Curve()
+    found = [Stand(name, Pace(curve)) for name in "ab"]
+    for worker in found:
+        worker.load.book(0.0, worker.pace.prefill(8000, 0))
+    return found
+
+
+def waits(workers: Sequence[Stand], now: float) -> list[float]:
+    """The wait of a prompt on each worker."""
+    ranked: Sequence[Candidate] = Costs().rank(PROMPT, workers, now)
+    return [c.cost.wait for c in sorted(ranked, key=lambda c: c.worker.name)]
+
+
+def test_the_first_answer_tells_when_the_others_begin(workers: list[Stand]) -> None:
+    """It came after half of the time that was expected, margin aside, so the others are due."""
+    first, other = workers
+    predicted = other.pace.prefill(8000, 0)
+    half = first.pace.curve.seconds(8000, 0) / 2
+    before = waits(workers, half)
+    assert before == pytest.approx([predicted - half] * 2)
+    first.load.first_byte(next(iter(first.load.pending)), half)
+    first.pace.began(8000, 0, half)
+    assert waits(workers, half) == pytest.approx([0.0, predicted / 2 - half])
+    assert other.pace.prefill(8000, 0) == predicted, "nothing is learned about how fast they are"
+
+
+def test_once_an_answer_has_ended_predictions_count_again(workers: list[Stand]) -> None:
+    """They are right by then."""
+    first, other = workers
+    half = first.pace.curve.seconds(8000, 0) / 2
+    first.pace.began(8000, 0, half)
+    first.pace.observe(8000, 0, half)
+    left = [worker.load.wait(half) for worker in (first, other)]
+    assert waits(workers, half) == pytest.approx(left)
