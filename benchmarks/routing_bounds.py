@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from benchmarks.routing_drive import Seat
+from benchmarks.routing_fleet import Seat
 from benchmarks.routing_peers import Peer
 from simulator.strides import StrideCache
 from strategies.base import Candidate, Cost, Decision, Prompt, WorkerView

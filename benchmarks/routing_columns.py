@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.routing_drive import Fleet
+from benchmarks.routing_fleet import Fleet
 from benchmarks.routing_made import MADE
 from benchmarks.routing_traces import agent_sessions, bailian, mooncake
 from benchmarks.routing_work import Work, faster, shuffled_starts

@@ -5,47 +5,27 @@ Every decision goes through `Strategy.rank`, is booked as in `router/pool.py`, a
 everything at once: there is no network.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.routing_fleet import Fleet, Seat, seats
+from benchmarks.routing_hold import Hold, Watch
 from benchmarks.routing_work import Talk, Work
 from router.prompts import Prompts
-from simulator.profiles import Profile
-from simulator.store import SharedStore
-from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
-from simulator.tiers import USUAL, Rates, Tiers
+from simulator.strides import BLOCK_TOKENS, Job
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
+from strategies.booking import Booking
 from strategies.latebinding import LateBinding
-from strategies.load import Booking, Load
 from strategies.loads import HARDLY
-from strategies.pace import Curve, Pace
 from strategies.preemption import ahead, computes_from, drop
 
 #: Default block boundaries of prompts, in tokens.
 ENDS = range(0, 1 << 32, BLOCK_TOKENS)
-
-
-class Seat:
-    """A worker: its engine, and what the router knows about it (a `WorkerView`)."""
-
-    __slots__ = ("engine", "kv_tokens", "load", "name", "pace", "room_tokens")
-
-    def __init__(self, name: str, engine: StrideEngine) -> None:
-        self.name = name
-        self.engine = engine
-        cache = engine.cache
-        self.kv_tokens: int | None = None
-        """Its cache capacity as known to the router: None, as memory behind the GPU is not told."""
-        self.room_tokens: int | None = cache.room * engine.block_tokens
-        """Tokens of KV cache that running requests may use."""
-        self.load = Load()
-        self.pace = Pace()
 
 
 #: Placeholder for the prompt of a request that has not arrived yet.
@@ -83,61 +63,8 @@ class Placed(Struct):
 Event = Asked | Seat | Callable[[], None]
 
 
-class Fleet(NamedTuple):
-    """The number and kind of the simulated workers."""
-
-    profile: Profile
-    workers: int = 8
-    cache_tokens: int | None = None
-    """Tokens of prefixes that a worker caches; None: only its room for running requests."""
-    block_tokens: int = BLOCK_TOKENS
-    host_tokens: int = 0
-    """Tokens of each worker's host memory tier (L1), whose loading takes time; 0: none."""
-    store_tokens: int = 0
-    """Tokens of a store (L2) that all workers share; 0: none."""
-    rates: Rates = USUAL
-    """How fast these tiers load."""
-
-
-class Held(Protocol):
-    """A request held in the router."""
-
-    item: Any
-
-
-class Hold(Protocol):
-    """The holding of requests (late binding), as far as the drive uses it."""
-
-    def __len__(self) -> int:
-        """The number of held requests."""
-
-    def must_hold(self, prompt: Prompt, decision: Decision, now: float) -> bool:
-        """Whether even the best choice is too busy to take the request now."""
-
-    def enter(self, item: Any, prompt: Prompt, decision: Decision, now: float) -> Held:  # noqa: ANN401 - the caller decides
-        """Hold a request."""
-
-    def release(
-        self, rank: Callable[[Prompt], Decision], now: float, loads: Collection[Load]
-    ) -> tuple[Held, Decision] | None:
-        """Return the next request to send, and where to, or None.
-
-        It is called after every change, repeatedly until it returns None.
-        """
-
-
 #: Seconds between two checks of the held requests.
 TICK_S = 0.1
-
-
-class Watch(Protocol):
-    """An observer that can end a run early: each method returns whether its result is certain."""
-
-    def asked(self, number: int, now: float) -> bool:
-        """Note that a request has arrived at time `now`."""
-
-    def begun(self, number: int, first_s: float) -> bool:
-        """Note that its first token came `first_s` seconds after it arrived."""
 
 
 class Drive:
@@ -158,14 +85,10 @@ class Drive:
         self._hold = hold
         self._until_s = until_s
         self._tick_at = inf
-        store = _store(fleet)
-        self.seats = [_seat(number, fleet, store) for number in range(fleet.workers)]
+        self.seats = seats(fleet)
         self._ends = range(0, 1 << 32, fleet.block_tokens)
         self._size = fleet.block_tokens
         self._named = {seat.name: seat for seat in self.seats}
-        curve = Curve()
-        for seat in self.seats:  # as `Pool.change` does
-            seat.pace.follow(curve)
         self.strategy = strategy(self.seats)
         # Optional hooks of peers, beyond the interface of Warmroute's strategies.
         self._about: Callable[[Talk], None] | None = getattr(self.strategy, "about", None)
@@ -398,22 +321,6 @@ class Drive:
         following = asked.place + 1
         if following < len(asked.talk.turns):
             self._ask(asked.talk, following, self.now + asked.talk.turns[following].think_s)
-
-
-def _store(fleet: Fleet) -> SharedStore[int] | None:
-    blocks = fleet.store_tokens // fleet.block_tokens
-    return SharedStore(blocks) if blocks else None
-
-
-def _seat(number: int, fleet: Fleet, store: SharedStore[int] | None) -> Seat:
-    size = fleet.block_tokens
-    tiers = None
-    if fleet.host_tokens or store is not None:
-        tiers = Tiers(size, fleet.host_tokens // size, store, fleet.rates)
-    engine = StrideEngine(
-        fleet.profile, cache_tokens=fleet.cache_tokens, block_tokens=size, tiers=tiers
-    )
-    return Seat(f"w{number}", engine)
 
 
 def _honest(placed: Placed) -> int | None:

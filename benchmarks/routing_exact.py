@@ -6,7 +6,7 @@ difference between `prefixaware` and this is the cost of not knowing the caches.
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.routing_drive import Seat
+from benchmarks.routing_fleet import Seat
 from strategies.base import Outcome, Prompt
 from strategies.cost import held_tokens
 from strategies.kvaware import KvAware, KvAwareOptions

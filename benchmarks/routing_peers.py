@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar
 
-from benchmarks.routing_drive import Seat
+from benchmarks.routing_fleet import Seat
 from benchmarks.routing_work import Talk, follows
 from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 

@@ -5,8 +5,9 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.routing_bounds import Shared, Shortest
-from benchmarks.routing_drive import Hold, Seat
 from benchmarks.routing_exact import served
+from benchmarks.routing_fleet import Seat
+from benchmarks.routing_hold import Hold
 from benchmarks.routing_peers import (
     AtRandom,
     BoundedLoad,

@@ -27,7 +27,8 @@ from rich.table import Table
 
 from benchmarks.guarded import free_ports, router
 from benchmarks.processes import started
-from benchmarks.routing_drive import Drive, Fleet, Placed
+from benchmarks.routing_drive import Drive, Placed
+from benchmarks.routing_fleet import Fleet
 from benchmarks.routing_policies import policy_named
 from benchmarks.routing_traces import mooncake
 from benchmarks.routing_work import Talk, Work, faster

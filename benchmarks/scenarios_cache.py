@@ -5,7 +5,8 @@ from dataclasses import replace
 from random import Random
 
 from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import Fleet, Placed
+from benchmarks.routing_drive import Placed
+from benchmarks.routing_fleet import Fleet
 from benchmarks.routing_made import chats, documents, no_reuse
 from benchmarks.routing_work import Work
 from benchmarks.scenarios_check import Check, drive, hit_rate, run, ttft

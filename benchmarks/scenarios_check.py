@@ -6,7 +6,8 @@ from statistics import fmean
 from msgspec import Struct
 
 from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import Drive, Fleet, Placed
+from benchmarks.routing_drive import Drive, Placed
+from benchmarks.routing_fleet import Fleet
 from benchmarks.routing_policies import policy_named
 from benchmarks.routing_work import Work
 

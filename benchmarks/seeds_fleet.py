@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.routing_drive import Fleet, Hold, Seat
+from benchmarks.routing_fleet import Fleet, Seat
+from benchmarks.routing_hold import Hold
 from benchmarks.routing_peers import AtRandom
 from benchmarks.routing_work import Talk
 from benchmarks.seeds_memory import Exact

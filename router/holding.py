@@ -19,7 +19,8 @@ from router.errors import DoorError
 from router.pool import Pool
 from router.worker import Worker
 from strategies.base import Decision, Prompt
-from strategies.latebinding import Held, LateBinding
+from strategies.held import Held
+from strategies.latebinding import LateBinding
 
 log = logging.getLogger("warmroute.fleet")
 

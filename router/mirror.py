@@ -13,7 +13,7 @@ from router.pool import Pool
 from router.worker import Worker
 from strategies.base import NO_LOADING, Candidate, Cost, Outcome, Prompt
 from strategies.blocks import TEXT_ENDS
-from strategies.load import Booking
+from strategies.booking import Booking
 from strategies.loads import Loading
 from strategies.preemption import drop
 

@@ -14,7 +14,7 @@ from router.prompts import Prompts
 from router.sessions.sessions import Sessions
 from router.worker import Worker
 from strategies.base import Candidate, Outcome, Prompt, Strategy, nothing
-from strategies.load import Booking
+from strategies.booking import Booking
 from strategies.pace import Curve
 from strategies.preemption import computes_from
 

@@ -17,7 +17,7 @@ from router.job import Job, Plea
 from router.openai import Endpoint, Request
 from router.worker import LOSSES_S, Worker
 from strategies.base import Candidate, WorkerView, nothing
-from strategies.load import Booking
+from strategies.booking import Booking
 from strategies.preemption import ahead, drop
 
 log = logging.getLogger("warmroute.fleet")

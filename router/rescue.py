@@ -16,7 +16,7 @@ from router.errors import DoorError
 from router.holding import Rank
 from router.preempting import Preempting, Running
 from strategies.base import Candidate, WorkerView
-from strategies.load import Booking
+from strategies.booking import Booking
 from strategies.rescue import better, hangs, stranded
 
 log = logging.getLogger("warmroute.fleet")

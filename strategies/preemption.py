@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from strategies.base import Candidate, Prompt
-from strategies.load import Booking, Load, late_s
+from strategies.booking import Booking, late_s
+from strategies.load import Load
 from strategies.pace import MARGIN
 
 #: Seconds of prefill that a second of waiting makes up for.

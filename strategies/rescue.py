@@ -9,8 +9,9 @@ worker has computed, so it counts as holding no more than before.
 from typing import Final
 
 from strategies.base import FREE, Candidate, Decision, Prompt
+from strategies.booking import Booking, late_s
 from strategies.latebinding import LateBinding
-from strategies.load import LATE_S, Booking, Load, late_s
+from strategies.load import LATE_S, Load
 from strategies.pace import Pace
 
 #: A worker is stuck if its oldest prompt is late by at least this many seconds,

@@ -7,8 +7,9 @@ import pytest
 
 from strategies import cost, demand, load, pause, preemption
 from strategies.base import Candidate, Outcome, Prompt
+from strategies.booking import Booking
 from strategies.latebinding import LateBinding
-from strategies.load import Booking, Load
+from strategies.load import Load
 from strategies.match import NOT_WANTED, Match
 from strategies.pace import Pace
 from strategies.prefixaware import PrefixAware

@@ -13,7 +13,8 @@ from statistics import fmean
 import pytest
 
 from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import ENDS, Fleet, Placed
+from benchmarks.routing_drive import ENDS, Placed
+from benchmarks.routing_fleet import Fleet
 from benchmarks.routing_made import (
     agents,
     bursts,

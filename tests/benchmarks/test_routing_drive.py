@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.routing_bounds import Shared, Shortest
 from benchmarks.routing_columns import LARGE, SMALL
-from benchmarks.routing_drive import Drive, Fleet, Placed, Seat
+from benchmarks.routing_drive import Drive, Placed
+from benchmarks.routing_fleet import Fleet, Seat
 from benchmarks.routing_made import MADE, chats, no_reuse
 from benchmarks.routing_policies import POLICIES, Policy, policy_named
 from benchmarks.routing_work import Talk, Turn, Work, ideal

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import ENDS, Drive, Fleet, Seat
+from benchmarks.routing_drive import ENDS, Drive
+from benchmarks.routing_fleet import Fleet, Seat
 from benchmarks.routing_peers import BoundedLoad, Peer, PowerOfTwo, Sticky
 from benchmarks.routing_rules import (
     Affinity,

@@ -10,7 +10,8 @@ import pytest
 from router.settings_file import SettingsError, loads
 from strategies.base import Candidate, Prompt, Strategy
 from strategies.blocks import TEXT_ENDS, chain
-from strategies.load import Booking, Load
+from strategies.booking import Booking
+from strategies.load import Load
 from strategies.pace import Pace
 from strategies.registry import make
 

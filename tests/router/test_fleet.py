@@ -16,7 +16,7 @@ from router.pool import Pool
 from router.upstream import Upstream
 from router.worker import State, Worker
 from strategies.base import Candidate, Cost, Prompt, Strategy, WorkerView
-from strategies.load import Booking
+from strategies.booking import Booking
 from strategies.registry import make
 
 PATIENCE = Patience(1, 1, 1, 1)

@@ -14,8 +14,9 @@ from router.mirror import Mirror
 from router.news import Anew, Began, Booked, Ended, Letter, News, decode, encode
 from router.pool import Pool
 from strategies.base import Candidate, NoOptions, Outcome, Prompt, WorkerView
+from strategies.booking import Booking, late_s
 from strategies.leastload import LeastLoad
-from strategies.load import BACK_S, Booking, Load, late_s
+from strategies.load import BACK_S, Load
 from strategies.preemption import drop
 from strategies.prefixaware import PrefixAware
 from tests.router.fleets import choice, fleet, prompt

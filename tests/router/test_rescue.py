@@ -18,7 +18,7 @@ from router.rescue import LOOKED_AT, Rescue
 from router.settings import Settings
 from router.worker import State
 from strategies.base import Candidate, Cost
-from strategies.load import Booking
+from strategies.booking import Booking
 from tests.router.fleets import fleet, prompt
 from tests.router.test_preempting import Asked
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.load import BACK_S, LATE_S, STAY_WEIGHT, Booking, Load
+from strategies.booking import Booking
+from strategies.load import BACK_S, LATE_S, STAY_WEIGHT, Load
 
 _seconds = st.floats(0, 100)
 _actions = st.lists(

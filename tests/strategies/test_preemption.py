@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from strategies.base import Candidate, Cost, Outcome, Prompt
+from strategies.booking import Booking
 from strategies.cost import Costs, held_tokens
 from strategies.kvaware import KvAware
-from strategies.load import BACK_S, Booking, Load
+from strategies.load import BACK_S, Load
 from strategies.pace import MARGIN, Pace
 from strategies.preemption import (
     AGING,
