@@ -4,15 +4,7 @@ import pytest
 
 from strategies.base import Outcome, Prompt
 from strategies.cost import Costs
-from strategies.demand import (
-    BOUND,
-    LEAST_PRICE,
-    MOST_PRICE,
-    MOST_TURNS,
-    PRICE,
-    SMOOTHED_S,
-    Demand,
-)
+from strategies.demand import BOUND, LEAST_PRICE, MOST_PRICE, MOST_TURNS, PRICE, SMOOTHED_S, Demand
 from strategies.load import KV_BACK_S, Load
 from tests.strategies.test_choice import LONG, Run, Stand, fleet, prompt
 
