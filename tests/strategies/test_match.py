@@ -8,7 +8,7 @@ from strategies.base import Outcome
 from strategies.match import NOT_WANTED
 from strategies.node import Node
 from strategies.prefixtree import PrefixTree
-from tests.strategies.test_choice import LONG, Run, fleet, prompt
+from tests.strategies.placing import LONG, Run, fleet, prompt
 from tests.strategies.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, Prompt, keys, nodes
 
 

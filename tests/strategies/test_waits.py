@@ -12,7 +12,7 @@ from strategies.match import NOT_WANTED
 from strategies.prefixaware import PrefixAware
 from strategies.prefixtree import PrefixTree
 from strategies.session import Session, SessionOptions
-from tests.strategies.test_choice import Run, Stand, fleet, prompt
+from tests.strategies.placing import Run, Stand, fleet, prompt
 from tests.strategies.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, keys, nodes
 from tests.strategies.tries import Prompt as Asked
 
