@@ -8,7 +8,7 @@ import pytest
 
 from router.worker import LOSSES
 from strategies.load import Load
-from tests.overload.test_holding import Gate, ask, held
+from tests.overload.busy import Gate, ask, held
 from tests.overload.test_preemption import LONG, MIDDLE, SHORT, answer, long, routed, short, sizes
 from tests.reload.changing import change
 from tests.support import OK, MakeRouter, Router, Stub, until

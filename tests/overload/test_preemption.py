@@ -12,7 +12,7 @@ import pytest
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from strategies.load import Load
-from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked, held
+from tests.overload.busy import PATH, QUIET, Gate, ask, asked, held
 from tests.support import OK, Action, MakeRouter, Router, Stub, post, until
 
 LONG, SHORT = 60_000, 500

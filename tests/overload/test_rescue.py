@@ -18,7 +18,7 @@ from router.worker import Worker
 from strategies import rescue as rules
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.prefixaware import PrefixAware
-from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked
+from tests.overload.busy import PATH, QUIET, Gate, ask, asked
 from tests.overload.test_preemption import answer
 from tests.reload.changing import answered_by, change
 from tests.support import JSON, OK, Action, MakeRouter, MakeStub, Router, Stub, post, until

@@ -13,7 +13,7 @@ from router.errors import Refused
 from router.job import Plea
 from router.upstream import Upstream
 from tests.health.failing import health, says
-from tests.overload.test_holding import PATH, Gate, ask, asked, held
+from tests.overload.busy import PATH, Gate, ask, asked, held
 from tests.overload.test_preempted_again import given_way
 from tests.overload.test_preemption import LONG, MIDDLE, overtaken, routed, sizes
 from tests.reload.changing import CHUNK, END, SSE, change
