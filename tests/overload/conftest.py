@@ -1,10 +1,13 @@
-"""Fixtures of the tests of queueing, holding and preemption."""
+"""Fixtures of the tests of queueing, holding, preemption and rescue."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 
+from router import rescue
+from strategies import rescue as rules
+from tests.overload.hanging import Hurry
 from tests.support import MakeStub, Stub
 
 
@@ -18,3 +21,15 @@ def crowd(stack: ExitStack) -> ThreadPoolExecutor:
 def worker(stub: MakeStub) -> Stub:
     """A worker that never answers what it has been sent, until it is given another script."""
     return stub([lambda: False])
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> Hurry:
+    """From the call on, a worker is found stuck within a fraction of a second."""
+    monkeypatch.setattr(rules, "STUCK_S", 3600.0)
+    monkeypatch.setattr(rescue, "TICK_S", 0.02)
+
+    def now() -> None:
+        monkeypatch.setattr(rules, "STUCK_S", 0.1)
+
+    return now

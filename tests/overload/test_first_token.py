@@ -15,7 +15,8 @@ from strategies.base import Candidate
 from strategies.load import TOGETHER_S
 from strategies.loads import Loading
 from strategies.pace import Pace
-from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked, busied, held, since
+from tests.health.failing import says
+from tests.overload.busy import PATH, QUIET, Gate, ask, asked, busied, held, since
 from tests.support import OK, Action, MakeRouter, MakeStub, until
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -139,3 +140,24 @@ def test_what_is_loaded_tells_nothing_of_what_is_computed(
         assert pace.computed(1.0, 0) == Pace().computed(1.0, 0)
         gate.opened.set()
     until(router.idle)
+
+
+def test_what_was_held_was_not_computed(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time until a first byte is that of the tokens that its worker did not hold; and a worker
+    that rejects a prompt has not computed it."""
+    timed: list[tuple[float, float]] = []
+    monkeypatch.setattr(Pace, "began", lambda _, tokens, held, __: timed.append((tokens, held)))
+    worker = stub()
+    router = route(worker.url, health=QUIET)
+    load = router.worker().load
+    for rejects in (True, False, False):
+        answer = says(400) if rejects else OK
+        worker.script = [lambda: since(load) > 2 * TOGETHER_S, *answer]
+        reply = router.http.post(PATH, json=asked("long", 5000))
+        assert reply.status_code == (400 if rejects else 200)
+        until(router.idle)
+    (tokens, none), (rest, held) = timed
+    assert tokens > none == 0
+    assert held > rest

@@ -1,32 +1,16 @@
 """How a request that gave way is sent again, and what may change until then."""
 
 import re
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
 from router.worker import LOSSES
 from strategies.load import Load
-from tests.overload.test_holding import Gate, ask, held
-from tests.overload.test_preemption import LONG, MIDDLE, SHORT, answer, long, routed, short, sizes
+from tests.overload.busy import ask, held
+from tests.overload.giving_way import SHORT, answer, given_way, long, routed, short, sizes
 from tests.reload.changing import change
-from tests.support import OK, MakeRouter, Router, Stub, until
-
-
-def given_way(
-    router: Router, crowd: ThreadPoolExecutor, worker: Stub
-) -> tuple[Gate, list[Future[httpx.Response]]]:
-    """A long prompt is held again until the one to which it gave way passes the gate."""
-    gate = Gate()
-    first = ask(router, crowd, "long", LONG)
-    until(lambda: len(worker.requests) == 1)
-    worker.script = gate.script()
-    second = ask(router, crowd, "short", MIDDLE)
-    until(lambda: len(worker.requests) == 2)
-    until(held(router, 1))
-    worker.script = OK
-    return gate, [first, second]
+from tests.support import MakeRouter, Router, Stub, until
 
 
 def check_held(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> None:

@@ -1,8 +1,7 @@
 """Preemption over real sockets: a long prompt gives way to a short one, and is sent again."""
 
 import json
-import socket
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,54 +11,20 @@ import pytest
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from strategies.load import Load
-from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked, held
-from tests.support import OK, Action, MakeRouter, Router, Stub, post, until
-
-LONG, SHORT = 60_000, 500
-#: Long enough that a longer one is held behind it, instead of being sent at once.
-MIDDLE = 9_000
-
-
-def answer(cached: int, prompt: int = LONG) -> list[Action]:
-    """An answer in which the worker reports cached tokens."""
-    usage = (
-        b'{"prompt_tokens":%d,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":%d}}'
-    )
-    body = b'{"id":"x","choices":[],"usage":' + usage % (prompt, cached) + b"}"
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    return [head % len(body) + body]
-
-
-def routed(route: MakeRouter, worker: Stub, **settings: Any) -> Router:
-    """A router that knows that the worker's prefix cache is on."""
-    router = route(worker.url, health=QUIET, **settings)
-    router.worker().reuses = True
-    return router
-
-
-def long(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> Future[httpx.Response]:
-    """Send a long prompt that the worker never answers; whatever it is sent next, it does."""
-    first = ask(router, crowd, "long", LONG)
-    until(lambda: len(worker.requests) == 1)
-    worker.script = OK
-    return first
-
-
-def by_hand(router: Router) -> socket.socket:
-    """Send a long prompt; return the connection, so that its client can leave."""
-    body = json.dumps(asked("long", LONG)).encode()
-    return post(router.port, PATH, body, b"content-type: application/json")
-
-
-def short(router: Router) -> httpx.Response:
-    """Send a short prompt and wait for its answer."""
-    body = asked("short", SHORT) | {"max_tokens": 2}
-    return httpx.post(router.url + PATH, json=body, timeout=30)
-
-
-def sizes(worker: Stub) -> list[str]:
-    """What the worker was sent, in that order."""
-    return ["long" if len(request) > 2 * LONG else "short" for request in worker.requests]
+from tests.overload.busy import PATH, Gate, ask, asked, held
+from tests.overload.giving_way import (
+    LONG,
+    MIDDLE,
+    SHORT,
+    answer,
+    long,
+    overtaken,
+    routed,
+    short,
+    sizes,
+)
+from tests.overload.totals import samples, total
+from tests.support import MakeRouter, Stub, until
 
 
 def test_a_long_prompt_gives_way_and_goes_on(
@@ -91,12 +56,8 @@ def test_it_is_counted_as_one_request(
     short(router)
     first.result()
     until(router.idle)
-    families = {family.name: family.samples for family in router.door.metrics.collect()}
-    for name in ("decisions", "requests"):
-        told = families[f"warmroute_{name}"]
-        assert sum(one.value for one in told if one.name.endswith("_total")) == 2
-    matched = families["warmroute_match_ratio"]
-    assert [one.value for one in matched if one.name.endswith("_count")] == [2]
+    assert [total(router, family) for family in ("decisions", "requests")] == [2] * 2
+    assert samples(router, "match_ratio", "_count") == [2]
 
 
 @pytest.mark.parametrize(
@@ -170,21 +131,6 @@ def test_no_more_often_than_it_may(
     assert reply.result().status_code == 200
     assert sizes(worker) == ["long", "short"] * 3
     until(router.idle)
-
-
-def overtaken(
-    router: Router, crowd: ThreadPoolExecutor, worker: Stub
-) -> tuple[socket.socket, Gate, Future[httpx.Response]]:
-    """Let a shorter prompt overtake one; return the latter's connection, the gate that holds the
-    worker's answer back, and the reply to the former."""
-    leaving = by_hand(router)
-    until(lambda: len(worker.requests) == 1)
-    gate = Gate()
-    worker.script = gate.script()
-    reply = ask(router, crowd, "short", MIDDLE)
-    until(lambda: len(worker.requests) == 2)
-    until(held(router, 1))
-    return leaving, gate, reply
 
 
 def test_a_client_that_leaves_meanwhile(

@@ -11,8 +11,8 @@ from router import breaker, resort
 from router.attempt import Attempt
 from router.errors import Gone
 from tests.health.failing import health
-from tests.overload.test_holding import ANSWER, QUIET, ask, held
-from tests.overload.test_preemption import LONG, SHORT, long, routed, short, sizes
+from tests.overload.busy import ANSWER, QUIET, ask, held
+from tests.overload.giving_way import LONG, SHORT, long, routed, short, sizes
 from tests.reload.changing import CHUNK, END, SSE
 from tests.retry.test_failover import breaker_of, full
 from tests.support import OK, MakeRouter, MakeStub, Stub, until

@@ -13,9 +13,8 @@ from router.errors import Refused
 from router.job import Plea
 from router.upstream import Upstream
 from tests.health.failing import health, says
-from tests.overload.test_holding import PATH, Gate, ask, asked, held
-from tests.overload.test_preempted_again import given_way
-from tests.overload.test_preemption import LONG, MIDDLE, overtaken, routed, sizes
+from tests.overload.busy import PATH, Gate, ask, asked, held
+from tests.overload.giving_way import LONG, MIDDLE, given_way, overtaken, routed, sizes
 from tests.reload.changing import CHUNK, END, SSE, change
 from tests.retry.test_failover import breaker_of, full
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until

@@ -10,8 +10,8 @@ import pytest
 
 from router import breaker, resort
 from tests.health.failing import CHAT, PATH, health
-from tests.overload.test_holding import ask as prompted
-from tests.overload.test_holding import held
+from tests.overload.busy import ask as prompted
+from tests.overload.busy import held
 from tests.overload.test_overload import line_is
 from tests.retry.test_failover import breaker_of, full
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until

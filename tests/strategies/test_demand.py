@@ -1,11 +1,14 @@
 """Demand: how busy the fleet is, how much of the prompts is held, and what follows from both."""
 
+from math import log
+
 import pytest
 
 from strategies.base import Outcome, Prompt
 from strategies.cost import Costs
 from strategies.demand import (
     BOUND,
+    IDLE_S,
     LEAST_PRICE,
     MOST_PRICE,
     MOST_TURNS,
@@ -14,7 +17,7 @@ from strategies.demand import (
     Demand,
 )
 from strategies.load import KV_BACK_S, Load
-from tests.strategies.test_choice import LONG, Run, Stand, fleet, prompt
+from tests.strategies.placing import LONG, Run, Stand, fleet, prompt
 
 
 def price(demand: Demand, workers: int = 8) -> float:
@@ -208,3 +211,27 @@ def test_conversations_leave_a_worker_that_stays_full() -> None:
     first, second = run.strategy.rank(prompt(text + "z" * 400), run.workers, 300.0).candidates
     assert first.worker.name == "w1"
     assert second.cost.home > 1.0 > first.cost.home
+
+
+def test_demand_is_told_of_a_prompt_once() -> None:
+    """A prompt counts as demand once, however often it is ranked and sent."""
+    workers, costs = fleet(2), Costs()
+    workers[0].load.book(0.0, 1000.0)
+    demand, late = costs._demand, SMOOTHED_S * log(2.0)
+    first, asked, other = (prompt(f"{word} " * 100) for word in ("first", "asked", "other"))
+    costs.rank(first, workers[1:], 0.0)
+    costs.placed(first, 0.0)
+    costs.rank(asked, workers, late)
+    costs.placed(asked, late)
+    told = demand._busy, demand._prompts
+    half = SMOOTHED_S / 2
+    assert list(told) == pytest.approx([0.5 * half / (half + IDLE_S), 1.5])
+    costs.placed(asked, late)
+    costs.rank(asked, workers[:1], 2 * late)
+    costs.placed(asked, 2 * late)
+    costs.rank(other, workers, 2 * late)
+    costs.placed(asked, 2 * late)
+    assert (demand._busy, demand._prompts) == told
+    costs.rank(other, workers[1:], 2 * late)
+    costs.placed(other, 2 * late)
+    assert demand._busy == pytest.approx(told[0] / 2)

@@ -1,7 +1,5 @@
 """What the prefix tree knows of one prompt: who uses it, and where another copy is wanted."""
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,18 +8,8 @@ from strategies.base import Outcome
 from strategies.match import NOT_WANTED
 from strategies.node import Node
 from strategies.prefixtree import PrefixTree
-from tests.strategies.test_choice import LONG, Run, fleet, prompt
-from tests.strategies.test_prefixtree import _LARGE, Prompt, _prompts, _steps, keys
-
-#: Two prompts that diverge after two blocks, and one that shares nothing with them.
-ONE, OTHER, APART = (0, 1, 2, 3), (0, 1, 3, 3), (2, 2)
-
-
-def nodes(node: Node) -> Iterator[Node]:
-    """Iterate over all nodes of a tree, the root first."""
-    yield node
-    for child in node.children.values():
-        yield from nodes(child)
+from tests.strategies.placing import LONG, Run, fleet, prompt
+from tests.strategies.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, Prompt, keys, nodes
 
 
 def path(node: Node) -> int:
@@ -29,13 +17,13 @@ def path(node: Node) -> int:
     return node.keys[-1] if node.parent is not None else 0
 
 
-@given(_steps, st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39)))
+@given(STEPS, st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39)))
 def test_a_node_knows_how_many_use_it(
     steps: list[tuple[str, Prompt]], ended: set[int], refused: set[int]
 ) -> None:
     """A node counts the running requests whose prompt begins with its path, also after runs were
     split."""
-    tree, users = PrefixTree(_LARGE), dict[int, int]()
+    tree, users = PrefixTree(LARGE), dict[int, int]()
     placements = [tree.insert(keys(asked), worker) for worker, asked in steps]
     for number, (_, asked) in enumerate(steps):
         if number not in ended | refused:
@@ -50,13 +38,13 @@ def test_a_node_knows_how_many_use_it(
     }
 
 
-@given(_steps, st.integers(0, 40), st.sampled_from(["a", "b", "c"]))
+@given(STEPS, st.integers(0, 40), st.sampled_from(["a", "b", "c"]))
 def test_nobody_uses_it_when_all_have_ended(
     steps: list[tuple[str, Prompt]], when: int, gone: str
 ) -> None:
     """No users are left, even if a worker was forgotten meanwhile and sent the same prompts
     again."""
-    tree, placements = PrefixTree(_LARGE), []
+    tree, placements = PrefixTree(LARGE), []
     for number, (worker, asked) in enumerate(steps):
         if number == when:
             tree.forget(gone)
@@ -89,7 +77,7 @@ def test_what_many_ask_for_is_wanted_on_as_many_workers(
     sent: list[tuple[str, Prompt]], workers: int, blocks: int, tokens: float
 ) -> None:
     """A prefix is wanted on as large a share of the workers as it has of the running requests."""
-    tree = PrefixTree(_LARGE)
+    tree = PrefixTree(LARGE)
     placements = [tree.insert(keys(asked), worker) for worker, asked in sent]
     wanted = tree.match(keys(ONE)).wanted(workers)
     assert wanted.blocks == blocks
@@ -99,12 +87,12 @@ def test_what_many_ask_for_is_wanted_on_as_many_workers(
     assert tree.match(keys(ONE)).wanted(workers) == NOT_WANTED
 
 
-@given(_steps, _prompts, st.integers(1, 8))
+@given(STEPS, PROMPTS, st.integers(1, 8))
 def test_no_more_is_wanted_than_there_is(
     steps: list[tuple[str, Prompt]], asked: Prompt, workers: int
 ) -> None:
     """Never more tokens than the wanted blocks have, and no blocks that no worker was sent."""
-    tree = PrefixTree(_LARGE)
+    tree = PrefixTree(LARGE)
     for worker, sent in steps:
         tree.insert(keys(sent), worker)
     wanted = tree.match(keys(asked)).wanted(workers)

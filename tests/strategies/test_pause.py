@@ -5,11 +5,12 @@ from math import inf
 import pytest
 
 from strategies.base import Candidate, Cost, Decision, Prompt
+from strategies.booking import Booking
 from strategies.latebinding import READY_S, LateBinding, queues_at
-from strategies.load import LONG_S, Booking, Load
+from strategies.load import LONG_S, Load
 from strategies.pause import FEW, SHORT_ANSWER, TOKEN_S, WORTH, pauses
 from strategies.preemption import drop
-from tests.strategies.test_choice import Stand
+from tests.strategies.placing import Stand
 
 PAUSE_S = TOKEN_S * SHORT_ANSWER
 #: Seconds of prefill for which a pause is worth while with `ANSWERS` answers on the worker.

@@ -1,7 +1,6 @@
 """Who gives way to a shorter prompt, and how long that one waits then."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import exp, inf
 
 import pytest
@@ -14,7 +13,7 @@ from strategies.booking import Booking
 from strategies.cost import Costs, held_tokens
 from strategies.kvaware import KvAware
 from strategies.load import BACK_S, Load
-from strategies.pace import MARGIN, Pace
+from strategies.pace import MARGIN
 from strategies.preemption import (
     AGING,
     ANYWHERE_S,
@@ -29,7 +28,8 @@ from strategies.preemption import (
     promised,
 )
 from strategies.prefixaware import SLACK, PrefixAware
-from tests.strategies.test_choice import LONG, Run, fleet, prompt
+from tests.strategies.placing import LONG, Run, fleet, prompt
+from tests.strategies.untold import Stand
 
 #: Shorter and longer than what gives way to a prompt of one second.
 SHORT_S, LONG_S = GAIN_S, GAIN_S + 8.0
@@ -37,17 +37,6 @@ SHORT_S, LONG_S = GAIN_S, GAIN_S + 8.0
 NONE: Sequence[int] = ()
 
 _bookings = st.lists(st.tuples(st.floats(0.01, 30.0), st.booleans(), st.booleans()), max_size=6)
-
-
-@dataclass(eq=False)
-class Stand:
-    """A worker as a strategy sees it."""
-
-    name: str = "w"
-    load: Load = field(default_factory=Load)
-    pace: Pace = field(default_factory=Pace)
-    kv_tokens: int | None = None
-    room_tokens: int | None = None
 
 
 def booked(*seconds: float, may: bool = True) -> tuple[Load, list[Booking]]:

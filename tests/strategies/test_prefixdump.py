@@ -14,11 +14,11 @@ from strategies.base import TOKEN_ENDS
 from strategies.blocks import TEXT_ENDS
 from strategies.prefixdump import BadDump, dump, restore
 from strategies.prefixtree import BLOCKS, PrefixTree
-from tests.strategies.test_prefixtree import _prompts, _steps, _workers, keys, sound
+from tests.strategies.tries import PROMPTS, STEPS, WORKERS, keys, sound
 
 LARGE = 1 << 22
 #: Prompts, and how many more cached tokens than predicted are reported for them.
-_REPORTS = st.tuples(_workers, _prompts, st.sampled_from((-2.0, 0.0, 2.0)))
+_REPORTS = st.tuples(WORKERS, PROMPTS, st.sampled_from((-2.0, 0.0, 2.0)))
 
 
 def taken_over(tree: PrefixTree, limit: int = LARGE) -> PrefixTree:
@@ -28,7 +28,7 @@ def taken_over(tree: PrefixTree, limit: int = LARGE) -> PrefixTree:
     return other
 
 
-@given(_steps, _prompts, st.lists(_REPORTS, max_size=40), st.sampled_from((12, 50)))
+@given(STEPS, PROMPTS, st.lists(_REPORTS, max_size=40), st.sampled_from((12, 50)))
 def test_it_goes_on_as_the_one_before(
     steps: list[tuple[str, tuple[int, ...]]],
     asked: tuple[int, ...],

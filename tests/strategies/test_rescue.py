@@ -7,7 +7,7 @@ from strategies.cost import Costs
 from strategies.load import LATE_S, Load
 from strategies.pace import Curve, Pace
 from strategies.rescue import STUCK_S, TIMES, TIMES_GUESSED, better, hangs, stranded
-from tests.strategies.test_preemption import Stand
+from tests.strategies.untold import Stand
 
 PROMPT = Prompt("m", 1000, stream=True)
 

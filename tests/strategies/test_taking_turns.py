@@ -12,7 +12,7 @@ from strategies.latebinding import READY_TOKENS
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.ranking import ALIKE_S, Ranking, Row
-from tests.strategies.test_choice import Run, Stand, fleet, prompt
+from tests.strategies.placing import Run, Stand, fleet, prompt
 
 TOKENS = 1_000
 

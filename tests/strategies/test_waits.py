@@ -12,15 +12,14 @@ from strategies.match import NOT_WANTED
 from strategies.prefixaware import PrefixAware
 from strategies.prefixtree import PrefixTree
 from strategies.session import Session, SessionOptions
-from tests.strategies.test_choice import Run, Stand, fleet, prompt
-from tests.strategies.test_match import APART, ONE, OTHER, nodes
-from tests.strategies.test_prefixtree import _LARGE, _prompts, _steps, keys
-from tests.strategies.test_prefixtree import Prompt as Asked
+from tests.strategies.placing import Run, Stand, fleet, prompt
+from tests.strategies.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, keys, nodes
+from tests.strategies.tries import Prompt as Asked
 
 
 def test_those_that_wait_count_as_those_that_run() -> None:
     """Three who wait for a prefix that one worker is computing make it wanted on more workers."""
-    tree = PrefixTree(_LARGE)
+    tree = PrefixTree(LARGE)
     tree.insert(keys(ONE), "a")
     assert tree.match(keys(ONE)).wanted(4) == NOT_WANTED
     over = [tree.wait(keys(ONE)) for _ in range(3)]
@@ -34,7 +33,7 @@ def test_those_that_wait_count_as_those_that_run() -> None:
 
 def test_those_that_wait_for_something_else_make_it_wanted_less() -> None:
     """A prefix is wanted on as large a share of the workers as it has of all requests."""
-    tree = PrefixTree(_LARGE)
+    tree = PrefixTree(LARGE)
     for _ in range(2):
         tree.insert(keys(ONE), "a")
     assert tree.match(keys(ONE)).wanted(4) != NOT_WANTED
@@ -43,12 +42,12 @@ def test_those_that_wait_for_something_else_make_it_wanted_less() -> None:
     assert tree.match(keys(ONE)).wanted(4) == NOT_WANTED
 
 
-@given(_steps, _prompts, _prompts)
+@given(STEPS, PROMPTS, PROMPTS)
 def test_nothing_is_left_of_who_waited(
     steps: list[tuple[str, Asked]], first: Asked, second: Asked
 ) -> None:
     """Whatever was sent meanwhile, which splits what they waited for, or forgotten."""
-    tree = PrefixTree(_LARGE)
+    tree = PrefixTree(LARGE)
     over: list[Callable[[], None]] = []
     placements = []
     for number, (worker, asked) in enumerate(steps):
@@ -124,7 +123,7 @@ def test_a_copy_is_cheaper_the_more_wait_for_it(wait: int, *, cheaper: bool) -> 
 
 def test_two_that_diverge_are_counted_apart() -> None:
     """What two have in common is counted twice, the rest once."""
-    tree = PrefixTree(_LARGE)
+    tree = PrefixTree(LARGE)
     tree.insert(keys(ONE), "a")
     tree.insert(keys(OTHER), "a")
     tree.wait(keys(ONE))

@@ -1,0 +1,58 @@
+"""Workers that hang: they never answer what they were sent."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from router.worker import Worker
+from tests.overload.busy import QUIET, ask
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
+
+NEVER: list[Action] = [lambda: False]
+Hurry = Callable[[], None]
+
+
+def routed(route: MakeRouter, *workers: Stub, **settings: Any) -> Router:
+    """A router that knows how fast its workers are."""
+    router = route(*(one.url for one in workers), **({"health": QUIET} | settings))
+    router.worker().pace.curve.seen = 1
+    return router
+
+
+def both(
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    stub: MakeStub,
+    script: list[Action] | None = None,
+    **settings: Any,
+) -> tuple[Router, Future[httpx.Response], Stub, Stub]:
+    """Send a request to one of two workers, which hangs; return it and the workers, that one first.
+
+    The other would answer.
+    """
+    pair = [stub(script or NEVER) for _ in range(2)]
+    router = routed(route, *pair, **settings)
+    first = ask(router, crowd, "first", 100)
+    until(lambda: any(one.requests for one in pair))
+    hung, other = sorted(pair, key=lambda one: not one.requests)
+    other.script = OK
+    return router, first, hung, other
+
+
+def worker_of(router: Router, stub: Stub) -> Worker:
+    """The router's view of a worker."""
+    return next(one for one in router.door.fleet.workers if one.url == stub.url)
+
+
+def moved(router: Router, stub: Stub) -> float:
+    """How many requests were moved away from a worker."""
+    labels = {"pool": "default", "worker": stub.url[7:], "kind": "stuck"}
+    return router.metric("warmroute_worker_errors_total", **labels)
+
+
+def look(router: Router, times: int = 3) -> None:
+    """Look for stuck workers at once, several times."""
+    for _ in range(times):
+        router.call(router.door._proxy._rescue._look)

@@ -1,0 +1,117 @@
+"""What becomes of held requests when settings change, or workers come and go."""
+
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from router.admission import Wait
+from router.holding import Holding
+from tests.overload.busy import QUIET, Gate, ask, busied, held
+from tests.reload.changing import change
+from tests.support import MakeRouter, MakeStub, until
+
+
+def test_those_let_go_queue_as_all_others(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """If new settings leave no place, who was held is new in the queue: it counts, and may be
+    refused."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET)
+    first = busied(router, crowd, worker)
+    replies = [ask(router, crowd, f"other {number}", 8_000) for number in range(3)]
+    until(held(router, 3))
+    change(router, worker.url, health=QUIET, limits={"in_flight": 1, "queue": 1})
+    until(lambda: sum(reply.done() for reply in replies) == 2)
+    gate.opened.set()
+    assert sorted(reply.result().status_code for reply in replies) == [200, 429, 429]
+    assert first.result().status_code == 200
+    assert router.metric("warmroute_queued_total") == 1
+
+
+def test_new_settings_do_not_send_those_held(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are decided again, and held on if they would still only queue at the worker."""
+    waits: list[Wait] = []
+    turn = Holding.turn
+
+    async def counted(self: Holding, *args: Any) -> bool:
+        waits.append(args[-1])
+        return await turn(self, *args)
+
+    monkeypatch.setattr(Holding, "turn", counted)
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET)
+    first = busied(router, crowd, worker)
+    replies = [ask(router, crowd, f"other {number}", 8_000) for number in range(3)]
+    until(held(router, 3))
+    change(router, worker.url, health=QUIET, logs={"requests": True})
+    until(lambda: len(waits) == 6)
+    until(held(router, 3))
+    (binding,) = router.door._proxy._holding._pools.values()
+    assert [one.since for one in binding] == [wait.held for wait in waits[:3]]
+    assert len(worker.requests) == 1
+    gate.opened.set()
+    assert [reply.result().status_code for reply in (first, *replies)] == [200] * 4
+    assert router.metric("warmroute_held_requests_total") == 3
+    until(router.idle)
+
+
+def test_who_joins_takes_those_held(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """A worker that becomes ready takes held requests, though they were decided without it."""
+    gate = Gate()
+    workers = stub(gate.script()), stub(gate.script())
+    workers[1].well = False
+    router = route(*(worker.url for worker in workers), health={"interval": "50ms"})
+    first = ask(router, crowd, "long", 60_000)
+    until(lambda: len(workers[0].requests) == 1)
+    other = ask(router, crowd, "other", 2000)
+    until(held(router, 1))
+    workers[1].well = True
+    until(lambda: len(workers[1].requests) == 1)
+    gate.opened.set()
+    assert [answer.result().status_code for answer in (first, other)] == [200] * 2
+
+
+def test_those_held_hear_that_their_model_is_gone(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """Held requests get 503 early if no worker has their model any more, like queued ones."""
+    gate = Gate()
+    stays, goes = (stub(gate.script(), model) for model in "mn")
+    soon = {"interval": "50ms", "fall": 1}
+    router = route(stays.url, goes.url, health=soon, timeouts={"queue": "25s"})
+    first = ask(router, crowd, "long", 60_000, "n")
+    until(lambda: len(goes.requests) == 1)
+    other = ask(router, crowd, "other", 2000, "n")
+    until(held(router, 1))
+    before = monotonic()
+    goes.well = False
+    reply = other.result()
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_worker")
+    assert monotonic() - before < 15
+    gate.opened.set()
+    first.result()
+
+
+def test_those_held_hear_that_no_worker_is_left(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """Held requests get 503 well before `timeouts.queue` if no worker is left."""
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health={"interval": "50ms", "fall": 1}, timeouts={"queue": "10m"})
+    first = busied(router, crowd, worker)
+    other = ask(router, crowd, "other", 2000)
+    until(held(router, 1))
+    worker.well = False
+    assert other.result().status_code == 503
+    gate.opened.set()
+    assert first.result().status_code == 200

@@ -1,0 +1,25 @@
+"""Built-in strategies are found by their names, and leave no worker out."""
+
+import pytest
+
+from strategies.base import Candidate, Cost, Outcome
+from strategies.registry import find, names
+from tests.strategies.placing import LONG, Run, fleet, prompt
+
+
+def test_the_built_in_strategies_are_found_by_name() -> None:
+    """Strategies are found by their entry points; the error for an unknown name lists them."""
+    assert {"roundrobin", "leastload", "prefixaware"} <= set(names())
+    with pytest.raises(KeyError, match=r"leastload, .*prefixaware, roundrobin"):
+        find("nearest")
+
+
+@pytest.mark.parametrize("name", ["roundrobin", "leastload", "prefixaware"])
+def test_every_worker_is_a_candidate(name: str) -> None:
+    """Failover takes the next candidate, so every worker must be listed exactly once."""
+    run = Run(name, fleet(5))
+    run.place(prompt(LONG))
+    decision = run.strategy.rank(prompt(LONG), run.workers, 0.0)
+    assert sorted(c.worker.name for c in decision.candidates) == [w.name for w in run.workers]
+    candidate = Candidate(run.workers[0], Cost())
+    run.strategy.settled(prompt(LONG), candidate, Outcome(ok=True), 1.0)

@@ -1,0 +1,80 @@
+"""A look at the held requests finds those that can go, whoever else is held."""
+
+from strategies.base import Decision, Prompt
+from strategies.held import LOOK_S
+from strategies.latebinding import COMPARED, DECIDED_ANEW, LOOKED_AT
+from tests.strategies.desk import Desk, Stand
+
+
+def test_an_idle_worker_is_seen_whoever_waits_for_another() -> None:
+    """Of two models in a pool, one has its worker free; a later request for the other model must
+    not hide that."""
+    desk = Desk(Stand("a", 1.0), Stand("b", 60.0))
+    assert desk.come("first", 2, model="a")
+    assert desk.come("last", 2, model="b")
+    desk.now = 1.0
+    assert desk.released() == ["first"]
+
+
+def test_a_worker_that_joins_is_seen() -> None:
+    """A held request goes to a worker that joined after the decision for it."""
+    desk = Desk(Stand("a", 60.0))
+    assert desk.come("r", 2)
+    desk.workers = (*desk.workers, Stand("b"))
+    desk.now = LOOK_S
+    assert desk.released() == ["r"]
+
+
+def test_tenants_take_turns_at_being_looked_at() -> None:
+    """A tenant with hundreds of held requests does not hide another tenant's first."""
+    desk = Desk(Stand("a", 10.0))
+    for number in range(2 * LOOKED_AT):
+        assert desk.come(f"one{number}", 8, tenant="one")
+    assert desk.come("other", 2, tenant="other")
+    desk.now = 10.0
+    assert desk.released()[0] == "other"
+
+
+def test_who_waits_for_one_model_hides_nobody_who_waits_for_another() -> None:
+    """However many requests a tenant has held for a worker that stays busy, its requests for other
+    models are seen."""
+    desk = Desk(Stand("a", 1000.0), Stand("b", 10.0))
+    for number in range(2 * LOOKED_AT):
+        assert desk.come(f"r{number}", 8, model="a")
+    assert desk.come("last", 2, model="b")
+    desk.now = 10.0
+    assert desk.released() == ["last"]
+
+
+def test_so_many_tenants_that_not_each_can_be_looked_at_at_once() -> None:
+    """Tenants that are left out of one look come first in the next."""
+    desk = Desk(Stand("a", 1000.0), Stand("b", 10.0))
+    for number in range(LOOKED_AT):
+        assert desk.come(f"r{number}", 8, model="a", tenant=f"t{number}")
+    assert desk.come("last", 2, model="b", tenant="last")
+    desk.now = 10.0
+    assert desk.released() == []
+    assert desk.released() == ["last"]
+
+
+def test_a_look_decides_on_a_few() -> None:
+    """A look runs within one step of the router's event loop, so it decides on few requests; the
+    following looks reach all of them."""
+    desk = Desk(Stand("a", 1000.0), *(Stand(f"b{number}", 0.1) for number in range(COMPARED // 4)))
+    for number in range(LOOKED_AT):
+        assert desk.come(f"r{number}", 8, model="a")
+    most = 0
+    looked: set[int] = set()
+    loads = [worker.load for worker in desk.workers]
+
+    def rank(prompt: Prompt) -> Decision:
+        looked.add(id(prompt))
+        return desk.rank(prompt)
+
+    desk.now = LOOK_S
+    for _ in range(LOOKED_AT):
+        before = desk.decided
+        assert desk.binding.release(rank, desk.now, loads) is None
+        most = max(most, desk.decided - before)
+    assert most <= 2 * DECIDED_ANEW
+    assert len(looked) == LOOKED_AT

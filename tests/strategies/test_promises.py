@@ -1,0 +1,68 @@
+"""What held requests are promised of the workers, and how long that counts."""
+
+from math import inf
+
+from strategies.base import Candidate, Cost, Decision, Prompt
+from strategies.held import LACKING_S
+from strategies.preemption import AGING
+from tests.strategies.desk import ANY, Desk, Stand
+
+
+def test_what_is_promised_has_an_order() -> None:
+    """Each held request is promised with its need, by which it is compared with newcomers: the same
+    at any time, and least for one that lacks room after a long wait."""
+    desk = Desk(Stand("a", 1000.0))
+    load = desk.workers[0].load
+    assert desk.come("long", 8)
+    desk.now = 10.0
+    assert desk.come("short", 2)
+    assert sorted(load.promises) == [(2.0 + AGING * 10.0, 2.0), (8.0, 8.0)]
+    assert load.promised_s == 10.0
+    full = Decision([Candidate(desk.workers[0], Cost(room=1.0, prefill=4.0))], "load")
+    since = desk.now - LACKING_S
+    held = desk.binding.enter("lacks", Prompt(ANY, 4), full, desk.now, since=since)
+    assert min(load.promises) == (-inf, 4.0)
+    desk.binding.leave(held, desk.now)
+    assert sorted(load.promises) == [(2.0 + AGING * 10.0, 2.0), (8.0, 8.0)]
+    desk.now = 20.0
+    for one in list(desk.binding):
+        desk.binding.leave(one, desk.now)
+    assert (load.promises, load.promised_s) == ([], 0.0)
+
+
+def test_those_held_count_where_they_would_go() -> None:
+    """New requests see held ones as queued, and choose a free worker even if it lacks the prefix.
+
+    If they did not count, one hot prefix would keep all requests waiting for one worker while the
+    others idle.
+    """
+    desk = Desk(Stand("a", 1.0), Stand("b", 4.0))
+    assert [desk.come(str(number), 2) for number in range(4)] == [True] * 4
+    promised = [worker.load.promised_s for worker in desk.workers]
+    assert promised == [6.0, 2.0]
+
+
+def test_a_release_takes_the_promise_with_it() -> None:
+    """Once a request is released, its prefill is no longer promised."""
+    desk = Desk(Stand("a", 1.0))
+    desk.come("r", 2)
+    desk.now = 1.0
+    assert desk.released() == ["r"]
+    assert desk.workers[0].load.promised_s == 0.0
+
+
+def test_who_has_left_is_waited_for_by_nobody() -> None:
+    """The promise of a request that left is dropped even while every worker is busy and none is
+    looked at; those of the remaining requests stay."""
+    worker = Stand("a", 100.0)
+    desk = Desk(worker)
+    for number in range(5):
+        assert desk.come(f"r{number}", 4)
+    first, *others = desk.binding
+    for held in others:
+        desk.binding.leave(held, 1.0)
+    assert worker.load.promised_s == 4.0
+    desk.now = 100.0
+    assert desk.released() == ["r0"]
+    desk.binding.leave(first, 100.0)
+    assert worker.load.promised_s == 0.0
