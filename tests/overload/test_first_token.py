@@ -27,7 +27,7 @@ def test_a_response_that_is_announced_is_not_computed(
 ) -> None:
     """A streamed response begins with events that come before its prefill: the next request is
     held all the same, and nothing is learned from how early they came."""
-    gate = Gate()
+    gate, last = Gate(), Gate()
     announced = b"event: response.created\ndata: {}\n\n"
     worker = stub([HEAD + announced, gate.opened.is_set, announced, "close"])
     router = route(worker.url, health=QUIET)
@@ -35,15 +35,17 @@ def test_a_response_that_is_announced_is_not_computed(
     with router.http.stream("POST", "/v1/responses", json=body) as reply:
         parts = reply.iter_bytes()
         assert next(parts) == announced
-        worker.script = OK
+        worker.script = [last.opened.is_set, *OK]
         other = ask(router, crowd, "other", 2000)
         until(held(router, 1))
         gate.opened.set()
         assert list(parts)
-    assert other.result().status_code == 200
-    until(router.idle)
+    until(lambda: router.worker().load.in_flight == 1 and held(router, 0)())
     assert router.worker().pace.curve.factor == 1.0
     assert router.worker().pace.computed(1.0, 0) == Pace().computed(1.0, 0)
+    last.opened.set()
+    assert other.result().status_code == 200
+    until(router.idle)
 
 
 @pytest.mark.parametrize(
