@@ -21,6 +21,7 @@ class Plea:
     __slots__ = (
         "along",
         "away",
+        "crowded",
         "endpoint",
         "exchange",
         "held_first",
@@ -85,6 +86,9 @@ class Plea:
         """Until when it waits, by the event loop's clock, if it was taken back and all workers are
         full since; otherwise it is refused at once."""
 
+        self.crowded = False
+        """It has waited for a full worker to have room."""
+
     def gave_way(self, worker: Worker, held_tokens: int, late: float) -> None:
         """Note that it has given way to a shorter one on that worker, and is to be sent again."""
         if self.last is None:
@@ -120,6 +124,7 @@ class Plea:
         self.preemptions, self.held_first = before.preemptions, before.held_first
         self.last, self.late = before.last, before.late
         self.suspected, self.away = before.suspected, before.away
+        self.crowded = before.crowded
         if before.prompt.resumed:
             self.prompt = replace(self.prompt, resumed=True)
 

@@ -61,7 +61,9 @@ class Proxy:
         self._tokenizing = Tokenizing()
         preempting = self._failover.preempting
         self._rescue = Rescue(preempting, self._with_room)
-        metrics.watch(self._admission, self._budget, self._holding, lambda: preempting.count)
+        vacancies = self._failover.vacancies
+        waits = self._admission, self._budget, self._holding
+        metrics.watch(*waits, lambda: preempting.count, vacancies)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
@@ -160,7 +162,9 @@ class Proxy:
                     except Crowded:
                         exchange.asked, held, crowded = False, False, True
                     if crowded:
-                        await self._failover.vacancies.turn(model, plea.started, plea.late)
+                        again, plea.crowded = plea.crowded, True
+                        turn = self._failover.vacancies.turn
+                        await turn(model, plea.started, plea.late, again=again)
                 else:
                     wait = wait or self._admission.wait()
                     tenant = exchange.tenant

@@ -23,12 +23,18 @@ class Vacancies:
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], tuple[str, float]] = {}
+        self.waited = 0
+        """Number of requests that have waited so far."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def turn(self, model: str, since: float, late: float) -> None:
-        """Wait until a request that came at `since` should be tried again, at most until `late`."""
+    async def turn(self, model: str, since: float, late: float, *, again: bool = False) -> None:
+        """Wait until a request that came at `since` should be tried again, at most until `late`.
+
+        `again`: it was tried, and waits once more.
+        """
+        self.waited += not again
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiting[waiter] = model, since
