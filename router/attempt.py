@@ -48,6 +48,7 @@ class Attempt:
         "_began",
         "_booking",
         "_failure",
+        "_first",
         "_first_byte_s",
         "_mark",
         "_number",
@@ -60,6 +61,7 @@ class Attempt:
         "booked_at",
         "choice",
         "job",
+        "made_way",
         "preempted",
         "status",
         "worker",
@@ -76,7 +78,10 @@ class Attempt:
         self.preempted = False
         """It was taken back from its worker, and has ended."""
         self._rescued = self._suspected = False
-        preempting.make_way(job, worker, choice)
+        self._first = b""
+        """The id of the request that it gave way to."""
+        self.made_way = preempting.make_way(job, worker, choice)
+        """Others gave way to it, whose places may be free only in a moment."""
         since = preempting.since(job, worker)
         self._booking = job.pool.book(job.prompt, choice, self.booked_at, since=since)
         self._preempting = preempting
@@ -142,8 +147,12 @@ class Attempt:
         """Let it be taken back no more: its answer has begun, or there will be none."""
         self._preempting.end(self._booking)
 
-    def preempt(self, kept_tokens: int) -> None:
-        """End it: it gives way, and its worker holds so many tokens of its prompt by now."""
+    def preempt(self, kept_tokens: int, first: bytes) -> None:
+        """End it: its worker holds so many tokens of its prompt by now.
+
+        It gives way to the request with the id `first`.
+        """
+        self._first = first
         self.worker.breaker.neutral(self._mark)
         self._taken_back(kept_tokens)
 
@@ -167,7 +176,7 @@ class Attempt:
         held = self.choice.held_tokens
         if self._rescued:
             return Rescued(self.worker, held, suspected=self._suspected)
-        return Preempted(self.worker, held)
+        return Preempted(self.worker, held, self._first)
 
     def _taken_back(self, kept_tokens: int) -> None:
         now, outcome = monotonic(), Outcome(ok=False, kept_tokens=kept_tokens)

@@ -9,6 +9,7 @@ request that certainly did not start on one worker is sent to another.
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Final
 
@@ -54,7 +55,7 @@ class Failover:
         self.preempting = Preempting()
         """The requests that may be taken back from their workers."""
         self.vacancies = Vacancies()
-        """Those that were taken back, and that every worker refuses since."""
+        """Those that were taken back, or that others gave way to, and that every worker refuses."""
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
@@ -167,6 +168,7 @@ class Failover:
                 self._feel(attempt, status)
                 if status == FULL and await self._passes(attempt, others=others, is_last=is_last):
                     return False
+                self.vacancies.settled(job.identity)
                 attempt.on_answer(status)
                 commented = connection.commented
                 if not commented:
@@ -204,7 +206,10 @@ class Failover:
         An ejected one only if the request would be refused otherwise. Raises Crowded if there is
         none, but the request waits until there is.
         """
-        job, waits = attempt.job, _waits(attempt.job)
+        job = attempt.job
+        if attempt.made_way and job.late == -inf:  # it may have come before the place was free
+            job.late = self._admission.wait_again(0.0).late
+        waits = _waits(job)
         found = not is_last and (others or (not waits and await self._resort.found(job)))
         if found or waits:
             attempt.full()
@@ -260,7 +265,7 @@ async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: byt
 
 
 def _waits(job: Job) -> bool:
-    """Whether a request that no worker takes may wait: it was running before."""
+    """Whether a request that no worker takes may wait: it gave way before, or others to it."""
     return job.visit is None and asyncio.get_running_loop().time() < job.late
 
 

@@ -21,6 +21,8 @@ class Plea:
     __slots__ = (
         "along",
         "away",
+        "behind",
+        "crowded",
         "endpoint",
         "exchange",
         "held_first",
@@ -83,7 +85,12 @@ class Plea:
         """The worker that it gave way on last."""
         self.late = -inf
         """Until when it waits, by the event loop's clock, if it was taken back and all workers are
-        full since; otherwise it is refused at once."""
+        full since, or if one is where others gave way to it; otherwise it is refused at once."""
+
+        self.crowded = False
+        """It has waited for a full worker to have room."""
+        self.behind = b""
+        """The id of the request that it gave way to last."""
 
     def gave_way(self, worker: Worker, held_tokens: int, late: float) -> None:
         """Note that it has given way to a shorter one on that worker, and is to be sent again."""
@@ -120,6 +127,7 @@ class Plea:
         self.preemptions, self.held_first = before.preemptions, before.held_first
         self.last, self.late = before.last, before.late
         self.suspected, self.away = before.suspected, before.away
+        self.crowded, self.behind = before.crowded, before.behind
         if before.prompt.resumed:
             self.prompt = replace(self.prompt, resumed=True)
 
@@ -169,6 +177,11 @@ class Job:
         self.late, self.suspected = plea.late, plea.suspected
         self.visit = plea.visit
         """Its part in a session, if it has one."""
+
+    @property
+    def identity(self) -> bytes:
+        """The id of the request."""
+        return self.exchange.identity
 
     @property
     def reason(self) -> str:

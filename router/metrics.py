@@ -23,6 +23,7 @@ from router.pool_metrics import gauges, prompts, tokenizers
 from router.retries import Budget
 from router.series import Counter, Histogram
 from router.sessions.gauges import session_metrics
+from router.vacancies import Vacancies
 from strategies.loads import Held
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -146,15 +147,21 @@ class Metrics:
         self._also: list[Callable[[], Iterable[Metric]]] = []
         self._holding: Holding | None = None
         self._preempted: Callable[[], int] = int
+        self._vacancies: Vacancies | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
     def watch(
-        self, admission: Admission, budget: Budget, holding: Holding, preempted: Callable[[], int]
+        self,
+        admission: Admission,
+        budget: Budget,
+        holding: Holding,
+        preempted: Callable[[], int],
+        vacancies: Vacancies,
     ) -> None:
         """Include these in every scrape; `preempted` returns the number of preemptions."""
         self._admission, self._budget, self._holding = admission, budget, holding
-        self._preempted = preempted
+        self._preempted, self._vacancies = preempted, vacancies
 
     def remember(self, memories: Memories) -> None:
         """Include the memories in every scrape."""
@@ -200,7 +207,12 @@ class Metrics:
             yield from more()
 
     def _waiting(self) -> Iterator[Metric]:
-        if self._admission is None or self._budget is None or self._holding is None:
+        if (
+            self._admission is None
+            or self._budget is None
+            or self._holding is None
+            or self._vacancies is None
+        ):
             return
         queue = self._admission.queue
         yield GaugeMetricFamily(
@@ -225,6 +237,7 @@ class Metrics:
             "How often a request was taken back from its worker so that a shorter one went first.",
             self._preempted(),
         )
+        yield from _crowded(self._vacancies)
         yield CounterMetricFamily(
             "warmroute_retries_denied",
             "Second attempts that the retry budget did not allow.",
@@ -263,6 +276,19 @@ class Metrics:
         )
         self.overhead.add_to(overhead, ())
         yield from (first_byte, duration, matched, error, overhead)
+
+
+def _crowded(vacancies: Vacancies) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "warmroute_crowded",
+        "Requests that wait to be sent again because every worker asked said that it is full.",
+        len(vacancies),
+    )
+    yield CounterMetricFamily(
+        "warmroute_crowded_requests",
+        "Requests that waited because every worker asked said that it is full.",
+        vacancies.waited,
+    )
 
 
 def _tasks() -> int:

@@ -31,14 +31,19 @@ TELLING = 2048
 class Preempted(Exception):
     """The request gave way to a shorter one on `worker`, before its answer began."""
 
-    def __init__(self, worker: Worker, held_tokens: int) -> None:
-        """`held_tokens` is what the worker was expected to hold when it was sent."""
+    def __init__(self, worker: Worker, held_tokens: int, first: bytes = b"") -> None:
+        """`held_tokens` is what the worker was expected to hold when it was sent.
+
+        `first` is the id of the shorter one.
+        """
         self.worker = worker
         self.held_tokens = held_tokens
+        self.first = first
 
     def note(self, plea: Plea, late: float) -> None:
         """Tell the request, which waits until `late`."""
         plea.gave_way(self.worker, self.held_tokens, late)
+        plea.behind = self.first
 
 
 class Rescued(Preempted):
@@ -84,8 +89,11 @@ class Running(Protocol):
     def choice(self) -> Candidate:
         """The worker, and what was expected of it."""
 
-    def preempt(self, kept_tokens: int) -> None:
-        """End it: the worker holds that many tokens of its prompt by now."""
+    def preempt(self, kept_tokens: int, first: bytes) -> None:
+        """End it: the worker holds that many tokens of its prompt by now.
+
+        It gives way to the request with the id `first`.
+        """
 
     def rescue(self, *, suspected: bool) -> None:
         """End it: its worker is stuck; `suspected`, perhaps because of it."""
@@ -138,18 +146,20 @@ class Preempting:
         if self._running.pop(booking, None) is not None:
             booking.since = None
 
-    def make_way(self, job: Job, worker: Worker, choice: Candidate) -> None:
-        """Preempt the requests there that give way to a job about to be booked."""
+    def make_way(self, job: Job, worker: Worker, choice: Candidate) -> bool:
+        """Preempt the requests there that give way to a job about to be booked; False: none did."""
+        before = self.count
         if not choice.preempts:
-            return
+            return False
         now, held, prefill_s = monotonic(), choice.held_tokens, choice.cost.prefill
         for booking in ahead(worker.load, job.prompt.keys, held, prefill_s, now)[1]:
             running = self._running.get(booking)
             if running is not None:
                 tokens = running.job.prompt.tokens
                 self.end(booking)
-                running.preempt(drop(booking, running.choice, tokens, now))
+                running.preempt(drop(booking, running.choice, tokens, now), job.identity)
                 self.count += 1
+        return self.count > before
 
     def __len__(self) -> int:
         return len(self._running)

@@ -61,7 +61,9 @@ class Proxy:
         self._tokenizing = Tokenizing()
         preempting = self._failover.preempting
         self._rescue = Rescue(preempting, self._with_room)
-        metrics.watch(self._admission, self._budget, self._holding, lambda: preempting.count)
+        vacancies = self._failover.vacancies
+        waits = self._admission, self._budget, self._holding
+        metrics.watch(*waits, lambda: preempting.count, vacancies)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
@@ -100,6 +102,7 @@ class Proxy:
             _answer(endpoint, exchange, DoorError("Internal error in the router."))
         finally:
             self._admission.in_flight -= 1
+            self._failover.vacancies.settled(exchange.identity)
             exchange.cut()  # no effect if it has ended
 
     async def _begin(self, endpoint: Endpoint, exchange: Exchange) -> None:
@@ -149,18 +152,21 @@ class Proxy:
                 if held or not self._holding.takes(plea.prompt, decision):
                     others = len(decision.candidates) < len(workers)
                     job = self._decided(plea, plea.prompt, decision)
-                    crowded = False
+                    crowded = self._comes_after(plea)
                     try:
-                        if await self._failover.answer(job, others=others):
+                        if not crowded and await self._failover.answer(job, others=others):
                             return
                     except Preempted as preempted:
                         age = monotonic() - plea.started
                         wait, held = self._admission.wait_again(age), False
                         preempted.note(plea, wait.late)
                     except Crowded:
-                        exchange.asked, held, crowded = False, False, True
+                        exchange.asked, crowded = False, True
+                        plea.late = job.late
+                        self._failover.vacancies.refused(exchange.identity)
                     if crowded:
-                        await self._failover.vacancies.turn(model, plea.started, plea.late)
+                        held = False
+                        await self._crowded(plea)
                 else:
                     wait = wait or self._admission.wait()
                     tenant = exchange.tenant
@@ -171,6 +177,17 @@ class Proxy:
                 await plea.visit.look(plea.pool, workers)
                 await self._ask(plea, wait)
                 return
+
+    def _comes_after(self, plea: Plea) -> bool:
+        """Whether the request that it gave way to waits for a full worker, and goes first."""
+        first = self._failover.vacancies.goes_first(plea.behind)
+        return first and asyncio.get_running_loop().time() < plea.late
+
+    async def _crowded(self, plea: Plea) -> None:
+        """Wait until a full worker may have room."""
+        again, plea.crowded = plea.crowded, True
+        turn = self._failover.vacancies.turn
+        await turn(plea.prompt.model, plea.started, plea.late, plea.behind, again=again)
 
     def _decide(self, plea: Plea, workers: Sequence[Worker]) -> Decision:
         """Rank the workers; not the one that it was just moved away from, if others have room."""
@@ -348,7 +365,7 @@ class Proxy:
     def _decided(self, plea: Plea, prompt: Prompt, decision: Decision) -> Job:
         pool = plea.pool
         metrics = self._metrics.pool(pool.name)
-        if plea.preemptions:
+        if plea.preemptions or plea.crowded:  # it was counted already
             return Job(plea, prompt, decision, metrics)
         if plea.visit is None:  # a session's decision may change until a worker has accepted it
             metrics.decided(decision.reason)

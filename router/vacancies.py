@@ -1,4 +1,4 @@
-"""Where a request waits that had been running, gave way to a shorter one, and is refused since.
+"""Where a request waits that is refused although it gave way to a shorter one, or others to it.
 
 Workers may have limits of their own, below `limits.in_flight`. So one that says that it is full has
 room as far as `admission.py` knows, and only the end of an answer may tell that it really has.
@@ -22,16 +22,45 @@ class Vacancies:
     """The requests that wait for a worker to have room by its own count."""
 
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.Future[None], tuple[str, float]] = {}
+        self._waiting: dict[asyncio.Future[None], tuple[str, float, bytes]] = {}
+        self._first: set[bytes] = set()
+        self.waited = 0
+        """Number of requests that have waited so far."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def turn(self, model: str, since: float, late: float) -> None:
-        """Wait until a request that came at `since` should be tried again, at most until `late`."""
+    def goes_first(self, identity: bytes) -> bool:
+        """Whether the request with that id is refused, so that none may take its place.
+
+        A request that gave way to it would otherwise be sent again as soon as it is refused, get
+        the place, and have to give way again.
+        """
+        return identity in self._first
+
+    def refused(self, identity: bytes) -> None:
+        """Note that the request with that id was refused, and waits until it is `settled`."""
+        self._first.add(identity)
+
+    def settled(self, identity: bytes) -> None:
+        """Note that it was accepted or has ended, and wake those that wait behind it."""
+        if identity in self._first:
+            self._first.remove(identity)
+            for waiter, (_, _, behind) in self._waiting.items():
+                if behind == identity:
+                    _wake(waiter)
+
+    async def turn(
+        self, model: str, since: float, late: float, behind: bytes = b"", *, again: bool = False
+    ) -> None:
+        """Wait until a request that came at `since` should be tried again, at most until `late`.
+
+        It comes after the one with the id `behind`. `again`: it was tried, and waits once more.
+        """
+        self.waited += not again
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        self._waiting[waiter] = model, since
+        self._waiting[waiter] = model, since, behind
         timer = loop.call_at(min(late, loop.time() + AGAIN_S), _wake, waiter)
         try:
             await waiter
@@ -43,8 +72,8 @@ class Vacancies:
         """Wake the one that came first: a request that `worker` had accepted has ended."""
         able = [
             (since, waiter)
-            for waiter, (model, since) in self._waiting.items()
-            if model in worker.models and not waiter.done()
+            for waiter, (model, since, behind) in self._waiting.items()
+            if model in worker.models and behind not in self._first and not waiter.done()
         ]
         if able:
             _wake(min(able, key=lambda one: one[0])[1])

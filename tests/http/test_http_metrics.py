@@ -33,6 +33,8 @@ FAMILIES = {
     "warmroute_held": "gauge",
     "warmroute_kv_hit_tokens": "counter",
     "warmroute_held_requests": "counter",
+    "warmroute_crowded": "gauge",
+    "warmroute_crowded_requests": "counter",
     "warmroute_preempted_requests": "counter",
     "warmroute_queue_refused": "counter",
     "warmroute_retries_denied": "counter",

@@ -22,9 +22,9 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Attempt], obje
     """Let something happen in the same turn of the loop in which an attempt is preempted."""
     preempt = Attempt.preempt
 
-    def preempted(self: Attempt, kept_tokens: int) -> None:
+    def preempted(self: Attempt, kept_tokens: int, first: bytes) -> None:
         happens(self)
-        preempt(self, kept_tokens)
+        preempt(self, kept_tokens, first)
 
     monkeypatch.setattr(Attempt, "preempt", preempted)
 

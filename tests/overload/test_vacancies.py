@@ -46,9 +46,9 @@ def pleas(monkeypatch: pytest.MonkeyPatch) -> list[Plea]:
     return found
 
 
-def waiting(router: Router) -> int:
+def waiting(router: Router) -> float:
     """How many requests wait for a worker that said that it is full."""
-    return len(router.door._proxy._failover.vacancies)
+    return router.metric("warmroute_crowded")
 
 
 def refused(
@@ -74,6 +74,7 @@ def test_it_is_tried_again_after_a_while(
     assert sizes(worker)[2:] == ["long"] * (len(worker.requests) - 2)
     until(router.idle)
     assert waiting(router) == 0
+    assert router.metric("warmroute_crowded_requests_total") == 1
     labels = {"pool": "default", "worker": worker.url[7:], "kind": "full"}
     refusals = len(worker.requests) - 3
     assert router.metric("warmroute_worker_errors_total", **labels) == refusals
@@ -118,6 +119,7 @@ def test_it_goes_on_waiting_under_other_settings(
     worker.script = OK
     assert [reply.result().status_code for reply in replies] == [200] * 2
     until(router.idle)
+    assert router.metric("warmroute_crowded_requests_total") == 1
 
 
 def test_only_until_its_time_is_over(
@@ -154,6 +156,7 @@ def test_a_client_that_leaves_meanwhile(
     until(lambda: router.metric("warmroute_refused_requests_total", status="499") == 1)
     until(router.idle)
     assert len(worker.requests) == 3
+    assert router.metric("warmroute_crowded_requests_total") == 1
 
 
 def test_no_budget_for_another_worker(
@@ -186,6 +189,7 @@ def test_other_workers_are_asked_first(
     gate.opened.set()
     assert replies[1].result().status_code == 200
     until(router.idle)
+    assert router.metric("warmroute_crowded_requests_total") == 0
 
 
 def test_it_is_no_trial_of_an_ejected_worker(

@@ -8,6 +8,7 @@ from router.exchange import Exchange, Line
 from router.guard import Head
 from router.job import Plea
 from router.openai import ENDPOINTS
+from router.preempting import Preempted
 from router.worker import Worker
 from tests.router.fleets import fleet, prompt
 
@@ -53,6 +54,14 @@ def test_who_was_suspected_stays_suspected(worker: Worker) -> None:
     again.goes_on_from(asked)
     assert again.suspected
     assert again.prompt.resumed
+
+
+def test_who_goes_first_stays_so(worker: Worker) -> None:
+    """Also if the request that gave way is parsed again."""
+    asked, again = plea(), plea()
+    Preempted(worker, 100, b"short").note(asked, 9.0)
+    again.goes_on_from(asked)
+    assert asked.behind == again.behind == b"short"
 
 
 def test_it_does_not_go_back_at_once(worker: Worker) -> None:

@@ -31,6 +31,7 @@ class Asked:
     preemptions: int = 0
     started: float = 7.0
     suspected: bool = False
+    identity: bytes = b"asked"
 
 
 class Sent:
@@ -41,8 +42,9 @@ class Sent:
         self.kept: list[int] = []
         """What its worker kept each time that it was preempted."""
 
-    def preempt(self, kept_tokens: int) -> None:
+    def preempt(self, kept_tokens: int, first: bytes) -> None:
         """Note it."""
+        assert first == b"asked"
         self.kept.append(kept_tokens)
 
 
@@ -136,15 +138,15 @@ def test_only_one_that_waits_for_its_answer_gives_way() -> None:
         found.begin(booking, cast("Running", one))
     found.end(bookings[1])
     short = cast("Job", Asked(pool, prompt("other")))
-    found.make_way(short, worker, Candidate(worker, Cost(prefill=0.1)))
+    assert not found.make_way(short, worker, Candidate(worker, Cost(prefill=0.1)))
     assert sent[0].kept == []
     counting = Candidate(worker, Cost(prefill=0.1), preempts=2)
-    found.make_way(short, worker, counting)
+    assert found.make_way(short, worker, counting)
     assert (len(sent[0].kept), sent[1].kept, found.count) == (1, [], 1)
     assert worker.load.in_flight == 1
     assert list(found._running) == []
     assert 100 <= sent[0].kept[0] < asked.prompt.tokens
-    found.make_way(short, worker, counting)
+    assert not found.make_way(short, worker, counting)
     assert found.count == 1
 
 

@@ -57,6 +57,33 @@ def test_each_end_wakes_the_one_that_came_first(monkeypatch: pytest.MonkeyPatch)
     run(scene)
 
 
+def test_who_gave_way_comes_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the one that goes first is refused, no end wakes it; then it is woken."""
+    monkeypatch.setattr(vacancies, "AGAIN_S", 3600.0)
+
+    async def scene(found: Vacancies, worker: Worker) -> None:
+        late = asyncio.get_running_loop().time() + 3600.0
+        found.refused(b"short")
+        assert found.goes_first(b"short")
+        behind = asyncio.create_task(found.turn("m", 1.0, late, b"short"))
+        first = asyncio.create_task(found.turn("m", 2.0, late))
+        await asyncio.sleep(0)
+        found.freed(worker)
+        found.freed(worker)
+        assert await woken([behind, first]) == [False, True]
+        found.settled(b"other")
+        assert await woken([behind]) == [False]
+        found.settled(b"short")
+        assert not found.goes_first(b"short")
+        assert await woken([behind]) == [True]
+        behind = asyncio.create_task(found.turn("m", 1.0, late, b"short"))
+        await asyncio.sleep(0)
+        found.freed(worker)
+        assert await woken([behind]) == [True]
+
+    run(scene)
+
+
 def test_none_waits_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if that is over before it should be tried again anyway."""
     monkeypatch.setattr(vacancies, "AGAIN_S", 3600.0)
