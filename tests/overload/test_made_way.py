@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from router import admission, vacancies
-from tests.overload.test_holding import PATH, QUIET, Gate, ask, asked
-from tests.overload.test_preemption import LONG, SHORT, routed, sizes
+from tests.overload.busy import PATH, QUIET, Gate, ask, asked
+from tests.overload.giving_way import LONG, SHORT, routed, sizes
 from tests.reload.changing import CHUNK, END, SSE
 from tests.retry.test_failover import full
 from tests.support import OK, Action, MakeRouter, MakeStub, Stub, post, until
