@@ -124,14 +124,14 @@ class Costs:
         demand, count = self._demand, len(workers)
         charge, turns = _Charge(prompt, demand, match, count), demand.turns() if tokens else 0.0
         rows: list[Row] = []
-        busy, curve, computed = 0, None, dict[int, tuple[float, float]]()
+        busy, curve, sooner, computed = 0, None, 1.0, dict[int, tuple[float, float]]()
         lately = [worker.load.given_lately(now) for worker in workers]
         spare = UNUSED * sum(lately) / count
         for place, worker in enumerate(workers):
             name, load, pace = worker.name, worker.load, worker.pace
             if pace.curve is not curve:  # one curve per pool, and many workers hold the same amount
-                curve, computed = pace.curve, {}
-            wait = load.wait(now, curve.sooner) if load.pending or load.late_until else 0.0
+                curve, sooner, computed = pace.curve, pace.curve.sooner, {}
+            wait = load.wait(now, sooner) if load.pending or load.late_until else 0.0
             preempts, later = 0, 0.0
             busy += 1 if load.pending else 0
             has = held.get(name, 0)
