@@ -148,7 +148,9 @@ class Costs:
             if given < spare:
                 each *= 1.0 - charge.bound * (1.0 - given / spare)
             if wait > GAIN_S or load.promises:
-                wait, preempts, later = before(load, wait, prompt.keys, has, prefill, now=now)
+                wait, preempts, later = before(
+                    load, wait, prompt.keys, has, prefill, now=now, sooner=sooner
+                )
             price = (each + CROWD * load.decoding + later) * prefill
             decode = room = home = used = 0.0
             space = worker.room_tokens or charge.least_room(workers)

@@ -74,7 +74,7 @@ class Curve:
         """How many times as long as predicted prompts take, by answers that have begun; at most 1.
 
         That says nothing of their speed (see `began`), but when others that were booked as they
-        were will be done. Once an answer has ended, predictions are right, and it is 1.
+        were will be done. Once an answer has ended, it is 1: predictions go by what that showed.
         """
         return 1.0 if self.seen else min(1.0, max(SOONEST, exp(self._sooner)))
 

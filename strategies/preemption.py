@@ -34,18 +34,25 @@ LATER: Final = 1.5
 
 
 def before(
-    load: Load, wait: float, keys: Sequence[int], held: int, prefill_s: float, *, now: float
+    load: Load,
+    wait: float,
+    keys: Sequence[int],
+    held: int,
+    prefill_s: float,
+    *,
+    now: float,
+    sooner: float = 1.0,
 ) -> tuple[float, int, float]:
     """Return how many seconds a prompt with these `keys` would wait there for others' prefill.
 
-    `wait` is all that is booked there; `held` of its tokens lie there, and its own prefill takes
-    `prefill_s`. Also returns how many bookings it would preempt, and what each second of its
-    prefill costs these and the held requests that come later. None gives way on a worker from which
-    requests were moved: it may hang.
+    `wait` is all that is booked there, if it takes `sooner` times as long as predicted; `held` of
+    its tokens lie there, and its own prefill takes `prefill_s`. Also returns how many bookings it
+    would preempt, and what each second of its prefill costs these and the held requests that come
+    later. None gives way on a worker from which requests were moved: it may hang.
     """
     preempts, later = 0, 0
     if wait > GAIN_S + prefill_s and not load.late_until:
-        wait, over = ahead(load, keys, held, prefill_s, now)
+        wait, over = ahead(load, keys, held, prefill_s, now, sooner=sooner)
         preempts = len(over)
     if load.promises:
         more, later = promised(load, prefill_s, now)
@@ -54,11 +61,18 @@ def before(
 
 
 def ahead(
-    load: Load, keys: Sequence[int], held: int, prefill_s: float, now: float
+    load: Load,
+    keys: Sequence[int],
+    held: int,
+    prefill_s: float,
+    now: float,
+    *,
+    sooner: float = 1.0,
 ) -> tuple[float, list[Booking]]:
     """Return seconds of booked prefill that a prompt would wait for; arguments are as in `before`.
 
-    Also returns the bookings that it would preempt.
+    Also returns the bookings that it would preempt. Which those are goes by what was predicted, as
+    its own prefill does, whatever `sooner` is.
     """
     wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
     least_s = prefill_s + GAIN_S + (0.0 if held else ANYWHERE_S)
@@ -67,8 +81,9 @@ def ahead(
         gives = gives_way(booking, left, keys, least_s, now)
         if gives and not _awaited(load, booking):
             preempted.append(booking)
-            left = STEP_S if spent else 0.0
-        wait += left or late_s(booking, spent)
+            wait += STEP_S if spent else 0.0
+        else:
+            wait += max(0.0, sooner * booking.prefill_s - spent) or late_s(booking, spent)
         spent = 0.0
     return wait, preempted
 

@@ -54,10 +54,35 @@ def test_the_first_answer_tells_when_the_others_begin(workers: list[Stand]) -> N
 
 
 def test_once_an_answer_has_ended_predictions_count_again(workers: list[Stand]) -> None:
-    """They are right by then."""
+    """What is booked from then on is predicted by what it showed."""
     first, other = workers
     half = first.pace.curve.seconds(8000, 0) / 2
     first.pace.began(8000, 0, half)
     first.pace.observe(8000, 0, half)
     left = [worker.load.wait(half) for worker in (first, other)]
     assert waits(workers, half) == pytest.approx(left)
+
+
+@pytest.mark.parametrize("tokens", [500, 8000, 24_000])
+@pytest.mark.parametrize("booked", [8000, 24_000, 60_000])
+def test_however_much_is_booked_it_ends_as_soon(tokens: int, booked: int) -> None:
+    """Also where it is so much that it might give way to a shorter prompt, but may not."""
+    pace = Pace()
+    load = Load()
+    for _ in range(2):
+        load.book(0.0, pace.prefill(booked, 0))
+    pace.began(8000, 0, 0.6 * pace.curve.seconds(8000, 0))
+    cost = Costs().rank(Prompt("any", tokens), [Stand("a", pace, load)], 0.0)[0].cost
+    assert cost.wait == pytest.approx(0.6 * 2 * pace.prefill(booked, 0))
+
+
+def test_each_pool_goes_by_its_own_answers(workers: list[Stand]) -> None:
+    """Workers of another pool are cold as well, but nothing is known of those."""
+    curve = Curve()
+    others = [Stand(name, Pace(curve)) for name in "cd"]
+    for other in others:
+        other.load.book(0.0, other.pace.prefill(8000, 0))
+    workers[0].pace.began(8000, 0, curve.seconds(8000, 0) / 2)
+    left = waits([*workers, *others], 0.0)
+    whole = others[0].pace.prefill(8000, 0)
+    assert left == pytest.approx([whole / 2, whole / 2, whole, whole])

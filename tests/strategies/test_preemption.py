@@ -151,6 +151,13 @@ def test_what_another_one_there_counts_on_does_not_give_way() -> None:
     assert ahead(load, (9,), 1, 1.0, 1.0)[1] == [first]
 
 
+@pytest.mark.parametrize(("now", "wait"), [(0.5, 1.0), (2.0, 0.0), (4.0, 1.0)])
+def test_those_that_stay_may_end_sooner_than_predicted(now: float, wait: float) -> None:
+    """Who gives way is the same; one that stays is late only after all of its prediction."""
+    load, (_, long) = booked(3.0, LONG_S)
+    assert ahead(load, NONE, 1, 5.0, now, sooner=0.5) == (pytest.approx(wait), [long])
+
+
 @given(_bookings, st.floats(0.0, 5.0), st.floats(0.0, 40.0))
 def test_what_is_told_is_what_is_done(
     given_: list[tuple[float, bool, bool]], prefill_s: float, now: float
