@@ -193,7 +193,7 @@ def test_a_nearly_finished_prefill_scares_nobody(monkeypatch: pytest.MonkeyPatch
     assert first(1.0) is idle, "29 seconds are too long to wait"
     assert first(29.9) is holder, "a tenth of a second is not"
     monkeypatch.setattr(Load, "wait", lambda load, *_: sum(b.prefill_s for b in load.pending))
-    monkeypatch.setattr(cost, "before", lambda _, wait, *__, now: (wait, 0, 0.0 * now))
+    monkeypatch.setattr(cost, "before", lambda _, wait, *__, **___: (wait, 0, 0.0))
     assert first(29.9) is idle
 
 
