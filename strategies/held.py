@@ -1,7 +1,8 @@
 """One request that is held in the router: where it would go by now, and how it ranks among others.
 
 The need of a held request, by which the shortest is sent first, is its prefill time, which shrinks
-by `AGING` for each second of waiting.
+by `AGING` for each second of waiting. One that still lacks room in the KV cache after `LACKING_S`
+goes before all others.
 """
 
 from collections.abc import Callable, Mapping

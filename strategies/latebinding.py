@@ -2,11 +2,9 @@
 
 A request in a worker's queue is bound to that worker, and waits behind everything that came before
 it. If requests are held in the router instead, the shortest can go first, each to the worker that
-is cheapest by then. The need of a held request, its prefill time, shrinks by `AGING` for each
-second of waiting. A long prompt that was sent may still be preempted (`preemption.py`), and one
-that was not may be held to give answers a pause (`pause.py`). A request that still lacks room in
-the KV cache after `LACKING_S` goes before all others. After `LONGEST_S`, a request is sent even if
-it then has to wait in a worker's queue.
+is cheapest by then (`held.py` says which is first). A long prompt that was sent may still be
+preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`).
+After `LONGEST_S`, a request is sent even if it then has to wait in a worker's queue.
 """
 
 from collections.abc import Callable, Collection, Iterator
