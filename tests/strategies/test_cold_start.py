@@ -1,7 +1,6 @@
 """A fleet that has not finished an answer yet: what its first bytes tell about the wait."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -9,26 +8,16 @@ from strategies.base import Candidate, Prompt
 from strategies.cost import Costs
 from strategies.load import Load
 from strategies.pace import Curve, Pace
+from tests.strategies.untold import Stand
 
 PROMPT = Prompt("any", 8000)
-
-
-@dataclass(eq=False)
-class Stand:
-    """A worker as a strategy sees it."""
-
-    name: str
-    pace: Pace
-    load: Load = field(default_factory=Load)
-    kv_tokens: int | None = None
-    room_tokens: int | None = None
 
 
 @pytest.fixture
 def workers() -> list[Stand]:
     """Two workers of one pool, each computing an equal prompt."""
     curve = Curve()
-    found = [Stand(name, Pace(curve)) for name in "ab"]
+    found = [Stand(name, pace=Pace(curve)) for name in "ab"]
     for worker in found:
         worker.load.book(0.0, worker.pace.prefill(8000, 0))
     return found
@@ -72,14 +61,14 @@ def test_however_much_is_booked_it_ends_as_soon(tokens: int, booked: int) -> Non
     for _ in range(2):
         load.book(0.0, pace.prefill(booked, 0))
     pace.began(8000, 0, 0.6 * pace.curve.seconds(8000, 0))
-    cost = Costs().rank(Prompt("any", tokens), [Stand("a", pace, load)], 0.0)[0].cost
+    cost = Costs().rank(Prompt("any", tokens), [Stand("a", load, pace)], 0.0)[0].cost
     assert cost.wait == pytest.approx(0.6 * 2 * pace.prefill(booked, 0))
 
 
 def test_each_pool_goes_by_its_own_answers(workers: list[Stand]) -> None:
     """Workers of another pool are cold as well, but nothing is known of those."""
     curve = Curve()
-    others = [Stand(name, Pace(curve)) for name in "cd"]
+    others = [Stand(name, pace=Pace(curve)) for name in "cd"]
     for other in others:
         other.load.book(0.0, other.pace.prefill(8000, 0))
     workers[0].pace.began(8000, 0, curve.seconds(8000, 0) / 2)
