@@ -152,7 +152,7 @@ class Proxy:
                 if held or not self._holding.takes(plea.prompt, decision):
                     others = len(decision.candidates) < len(workers)
                     job = self._decided(plea, plea.prompt, decision)
-                    crowded = self._comes_after(plea)
+                    crowded = self._comes_after(plea, decision)
                     try:
                         if not crowded and await self._failover.answer(job, others=others):
                             return
@@ -166,7 +166,7 @@ class Proxy:
                         self._failover.vacancies.refused(exchange.identity)
                     if crowded:
                         held = False
-                        await self._crowded(plea)
+                        wait = await self._crowded(plea) or wait
                 else:
                     wait = wait or self._admission.wait()
                     tenant = exchange.tenant
@@ -178,16 +178,22 @@ class Proxy:
                 await self._ask(plea, wait)
                 return
 
-    def _comes_after(self, plea: Plea) -> bool:
-        """Whether the request that it gave way to waits for a full worker, and goes first."""
-        first = self._failover.vacancies.goes_first(plea.behind)
-        return first and asyncio.get_running_loop().time() < plea.late
+    def _comes_after(self, plea: Plea, decision: Decision) -> bool:
+        """Whether it would go where another goes first: one that it gave way to, refused since."""
+        if not self._failover.vacancies.goes_first(plea.behind):
+            return False
+        there = decision.candidates[0].worker is plea.last
+        return there and asyncio.get_running_loop().time() < plea.late
 
-    async def _crowded(self, plea: Plea) -> None:
-        """Wait until a full worker may have room."""
+    async def _crowded(self, plea: Plea) -> Wait | None:
+        """Wait until a full worker may have room; return, the first time, what follows.
+
+        It comes back as one that gave way does, even if that was another.
+        """
         again, plea.crowded = plea.crowded, True
         turn = self._failover.vacancies.turn
         await turn(plea.prompt.model, plea.started, plea.late, plea.behind, again=again)
+        return None if again else self._admission.wait_again(monotonic() - plea.started)
 
     def _decide(self, plea: Plea, workers: Sequence[Worker]) -> Decision:
         """Rank the workers; not the one that it was just moved away from, if others have room."""

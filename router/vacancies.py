@@ -12,6 +12,8 @@ from router.worker import Worker
 #: Seconds after which a request tries again at the latest: requests that another router sent to the
 #: worker end unseen.
 AGAIN_S: Final = 1.0
+#: For so many seconds after a request was refused, those that gave way to it come after it.
+FIRST_S: Final = 3.0
 
 
 class Crowded(Exception):
@@ -23,7 +25,8 @@ class Vacancies:
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], tuple[str, float, bytes]] = {}
-        self._first: set[bytes] = set()
+        self._first: dict[bytes, float] = {}
+        """Until when none may take the place of the request with that id."""
         self.waited = 0
         """Number of requests that have waited so far."""
 
@@ -34,18 +37,18 @@ class Vacancies:
         """Whether the request with that id is refused, so that none may take its place.
 
         A request that gave way to it would otherwise be sent again as soon as it is refused, get
-        the place, and have to give way again.
+        the place, and have to give way again. That ends `FIRST_S` after it was last refused: it may
+        have been accepted by then, but the head of an answer in one piece tells only at its end.
         """
-        return identity in self._first
+        return self._first.get(identity, 0.0) > asyncio.get_running_loop().time()
 
     def refused(self, identity: bytes) -> None:
         """Note that the request with that id was refused, and waits until it is `settled`."""
-        self._first.add(identity)
+        self._first[identity] = asyncio.get_running_loop().time() + FIRST_S
 
     def settled(self, identity: bytes) -> None:
         """Note that it was accepted or has ended, and wake those that wait behind it."""
-        if identity in self._first:
-            self._first.remove(identity)
+        if self._first.pop(identity, None) is not None:
             for waiter, (_, _, behind) in self._waiting.items():
                 if behind == identity:
                     _wake(waiter)
@@ -73,7 +76,7 @@ class Vacancies:
         able = [
             (since, waiter)
             for waiter, (model, since, behind) in self._waiting.items()
-            if model in worker.models and behind not in self._first and not waiter.done()
+            if model in worker.models and not (waiter.done() or self.goes_first(behind))
         ]
         if able:
             _wake(min(able, key=lambda one: one[0])[1])

@@ -95,3 +95,16 @@ def test_none_waits_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(found) == 0
 
     run(scene)
+
+
+def test_who_gave_way_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other may have been accepted, of which only the end of its answer may tell."""
+
+    async def scene(found: Vacancies, _: Worker) -> None:
+        found.refused(b"first")
+        assert found.goes_first(b"first")
+        monkeypatch.setattr(vacancies, "FIRST_S", 0.0)
+        found.refused(b"first")
+        assert not found.goes_first(b"first")
+
+    run(scene)
