@@ -29,6 +29,7 @@ from router.stores.made import refuse_lacking_stores
 from router.tls import Contexts
 from router.view import View
 from router.worker import Worker
+from strategies.booking import Booking
 
 
 class Door:
@@ -114,6 +115,10 @@ class Door:
     def freed_elsewhere(self) -> None:
         """Note that a prefill or an answer of another process of this router has ended."""
         self._proxy.freed_elsewhere()
+
+    def gives_way(self, booking: Booking) -> bool:
+        """Preempt a request for one of another process of this router; False if it is too late."""
+        return self._proxy.gives_way(booking)
 
     async def change(self, settings: Settings) -> list[Worker]:
         """Put new settings into effect, all of them between two requests.

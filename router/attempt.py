@@ -80,7 +80,8 @@ class Attempt:
         self._rescued = self._suspected = False
         self._first = b""
         """The id of the request that it gave way to."""
-        self.made_way = preempting.make_way(job, worker, choice)
+        way = preempting.make_way(job, worker, choice)
+        self.made_way = way.made
         """Others gave way to it, whose places may be free only in a moment."""
         since = preempting.since(job, worker)
         self._booking = job.pool.book(job.prompt, choice, self.booked_at, since=since)
@@ -92,11 +93,14 @@ class Attempt:
         self._outcome = NOTHING
         if self._tells is not None:
             try:
-                self._number = self._tells.booked(job.pool, job.prompt, choice, self.booked_at)
+                self._number = self._tells.booked(
+                    job.pool, job.prompt, choice, self.booked_at, self._booking
+                )
             except BaseException:  # a third-party strategy may give numbers that cannot be sent
                 worker.load.release(self._booking, self.booked_at)
                 job.pool.strategy.settled(job.prompt, choice, NOTHING, self.booked_at)
                 raise
+            self._tells.give_way(way.theirs)
         self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
         self._failure: str | None = None

@@ -55,7 +55,8 @@ class Child:
         door, wires = self._serving.door, order.wires
         self._sharing: Sharing | None = None
         if wires is not None:
-            self._sharing = Sharing(wires, order.place - 1, door.fleet, door.freed_elsewhere)
+            calls = door.freed_elsewhere, door.gives_way
+            self._sharing = Sharing(wires, order.place - 1, door.fleet, *calls)
             self._serving.at_rest = self._sharing.close
         door.fleet.share(self._sharing)
         self._ending = False

@@ -8,7 +8,7 @@ import logging
 from typing import NamedTuple
 
 from router.fleet import Fleet
-from router.news import Anew, Began, Booked, Ended, News
+from router.news import Anew, Began, Booked, Ended, GiveWay, News
 from router.pool import Pool
 from router.worker import Worker
 from strategies.base import NO_LOADING, Candidate, Cost, Outcome, Prompt
@@ -70,6 +70,8 @@ class Mirror:
                     _end(one, outcome, min(now, news.at))
             case Anew():
                 self.gone(place, now)
+            case GiveWay():  # concerns a request of this process
+                pass
 
     def gone(self, place: int, now: float) -> None:
         """End everything that the process at `place` had in flight, because it has ended."""
@@ -79,6 +81,18 @@ class Mirror:
     def has(self, place: int) -> bool:
         """Whether the process at `place` has anything in flight."""
         return bool(self._open.get(place))
+
+    def drop(self, booking: Booking, now: float) -> tuple[int, int] | None:
+        """End a booking that gives way; return the place and the number of its request.
+
+        None if it is known no more. What the strategy is told of it follows when its process does.
+        """
+        for place, theirs in self._open.items():
+            for number, one in theirs.items():
+                if one.booking is booking:
+                    drop(booking, one.choice, one.prompt.tokens, now)
+                    return place, number
+        return None
 
     def _booked(self, theirs: dict[int, _Theirs], news: Booked, now: float) -> None:
         pool = next((pool for pool in self._fleet.pools if pool.name == news.pool), None)
@@ -99,7 +113,7 @@ class Mirror:
         loading = Loading(0.0, news.l1, news.l2) if news.l1 or news.l2 else NO_LOADING
         choice = Candidate(worker, Cost(prefill=news.prefill_s), news.held_tokens, loading)
         try:
-            booking = pool.book(prompt, choice, now, elsewhere=True)
+            booking = pool.book(prompt, choice, now, elsewhere=True, since=news.since)
         except Exception:
             log.exception("pool %s: its strategy raised an error", pool.name)
             return
@@ -118,6 +132,6 @@ def _end(one: _Theirs, outcome: Outcome, now: float, *, known: bool = True) -> N
             pool.strategy.settled(one.prompt, one.choice, outcome, now)
         except Exception:
             log.exception("pool %s: its strategy raised an error", pool.name)
-    if not (known and outcome.began):
+    if not (known and outcome.began) and not one.booking.taken_back:
         load.take_back(one.booking, now)
     load.release(one.booking, now)

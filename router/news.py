@@ -32,6 +32,8 @@ class Booked(Struct, array_like=True, tag=1, gc=False):
     """Keys of blocks that end at `strategies.blocks.TEXT_ENDS`; empty if nobody wants them."""
     resumed: bool = False
     """It was preempted before: what its worker holds of it was estimated."""
+    since: float | None = None
+    """When it came, if it may be preempted."""
 
 
 class Began(Struct, array_like=True, tag=2, gc=False):
@@ -61,7 +63,14 @@ class Anew(Struct, array_like=True, tag=4, gc=False):
     """The receiver is to start over as well."""
 
 
-News = Booked | Began | Ended | Anew
+class GiveWay(Struct, array_like=True, tag=5, gc=False):
+    """A request of the receiver gives way to one of the sender, which was told before."""
+
+    number: int
+    """Its number within the process that sent it, the receiver."""
+
+
+News = Booked | Began | Ended | Anew | GiveWay
 
 
 class Letter(Struct, array_like=True, gc=False):

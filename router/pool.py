@@ -27,8 +27,24 @@ _turns = count(1)
 class Telling(Protocol):
     """Tells the router's other processes about requests that this one sends."""
 
-    def booked(self, pool: "Pool", prompt: Prompt, choice: Candidate, now: float) -> int:
-        """Tell that a request is being sent; return its number for the calls below."""
+    def booked(
+        self,
+        pool: "Pool",
+        prompt: Prompt,
+        choice: Candidate,
+        now: float,
+        booking: Booking | None = None,
+    ) -> int:
+        """Tell that a request is being sent; return its number for the calls below.
+
+        With its `booking`, the others may ask that it gives way, as long as that says so.
+        """
+
+    def give_way(self, bookings: Sequence[Booking]) -> None:
+        """Ask the processes that sent these requests to take them back.
+
+        They give way to the one that was told last.
+        """
 
     def began(self, number: int, now: float) -> None:
         """Tell that its prompt is computed."""

@@ -9,9 +9,9 @@ A request is also taken back from a worker that is stuck (`rescue.py`), whatever
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from router.job import Job, Plea
 from router.openai import Endpoint, Request
@@ -76,6 +76,19 @@ def resumable(endpoint: Endpoint, request: Request) -> bool:
         return False
     fields = request.echo, request.kv_transfer_params, request.background
     return all(bytes(field) in _NO for field in fields)
+
+
+class Way(NamedTuple):
+    """What gave way to a request."""
+
+    made: bool
+    """Whether anything did."""
+    theirs: Sequence[Booking]
+    """The bookings among it of which other processes have to take the requests back."""
+
+
+#: Nothing did.
+NOBODY: Final = Way(made=False, theirs=())
 
 
 class Running(Protocol):
@@ -146,20 +159,30 @@ class Preempting:
         if self._running.pop(booking, None) is not None:
             booking.since = None
 
-    def make_way(self, job: Job, worker: Worker, choice: Candidate) -> bool:
-        """Preempt the requests there that give way to a job about to be booked; False: none did."""
-        before = self.count
+    def make_way(self, job: Job, worker: Worker, choice: Candidate) -> Way:
+        """Preempt the requests there that give way to a job about to be booked."""
         if not choice.preempts:
+            return NOBODY
+        before, keys, cost = self.count, job.prompt.keys, choice.cost
+        bookings = ahead(worker.load, keys, choice.held_tokens, cost.prefill, monotonic())[1]
+        for booking in bookings:
+            self.give_way(booking, job.identity)
+        theirs = [booking for booking in bookings if booking.elsewhere]
+        return Way(bool(theirs) or self.count > before, theirs)
+
+    def give_way(self, booking: Booking, first: bytes = b"") -> bool:
+        """Preempt a request that waits for its first byte; False if it does not, or no more.
+
+        `first` is the id of the one that it gives way to, if this process serves that.
+        """
+        running = self._running.get(booking)
+        if running is None or booking.since is None:
             return False
-        now, held, prefill_s = monotonic(), choice.held_tokens, choice.cost.prefill
-        for booking in ahead(worker.load, job.prompt.keys, held, prefill_s, now)[1]:
-            running = self._running.get(booking)
-            if running is not None:
-                tokens = running.job.prompt.tokens
-                self.end(booking)
-                running.preempt(drop(booking, running.choice, tokens, now), job.identity)
-                self.count += 1
-        return self.count > before
+        self.end(booking)
+        kept = drop(booking, running.choice, running.job.prompt.tokens, monotonic())
+        running.preempt(kept, first)
+        self.count += 1
+        return True
 
     def __len__(self) -> int:
         return len(self._running)

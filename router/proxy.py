@@ -40,6 +40,7 @@ from router.tokenizing import Tokenizing
 from router.vacancies import Crowded
 from router.worker import Worker
 from strategies.base import Decision, Prompt
+from strategies.booking import Booking
 from strategies.explain import LeftOut, Waits
 from strategies.latebinding import queues_at
 
@@ -383,6 +384,10 @@ class Proxy:
     def freed_elsewhere(self) -> None:
         """Reconsider held requests: in another router process, a prefill or an answer has ended."""
         self._holding.freed_elsewhere()
+
+    def gives_way(self, booking: Booking) -> bool:
+        """Preempt a request for one of another process of this router; False if it is too late."""
+        return self._failover.preempting.give_way(booking)
 
     def close(self) -> None:
         """Start no more tokenizing."""

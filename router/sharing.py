@@ -9,22 +9,24 @@ count, until it writes again and has told them all once more.
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from os import getpid
 from time import monotonic
 
 import msgspec
+from msgspec.structs import replace
 
 from router.fleet import Fleet
 from router.mirror import Mirror
-from router.news import Anew, Began, Booked, Ended, Letter, News, letters, size
+from router.news import Anew, Began, Booked, Ended, GiveWay, Letter, News, letters, size
 from router.news import decode as opened
 from router.news import encode as sealed
 from router.pool import Pool
 from router.wires import LARGEST, Inbox, Line, Outbox, Wires
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.blocks import TEXT_ENDS
+from strategies.booking import Booking
 
 log = logging.getLogger("warmroute.processes")
 
@@ -45,10 +47,20 @@ _AT_ONCE = 32
 class Sharing:
     """One process's side of the exchange. `place` is counted from 0."""
 
-    def __init__(self, wires: Wires, place: int, fleet: Fleet, freed: Callable[[], None]) -> None:
-        """`freed` is called when a prefill or an answer has ended in another process."""
+    def __init__(
+        self,
+        wires: Wires,
+        place: int,
+        fleet: Fleet,
+        freed: Callable[[], None],
+        gives_way: Callable[[Booking], bool],
+    ) -> None:
+        """`freed` is called when a prefill or an answer has ended in another process.
+
+        `gives_way` takes a request of this process back from its worker; False if it is too late.
+        """
         self.mirror = Mirror(fleet)
-        self._freed = freed
+        self._freed, self._gives_way = freed, gives_way
         self._got_on = False
         """Whether something has ended since `freed` was last called."""
         self._place, self._pid = place, getpid()
@@ -62,7 +74,7 @@ class Sharing:
         }
         self._outboxes.pop(place).close()
         self._numbers = count(1)
-        self._open: dict[int, Booked] = {}
+        self._open: dict[int, tuple[Booked, Booking | None]] = {}
         self._begun: set[int] = set()
         """Numbers of the open requests whose prompts are computed."""
         self._news: list[News] = []
@@ -113,8 +125,18 @@ class Sharing:
 
     # Called by attempts: see `router.pool.Telling`.
 
-    def booked(self, pool: Pool, prompt: Prompt, choice: Candidate, now: float) -> int:
-        """Tell that a request is being sent; return its number for the calls below."""
+    def booked(
+        self,
+        pool: Pool,
+        prompt: Prompt,
+        choice: Candidate,
+        now: float,
+        booking: Booking | None = None,
+    ) -> int:
+        """Tell that a request is being sent; return its number for the calls below.
+
+        With its `booking`, the others may ask that it gives way, as long as that says so.
+        """
         number, loading = next(self._numbers), choice.loading
         heard = pool.hears and prompt.ends is TEXT_ENDS
         # The conversions are for third-party strategies, which may use other number types.
@@ -133,8 +155,9 @@ class Sharing:
             prompt.unit_tokens,
             prompt.keys if heard else (),
             prompt.resumed,
+            None if booking is None else booking.since,
         )
-        self._open[number] = news
+        self._open[number] = news, booking
         self._tell(news)
         return number
 
@@ -150,6 +173,19 @@ class Sharing:
         cached, answer = outcome.cached_tokens, outcome.answer_tokens
         kept = outcome.kept_tokens
         self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer, kept))
+
+    def give_way(self, bookings: Sequence[Booking]) -> None:
+        """Ask the processes that sent these requests to take them back.
+
+        They give way to the one that was told last. A process that is not listening now hangs or
+        has ended; then its bookings soon count no more.
+        """
+        for booking in bookings:
+            sent = self.mirror.drop(booking, monotonic())
+            if sent is not None:
+                place, number = sent
+                self._flush()  # so that it decides with the other request in mind
+                self._write(self._outboxes[place], [GiveWay(number)])
 
     def _tell(self, news: News) -> None:
         if self._loop is None:
@@ -192,12 +228,23 @@ class Sharing:
         self._flush()  # first, because collected news is already part of what is in flight
         now = monotonic()
         under_way: list[News] = [Anew(asks)]
-        for booked in self._open.values():
-            under_way.append(booked)
-            if booked.number in self._begun:
-                under_way.append(Began(booked.number, now))
+        for number in self._open:
+            under_way += self._state(number, now)
         outbox.begin(letters(self._place, self._pid, under_way, LETTER_BYTES))
         self._follow_up(outbox)
+
+    def _state(self, number: int, now: float) -> list[News]:
+        """Return what there is to be told of a request that is under way."""
+        news, booking = self._open[number]
+        if booking is not None:
+            news = replace(news, since=booking.since)  # it may be too late by now
+        return [news, Began(number, now)] if number in self._begun else [news]
+
+    def _write(self, outbox: Outbox, news: Sequence[News]) -> None:
+        """Write to one process only, if it is listening."""
+        if outbox.line is Line.OPEN:
+            outbox.write(sealed(Letter(self._place, self._pid, news)))
+            self._follow_up(outbox)
 
     def _letter(self, news: News) -> bytes:
         return sealed(Letter(self._place, self._pid, [news]))
@@ -244,7 +291,9 @@ class Sharing:
         self._heard[place] = letter.pid, now
         for news in letter.news:
             self.mirror.take(place, news, now)
-            if isinstance(news, Anew):
+            if isinstance(news, GiveWay):
+                self._take_back(news.number, outbox, now)
+            elif isinstance(news, Anew):
                 self._silent.discard(place)
                 if news.asks or outbox.line is Line.ABSENT:
                     self._open_line(outbox)
@@ -254,3 +303,15 @@ class Sharing:
             self._silent.discard(place)
             self._open_line(outbox, asks=True)
         return True
+
+    def _take_back(self, number: int, asks: Outbox, now: float) -> None:
+        """Let a request of this process give way.
+
+        If that is too late, the process that asks is told of it again, as it counts it no more.
+        """
+        if number not in self._open:  # news of its end is on the way
+            return
+        booking = self._open[number][1]
+        if booking is None or not self._gives_way(booking):
+            self._flush()
+            self._write(asks, self._state(number, now))

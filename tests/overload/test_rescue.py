@@ -1,5 +1,6 @@
 """Requests that a hanging worker never answers are moved to another one, over real sockets."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from router import rescue
 from router.pool import Pool
 from strategies.base import Candidate, Outcome, Prompt
+from strategies.booking import Booking
 from tests.overload.busy import QUIET, ask, asked
 from tests.overload.giving_way import answer
 from tests.overload.hanging import NEVER, Hurry, both, moved, routed, worker_of
@@ -95,10 +97,16 @@ class Told:
         self.ended_with: list[tuple[int, int | None]] = []
         """The number of each request that ended, and what its worker kept of it."""
 
-    def booked(self, _: Pool, __: Prompt, ___: Candidate, now: float) -> int:
+    def booked(
+        self, _: Pool, __: Prompt, ___: Candidate, now: float, ____: Booking | None = None
+    ) -> int:
         """Count it."""
         self.booked_s.append(now)
         return len(self.booked_s)
+
+    def give_way(self, bookings: Sequence[Booking]) -> None:
+        """No other process sends anything."""
+        assert not bookings
 
     def began(self, number: int, now: float) -> None:
         """Do nothing."""

@@ -37,14 +37,14 @@ class Asked:
 class Sent:
     """A request that may be preempted."""
 
-    def __init__(self, job: Asked, there: Candidate) -> None:
-        self.job, self.choice = cast("Job", job), there
+    def __init__(self, job: Asked, there: Candidate, first: bytes = b"asked") -> None:
+        self.job, self.choice, self._first = cast("Job", job), there, first
         self.kept: list[int] = []
         """What its worker kept each time that it was preempted."""
 
     def preempt(self, kept_tokens: int, first: bytes) -> None:
         """Note it."""
-        assert first == b"asked"
+        assert first == self._first
         self.kept.append(kept_tokens)
 
 
@@ -138,16 +138,41 @@ def test_only_one_that_waits_for_its_answer_gives_way() -> None:
         found.begin(booking, cast("Running", one))
     found.end(bookings[1])
     short = cast("Job", Asked(pool, prompt("other")))
-    assert not found.make_way(short, worker, Candidate(worker, Cost(prefill=0.1)))
+    assert not found.make_way(short, worker, Candidate(worker, Cost(prefill=0.1))).made
     assert sent[0].kept == []
     counting = Candidate(worker, Cost(prefill=0.1), preempts=2)
-    assert found.make_way(short, worker, counting)
+    assert found.make_way(short, worker, counting).made
     assert (len(sent[0].kept), sent[1].kept, found.count) == (1, [], 1)
     assert worker.load.in_flight == 1
     assert list(found._running) == []
     assert 100 <= sent[0].kept[0] < asked.prompt.tokens
-    assert not found.make_way(short, worker, counting)
+    assert not found.make_way(short, worker, counting).made
     assert found.count == 1
+
+
+def test_requests_of_other_processes_give_way_too() -> None:
+    """Those have to take them back. One of this process is taken back for another process's only
+    while it waits for its first byte."""
+    found, pool, worker = preempting()
+    asked = Asked(pool, prompt("text " * 60_000))
+    there = Candidate(worker, Cost(prefill=50.0), 100)
+    now = monotonic()
+    theirs = pool.book(asked.prompt, there, now, elsewhere=True, since=now)
+    counting = Candidate(worker, Cost(prefill=0.1), preempts=1)
+    way = found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, counting)
+    assert (way.made, list(way.theirs), found.count) == (True, [theirs], 0)
+    worker.load.release(theirs, now)
+    ours = pool.book(asked.prompt, there, now, since=now)
+    sent = Sent(asked, there, b"")
+    assert not found.give_way(ours)
+    found.begin(ours, cast("Running", sent))
+    assert found.give_way(ours)
+    assert (len(sent.kept), found.count, worker.load.in_flight) == (1, 1, 0)
+    assert not found.give_way(ours)
+    kept = pool.book(asked.prompt, there, now, since=None)  # it may only be moved
+    found.begin(kept, cast("Running", sent))
+    assert not found.give_way(kept)
+    assert worker.load.in_flight == 1
 
 
 def test_one_that_has_little_left_by_then_does_not_give_way() -> None:

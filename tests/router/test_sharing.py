@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
+from time import monotonic
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from router.news import Booked, Letter, encode
 from router.sharing import Sharing
 from router.wires import Line, Wires, Wiring
 from strategies.base import Outcome
+from strategies.booking import Booking
 from strategies.prefixaware import PrefixAware
 from tests.router.fleets import choice, fleet, prompt
 
@@ -28,12 +30,19 @@ class Process:
         inherited = Wires(os.dup(given.inbox), tuple(map(os.dup, given.outboxes)))
         self.fleet: Fleet = fleet()
         self.freed = 0
-        self.sharing = Sharing(inherited, place, self.fleet, self._count)
+        self.asked: list[tuple[Booking, int]] = []
+        """The bookings that were to give way, and how many it knew of the others' by then."""
+        self.is_too_late = False
+        self.sharing = Sharing(inherited, place, self.fleet, self._count, self._gives_way)
         self.fleet.share(self.sharing)
         self.place = place
 
     def _count(self) -> None:
         self.freed += 1
+
+    def _gives_way(self, booking: Booking) -> bool:
+        self.asked.append((booking, sum(self.flying)))
+        return not self.is_too_late
 
     @property
     def pid(self) -> int:
@@ -48,6 +57,18 @@ class Process:
         """Report a new request, and return its number."""
         pool = self.fleet.pools[0]
         return self.sharing.booked(pool, prompt(text), choice(self.fleet, worker), 0.0)
+
+    def book(self, text: str) -> tuple[int, Booking]:
+        """Book a request and report it, which may be preempted; return its number as well."""
+        pool, there = self.fleet.pools[0], choice(self.fleet, 0, prefill_s=50.0)
+        now = monotonic()
+        booking = pool.book(prompt(text), there, now, since=0.0)
+        return self.sharing.booked(pool, prompt(text), there, now, booking), booking
+
+    @property
+    def theirs(self) -> list[Booking]:
+        """Return what other processes have booked on the first worker and is not computed."""
+        return [one for one in self.fleet.pools[0].workers[0].load.pending if one.elsewhere]
 
     def end(self, number: int) -> None:
         """Report the end of a request."""
@@ -153,6 +174,93 @@ def test_what_was_preempted_is_told_as_such(wiring: Wiring, *, resumed: bool) ->
         await until(lambda: two.flying == [1, 0])
         (theirs,) = two.sharing.mirror._open[0].values()
         assert theirs.prompt.resumed == resumed
+
+    play(wiring, 2, script)
+
+
+def test_one_gives_way_to_a_request_of_another_process(wiring: Wiring) -> None:
+    """The process that sent it takes it back, when it has heard of the other; a third hears of the
+    end only."""
+
+    async def script(one: Process, two: Process, three: Process) -> None:
+        number, long = one.book("long")
+        await until(lambda: (two.flying, three.flying) == ([1, 0], [1, 0]))
+        (theirs,) = two.theirs
+        assert theirs.since == 0.0
+        two.send("short")
+        two.sharing.give_way([theirs])
+        assert two.flying == [0, 0]
+        await until(lambda: len(one.asked) == 1)
+        assert one.asked == [(long, 1)]
+        one.sharing.ended(number, Outcome(ok=False, kept_tokens=1), 1.0)
+        await until(lambda: three.flying == [1, 0])
+        assert (one.flying, two.flying) == ([1, 0], [0, 0])
+        assert (len(two.sharing.mirror), three.asked) == (0, [])
+        two.sharing.give_way([theirs])  # it is known no more
+        two.send("last", worker=1)
+        await until(lambda: one.flying == [1, 1])
+        assert len(one.asked) == 1
+
+    play(wiring, 3, script)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_one_that_cannot_give_way_any_more_counts_again(wiring: Wiring, *, begun: bool) -> None:
+    """The process that asked has ended its booking, and is told of the request once more; from then
+    on it does not ask again."""
+
+    async def script(one: Process, two: Process) -> None:
+        one.is_too_late = True
+        number, long = one.book("long")
+        await until(lambda: two.flying == [1, 0])
+        load = two.fleet.pools[0].workers[0].load
+        given_s = load.given_s
+        theirs = two.theirs
+        long.since = None
+        if begun:
+            one.sharing._begun.add(number)  # the news of it crosses that from the other one
+        two.sharing.give_way(theirs)
+        assert two.flying == [0, 0]
+        await until(lambda: two.flying == [1, 0])
+        assert (load.decoding, load.in_flight) == (begun, 1)
+        assert [booking.since for booking in two.theirs] == ([] if begun else [None])
+        assert load.given_s == pytest.approx(given_s, rel=0.05)  # (time has passed)
+        one.end(number)
+        await until(lambda: two.flying == [0, 0])
+        assert (load.in_flight, load.decoding, load.kv_tokens, load.uncached) == (0, 0, 0, 0)
+        two.sharing.give_way(theirs)
+        assert len(one.asked) == 1
+
+    play(wiring, 2, script)
+
+
+def test_one_that_has_ended_is_not_taken_back(wiring: Wiring) -> None:
+    """The news of its end crosses that from the other process."""
+
+    async def script(one: Process, two: Process) -> None:
+        number, _ = one.book("long")
+        await until(lambda: two.flying == [1, 0])
+        one.end(number)
+        two.sharing.give_way(two.theirs)
+        await until(lambda: len(two.sharing.mirror) == 0)
+        one.send("next", worker=1)
+        await until(lambda: two.flying == [0, 1])
+        assert one.asked == []
+
+    play(wiring, 2, script)
+
+
+def test_who_may_give_way_is_told_again_as_it_is_by_then(wiring: Wiring) -> None:
+    """Not as it was when the request was sent."""
+
+    async def script(one: Process, two: Process) -> None:
+        _, first = one.book("first")
+        one.book("second")
+        await until(lambda: two.flying == [2, 0])
+        assert [booking.since for booking in two.theirs] == [0.0, 0.0]
+        first.since = None
+        one.sharing.anew()
+        await until(lambda: [booking.since for booking in two.theirs] == [None, 0.0])
 
     play(wiring, 2, script)
 
