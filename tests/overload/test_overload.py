@@ -1,6 +1,5 @@
 """More requests than the workers have places for: which wait, which are refused, which go next."""
 
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -11,23 +10,11 @@ import pytest
 from router import admission, rests
 from router.worker import State
 from strategies.prefixaware import PrefixAware
+from tests.overload.busy import PATH, QUIET, Gate
 from tests.reload.changing import change
-from tests.support import OK, Action, MakeRouter, MakeStub, Router, error_of, post, until
+from tests.support import OK, MakeRouter, MakeStub, Router, error_of, post, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-QUIET = {"interval": "30s"}
-PATH = "/v1/chat/completions"
-
-
-class Gate:
-    """Holds a worker's answers back until it is opened."""
-
-    def __init__(self) -> None:
-        self.opened = threading.Event()
-
-    def script(self) -> list[Action]:
-        """An answer that waits for the gate, which the stub polls every few milliseconds."""
-        return [self.opened.is_set, *OK]
 
 
 def ask(router: Router, crowd: ThreadPoolExecutor, count: int = 1) -> list[Future[httpx.Response]]:
