@@ -1,6 +1,6 @@
 """What the workers of a pool hold, according to their engines: index, sources, track records."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from controller.events import Tier
 from controller.holdings import Holdings
@@ -61,6 +61,10 @@ class Memory:
         else:
             self.sources.pop(source.worker, None)
             self.truths.pop(source.worker, None)
+
+    def tidy(self, workers: Collection[str]) -> None:
+        """Drop what is remembered of workers other than these."""
+        self.missing = {name: why for name, why in self.missing.items() if name in workers}
 
     def where(self) -> dict[str, Mark]:
         """Return how far each stream is, by engine name; including engines still to join."""

@@ -396,7 +396,8 @@ class Attempt:
         job, choice = self.job, self.choice
         # (Of a session, it is told why it is where it is by now.)
         other = job.visit is None and choice is not job.decision.candidates[0]
-        reason = FAILOVER if other else job.reason.encode()
+        told = job.reason  # a third-party strategy may give anything
+        reason = FAILOVER if other else (told if told.isprintable() else ascii(told)).encode()
         return reason if choice.cost is FREE else b"%b; %b" % (reason, terms(choice).encode())
 
     def _whole(self) -> bytes:

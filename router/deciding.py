@@ -60,7 +60,8 @@ class Deciding:
             return pool.strategy.rank(prompt, workers, now)
         # The strategy reads from its latest ranking how busy the fleet is, so rank the resting
         # workers first.
-        others = [worker for worker in workers if worker not in awake]
+        first = set(awake)
+        others = [worker for worker in workers if worker not in first]
         last = pool.strategy.rank(prompt, others, now)
         decision = pool.strategy.rank(prompt, awake, now)
         candidates = [*decision.candidates, *last.candidates]

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -140,6 +140,16 @@ class Memories:
         await self._let_go_of_stores()
         await self._let_go_of_remotes()
         wanted = {(pool.name, worker) for pool, _ in self.pools() for worker in pool.workers}
+        await self._leave_all_but(wanted, fresh)
+        self.start()
+        for pool, memory in self.all():
+            memory.tidy(pool.named)
+        for _, worker in wanted:
+            if worker.ready:
+                self.notice(worker)
+
+    async def _leave_all_but(self, wanted: Collection[tuple[str, Worker]], fresh: set[str]) -> None:
+        """Leave workers that are not wanted, publish elsewhere now, or whose pool is `fresh`."""
         for where in list(self._followed):
             if where not in wanted or where[0] in fresh:
                 await self._leave(where)
@@ -147,10 +157,6 @@ class Memories:
             told = _told(self._settings.get(worker.name))
             if told and [told] != published:
                 await self._leave((name, worker))
-        self.start()
-        for _, worker in wanted:
-            if worker.ready:
-                self.notice(worker)
 
     def notice(self, worker: Worker) -> None:
         """Ask a ready worker where it publishes, unless the settings say so."""
@@ -253,8 +259,10 @@ class Memories:
         try:
             published = await self._ask(worker)
         except NoAnswer as lacking:
-            if worker.name not in memory.sources and memory.missing.get(worker.name) != str(
-                lacking
+            if (
+                worker in pool.workers
+                and worker.name not in memory.sources
+                and memory.missing.get(worker.name) != str(lacking)
             ):
                 memory.missing[worker.name] = str(lacking)
                 log.warning(

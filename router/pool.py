@@ -4,6 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import count
+from math import inf
 from time import monotonic
 from typing import Protocol
 
@@ -178,14 +179,17 @@ class Pool:
         """Charge `prompt` to the chosen worker; release the booking with `worker.load.release`.
 
         `elsewhere`: it is sent by another process of the router. `since`: when it came, if it may
-        be preempted.
+        be preempted. Raises ValueError for a prediction that is no time, or what the strategy
+        raises.
         """
-        worker = choice.worker
+        worker, prefill_s = choice.worker, choice.cost.prefill
+        if not 0.0 <= prefill_s < inf:  # by a third-party strategy; it would never be worked off
+            raise ValueError(f"pool {self.name}: no strategy may predict {prefill_s} s of prefill")
         load = worker.load
         load.turn = next(_turns)
         booking = load.book(
             now,
-            choice.cost.prefill,
+            prefill_s,
             prompt.tokens + prompt.answer_tokens,
             uncached=prompt.tokens - choice.held_tokens + choice.loading.tokens,
             stream=prompt.stream,

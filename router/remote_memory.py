@@ -8,7 +8,7 @@ import asyncio
 import logging
 import ssl
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -262,6 +262,12 @@ class RemoteMemory:
         """Drop our own record of a worker; the controller notices by itself."""
         for kept in (self.truths, self._doubts, self._heard, self._computed):
             kept.pop(worker, None)
+
+    def tidy(self, workers: Collection[str]) -> None:
+        """Forget workers other than these: the last answers of one may end after it has left."""
+        for name in (*self.truths, *self._computed):
+            if name not in workers:
+                self.forget(name)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -54,11 +54,14 @@ def take_over(fleet: Fleet, folder: str | None, place: int | None) -> None:
             said = _take(strategy, file)
         except (OSError, ValueError) as error:
             said = f"it starts cold: {error}"
+        except Exception:
+            log.exception("pool %s: its strategy raised an error", pool)
+            continue
         log.info("pool %s: %s", pool, said)
 
 
 def leave(fleet: Fleet, folder: str | None, place: int | None) -> None:
-    """Save state for the next run. OSErrors are only logged."""
+    """Save state for the next run. Errors are only logged."""
     if folder is None:
         return
     for pool, strategy, file in _files(fleet, folder, place):
@@ -71,6 +74,8 @@ def leave(fleet: Fleet, folder: str | None, place: int | None) -> None:
                 file,
                 error.strerror,
             )
+        except Exception:
+            log.exception("pool %s: its strategy raised an error", pool)
 
 
 def _take(strategy: Leaves, file: Path) -> str:

@@ -75,11 +75,12 @@ def ahead(
     its own prefill does, whatever `sooner` is.
     """
     wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
+    counted = dict[int, dict[int, int]]()
     least_s = prefill_s + GAIN_S + (0.0 if held else ANYWHERE_S)
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
         gives = gives_way(booking, left, keys, least_s, now)
-        if gives and not _awaited(load, booking):
+        if gives and not _awaited(load, booking, counted):
             preempted.append(booking)
             wait += STEP_S if spent else 0.0
         else:
@@ -108,15 +109,28 @@ def _computes(booking: Booking, keys: Sequence[int]) -> bool:
     return at < len(keys) and at < len(booking.keys) and keys[at] == booking.keys[at]
 
 
-def _awaited(load: Load, booking: Booking) -> bool:
+def _awaited(load: Load, booking: Booking, counted: dict[int, dict[int, int]]) -> bool:
     """Whether another booking there counts on the blocks that this one computes.
 
-    If this one were dropped, the other would have to compute them in its place.
+    If this one were dropped, the other would have to compute them in its place. `counted` keeps
+    what was found out for the first block to be computed, which most bookings have in common.
     """
-    return any(
-        other.held_blocks > booking.held_blocks and _computes(booking, other.keys)
-        for other in load.pending
-    )
+    at = booking.held_blocks
+    if at >= len(booking.keys):
+        return False
+    if at not in counted:
+        counted[at] = _held_most(load, at)
+    return counted[at].get(booking.keys[at], 0) > at
+
+
+def _held_most(load: Load, at: int) -> dict[int, int]:
+    """Return the most blocks that a pending prompt counts on, by the key of its block `at`."""
+    most = dict[int, int]()
+    for other in load.pending:
+        if other.held_blocks > at and at < len(other.keys):
+            key = other.keys[at]
+            most[key] = max(other.held_blocks, most.get(key, 0))
+    return most
 
 
 def computes_from(booking: Booking, prompt: Prompt, choice: Candidate) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from router.worker import State
 from strategies.base import Decision, Prompt, Strategy, WorkerView
@@ -108,6 +109,31 @@ def test_a_worker_that_the_strategy_leaves_out_is_not_called_full(
     assert [one["worker"] for one in found["workers"]] == ["a"]
     said = ("unranked", "the pool's strategy did not rank it")
     assert left_out(router) == {"b": said, "c": said}
+
+
+def test_a_reason_of_several_lines_is_one_header(stub: MakeStub, route: MakeRouter) -> None:
+    """A strategy of others may give any text; the client gets no header that it made up."""
+    router = route(stub().url, health=QUIET)
+    strategy = router.door.fleet.pools[0].strategy
+    router.door.fleet.pools[0].strategy = Loud(strategy)  # type: ignore[assignment]
+    reply = router.http.post(PATH, json=CHAT)
+    assert reply.status_code == 200
+    assert "x-more" not in reply.headers
+    assert reply.headers["x-warmroute-decision"].startswith(r"'load\r\nx-more: 1'")
+
+
+class Loud:
+    """A strategy whose reason has a line end."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Rank as the strategy does."""
+        return replace(self._strategy.rank(prompt, workers, now), reason="load\r\nx-more: 1")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._strategy, name)
 
 
 class Picky:

@@ -319,6 +319,9 @@ def test_without_events_the_shadow_decides_and_says_so(fleet: MakeFleet, route: 
     assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
     assert ready.json()["blind"] == {"default": 2}
     assert {one["doubt"] for one in router.http.get("/kv").json()} == {"no events"}
+    change(router, simulated.urls[0], strategy="kvaware")
+    ((_, memory),) = router.door.memories.pools()
+    until(lambda: len(memory.missing) == 1)  # nothing is kept of a worker that has left
 
 
 def mute(fleet: FleetThread) -> None:

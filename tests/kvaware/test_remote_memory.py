@@ -44,6 +44,16 @@ def test_what_is_kept_of_long_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch
     asyncio.run(play())
 
 
+def test_workers_that_have_left_are_forgotten() -> None:
+    """Also those whose last answers end after that."""
+    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
+    for name in "abc":
+        remote.observe(name, 16, Outcome(ok=True, prompt_tokens=4096, cached_tokens=0), 7)
+    remote.tidy(["a", "c"])
+    assert set(remote.truths) == set(remote._computed) == {"a", "c"}
+    asyncio.run(remote.close())
+
+
 def test_what_is_kept_of_long_salts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients decide how long salts are, so these count too."""
     monkeypatch.setattr(remote_memory, "KEPT_WORDS", 1000)

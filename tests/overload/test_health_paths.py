@@ -8,7 +8,8 @@ import pytest
 from router.tokenizing import THREADS
 from tests.cancel.test_cancel_tokenizing import Gate as Tokenizer
 from tests.cancel.test_cancel_tokenizing import know, long_chat
-from tests.overload.test_overload import Gate, ask, line_is
+from tests.overload.busy import Gate
+from tests.overload.test_overload import ask, line_is
 from tests.support import MakeRouter, MakeStub, Router, until
 
 #: The paths that load balancers and Kubernetes ask.

@@ -9,7 +9,8 @@ import pytest
 
 from router.queue import Queue
 from router.worker import State, Worker
-from tests.overload.test_overload import QUIET, Gate, ask, line_is
+from tests.overload.busy import QUIET, Gate
+from tests.overload.test_overload import ask, line_is
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, error_of, until
 

@@ -7,7 +7,8 @@ from time import monotonic
 import pytest
 
 from router.queue import Queue
-from tests.overload.test_overload import Gate, ask, line_is, waiting
+from tests.overload.busy import Gate
+from tests.overload.test_overload import ask, line_is, waiting
 from tests.reload.changing import QUIET, change
 from tests.support import MakeRouter, MakeStub, until
 

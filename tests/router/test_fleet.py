@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from math import inf, nan
 from time import monotonic
 from typing import cast
 
@@ -18,6 +19,7 @@ from router.worker import State, Worker
 from strategies.base import Candidate, Cost, Prompt, Strategy, WorkerView
 from strategies.booking import Booking
 from strategies.registry import make
+from tests.router import fleets
 
 PATIENCE = Patience(1, 1, 1, 1)
 PROMPT = Prompt("m", 1000, (1, 2, 3), answer_tokens=100, stream=True)
@@ -253,3 +255,13 @@ def test_turns() -> None:
     for one, other in ((first, second), (second, first), (first, second)):
         found.book(PROMPT, Candidate(one, Cost()), monotonic())
         assert one.load.turn > other.load.turn
+
+
+@pytest.mark.parametrize("prefill_s", [nan, inf, -1.0])
+def test_a_prediction_that_is_no_time_is_not_booked(prefill_s: float) -> None:
+    """A strategy of others may give any number; that one would stay in the sums for ever."""
+    ours = fleets.fleet(workers=1)
+    load = ours.pools[0].workers[0].load
+    with pytest.raises(ValueError, match="s of prefill"):
+        ours.pools[0].book(fleets.prompt("text"), fleets.choice(ours, 0, prefill_s), 0.0)
+    assert (load.in_flight, load.given_s, load.wait(0.0)) == (0, 0.0, 0.0)

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from router.state import leave
+from router.fleet import Fleet
+from router.pool import Pool
+from router.state import leave, take_over
+from strategies.base import NoOptions
+from strategies.leastload import LeastLoad
 from tests.router.fleets import choice, fleet, prompt
 
 
@@ -34,3 +38,29 @@ def test_half_a_file_is_not_left(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     (file,) = tmp_path.iterdir()
     assert file.name == "p.1.prefixes"
     assert file.stat().st_size > 100
+
+
+class Broken(LeastLoad):
+    """A strategy of others that leaves something for the next run, but fails at it."""
+
+    def left(self) -> bytes:
+        raise LookupError
+
+    def take_over(self, data: bytes) -> str:
+        raise LookupError(data)
+
+
+def test_a_strategy_that_fails_at_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The other pools are saved and restored all the same, and the router starts and stops."""
+    broken = Pool("o", ["*"], [], Broken(NoOptions()))
+    before, after = (Fleet([broken, *fleet(workers=1).pools]) for _ in range(2))
+    ours = before.pools[1]
+    ours.book(prompt("a prefix " * 200), choice(Fleet([ours]), 0), 0.0)
+    leave(before, str(tmp_path), None)
+    assert [file.name for file in tmp_path.iterdir()] == ["p.1.prefixes"]
+    (tmp_path / "o.1.prefixes").write_bytes(b"some")
+    caplog.set_level("INFO")
+    take_over(after, str(tmp_path), None)
+    assert caplog.text.count("pool o: its strategy raised an error") == 2
+    assert caplog.text.count("pool p: ") == 1
+    assert "pool p: it starts cold" not in caplog.text

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from strategies import preemption
 from strategies.base import Candidate, Cost, Outcome, Prompt
 from strategies.booking import Booking
 from strategies.cost import Costs, held_tokens
@@ -149,6 +150,46 @@ def test_what_another_one_there_counts_on_does_not_give_way() -> None:
     assert ahead(load, (9,), 1, 1.0, 1.0)[1] == []
     load.release(second, 1.0)
     assert ahead(load, (9,), 1, 1.0, 1.0)[1] == [first]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(0, 6)), max_size=12))
+def test_what_any_other_counts_on_does_not_give_way(prompts: list[tuple[int, int, int]]) -> None:
+    """However many there are: none goes whose next block another one counts on."""
+    load, bookings = Load(), []
+    for branch, shared, held in prompts:  # (Keys are chained: prompts that differ stay so.)
+        keys = tuple(n if n < shared else 100 * (branch + 1) + n for n in range(6))
+        booking = load.book(0.0, LONG_S, since=0.0)
+        computes_from(booking, Prompt("m", 1000, keys), Candidate(Stand(), Cost(), held * 16))
+        bookings.append(booking)
+    stays = [
+        any(
+            other.held_blocks > one.held_blocks < len(one.keys)
+            and other.keys[one.held_blocks] == one.keys[one.held_blocks]
+            for other in bookings
+        )
+        for one in bookings
+    ]
+    over = ahead(load, (9,), 1, 1.0, 0.0)[1]
+    assert over == [one for one, stay in zip(bookings, stays, strict=True) if not stay]
+
+
+def test_many_that_begin_alike_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each of them: a flood of long prompts must not make decisions slow."""
+    looked = []
+    held_most = preemption._held_most
+
+    def counted(load: Load, at: int) -> dict[int, int]:
+        looked.append(at)
+        return held_most(load, at)
+
+    monkeypatch.setattr(preemption, "_held_most", counted)
+    load = Load()
+    for number in range(50):
+        booking = load.book(0.0, LONG_S, since=0.0)
+        keys = (1, 2, number + 3)
+        computes_from(booking, Prompt("m", 1000, keys), Candidate(Stand(), Cost(), 2 * 16))
+    assert len(ahead(load, (9,), 1, 1.0, 0.0)[1]) == 50
+    assert looked == [2]
 
 
 @pytest.mark.parametrize(("now", "wait"), [(0.5, 1.0), (2.0, 0.0), (4.0, 1.0)])
