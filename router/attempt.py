@@ -218,6 +218,8 @@ class Attempt:
     def _timed(self) -> None:
         """Learn from the time of its prefill, before the worker tells how much was cached."""
         seconds, held = self._booking.computed_s, self.choice.held_tokens
+        if self.job.prompt.further:
+            return
         if seconds is not None and self.status < 400 and self._hardly_loads():
             self.worker.pace.began(self.job.prompt.tokens - held, held, seconds)
 
@@ -258,6 +260,7 @@ class Attempt:
             return
         job, now = self.job, monotonic()
         usage = self._whole_of(usage)
+        alone = not job.prompt.further  # of several prompts, all counts are sums
         if self.status:
             job.metrics.answered(self.worker.name, self.status)
             job.metrics.duration.observe(now - job.started)
@@ -270,16 +273,16 @@ class Attempt:
             ok=self._failure is None and 0 < self.status < 500 and not left,
             began=self._began,
             first_byte_s=self._first_byte_s,
-            prompt_tokens=usage.prompt,
-            cached_tokens=usage.cached,
-            found=self._told(usage),
+            prompt_tokens=usage.prompt if alone else None,
+            cached_tokens=usage.cached if alone else None,
+            found=self._told(usage) if alone else None,
             answer_tokens=usage.answer,
             computed_s=self._booking.computed_s,
         )
         self._outcome = outcome
         self._judge(now)
         self._settled(outcome, now)
-        if usage.answer and outcome.ok:
+        if usage.answer and outcome.ok and alone:
             job.pool.prompts.learn_answer(usage.answer)
         if usage.prompt is not None:
             self._learn(usage, usage.prompt)
@@ -340,6 +343,8 @@ class Attempt:
             self._resumed(prompt_tokens, cached)
         else:
             self._count(prompt_tokens, cached, usage)
+        if job.prompt.further:
+            return
         found = self._told(usage)
         if cached is None:
             cached = expected
@@ -361,7 +366,7 @@ class Attempt:
         job.metrics.used(prompt_tokens, cached, expected)
         if cached is None:
             return
-        if job.pool.prompts.keyed:
+        if job.pool.prompts.keyed and not job.prompt.further:
             job.metrics.compared(cached, expected)
         found, loads = self._told(usage), getattr(job.pool.chooser, "loads", None)
         if found is not None or loads is not None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from router.identity.exact import Exact
 from router.identity.forward import may_have, written
-from router.identity.text import apart, canonical, measured
+from router.identity.text import Text, apart, canonical, measured
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted, Request
 from strategies.base import NO_BLOCKS, Prompt
@@ -204,7 +204,7 @@ class Prompts:
         salt = _salt(request)
         keys = chain(root_key("tokens", identity, salt, *_named(request)), ids)
         keeps = self.keeps_ids and not identity.partition("\0")[2]  # not for adapters
-        return Prompt(
+        prompt = Prompt(
             model=request.model or "",
             tokens=len(ids) // ID_BYTES,
             keys=keys,
@@ -216,6 +216,27 @@ class Prompts:
             blocks=self._even(identity, salt, ids) if self.sizes else NO_BLOCKS,
             ids=ids if keeps else b"",
             salt=salt if keeps else "",
+        )
+        if not _several(endpoint, request):
+            return prompt
+        return self._with_further(prompt, canonical(endpoint, request))
+
+    def _with_further(self, prompt: Prompt, text: Text) -> Prompt:
+        """Return the prompt with the lengths of the others in its request, if there are any.
+
+        The first byte of the answer says nothing of theirs.
+        """
+        if not text.further:
+            return prompt
+        per_token = self.bytes_per_token if text.tokens is None else ID_BYTES
+        tokens = int(text.unread / per_token)
+        return replace(
+            prompt,
+            tokens=prompt.tokens + tokens,
+            answer_tokens=prompt.answer_tokens * (1 + text.further),
+            stream=False,
+            further=text.further,
+            further_tokens=tokens,
         )
 
     def _even(self, identity: str, salt: str, ids: bytes) -> dict[int, list[int]]:
@@ -232,7 +253,7 @@ class Prompts:
             roots.append(more)
         root = root_key(*roots)
         per_token = self.bytes_per_token if text.tokens is None else ID_BYTES
-        return Prompt(
+        prompt = Prompt(
             model=request.model or "",
             tokens=int(len(text.data) / per_token) + PART_TOKENS * text.parts,
             keys=chain(root, text.data),
@@ -242,6 +263,7 @@ class Prompts:
             estimated=text.plain and text.tokens is None,
             stream=_tells_first(endpoint, request),
         )
+        return self._with_further(prompt, text)
 
     def _measured(self, endpoint: Endpoint, request: Request) -> Prompt:
         return Prompt(

@@ -25,6 +25,7 @@ from router.headers import header
 from router.holding import Holding
 from router.job import Job, Plea
 from router.left_out import left_out, unable
+from router.lengths import within
 from router.limits import Limits
 from router.metrics import Metrics
 from router.openai import Endpoint, Request, parse
@@ -306,7 +307,7 @@ class Proxy:
             endpoint,
             exchange,
             pool,
-            made.prompt,
+            within(made.prompt, workers),
             made.along,
             workers=workers,
             started=started,
@@ -323,7 +324,8 @@ class Proxy:
         self, pool: Pool, endpoint: Endpoint, request: Request, body: bytes
     ) -> Prompt:
         """Make the prompt of a request that is not sent; count it nowhere."""
-        return (await self._tokenizing.uncounted(pool.prompts, endpoint, request, body)).prompt
+        made = await self._tokenizing.uncounted(pool.prompts, endpoint, request, body)
+        return within(made.prompt, pool.workers)
 
     def would(
         self,

@@ -160,6 +160,11 @@ class Worker:
             return DRAINING
         return self.state.value, self.reason
 
+    def longest(self, model: str) -> int | None:
+        """Return the most tokens, prompt and answer, that `model` takes; None if it is not told."""
+        told = self.models.get(model, {}).get("max_model_len")
+        return told if isinstance(told, int) and told > 0 else None
+
     def lost(self, reason: str) -> None:
         """Take it down because it could not be reached, and have it probed at once."""
         self.become(State.DOWN, reason)

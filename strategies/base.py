@@ -69,6 +69,12 @@ class Prompt(Struct, frozen=True, gc=False):
     bound yet, None without a session."""
     elsewhere: bool = False
     """Another process of this router sent it; only sizes and `keys` are known."""
+    further: int = 0
+    """How many more prompts the request has, of which only the length is known."""
+    further_tokens: int = 0
+    """Their length, which is part of `tokens`."""
+    too_long: int = 0
+    """Its length, if it is longer than its model takes and so counts as one token."""
     resumed: bool = False
     """It was sent before, and preempted: it was counted, and its worker holds some of it by then
     (how much is estimated)."""

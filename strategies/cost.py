@@ -14,6 +14,7 @@ from strategies.demand import Demand
 from strategies.load import BACK_S, Load
 from strategies.loads import Loading
 from strategies.match import NOT_WANTED, Match
+from strategies.pace import Curve
 from strategies.preemption import GAIN_S, before
 from strategies.ranking import Ranking, Row
 
@@ -125,6 +126,7 @@ class Costs:
         charge, turns = _Charge(prompt, demand, match, count), demand.turns() if tokens else 0.0
         rows: list[Row] = []
         busy, curve, sooner, computed = 0, None, 1.0, dict[int, tuple[float, float]]()
+        own = tokens - prompt.further_tokens
         lately = [worker.load.given_lately(now) for worker in workers]
         spare = UNUSED * sum(lately) / count
         for place, worker in enumerate(workers):
@@ -137,7 +139,7 @@ class Costs:
             has = held.get(name, 0)
             if has not in computed:
                 each = charge.later if has >= charge.depth else charge.in_part(has)
-                computed[has] = curve.seconds(tokens - has, has), each
+                computed[has] = _seconds(curve, prompt, own - has, has), each
             seconds, each = computed[has]
             prefill = pace.slower * seconds
             loads = NO_LOADING
@@ -180,6 +182,15 @@ class Costs:
             self._demand.arrived(self._last[1], self._last[2], now)
             self._told = prompt
         self._last = None
+
+
+def _seconds(curve: Curve, prompt: Prompt, uncached: int, held: int) -> float:
+    """Return seconds to compute `uncached` tokens after `held` ones, and all further prompts."""
+    seconds = curve.seconds(max(0, uncached), held)
+    if prompt.further:  # each by itself: their tokens do not attend to those of the others
+        each = prompt.further_tokens / prompt.further
+        seconds += prompt.further * curve.seconds(each, 0)
+    return seconds
 
 
 def _turn_waits(load: Load, given: float, used: float, space: float, now: float) -> float:

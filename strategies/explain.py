@@ -108,9 +108,11 @@ def explain(
         told += f" But it {refused.words}"
     if sessionless:
         told += " The session that it names is ignored: its pool's strategy keeps none."
+    if prompt.too_long:
+        told += _TOO_LONG
     return Explanation(
         prompt.model,
-        prompt.tokens,
+        prompt.too_long or prompt.tokens,
         len(prompt.keys),
         decision.reason,
         told,
@@ -138,6 +140,8 @@ def nowhere(
         refused=refused,
     )
 
+
+_TOO_LONG = " The prompt is longer than its model takes, so it is refused there: it is no work."
 
 #: Sentences for strategies that do not compare costs, by reason.
 _FREE = {

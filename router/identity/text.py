@@ -57,12 +57,23 @@ _ids = msgspec.json.Decoder(list[int | list[int]]).decode
 class Text:
     """A prompt as bytes: equal prompts give equal bytes, longer ones begin with shorter ones."""
 
-    __slots__ = ("data", "parts", "plain", "tokens")
+    __slots__ = ("data", "further", "parts", "plain", "tokens", "unread")
 
     def __init__(
-        self, data: bytes = b"", tokens: int | None = None, parts: int = 0, *, plain: bool = True
+        self,
+        data: bytes = b"",
+        tokens: int | None = None,
+        parts: int = 0,
+        *,
+        plain: bool = True,
+        further: int = 0,
+        unread: int = 0,
     ) -> None:
         self.data = data
+        self.further = further
+        """Number of further prompts in the same request."""
+        self.unread = unread
+        """Bytes of those."""
         self.tokens = tokens
         """Number of tokens, if the prompt was given as token ids."""
         self.parts = parts
@@ -198,20 +209,26 @@ def _piece(raw: Raw) -> tuple[bytes, _Kind]:
 
 
 def _plain(raw: Raw) -> Text:
-    """Return a text or token ids; of several prompts only the first counts."""
+    """Return a text or token ids; of several prompts only the first has data."""
     try:
         text = _text(raw)
     except UNEXPECTED:
         return _packed(raw)
     if isinstance(text, list):
-        return Text(text[0].encode() if text else b"", plain=len(text) == 1)
+        first, unread = (text[0].encode() if text else b""), sum(map(_length, text[1:]))
+        further = max(0, len(text) - 1)
+        return Text(first, plain=len(text) == 1, further=further, unread=unread)
     return Text(text.encode())
 
 
 def _packed(raw: Raw) -> Text:
     try:
         ids = _ids(raw)
-        first = cast("list[int]", ids[0] if ids and isinstance(ids[0], list) else ids)
-        return Text(array("I", first).tobytes(), tokens=len(first))
+        if not (ids and isinstance(ids[0], list)):
+            return Text(array("I", cast("list[int]", ids)).tobytes(), tokens=len(ids))
+        first, *others = cast("list[list[int]]", ids)
+        data = array("I", first)
+        unread = data.itemsize * sum(map(len, others))
+        return Text(data.tobytes(), tokens=len(first), further=len(others), unread=unread)
     except (*UNEXPECTED, OverflowError, TypeError, ValueError):
         return Text(bytes(raw), plain=False)

@@ -11,6 +11,7 @@ from router.server import PortTaken, bind
 from router.units import Address
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
+from strategies.prefixaware import PrefixAware
 from tests.support import Action, MakeRouter, MakeStub, read_all, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -169,6 +170,33 @@ def test_what_is_learned_from_answers(route: MakeRouter) -> None:
     predicted = router.metric("warmroute_predicted_cached_tokens_total", pool="default")
     assert cached > 4000
     assert abs(predicted - cached) < 200
+
+
+def test_what_is_not_learned_from_answers_to_several_prompts(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """Their counts are sums, and their first byte is that of one of them."""
+    usage = (
+        b'{"prompt_tokens":9000,"completion_tokens":900,"prompt_tokens_details":'
+        b'{"cached_tokens":8000}}'
+    )
+    event = b'data: {"id":"x","choices":[],"usage":' + usage + b"}\n\ndata: [DONE]\n\n"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+    router = route(stub([head % len(event) + event]).url)
+    (pool,) = router.door.fleet.pools
+    body = {"model": "m", "prompt": ["one " * 4000, "two " * 4000], "stream": True}
+    assert "[DONE]" in router.http.post("/v1/completions", json=body).text
+    until(router.idle)
+    strategy, worker = pool.strategy, router.worker()
+    assert isinstance(strategy, PrefixAware)
+    assert strategy._tree._shadows[worker.name].scale == 1.0
+    assert (pool.prompts.answered, pool.prompts.seen, pool.curve.seen) == (0, 0, 0)
+    assert (worker.pace.seen, pool.curve.sooner) == (0, 1.0)
+    assert router.metric("warmroute_cached_tokens_total", pool="default") == 8000
+    body["prompt"] = "three " * 4000
+    assert "[DONE]" in router.http.post("/v1/completions", json=body).text
+    until(router.idle)
+    assert (pool.prompts.answered, pool.prompts.seen) == (1, 1)
 
 
 def test_a_headers_end_that_never_comes(stub: MakeStub, route: MakeRouter) -> None:

@@ -1,0 +1,41 @@
+"""Prompts that are longer than their model takes: the worker refuses such a prompt, or cuts it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from router.worker import Worker
+from strategies.base import NO_BLOCKS, Prompt
+
+#: A length that was only estimated may be wrong by this factor.
+ROUGHLY: Final = 2
+
+
+def within(prompt: Prompt, workers: Sequence[Worker]) -> Prompt:
+    """Return the prompt as it occupies one of these workers: no longer than the model takes.
+
+    One that is certainly too long is refused at once (unless the client asks to have it cut), so it
+    counts as one token. Otherwise a few of them would look like minutes of work, for which others
+    are held.
+    """
+    longest = 0
+    for worker in workers:
+        limit = worker.longest(prompt.model)
+        if limit is None or prompt.tokens - prompt.further_tokens <= limit:
+            return prompt
+        longest = max(longest, limit)
+    if not longest or prompt.further:  # (each of several prompts may be short enough)
+        return prompt
+    if prompt.tokens > (1 if prompt.counted else ROUGHLY) * longest:
+        return replace(
+            prompt,
+            tokens=1,
+            too_long=prompt.tokens,
+            keys=(),
+            blocks=NO_BLOCKS,
+            ids=b"",
+            estimated=False,
+            counted=False,
+        )
+    return replace(prompt, tokens=longest, estimated=False)
