@@ -218,8 +218,6 @@ class Attempt:
     def _timed(self) -> None:
         """Learn from the time of its prefill, before the worker tells how much was cached."""
         seconds, held = self._booking.computed_s, self.choice.held_tokens
-        if self.job.prompt.further:
-            return
         if seconds is not None and self.status < 400 and self._hardly_loads():
             self.worker.pace.began(self.job.prompt.tokens - held, held, seconds)
 

@@ -12,6 +12,7 @@ from router.units import Address
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from strategies.prefixaware import PrefixAware
+from tests.overload.totals import samples
 from tests.support import Action, MakeRouter, MakeStub, read_all, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -172,20 +173,23 @@ def test_what_is_learned_from_answers(route: MakeRouter) -> None:
     assert abs(predicted - cached) < 200
 
 
+@pytest.mark.parametrize("stream", [True, False])
 def test_what_is_not_learned_from_answers_to_several_prompts(
-    stub: MakeStub, route: MakeRouter
+    stub: MakeStub, route: MakeRouter, *, stream: bool
 ) -> None:
     """Their counts are sums, and their first byte is that of one of them."""
     usage = (
         b'{"prompt_tokens":9000,"completion_tokens":900,"prompt_tokens_details":'
         b'{"cached_tokens":8000}}'
     )
-    event = b'data: {"id":"x","choices":[],"usage":' + usage + b"}\n\ndata: [DONE]\n\n"
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
-    router = route(stub([head % len(event) + event]).url)
+    told, kind = b'{"id":"x","choices":[],"usage":' + usage + b"}", b"application/json"
+    if stream:
+        told, kind = b"data: " + told + b"\n\ndata: [DONE]\n\n", b"text/event-stream"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+    router = route(stub([head % (kind, len(told)) + told]).url)
     (pool,) = router.door.fleet.pools
-    body = {"model": "m", "prompt": ["one " * 4000, "two " * 4000], "stream": True}
-    assert "[DONE]" in router.http.post("/v1/completions", json=body).text
+    body = {"model": "m", "prompt": ["one " * 4000, "two " * 4000], "stream": stream}
+    assert router.http.post("/v1/completions", json=body).text == told.decode()
     until(router.idle)
     strategy, worker = pool.strategy, router.worker()
     assert isinstance(strategy, PrefixAware)
@@ -193,10 +197,13 @@ def test_what_is_not_learned_from_answers_to_several_prompts(
     assert (pool.prompts.answered, pool.prompts.seen, pool.curve.seen) == (0, 0, 0)
     assert (worker.pace.seen, pool.curve.sooner) == (0, 1.0)
     assert router.metric("warmroute_cached_tokens_total", pool="default") == 8000
+    assert samples(router, "cached_error_tokens", "_count") == [0]
     body["prompt"] = "three " * 4000
-    assert "[DONE]" in router.http.post("/v1/completions", json=body).text
+    assert router.http.post("/v1/completions", json=body).text == told.decode()
     until(router.idle)
     assert (pool.prompts.answered, pool.prompts.seen) == (1, 1)
+    assert samples(router, "cached_error_tokens", "_count") == [1]
+    assert stream or pool.curve.seen == 1
 
 
 def test_a_headers_end_that_never_comes(stub: MakeStub, route: MakeRouter) -> None:
