@@ -100,7 +100,8 @@ class Attempt:
                 worker.load.release(self._booking, self.booked_at)
                 job.pool.strategy.settled(job.prompt, choice, NOTHING, self.booked_at)
                 raise
-            self._tells.give_way(way.theirs)
+            if way.theirs:
+                self._tells.give_way(way.theirs, self._number, job.identity, refused=job.crowded)
         self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
         self._failure: str | None = None

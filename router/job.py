@@ -137,6 +137,7 @@ class Job:
 
     __slots__ = (
         "along",
+        "crowded",
         "decision",
         "endpoint",
         "exchange",
@@ -174,7 +175,7 @@ class Job:
         self.metrics = metrics
         self.streams, self.resumable = plea.streams, plea.resumable
         self.preemptions, self.held_first, self.last = plea.preemptions, plea.held_first, plea.last
-        self.late, self.suspected = plea.late, plea.suspected
+        self.late, self.suspected, self.crowded = plea.late, plea.suspected, plea.crowded
         self.visit = plea.visit
         """Its part in a session, if it has one."""
 

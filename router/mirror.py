@@ -15,7 +15,7 @@ from strategies.base import NO_LOADING, Candidate, Cost, Outcome, Prompt
 from strategies.blocks import TEXT_ENDS
 from strategies.booking import Booking
 from strategies.loads import Loading
-from strategies.preemption import drop
+from strategies.preemption import ahead, drop
 
 log = logging.getLogger("warmroute.processes")
 
@@ -82,17 +82,23 @@ class Mirror:
         """Whether the process at `place` has anything in flight."""
         return bool(self._open.get(place))
 
-    def drop(self, booking: Booking, now: float) -> tuple[int, int] | None:
-        """End a booking that gives way; return the place and the number of its request.
-
-        None if it is known no more. What the strategy is told of it follows when its process does.
-        """
+    def of(self, booking: Booking) -> tuple[int, int] | None:
+        """Return the place and the number of the request that was booked so; None: it has ended."""
         for place, theirs in self._open.items():
             for number, one in theirs.items():
                 if one.booking is booking:
-                    drop(booking, one.choice, one.prompt.tokens, now)
                     return place, number
         return None
+
+    def goes_before(self, place: int, number: int, booking: Booking, now: float) -> bool:
+        """Whether a booking of this process gives way to that request by what is known now."""
+        one = self._open.get(place, {}).get(number)
+        if one is None:
+            return False
+        load, cost, held = one.worker.load, one.choice.cost, one.choice.held_tokens
+        if load.late_until or one.booking not in load.pending:
+            return False
+        return booking in ahead(load, one.prompt.keys, held, cost.prefill, now)[1]
 
     def _booked(self, theirs: dict[int, _Theirs], news: Booked, now: float) -> None:
         pool = next((pool for pool in self._fleet.pools if pool.name == news.pool), None)
@@ -132,6 +138,6 @@ def _end(one: _Theirs, outcome: Outcome, now: float, *, known: bool = True) -> N
             pool.strategy.settled(one.prompt, one.choice, outcome, now)
         except Exception:
             log.exception("pool %s: its strategy raised an error", pool.name)
-    if not (known and outcome.began) and not one.booking.taken_back:
+    if not (known and outcome.began):
         load.take_back(one.booking, now)
     load.release(one.booking, now)

@@ -68,6 +68,12 @@ class GiveWay(Struct, array_like=True, tag=5, gc=False):
 
     number: int
     """Its number within the process that sent it, the receiver."""
+    first: int
+    """The number of the other one within the process that sends that."""
+    identity: bytes
+    """The id of the other one."""
+    refused: bool
+    """That one was refused before, because its worker was full, and comes again."""
 
 
 News = Booked | Began | Ended | Anew | GiveWay

@@ -41,10 +41,13 @@ class Telling(Protocol):
         With its `booking`, the others may ask that it gives way, as long as that says so.
         """
 
-    def give_way(self, bookings: Sequence[Booking]) -> None:
+    def give_way(
+        self, bookings: Sequence[Booking], first: int, identity: bytes, *, refused: bool
+    ) -> None:
         """Ask the processes that sent these requests to take them back.
 
-        They give way to the one that was told last.
+        They give way to the one with the number `first`, whose id is `identity`. `refused`: its
+        worker was full when it came before.
         """
 
     def began(self, number: int, now: float) -> None:

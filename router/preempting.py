@@ -170,10 +170,10 @@ class Preempting:
         theirs = [booking for booking in bookings if booking.elsewhere]
         return Way(bool(theirs) or self.count > before, theirs)
 
-    def give_way(self, booking: Booking, first: bytes = b"") -> bool:
+    def give_way(self, booking: Booking, first: bytes) -> bool:
         """Preempt a request that waits for its first byte; False if it does not, or no more.
 
-        `first` is the id of the one that it gives way to, if this process serves that.
+        `first` is the id of the one that it gives way to.
         """
         running = self._running.get(booking)
         if running is None or booking.since is None:

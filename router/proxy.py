@@ -28,6 +28,7 @@ from router.left_out import left_out, unable
 from router.lengths import within
 from router.limits import Limits
 from router.metrics import Metrics
+from router.news import GiveWay
 from router.openai import Endpoint, Request, parse
 from router.pool import Pool
 from router.preempting import Preempted, resumable
@@ -387,9 +388,10 @@ class Proxy:
         """Reconsider held requests: in another router process, a prefill or an answer has ended."""
         self._holding.freed_elsewhere()
 
-    def gives_way(self, booking: Booking) -> bool:
-        """Preempt a request for one of another process of this router; False if it is too late."""
-        return self._failover.preempting.give_way(booking)
+    def gives_way(self, booking: Booking, news: GiveWay) -> None:
+        """Preempt a request for one of another process of this router, if it is not too late."""
+        if self._failover.preempting.give_way(booking, news.identity) and news.refused:
+            self._failover.vacancies.refused(news.identity)
 
     def close(self) -> None:
         """Start no more tokenizing."""

@@ -53,11 +53,11 @@ class Sharing:
         place: int,
         fleet: Fleet,
         freed: Callable[[], None],
-        gives_way: Callable[[Booking], bool],
+        gives_way: Callable[[Booking, GiveWay], object],
     ) -> None:
         """`freed` is called when a prefill or an answer has ended in another process.
 
-        `gives_way` takes a request of this process back from its worker; False if it is too late.
+        `gives_way` takes a request of this process back from its worker, if it is not too late.
         """
         self.mirror = Mirror(fleet)
         self._freed, self._gives_way = freed, gives_way
@@ -174,18 +174,25 @@ class Sharing:
         kept = outcome.kept_tokens
         self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer, kept))
 
-    def give_way(self, bookings: Sequence[Booking]) -> None:
-        """Ask the processes that sent these requests to take them back.
+    def give_way(
+        self, bookings: Sequence[Booking], first: int, identity: bytes, *, refused: bool
+    ) -> None:
+        """Ask the processes that sent these requests to take them back, each once.
 
-        They give way to the one that was told last. A process that is not listening now hangs or
-        has ended; then its bookings soon count no more.
+        They count until their processes tell that they have done so: it may be too late. A process
+        that is not listening is not asked.
         """
         for booking in bookings:
-            sent = self.mirror.drop(booking, monotonic())
-            if sent is not None:
-                place, number = sent
-                self._flush()  # so that it decides with the other request in mind
-                self._write(self._outboxes[place], [GiveWay(number)])
+            sent = self.mirror.of(booking)
+            if sent is None:
+                continue
+            place, number = sent
+            outbox = self._outboxes[place]
+            if outbox.line is Line.OPEN:
+                booking.since = None
+                self._flush()  # so that it knows of the other request
+                outbox.write(self._letter(GiveWay(number, first, identity, refused)))
+                self._follow_up(outbox)
 
     def _tell(self, news: News) -> None:
         if self._loop is None:
@@ -240,12 +247,6 @@ class Sharing:
             news = replace(news, since=booking.since)  # it may be too late by now
         return [news, Began(number, now)] if number in self._begun else [news]
 
-    def _write(self, outbox: Outbox, news: Sequence[News]) -> None:
-        """Write to one process only, if it is listening."""
-        if outbox.line is Line.OPEN:
-            outbox.write(sealed(Letter(self._place, self._pid, news)))
-            self._follow_up(outbox)
-
     def _letter(self, news: News) -> bytes:
         return sealed(Letter(self._place, self._pid, [news]))
 
@@ -292,7 +293,7 @@ class Sharing:
         for news in letter.news:
             self.mirror.take(place, news, now)
             if isinstance(news, GiveWay):
-                self._take_back(news.number, outbox, now)
+                self._take_back(place, news, now)
             elif isinstance(news, Anew):
                 self._silent.discard(place)
                 if news.asks or outbox.line is Line.ABSENT:
@@ -304,14 +305,8 @@ class Sharing:
             self._open_line(outbox, asks=True)
         return True
 
-    def _take_back(self, number: int, asks: Outbox, now: float) -> None:
-        """Let a request of this process give way.
-
-        If that is too late, the process that asks is told of it again, as it counts it no more.
-        """
-        if number not in self._open:  # news of its end is on the way
-            return
-        booking = self._open[number][1]
-        if booking is None or not self._gives_way(booking):
-            self._flush()
-            self._write(asks, self._state(number, now))
+    def _take_back(self, place: int, news: GiveWay, now: float) -> None:
+        """Let a request of this process give way to one of another, if it still would."""
+        _, booking = self._open.get(news.number, (None, None))
+        if booking is not None and self.mirror.goes_before(place, news.first, booking, now):
+            self._gives_way(booking, news)

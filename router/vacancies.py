@@ -43,8 +43,13 @@ class Vacancies:
         return self._first.get(identity, 0.0) > asyncio.get_running_loop().time()
 
     def refused(self, identity: bytes) -> None:
-        """Note that the request with that id was refused, and waits until it is `settled`."""
-        self._first[identity] = asyncio.get_running_loop().time() + FIRST_S
+        """Note that the request with that id was refused, and waits until it is `settled`.
+
+        Of one that another process serves, nothing more is heard.
+        """
+        now = asyncio.get_running_loop().time()
+        self._first = {one: until for one, until in self._first.items() if until > now}
+        self._first[identity] = now + FIRST_S
 
     def settled(self, identity: bytes) -> None:
         """Note that it was accepted or has ended, and wake those that wait behind it."""

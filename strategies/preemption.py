@@ -75,7 +75,7 @@ def ahead(
     its own prefill does, whatever `sooner` is.
     """
     wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
-    counted = dict[int, dict[int, int]]()
+    counted = dict[int, set[int]]()
     least_s = prefill_s + GAIN_S + (0.0 if held else ANYWHERE_S)
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
@@ -109,7 +109,7 @@ def _computes(booking: Booking, keys: Sequence[int]) -> bool:
     return at < len(keys) and at < len(booking.keys) and keys[at] == booking.keys[at]
 
 
-def _awaited(load: Load, booking: Booking, counted: dict[int, dict[int, int]]) -> bool:
+def _awaited(load: Load, booking: Booking, counted: dict[int, set[int]]) -> bool:
     """Whether another booking there counts on the blocks that this one computes.
 
     If this one were dropped, the other would have to compute them in its place. `counted` keeps
@@ -119,18 +119,13 @@ def _awaited(load: Load, booking: Booking, counted: dict[int, dict[int, int]]) -
     if at >= len(booking.keys):
         return False
     if at not in counted:
-        counted[at] = _held_most(load, at)
-    return counted[at].get(booking.keys[at], 0) > at
+        counted[at] = _counted_on(load, at)
+    return booking.keys[at] in counted[at]
 
 
-def _held_most(load: Load, at: int) -> dict[int, int]:
-    """Return the most blocks that a pending prompt counts on, by the key of its block `at`."""
-    most = dict[int, int]()
-    for other in load.pending:
-        if other.held_blocks > at and at < len(other.keys):
-            key = other.keys[at]
-            most[key] = max(other.held_blocks, most.get(key, 0))
-    return most
+def _counted_on(load: Load, at: int) -> set[int]:
+    """Return the keys of the blocks number `at` that pending prompts count on."""
+    return {other.keys[at] for other in load.pending if other.held_blocks > at}
 
 
 def computes_from(booking: Booking, prompt: Prompt, choice: Candidate) -> None:

@@ -104,9 +104,10 @@ class Told:
         self.booked_s.append(now)
         return len(self.booked_s)
 
-    def give_way(self, bookings: Sequence[Booking]) -> None:
+    def give_way(self, bookings: Sequence[Booking], _: int, __: bytes, *, refused: bool) -> None:
         """No other process sends anything."""
         assert not bookings
+        assert not refused
 
     def began(self, number: int, now: float) -> None:
         """Do nothing."""

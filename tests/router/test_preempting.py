@@ -37,14 +37,14 @@ class Asked:
 class Sent:
     """A request that may be preempted."""
 
-    def __init__(self, job: Asked, there: Candidate, first: bytes = b"asked") -> None:
-        self.job, self.choice, self._first = cast("Job", job), there, first
+    def __init__(self, job: Asked, there: Candidate) -> None:
+        self.job, self.choice = cast("Job", job), there
         self.kept: list[int] = []
         """What its worker kept each time that it was preempted."""
 
     def preempt(self, kept_tokens: int, first: bytes) -> None:
         """Note it."""
-        assert first == self._first
+        assert first == b"asked"
         self.kept.append(kept_tokens)
 
 
@@ -163,15 +163,15 @@ def test_requests_of_other_processes_give_way_too() -> None:
     assert (way.made, list(way.theirs), found.count) == (True, [theirs], 0)
     worker.load.release(theirs, now)
     ours = pool.book(asked.prompt, there, now, since=now)
-    sent = Sent(asked, there, b"")
-    assert not found.give_way(ours)
+    sent = Sent(asked, there)
+    assert not found.give_way(ours, b"asked")
     found.begin(ours, cast("Running", sent))
-    assert found.give_way(ours)
+    assert found.give_way(ours, b"asked")
     assert (len(sent.kept), found.count, worker.load.in_flight) == (1, 1, 0)
-    assert not found.give_way(ours)
+    assert not found.give_way(ours, b"asked")
     kept = pool.book(asked.prompt, there, now, since=None)  # it may only be moved
     found.begin(kept, cast("Running", sent))
-    assert not found.give_way(kept)
+    assert not found.give_way(kept, b"asked")
     assert worker.load.in_flight == 1
 
 

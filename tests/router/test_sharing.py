@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from router import sharing, wires
 from router.fleet import Fleet
-from router.news import Booked, Letter, encode
+from router.news import Booked, GiveWay, Letter, encode
 from router.sharing import Sharing
 from router.wires import Line, Wires, Wiring
 from strategies.base import Outcome
@@ -30,9 +30,8 @@ class Process:
         inherited = Wires(os.dup(given.inbox), tuple(map(os.dup, given.outboxes)))
         self.fleet: Fleet = fleet()
         self.freed = 0
-        self.asked: list[tuple[Booking, int]] = []
-        """The bookings that were to give way, and how many it knew of the others' by then."""
-        self.is_too_late = False
+        self.asked: list[tuple[Booking, GiveWay]] = []
+        """The bookings that were to give way, and to what."""
         self.sharing = Sharing(inherited, place, self.fleet, self._count, self._gives_way)
         self.fleet.share(self.sharing)
         self.place = place
@@ -40,9 +39,8 @@ class Process:
     def _count(self) -> None:
         self.freed += 1
 
-    def _gives_way(self, booking: Booking) -> bool:
-        self.asked.append((booking, sum(self.flying)))
-        return not self.is_too_late
+    def _gives_way(self, booking: Booking, news: GiveWay) -> None:
+        self.asked.append((booking, news))
 
     @property
     def pid(self) -> int:
@@ -58,11 +56,14 @@ class Process:
         pool = self.fleet.pools[0]
         return self.sharing.booked(pool, prompt(text), choice(self.fleet, worker), 0.0)
 
-    def book(self, text: str) -> tuple[int, Booking]:
-        """Book a request and report it, which may be preempted; return its number as well."""
+    def book(self, text: str, since_s: float = 0.0) -> tuple[int, Booking]:
+        """Book a long request that may be preempted, and report it; return its number as well.
+
+        It is computed since so many seconds ago.
+        """
         pool, there = self.fleet.pools[0], choice(self.fleet, 0, prefill_s=50.0)
-        now = monotonic()
-        booking = pool.book(prompt(text), there, now, since=0.0)
+        now = monotonic() - since_s
+        booking = pool.book(prompt(text), there, now, since=now)
         return self.sharing.booked(pool, prompt(text), there, now, booking), booking
 
     @property
@@ -179,24 +180,23 @@ def test_what_was_preempted_is_told_as_such(wiring: Wiring, *, resumed: bool) ->
 
 
 def test_one_gives_way_to_a_request_of_another_process(wiring: Wiring) -> None:
-    """The process that sent it takes it back, when it has heard of the other; a third hears of the
-    end only."""
+    """The process that sent it takes it back. It is asked once, and the booking counts everywhere
+    until it has done so."""
 
     async def script(one: Process, two: Process, three: Process) -> None:
         number, long = one.book("long")
         await until(lambda: (two.flying, three.flying) == ([1, 0], [1, 0]))
         (theirs,) = two.theirs
-        assert theirs.since == 0.0
-        two.send("short")
-        two.sharing.give_way([theirs])
-        assert two.flying == [0, 0]
+        assert theirs.since == long.since
+        short = two.send("short")
+        two.sharing.give_way([theirs], short, b"short", refused=True)
+        assert (theirs.since, two.flying) == (None, [1, 0])
         await until(lambda: len(one.asked) == 1)
-        assert one.asked == [(long, 1)]
-        one.sharing.ended(number, Outcome(ok=False, kept_tokens=1), 1.0)
-        await until(lambda: three.flying == [1, 0])
-        assert (one.flying, two.flying) == ([1, 0], [0, 0])
-        assert (len(two.sharing.mirror), three.asked) == (0, [])
-        two.sharing.give_way([theirs])  # it is known no more
+        assert one.asked == [(long, GiveWay(number, short, b"short", True))]
+        one.sharing.ended(number, Outcome(ok=False, kept_tokens=1), monotonic())
+        await until(lambda: (two.flying, three.flying) == ([0, 0], [1, 0]))
+        assert (one.flying, three.asked) == ([1, 0], [])
+        two.sharing.give_way([theirs], short, b"short", refused=True)  # it is known no more
         two.send("last", worker=1)
         await until(lambda: one.flying == [1, 1])
         assert len(one.asked) == 1
@@ -204,48 +204,43 @@ def test_one_gives_way_to_a_request_of_another_process(wiring: Wiring) -> None:
     play(wiring, 3, script)
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_one_that_cannot_give_way_any_more_counts_again(wiring: Wiring, *, begun: bool) -> None:
-    """The process that asked has ended its booking, and is told of the request once more; from then
-    on it does not ask again."""
+@pytest.mark.parametrize("why", ["", "ended", "begun", "soon done", "stuck", "own end"])
+def test_one_that_would_not_give_way_by_now_goes_on(wiring: Wiring, why: str) -> None:
+    """What the process knows that sent it counts, at the moment when it is asked."""
 
     async def script(one: Process, two: Process) -> None:
-        one.is_too_late = True
-        number, long = one.book("long")
+        number, _ = one.book("long", 48.0 if why == "soon done" else 0.0)
         await until(lambda: two.flying == [1, 0])
-        load = two.fleet.pools[0].workers[0].load
-        given_s = load.given_s
-        theirs = two.theirs
-        long.since = None
-        if begun:
-            one.sharing._begun.add(number)  # the news of it crosses that from the other one
-        two.sharing.give_way(theirs)
-        assert two.flying == [0, 0]
-        await until(lambda: two.flying == [1, 0])
-        assert (load.decoding, load.in_flight) == (begun, 1)
-        assert [booking.since for booking in two.theirs] == ([] if begun else [None])
-        assert load.given_s == pytest.approx(given_s, rel=0.05)  # (time has passed)
-        one.end(number)
-        await until(lambda: two.flying == [0, 0])
-        assert (load.in_flight, load.decoding, load.kv_tokens, load.uncached) == (0, 0, 0, 0)
-        two.sharing.give_way(theirs)
-        assert len(one.asked) == 1
+        short, theirs = two.send("short"), two.theirs
+        if why == "ended":
+            two.end(short)
+        elif why == "begun":
+            two.sharing.began(short, monotonic())
+        elif why == "stuck":
+            one.fleet.pools[0].workers[0].load.late_until = monotonic() + 60.0
+        elif why == "own end":  # the news of it crosses the other's
+            del one.sharing._open[number]
+        two.sharing.give_way(theirs, short, b"short", refused=False)
+        two.send("next", worker=1)
+        await until(lambda: one.flying[1] == 1)
+        assert len(one.asked) == (not why)
 
     play(wiring, 2, script)
 
 
-def test_one_that_has_ended_is_not_taken_back(wiring: Wiring) -> None:
-    """The news of its end crosses that from the other process."""
+def test_one_whose_process_does_not_listen_is_not_asked(wiring: Wiring) -> None:
+    """It may be asked later."""
 
     async def script(one: Process, two: Process) -> None:
-        number, _ = one.book("long")
+        one.book("long")
         await until(lambda: two.flying == [1, 0])
-        one.end(number)
-        two.sharing.give_way(two.theirs)
-        await until(lambda: len(two.sharing.mirror) == 0)
-        one.send("next", worker=1)
-        await until(lambda: two.flying == [0, 1])
-        assert one.asked == []
+        short, theirs = two.send("short"), two.theirs
+        two.sharing._outboxes[0].line = Line.LOST
+        two.sharing.give_way(theirs, short, b"short", refused=False)
+        assert theirs[0].since is not None
+        two.sharing._outboxes[0].line = Line.OPEN
+        two.sharing.give_way(theirs, short, b"short", refused=False)
+        await until(lambda: len(one.asked) == 1)
 
     play(wiring, 2, script)
 
@@ -257,10 +252,10 @@ def test_who_may_give_way_is_told_again_as_it_is_by_then(wiring: Wiring) -> None
         _, first = one.book("first")
         one.book("second")
         await until(lambda: two.flying == [2, 0])
-        assert [booking.since for booking in two.theirs] == [0.0, 0.0]
+        assert all(booking.since for booking in two.theirs)
         first.since = None
         one.sharing.anew()
-        await until(lambda: [booking.since for booking in two.theirs] == [None, 0.0])
+        await until(lambda: [booking.since is None for booking in two.theirs] == [True, False])
 
     play(wiring, 2, script)
 

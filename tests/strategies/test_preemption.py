@@ -176,13 +176,13 @@ def test_what_any_other_counts_on_does_not_give_way(prompts: list[tuple[int, int
 def test_many_that_begin_alike_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once for each of them: a flood of long prompts must not make decisions slow."""
     looked = []
-    held_most = preemption._held_most
+    counted_on = preemption._counted_on
 
-    def counted(load: Load, at: int) -> dict[int, int]:
+    def counted(load: Load, at: int) -> set[int]:
         looked.append(at)
-        return held_most(load, at)
+        return counted_on(load, at)
 
-    monkeypatch.setattr(preemption, "_held_most", counted)
+    monkeypatch.setattr(preemption, "_counted_on", counted)
     load = Load()
     for number in range(50):
         booking = load.book(0.0, LONG_S, since=0.0)

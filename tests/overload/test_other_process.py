@@ -1,0 +1,94 @@
+"""A long prompt gives way to a short one of another process of the router, over real sockets."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from router import vacancies
+from router.sharing import Sharing
+from router.wires import Line, Wires, Wiring
+from tests.overload.busy import PATH, Gate, ask, asked
+from tests.overload.giving_way import LONG, SHORT, routed, sizes
+from tests.overload.test_made_way import Narrow
+from tests.support import OK, MakeRouter, Router, Stub, until
+
+Pair = Callable[[], tuple[Router, Router]]
+
+
+@pytest.fixture
+def pair(route: MakeRouter, worker: Stub, stack: ExitStack) -> Pair:
+    """Two routers with one worker, which tell each other what they send, as processes do."""
+
+    def make() -> tuple[Router, Router]:
+        wiring = Wiring(2)
+        stack.callback(wiring.close)
+        both = routed(route, worker), routed(route, worker)
+        found = [joined(router, wiring, place) for place, router in enumerate(both)]
+        for router, sharing in zip(both, found, strict=True):
+            stack.callback(router.call, sharing.close)
+        until(lambda: all(o.line is Line.OPEN for one in found for o in one._outboxes.values()))
+        return both
+
+    return make
+
+
+def joined(router: Router, wiring: Wiring, place: int) -> Sharing:
+    """Let a router be the process at `place`."""
+    given, door = wiring.wires(place), router.door
+    inherited = Wires(os.dup(given.inbox), tuple(map(os.dup, given.outboxes)))
+    sharing = Sharing(inherited, place, door.fleet, door.freed_elsewhere, door.gives_way)
+    sharing._pid = place
+
+    def begin() -> None:
+        door.fleet.share(sharing)
+        sharing.begin()
+
+    router.call(begin)
+    return sharing
+
+
+def test_it_gives_way_and_goes_on(pair: Pair, crowd: ThreadPoolExecutor, worker: Stub) -> None:
+    """As within one process; both end with nothing booked."""
+    one, two = pair()
+    first = ask(one, crowd, "long", LONG)
+    until(lambda: len(worker.requests) == 1)
+    until(lambda: two.worker().load.elsewhere == 1)
+    worker.script = OK
+    reply = two.http.post(PATH, json=asked("short", SHORT))
+    assert reply.status_code == 200
+    assert "x-warmroute-preempted" not in reply.headers
+    assert first.result().status_code == 200
+    assert first.result().headers["x-warmroute-preempted"] == "1"
+    assert sizes(worker) == ["long", "short", "long"]
+    until(lambda: worker.closed_by_peer == 1)
+    for router in (one, two):
+        until(router.idle)
+        load = router.worker().load
+        assert (load.decoding, load.uncached, load.elsewhere, len(load.pending)) == (0, 0, 0, 0)
+    preempted = [router.metric("warmroute_preempted_requests_total") for router in (one, two)]
+    assert preempted == [1, 0]
+
+
+def test_it_does_not_take_the_place_again(
+    pair: Pair, crowd: ThreadPoolExecutor, worker: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a worker with one place refuses the short one, as the long one is not gone yet."""
+    monkeypatch.setattr(vacancies, "AGAIN_S", 0.1)
+    gate = Gate()
+    worker.script = narrow = Narrow(worker, gate)
+    one, two = pair()
+    first = ask(one, crowd, "long", LONG)
+    until(lambda: len(worker.requests) == 1)
+    until(lambda: two.worker().load.elsewhere == 1)
+    with two.http.stream("POST", PATH, json=asked("short", SHORT)) as reply:
+        assert reply.status_code == 200
+        assert 1 <= narrow.refused <= 2
+        gate.opened.set()
+        assert reply.read().endswith(b"data: 1\n\n")
+    assert first.result().status_code == 200
+    assert int(first.result().headers["x-warmroute-preempted"]) <= 2
+    for router in (one, two):
+        until(router.idle)
