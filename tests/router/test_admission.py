@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from router.admission import Admission
+from router.admission import Admission, _able
 from router.errors import Overrun
 from router.pool import Pool
 from router.rebuild import build
@@ -76,3 +76,24 @@ def test_who_comes_too_late_displaces_nobody() -> None:
             other.cancel()
 
     run(scene)
+
+
+def test_whom_a_line_may_wait_for() -> None:
+    """A session's line waits for its own worker only, as long as that can serve it; also if it gets
+    no new requests."""
+    listed = [{"name": name, "url": f"http://127.0.0.1:{n}", "models": ["m"]} for n, name in
+              enumerate("abc", 9)]  # fmt: skip
+    fleet = build(Settings.model_validate({"workers": listed}), Contexts())
+    pool = fleet.pools[0]
+    for worker in pool.workers:
+        worker.become(State.READY, "")
+    everyone, b = list(pool.workers), pool.named["b"]
+    assert _able(pool, (pool.name, "m", "")) == everyone
+    assert _able(pool, (pool.name, "m", "b")) == [b]
+    assert _able(pool, (pool.name, "other", "b")) == []
+    assert _able(pool, (pool.name, "m", "gone")) == []
+    pool.taking = tuple(one for one in pool.workers if one is not b)
+    assert _able(pool, (pool.name, "m", "b")) == [b]
+    assert b not in _able(pool, (pool.name, "m", ""))
+    b.become(State.DOWN, "")
+    assert _able(pool, (pool.name, "m", "b")) == []

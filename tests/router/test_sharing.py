@@ -99,7 +99,10 @@ async def until(what: Callable[[], bool]) -> None:
 def play(wiring: Wiring, count: int, script: Callable[..., Awaitable[None]]) -> None:
     """Run a script with the first `count` processes, once they all have contact."""
 
+    failed: list[dict[str, object]] = []
+
     async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: failed.append(what))
         with ExitStack() as stack:
             found = [Process(wiring, place) for place in range(count)]
             for one in found:
@@ -111,6 +114,7 @@ def play(wiring: Wiring, count: int, script: Callable[..., Awaitable[None]]) -> 
             await script(*found)
 
     asyncio.run(run())
+    assert not failed
 
 
 def test_each_hears_of_all(wiring: Wiring) -> None:

@@ -108,3 +108,19 @@ def test_who_gave_way_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) ->
         assert not found.goes_first(b"first")
 
     run(scene)
+
+
+def test_who_goes_first_does_not_stay_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that another process serves, nothing more may be heard."""
+
+    async def scene(found: Vacancies, _: Worker) -> None:
+        monkeypatch.setattr(vacancies, "FIRST_S", 0.0)
+        for number in range(9):
+            found.refused(b"%d" % number)
+            assert not found.goes_first(b"%d" % number)
+        monkeypatch.setattr(vacancies, "FIRST_S", 3600.0)
+        found.refused(b"last")
+        found.refused(b"one more")
+        assert list(found._first) == [b"last", b"one more"]
+
+    run(scene)
