@@ -40,7 +40,10 @@ class Relay:
     then, the answer is cut off instead.
     """
 
-    __slots__ = ("_completed", "_endpoint", "_events", "_exchange", "_half", "_held", "_tail")
+    __slots__ = (
+        *("_completed", "_endpoint", "_events", "_exchange"),
+        *("_half", "_held", "_refusal", "_tail"),
+    )
 
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
         self._endpoint = endpoint
@@ -52,6 +55,8 @@ class Relay:
         """The last bytes sent were part of an incomplete event."""
         self._completed = False
         """The last event of `/v1/responses` has begun."""
+        self._refusal: tuple[int, bytes] | None = None
+        """A worker's error that has to become an event: its status, and what has come of it."""
 
     def begin(self, connection: Connection, added: bytes) -> bool:
         """Relay the head, with `added` header lines, and the first bytes; True if that is all."""
@@ -82,11 +87,21 @@ class Relay:
         if self._events:
             self._exchange.write(data, last)
             return last
-        message = data[:LONGEST_MESSAGE].decode("utf-8", errors="replace")
-        self._events = True
-        kind = "invalid_request_error" if 400 <= head.status < 500 else "server_error"
-        self._fail(f"The worker answered {head.status}: {message}", str(head.status), kind)
-        return True
+        self._events, self._refusal = True, (head.status, b"")
+        self._quote(data, last)
+        return last
+
+    def _quote(self, data: bytes, last: bool) -> None:
+        """Keep the beginning of a worker's error, and tell it as an event once all has come."""
+        if self._refusal is None:
+            return
+        status, kept = self._refusal
+        kept += data[: LONGEST_MESSAGE - len(kept)]
+        self._refusal = status, kept
+        if last:
+            message = kept.decode("utf-8", errors="replace")
+            kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
+            self._fail(f"The worker answered {status}: {message}", str(status), kind)
 
     async def flow(self, connection: Connection, begun: Callable[[], None] | None = None) -> None:
         """Relay the rest. Raises CutShort.
@@ -98,6 +113,7 @@ class Relay:
         try:
             await connection.flow(self._pass if begun is None else self._watching(begun))
         except WorkerError as error:
+            self._quote(b"", last=True)  # what has come of an error says more than that it broke
             self._fail(f"The worker failed in the middle of its answer: it {error}.")
             raise CutShort(error) from None
         except asyncio.CancelledError:
@@ -107,6 +123,9 @@ class Relay:
 
     def _pass(self, data: bytes, last: bool) -> None:
         self._tail.add(data)
+        if self._refusal is not None:
+            self._quote(data, last)
+            return
         if self._events and (self._held or not _ends(data)) and not last:
             data = self._hold(data)
         elif self._held:

@@ -5,6 +5,8 @@ passed on to the client's exchange: as it comes; in frames of an event stream; o
 be known first (an error, or a completion to be converted), when it is complete.
 """
 
+from typing import Final
+
 from router.errors import Headers, NoWorker
 from router.exchange import Exchange, Source, date_line
 from router.headers import CREDENTIALS, FOR_SAGEMAKER, header, passing_fields
@@ -17,6 +19,8 @@ from router.sessions.visit import Visit
 
 #: Most bytes of an answer that are kept for conversion.
 LARGEST = 16 << 20
+#: The status of a full worker, whatever comes of its body.
+_FULL: Final = 503
 _CUSTOM = b"x-amzn-sagemaker-custom-attributes"
 _VARIANT = b"x-amzn-sagemaker-target-variant"
 _PLATFORM_S = (b"x-amzn-requestid:", b"x-amzn-invoked-production-variant:")
@@ -163,6 +167,8 @@ class Answer(Exchange):
         message = "The worker failed in the middle of its answer."
         if self.left or not self.started:
             self._outer.cut()
+        elif self._holds and self._status == _FULL:
+            self._give(_is_full())
         elif self._holds:
             self._give(model_error(502, message))
         elif self._framed:
@@ -181,8 +187,8 @@ class Answer(Exchange):
             return
         self.ended = True
         body = b"".join(self._held)
-        if self._status == 503:  # backpressure: clients retry, as if throttled
-            self._give(told(NoWorker("The worker is full; please try again.")))
+        if self._status == _FULL:
+            self._give(_is_full())
         elif self._status >= 400:
             self._give(model_error(self._status, body.decode("utf-8", errors="replace")))
         elif self._size > LARGEST:
@@ -198,6 +204,11 @@ class Answer(Exchange):
         if self._status < 400:
             self.failed, kept = True, _unannounced(kept)
         self._outer.answer(error.status, kept + error.fields(), error.body)
+
+
+def _is_full() -> AwsError:
+    """Return the error for a full worker: back pressure, after which clients try again."""
+    return told(NoWorker("The worker is full; please try again."))
 
 
 def _ours(headers: Headers, identity: bytes) -> bytes:

@@ -3,6 +3,7 @@
 import openai
 import pytest
 
+from router.relay import LONGEST_MESSAGE
 from tests.comments.talk import (
     BODY,
     EVENTS,
@@ -120,6 +121,39 @@ def test_a_worker_that_refuses(stub: MakeStub, route: MakeRouter, status: int) -
     assert str(status) in error["message"]
     assert "maximum context length is 16 tokens" in error["message"]
     until(router.idle)
+
+
+@pytest.mark.parametrize("status", [400, 503])
+@pytest.mark.parametrize("end", ["whole", "close", "chunked"])
+def test_a_worker_that_refuses_bit_by_bit(
+    stub: MakeStub, route: MakeRouter, status: int, end: str
+) -> None:
+    """All that came of its error is passed on, at most so much; the connection is kept if it came
+    to its end."""
+    body = b'{"error":{"message":"This model\'s maximum context length is 16 tokens"}}'
+    body += b" " * LONGEST_MESSAGE + b"never read"
+    framing = (
+        b"transfer-encoding: chunked" if end == "chunked" else b"content-length: %d" % len(body)
+    )
+    pieces = [body[:7], body[7:30], body[30:]]
+    if end == "chunked":
+        framing, pieces = b"transfer-encoding: chunked", [*map(chunk, pieces), b"0\r\n\r\n"]
+    script: list[Action] = [b"HTTP/1.1 %d X\r\n%b\r\n\r\n" % (status, framing)]
+    for piece in pieces[: 2 if end == "close" else None]:
+        script += [0.02, piece]
+    gate = Gate(stub, [*script, *(["close"] if end == "close" else [])])
+    router = route(gate.worker.url, **OFTEN)
+    talk = Talk(router)
+    talk.silence(1)
+    gate.open()
+    error = error_in(talk.rest())
+    assert error["code"] == str(status)
+    assert error["message"].startswith(f'The worker answered {status}: {{"error":{{"message')
+    assert ("context length is 16 tokens" in error["message"]) == (end != "close")
+    assert len(error["message"]) < LONGEST_MESSAGE + 50
+    until(router.idle)
+    kept = len(router.worker().upstream._idle)
+    assert kept == (end != "close")
 
 
 def test_the_official_client_raises(stub: MakeStub, route: MakeRouter) -> None:

@@ -56,6 +56,16 @@ def test_a_full_fleet(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
     assert (bare.status_code, "retry-after" in bare.headers) == (503, True)
 
 
+def test_a_full_worker_that_dies(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
+    """It has said that it is full, so nothing has begun, and boto3 retries."""
+    said = b"HTTP/1.1 503 Full\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+    worker = stub([said, 0.05, "close"])
+    router = route(worker.url, strategy="session")
+    reply = boto.invoke(router.url, CHAT)
+    assert (reply.kind, reply.refusal) == ("ServiceUnavailable", 503)
+    assert len(worker.requests) == len(reply.sent) > 1
+
+
 def test_a_full_queue(boto: Boto, stub: MakeStub, route: MakeRouter) -> None:
     """It becomes a ThrottlingException, after which boto3 waits and retries."""
     done: list[int] = []
