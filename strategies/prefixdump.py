@@ -133,24 +133,33 @@ def _hold(shadow: Shadow, worker: _Worker, nodes: Sequence[Node]) -> None:
     shadow.scale = worker.scale
     if any(before.stamp > after.stamp for before, after in pairwise(worker.held)):
         raise ValueError("prefixes in no order")
-    for held in worker.held:
-        node = nodes[held.run] if held.run >= 0 else None
-        if node is None or shadow.bit & node.mask or not 0 < held.blocks <= len(node.keys):
-            raise ValueError("blocks outside of their run")
-        if not 0.0 <= held.extra <= _MOST_EXTRA or held.stamp < 0:
-            raise ValueError("an answer of an odd length")
+    for held in _connected(worker.held, nodes):
+        node = nodes[held.run]
+        if shadow.bit & node.mask:
+            raise ValueError("blocks that are held twice")
         entry = shadow.enter(node)
         shadow.hold(entry, held.blocks)
         shadow.add(entry, held.extra)
         shadow.clock = held.stamp
         shadow.touch(entry)
+
+
+def _connected(held: Sequence[_Held], nodes: Sequence[Node]) -> list[_Held]:
+    """Leave out ends without their beginning, or that would be forgotten after it.
+
+    The rest is of use without them. Raises ValueError, IndexError.
+    """
+    found: list[_Held] = []
+    whole: set[Node] = set()
+    for one in reversed(held):
+        node = nodes[one.run] if one.run >= 0 else None
+        if node is None or not 0 < one.blocks <= len(node.keys):
+            raise ValueError("blocks outside of their run")
+        if not 0.0 <= one.extra <= _MOST_EXTRA or one.stamp < 0:
+            raise ValueError("an answer of an odd length")
         above = node.parent
-        if above is not None and shadow.bit & above.mask:
-            raise ValueError("a beginning that is forgotten before its end")
-    for entry in shadow:
-        above = entry.node.parent
-        if above is None or above.parent is None:
-            continue
-        whole = above.entries.get(shadow.bit)
-        if whole is None or whole.held < len(above.keys):
-            raise ValueError("an end without its beginning")
+        if above in whole or (above is not None and above.parent is None):
+            found.append(one)
+            if one.blocks == len(node.keys):
+                whole.add(node)
+    return found[::-1]

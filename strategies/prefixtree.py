@@ -141,10 +141,11 @@ class PrefixTree:
         while node.parent is not None:
             entry = node.entries.get(bit)
             if entry is not None:
-                if entry.users > 1:
-                    shadow.use(entry, entry.users - 1)
-                else:
-                    entry.users = 0
+                if entry.born <= placement.number:  # not forgotten since, and placed again
+                    if entry.users > 1:
+                        shadow.use(entry, entry.users - 1)
+                    else:
+                        entry.users = 0
                 shadow.touch(entry)
                 if answer:
                     shadow.add(entry, answer)
@@ -169,19 +170,11 @@ class PrefixTree:
     def take_back(self, placement: Placement) -> None:
         """Drop the blocks that the placement added: the worker did not accept the prompt.
 
-        Call it after `close`. It only works if the worker's shadow has not changed since: then the
-        blocks are leaves without children of their own, and the rest stays connected. Otherwise
-        they are left to age.
+        Call it after `close`. It only works if nothing was placed or ended there since: then nobody
+        else has computed them. Otherwise they are left to age.
         """
-        shadow = placement.shadow
-        if not self._knows(shadow) or shadow.clock != placement.number + 1:
-            return
-        left, node = placement.new, placement.leaf
-        while left and node.parent is not None:
-            entry = node.entries.get(shadow.bit)
-            if entry is not None:
-                left = shadow.take(entry, left)
-            node = node.parent
+        if placement.shadow.clock == placement.number + 1:
+            self.keep(placement, 0)
 
     def keep(self, placement: Placement, blocks: int) -> None:
         """Drop what the placement added beyond its first `blocks`: the worker has not computed it.
@@ -191,13 +184,13 @@ class PrefixTree:
         shadow, node = placement.shadow, placement.leaf
         if not self._knows(shadow):
             return
-        left = min(placement.new, node.at + len(node.keys) - blocks)
-        while left > 0 and (parent := node.parent) is not None:
+        first = max(blocks, node.at + len(node.keys) - placement.new)
+        while (parent := node.parent) is not None and first < node.at + len(node.keys):
             entry = node.entries.get(shadow.bit)
             if entry is not None:
                 if entry.users or any(child.mask & shadow.bit for child in node.children.values()):
                     return
-                left = shadow.take(entry, left)
+                shadow.keep(entry, first - node.at)
             node = parent
 
     def correct(

@@ -26,7 +26,7 @@ LEAST, MOST = 0.25, 16.0
 #: of what lies behind the GPU (such as host memory). Too large a value is noticed with the first
 #: reports, too small a value only prompt by prompt.
 BEHIND = 5.0
-#: Most entries in use that are passed over in one `shrink`.
+#: One `shrink` gives up once so many entries in use were passed over.
 MOST_PASSED = 8
 #: Effect of one report on the learned capacity: factor (at least) if fewer tokens were cached than
 #: predicted, factor if more were, and weight of the return to the stated one if it was right.
@@ -36,10 +36,12 @@ LOWER, RISE, RETURN = 0.5, 1.3, 0.001
 class Entry:
     """The part of one node's run of blocks that one worker holds."""
 
-    __slots__ = ("extra", "held", "node", "older", "stamp", "users", "younger")
+    __slots__ = ("born", "extra", "held", "node", "older", "stamp", "users", "younger")
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: "Node", born: int) -> None:
         self.node = node
+        self.born = born
+        """The shadow's clock when it was created: earlier placements do not count in `users`."""
         self.held = 0
         """Number of blocks, from the start of the run."""
         self.extra = 0.0
@@ -90,27 +92,27 @@ class Shadow:
         """The worker has reported cached tokens."""
         self.told = True
         """The stated capacity covers all tiers of the worker."""
-        self.first = Entry(None)  # type: ignore[arg-type]  # a ring: `younger` is the oldest
+        self.first = Entry(None, 0)  # type: ignore[arg-type]  # a ring: `younger` is the oldest
 
-    def touch(self, entry: Entry) -> None:
-        """Make an entry the youngest: it was used just now."""
-        older, younger, ring = entry.older, entry.younger, self.first
+    def touch(self, entry: Entry, next_: Entry | None = None) -> None:
+        """Make an entry the youngest, or the next older than `next_`: it was used just now."""
+        older, younger, next_ = entry.older, entry.younger, next_ or self.first
         older.younger, younger.older = younger, older
-        last = ring.older
-        entry.older, entry.younger = last, ring
-        last.younger = ring.older = entry
+        last = next_.older
+        entry.older, entry.younger = last, next_
+        last.younger = next_.older = entry
         entry.stamp = self.clock
 
     def enter(self, node: "Node") -> Entry:
         """Create an empty entry, which the caller has to touch."""
-        entry = node.entries[self.bit] = Entry(node)
+        entry = node.entries[self.bit] = Entry(node, self.clock)
         node.mask |= self.bit
         self.bytes += ENTRY_BYTES
         return entry
 
     def split(self, lower: Entry, node: "Node", held: int) -> Entry:
         """Create the entry for the upper part of a split run, used when the lower one was."""
-        upper = node.entries[self.bit] = Entry(node)
+        upper = node.entries[self.bit] = Entry(node, lower.born)
         upper.held, upper.users, upper.stamp = held, lower.users, lower.stamp
         upper.older, upper.younger = lower, lower.younger
         lower.younger.older = upper
@@ -177,15 +179,29 @@ class Shadow:
             if self.bytes > bytes_:
                 self._cut(entry, -(-(self.bytes - int(bytes_)) // KEY_BYTES))
             elif entry.users:
-                if passed == MOST_PASSED:  # running requests take more than its stated capacity
-                    return done
-                self.touch(entry)
-                passed += 1
+                if passed >= MOST_PASSED or entry.stamp == self.clock:
+                    return done  # running requests take more than its stated capacity
+                passed += self._pass(entry)
             elif over < entry.extra:
                 self.add(entry, -over)
             else:
                 self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
         return most
+
+    def _pass(self, entry: Entry) -> int:
+        """Put an entry in use among the youngest, with all before it; return how many that moved.
+
+        Alone it would become younger than its parent, which would then be cut first.
+        """
+        node, path = entry.node, list[Entry]()
+        while node.parent is not None and (one := node.entries[self.bit]).stamp != self.clock:
+            path.append(one)
+            node = node.parent
+        next_ = node.entries.get(self.bit)
+        for one in reversed(path):
+            self.touch(one, next_)
+            next_ = one
+        return len(path)
 
     def _cut(self, entry: Entry, blocks: int) -> None:
         """Forget the last `blocks` blocks of an entry, and what is cached after them."""
@@ -195,11 +211,10 @@ class Shadow:
             self.add(entry, -entry.extra)
             self.hold(entry, entry.held - blocks)
 
-    def take(self, entry: Entry, blocks: int) -> int:
-        """Forget up to `blocks` of an entry's last blocks; return how many are left to forget."""
-        left = max(0, blocks - entry.held)
-        self._cut(entry, blocks)
-        return left
+    def keep(self, entry: Entry, blocks: int) -> None:
+        """Forget all but the first `blocks` of an entry's blocks."""
+        if blocks < entry.held:
+            self._cut(entry, entry.held - blocks)
 
     def hear(self, *, told: bool) -> None:
         """Note that the worker reports cached tokens, and whether its capacity was `told`."""

@@ -116,8 +116,6 @@ WAYS: dict[str, Callable[[dict[str, Any], Held, Held], object]] = {
     "odd answer": lambda found, runs, held: held[0].__setitem__(2, -1.0),
     "backwards": lambda found, runs, held: held.reverse(),
     "held twice": lambda found, runs, held: held.append(list(held[-1])),
-    "no beginning": lambda found, runs, held: held.pop(),
-    "beginning first": lambda found, runs, held: held.insert(0, [*held.pop()[:3], 0]),
     "odd size": lambda found, runs, held: found["workers"][0].__setitem__(1, 0.0),
     "worker twice": lambda found, runs, held: found["workers"].append(found["workers"][0]),
 }
@@ -133,6 +131,31 @@ def test_what_makes_no_sense_is_refused(way: str) -> None:
     with pytest.raises(BadDump, match="prefix tree"):
         restore(tree, msgspec.msgpack.encode(found))
     assert (len(tree), list(tree.shadows()), tree.root.children) == (0, [], {})
+
+
+#: Ways to tear a prefix apart, and how much of it is then of use.
+TORN: dict[str, tuple[Callable[[Held], object], int]] = {
+    "no beginning": (lambda held: held.remove(held[3]), 0),
+    "half a beginning": (lambda held: held[3].__setitem__(1, 1), 1),
+    "no middle": (lambda held: held.remove(held[1]), 3),
+    "beginning first": (lambda held: held.insert(0, [*held.pop(3)[:3], 0]), 2),
+}
+
+
+@pytest.mark.parametrize("way", TORN)
+def test_an_end_without_its_beginning_is_left_out(way: str) -> None:
+    """So is one that would be forgotten after it, and what follows; everything else is held."""
+    tree = PrefixTree(LARGE)
+    for prompt in ((1, 2, 3, 4), (1, 2, 3), (1, 2, 9), (5, 6)):
+        tree.close(tree.insert(keys(prompt), "a"))
+    found = msgspec.msgpack.decode(dump(tree))
+    tear, kept = TORN[way]
+    tear(found["workers"][0][2])
+    other = PrefixTree(LARGE)
+    restore(other, msgspec.msgpack.encode(found))
+    sound(other)
+    assert other.held(keys((5, 6))) == {"a": 2}
+    assert len(other) == 2 + kept
 
 
 @given(st.binary(max_size=300))

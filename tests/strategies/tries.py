@@ -71,4 +71,4 @@ def sound(tree: PrefixTree) -> None:
             if parent.parent is not None:
                 above = parent.entries[shadow.bit]
                 assert above.held == len(parent.keys)
-                assert entry.users or places[above] > places[entry]
+                assert places[above] > places[entry]
