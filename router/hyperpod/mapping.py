@@ -47,8 +47,9 @@ def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) 
     reading, told = Reading(manifest, able), given(told)
     ours = own.parse_own(reading, manifest)
     workers = place_workers(reading, told, own.count_workers(reading, ours))
-    chosen = choose_strategy(reading)
-    strategy = own.name_strategy(ours) or chosen
+    instead = own.name_strategy(ours)
+    chosen = choose_strategy(reading, instead)
+    strategy = instead or chosen
     check_cache(reading, strategy, own.asks(ours))  # notes the variables that it uses
     read_environment(reading, strategy)
     limit(reading, workers)
