@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema
 from router.headers import CREDENTIALS
 from router.sessions.ids import Names
 from router.sessions.table import Lease
-from router.settings_types import Count, Model, Wait
+from router.settings_types import Count, Model, Wait, refuse_user
 from router.units import DurationOrOff, Secret, shown
 
 HEADER_PATTERN = r"^[a-z0-9][a-z0-9-]{0,63}$"
@@ -44,8 +44,7 @@ def _field(value: object) -> str:
 
 def _redis(value: object) -> str:
     text = value if isinstance(value, str) else ""
-    if "@" in text:  # not echoed: it may hold a password
-        raise ValueError("a Redis URL holds no user name or password here; use password")
+    refuse_user(text, "a Redis URL", "password")
     if not re.fullmatch(REDIS_PATTERN[1:-1], text) or not _leads_somewhere(text):
         raise ValueError(f"{shown(value)} is not a Redis URL: write redis://host:port")
     return text

@@ -107,9 +107,7 @@ class Reading:
         self.refuse(path, "must be text; put it in quotes")
         return None
 
-    def choice(
-        self, path: KeyPath, allowed: Sequence[str], default: str, remedy: str = ""
-    ) -> str:
+    def choice(self, path: KeyPath, allowed: Sequence[str], default: str, remedy: str = "") -> str:
         """Return one of the allowed words; `remedy` tells what else can be done about others."""
         value = self.text(path)
         if value is None or value in allowed:
