@@ -130,8 +130,8 @@ class Admission:
 
     def turned_away(self, pool: Pool, model: str, tenant: str, only: str = "") -> QueueFull | None:
         """Return the error that a request which must queue would get at once; None: it may."""
-        takes = self.queue.takes(tenant=tenant, pool=(pool.name, model, only))
-        return None if takes else self._full(pool)
+        line = (pool.name, model, only)
+        return None if self.queue.takes(tenant=tenant, pool=line) else self._full(pool, line)
 
     def _kept(self, pool: Pool, line: _Line) -> int:
         """Return how many places are kept for held requests, out of the line's reach."""
@@ -170,12 +170,12 @@ class Admission:
             return self.queue.come_back(waiter, wait.since, late, tenant=tenant, pool=line)
         ticket = self.queue.enter(waiter, now, late, tenant=tenant, pool=line)
         if ticket is None:
-            raise self._full(pool)
+            raise self._full(pool, line)
         self.waited += 1
         wait.since, wait.queued = now, True
         if ticket.displaced is not None:
             displaced = cast("_Line", ticket.displaced.pool)
-            _refuse(ticket.displaced, self._full(self._pools[displaced]))
+            _refuse(ticket.displaced, self._full(self._pools[displaced], displaced))
         return ticket
 
     def freed(self, worker: Worker) -> None:
@@ -219,14 +219,18 @@ class Admission:
             ticket.waiter.set_result(None)
         return True
 
-    def _full(self, pool: Pool) -> QueueFull:
-        """Make the error for a full queue, in the form that `limits.overflow` sets."""
+    def _full(self, pool: Pool, line: _Line) -> QueueFull:
+        """Make the error for a full queue, in the form that `limits.overflow` sets.
+
+        It counts the workers that could take the line's requests.
+        """
         how, counts = self._overflow, None
         if how.body == "hyperpod":
+            able = _able(pool, line)
             counts = {
-                "max_concurrent": self.most * len(pool.workers),
+                "max_concurrent": self.most * len(able),
                 "max_queue_size": self.queue.limit,
-                "current": sum(worker.load.here for worker in pool.workers),
+                "current": sum(worker.load.here for worker in able),
             }
         return QueueFull(how.message, how.status, counts)
 

@@ -417,17 +417,33 @@ class Attempt:
 
     def log(self) -> None:
         """Write one log line, without any text of the prompt."""
-        job = self.job
+        job, decision = self.job, self._explanation().decode()
+        identity, seconds = job.exchange.identity.decode(), monotonic() - job.started
+        fields: dict[str, str | float] = {
+            "id": identity,
+            "path": job.endpoint.path,
+            **job.exchange.named(),
+            "status": self.status,
+            "worker": self.worker.name,
+            "decision": decision,
+            "tokens": job.prompt.tokens,
+            "seconds": round(seconds, 3),
+        }
+        if job.preemptions:
+            fields["preempted"] = job.preemptions
+        if self._failure:
+            fields["failure"] = self._failure
         log.info(
             "id=%s path=%s%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s%s",
-            job.exchange.identity.decode(),
+            identity,
             job.endpoint.path,
             job.exchange.whose(),
             self.status,
             self.worker.name,
-            self._explanation().decode(),
+            decision,
             job.prompt.tokens,
-            monotonic() - job.started,
+            seconds,
             f" preempted={job.preemptions}" if job.preemptions else "",
             f" failure={self._failure}" if self._failure else "",
+            extra={"fields": fields},
         )

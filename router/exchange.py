@@ -155,6 +155,10 @@ class Exchange:
         """Return the name of the key that was shown, for a log line; empty if none was."""
         return f" key={self.tenant}" if self.tenant else ""
 
+    def named(self) -> dict[str, str]:
+        """Return the same as a field of a log line for machines."""
+        return {"key": self.tenant} if self.tenant else {}
+
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines for a worker, without the client's credentials if `keyed`."""
         return self.head.passing(keyed=keyed or self.keyed)

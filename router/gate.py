@@ -171,15 +171,12 @@ def _sagemaker(settings: Settings, door: Keys | None) -> Callable[[str], Place |
 
 
 def _keys(keys: Sequence[KeySettings]) -> Keys | None:
-    return Keys({key.name: key.key.get_secret_value() for key in keys}) if keys else None
+    return Keys((key.name, key.key.get_secret_value()) for key in keys) if keys else None
 
 
 def _either(settings: Settings) -> Keys | None:
     """Return the keys of clients and operators: any of them entitles to a 404.
 
-    None if clients need no key.
+    None if clients need no key. A key of both has the name that it has as a client's.
     """
-    keys = (*settings.door_keys, *settings.admin.keys)
-    if not settings.door_keys:
-        return None
-    return Keys({str(place): key.key.get_secret_value() for place, key in enumerate(keys)})
+    return _keys((*settings.admin.keys, *settings.door_keys)) if settings.door_keys else None

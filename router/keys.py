@@ -4,7 +4,7 @@ Keys are compared as SHA-256 digests, each in constant time, and all of them eve
 that the response time reveals nothing about a key.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import sha256
 from hmac import compare_digest
 
@@ -19,9 +19,12 @@ class Keys:
 
     __slots__ = ("_digests",)
 
-    def __init__(self, named: Mapping[str, str]) -> None:
-        """Take keys by the names they have in metrics and logs; only their digests are kept."""
-        self._digests = [(name, _digest(key.encode())) for name, key in named.items()]
+    def __init__(self, named: Iterable[tuple[str, str]]) -> None:
+        """Take keys, each after its name in metrics and logs; only their digests are kept.
+
+        Of several names of one key the last counts.
+        """
+        self._digests = [(name, _digest(key.encode())) for name, key in named]
 
     def __len__(self) -> int:
         return len(self._digests)

@@ -10,7 +10,7 @@ from router.settings import LogSettings
 
 
 class _Json(logging.Formatter):
-    """Writes one JSON object per line."""
+    """Writes one JSON object per line; a record's `fields` are keys of it."""
 
     def __init__(self, place: int | None) -> None:
         super().__init__()
@@ -23,6 +23,7 @@ class _Json(logging.Formatter):
             **self._place,
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -408,13 +408,16 @@ class Proxy:
         """Count and log an answer that came from the router itself."""
         self._metrics.refused(status)
         if self._log_requests and exchange is not None:
+            identity, path = exchange.identity.decode(), exchange.path
+            fields = {"id": identity, "path": path, **exchange.named()}
             log.info(
                 "id=%s path=%s%s status=%d reason=%r",
-                exchange.identity.decode(),
-                exchange.path,
+                identity,
+                path,
                 exchange.whose(),
                 status,
                 reason,
+                extra={"fields": {**fields, "status": status, "reason": reason}},
             )
 
 

@@ -24,6 +24,7 @@ from router.settings import Settings
 from router.settings_diff import WAITS, changes, needs_restart
 from router.settings_errors import SettingsError
 from router.settings_file import Loaded
+from router.settings_idle import idle
 from router.units import Address
 from router.watch import Watch
 
@@ -81,6 +82,7 @@ class Reload:
         self._source = source
         self._watch = watch
         self._notes = tuple(notes)
+        self._idle: tuple[str, ...] = ()
         self._certificate: Validity | None = None
         self._asked = asyncio.Event()
         watch.follow(source.files(settings))
@@ -115,6 +117,13 @@ class Reload:
         self._certificate = validity(door.certificate) if door is not None else None
         if door is not None and (words := complaint(door.certificate, time())):
             log.warning("%s", words)
+
+    def say_what_is_idle(self) -> None:
+        """Warn of settings that have no effect, as they stand now."""
+        found = tuple(idle(self.settings))
+        for words in found if found != self._idle else ():
+            log.warning("%s", words)
+        self._idle = found
 
     def say_what_is_lost(self) -> None:
         """Log which fields of a manifest have no effect, and which are not for the router."""
@@ -163,6 +172,7 @@ class Reload:
         if notes != self._notes:
             self._notes = notes
             self.say_what_is_lost()
+        self.say_what_is_idle()
         self.look_at_certificate()
         self._watch.follow(self._source.files(possible))
         for sentence in tell(before, possible, read):

@@ -48,6 +48,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     admin = [bind(settings.admin.listen)] if settings.admin.listen else []
     logs.set_up(settings.logs)
     reload.say_what_is_lost()
+    reload.say_what_is_idle()
     reload.look_at_certificate()
     raise_descriptors(settings.clients.connections)
     uvloop.run(refuse_lost_stores(settings))
@@ -87,6 +88,7 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
         admin = stack.enter_context(_kept(apart)) if apart else None
         logs.set_up(settings.logs)
         reload.say_what_is_lost()
+        reload.say_what_is_idle()
         reload.look_at_certificate()
         uvloop.run(refuse_lost_stores(settings))
         build(settings, Contexts())  # so that an error is reported once, not by every process

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from router.settings_checks import contradictions
 from router.settings_controller import ControllerSettings
 from router.settings_errors import refuse
-from router.settings_exposure import exposures
+from router.settings_exposure import LISTEN, exposures
 from router.settings_health import EjectionSettings, HealthSettings
 from router.settings_identity import TokenizerSettings
 from router.settings_limits import (
@@ -161,7 +161,7 @@ class MetricSettings(Model):
 class Settings(Model):
     """One YAML file. Needs `workers` or `pools`; all else has a default."""
 
-    listen: Address = Address("127.0.0.1", 8080)
+    listen: Address = LISTEN
     """Host and port clients connect to; IPv6 as `"[::1]:8080"`. Default: 127.0.0.1:8080."""
     strategy: StrategySettings = StrategySettings("prefixaware")
     """How a worker is chosen: a name, or a mapping of `name` and options. Default: prefixaware."""

@@ -14,7 +14,7 @@ from router.settings_errors import KeyPath, dotted, refusal
 from router.settings_exposure import exposures
 from router.settings_health import EjectionSettings
 from router.settings_sessions_check import session_contradictions
-from router.settings_types import url_address
+from router.settings_types import is_endpoint, url_address
 from router.units import format_duration, parse_duration, shown
 
 
@@ -88,7 +88,7 @@ def _repeated_engines(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
     seen: dict[tuple[str, str], KeyPath] = {}
     for worker in workers:
         for key, address in (("kv_events", worker.speaks), ("kv_replay", worker.replays)):
-            if not isinstance(address, str) or binds(address):
+            if not is_endpoint(address) or binds(address):
                 continue
             first = seen.setdefault((key, address.lower()), worker.path)
             if first != worker.path:

@@ -5,20 +5,30 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
-from router.settings_types import Model, Wait
+from router.settings_types import Model, Wait, refuse_user
 from router.units import Secret, shown
 
-CONTROLLER_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$"
+BASE_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$"
+
+
+def base_url(value: object, whose: str, instead: str | None = None) -> str:
+    """Check the URL of a service and return it without a trailing slash.
+
+    `instead`: the setting that its key belongs in. Raises ValueError with a sentence.
+    """
+    text = value if isinstance(value, str) else ""
+    refuse_user(text, f"{whose} URL", instead)
+    if not re.fullmatch(BASE_PATTERN[1:-1], text):
+        raise ValueError(f"{shown(value)} is not {whose} URL: write http://host:port")
+    return text.removesuffix("/")
 
 
 def _url(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(CONTROLLER_PATTERN[1:-1], value):
-        raise ValueError(f"{shown(value)} is not a controller's URL: write http://host:port")
-    return value.removesuffix("/")
+    return base_url(value, "a controller's", "key")
 
 
 ControllerUrl = Annotated[
-    str, BeforeValidator(_url), WithJsonSchema({"type": "string", "pattern": CONTROLLER_PATTERN})
+    str, BeforeValidator(_url), WithJsonSchema({"type": "string", "pattern": BASE_PATTERN})
 ]
 
 

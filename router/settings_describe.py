@@ -6,7 +6,9 @@ from typing import NamedTuple, cast
 
 from pydantic import BaseModel
 
+from router.settings_session import TTL_S, ttl_told
 from router.settings_strategy import StrategySettings
+from router.units import format_duration
 
 #: What it means to leave these settings out.
 _LEFT_OUT = {
@@ -19,7 +21,6 @@ _LEFT_OUT = {
     ".admin.keys": "as auth",
     ".controller": "in the router itself",
     ".auth": "everyone on this machine",
-    ".session.ttl": "20m, or as the environment says",
     ".shutdown.state": "none, the next one starts cold",
     ".session.redis": "none, in memory",
     ".sagemaker.sigv4": "none, signatures are ignored",
@@ -37,7 +38,7 @@ class Row(NamedTuple):
     value: str
     """As written in a settings file; a secret is `***`."""
     source: str
-    """`set` in the file, or `default`."""
+    """`set` in the file, `default`, or the environment variable that says so."""
 
 
 def describe(settings: BaseModel) -> list[Row]:
@@ -71,6 +72,10 @@ def _are_models(value: object) -> bool:
 
 def _row(path: str, written: object, *, given: bool) -> Row:
     text = _text(written)
+    if written is None and f".{path}".endswith(".session.ttl"):
+        told = ttl_told()
+        seconds, source = (told.seconds, told.name) if told else (TTL_S, "default")
+        return Row(path, format_duration(seconds), source)
     if written in (None, []):
         ends = (meaning for end, meaning in _LEFT_OUT.items() if f".{path}".endswith(end))
         text = next(ends, text)

@@ -4,10 +4,14 @@ Works on the raw values, like all checks for contradictions.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final, NamedTuple
 
 from router.settings_errors import KeyPath
 from router.units import Address
+
+LISTEN: Final = Address("127.0.0.1", 8080)
+"""Where clients connect to if the settings do not say."""
 
 
 class Exposure(NamedTuple):
@@ -34,11 +38,35 @@ def exposures(given: Mapping[str, object]) -> Iterator[Exposure]:
             " give admin: {keys: [...]} or auth: {keys: [...]},"
             " or write auth: none to let everyone in",
         )
-    if admin and listen and admin.port and str(admin).lower() == str(listen).lower():
+    door = LISTEN if given.get("listen") is None else listen
+    if admin and door and _meet(admin, door):
+        which = "" if door == admin else f" ({door})"
+        which = which if listen else " by default"
         yield Exposure(
             ("admin", "listen"),
-            f"{admin} is already the address of listen: leave it out to serve both there",
+            f"{admin} is already the address of listen{which}:"
+            " give another port, or leave it out to serve both there",
         )
+
+
+def _meet(one: Address, other: Address) -> bool:
+    """Whether only one of them can be listened on; port 0 is a different one each time."""
+    if not one.port or one.port != other.port:
+        return False
+    hosts = {_host(one), _host(other)}
+    if len(hosts) == 1 or IPv6Address(0) in hosts:  # Linux takes that for IPv4 as well
+        return True
+    return IPv4Address(0) in hosts and not any(isinstance(host, IPv6Address) for host in hosts)
+
+
+def _host(address: Address) -> IPv4Address | IPv6Address | str:
+    """Return what a socket is bound to; names lead to IPv4, and only `localhost` is resolved."""
+    name = address.host.lower()
+    try:
+        found = ip_address("127.0.0.1" if name == "localhost" else name)
+    except ValueError:
+        return name
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 def _get(given: Mapping[str, object], key: str) -> object:

@@ -14,7 +14,7 @@ from router.hyperpod.mapping import Paths
 from router.hyperpod.mapping import translate as translate_manifest
 from router.hyperpod.notes import Note
 from router.hyperpod.reading import Able
-from router.hyperpod.workers import OPTION
+from router.hyperpod.workers import said_by
 from router.openai import ENDPOINTS
 from router.sagemaker.paths import INVOCATIONS
 from router.settings import Settings, WorkerSettings
@@ -60,7 +60,7 @@ def take(path: str | os.PathLike[str], workers: str | None = None) -> Loaded:
     text, file = _read(Path(path)), str(path)
     if not is_manifest(text):
         if workers is not None:
-            message = f"holds its own workers: {OPTION} is for an {KIND}"
+            message = f"holds its own workers: {said_by(workers)} is for an {KIND}"
             raise SettingsError([Problem(file, None, None, "", message)])
         return Loaded(loads(text, file, Path(path).parent), ())
     paths = Paths(frozenset((*ENDPOINTS, INVOCATIONS)), OPEN)

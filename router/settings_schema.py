@@ -18,7 +18,7 @@ from router.settings import (
     TokenizerSettings,
     WorkerSettings,
 )
-from router.settings_controller import CONTROLLER_PATTERN, ControllerSettings
+from router.settings_controller import BASE_PATTERN, ControllerSettings
 from router.settings_strategy import StrategySettings, options_model
 from router.settings_types import URL_PATTERN
 from router.units import (
@@ -55,7 +55,7 @@ _SHORT_FORMS: dict[type[BaseModel], JsonSchemaValue] = {
     AuthSettings: {"const": "none", "description": "Everyone may come in."},
     ControllerSettings: {
         "type": "string",
-        "pattern": CONTROLLER_PATTERN,
+        "pattern": BASE_PATTERN,
         "description": "URL of a controller.",
     },
     TokenizerSettings: {"type": "string", "minLength": 1, "description": "The source alone."},

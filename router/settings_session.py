@@ -3,7 +3,7 @@
 import os
 import re
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema
 from router.headers import CREDENTIALS
 from router.sessions.ids import Names
 from router.sessions.table import Lease
-from router.settings_types import Count, Model, Wait
+from router.settings_types import Count, Model, Wait, refuse_user
 from router.units import DurationOrOff, Secret, shown
 
 HEADER_PATTERN = r"^[a-z0-9][a-z0-9-]{0,63}$"
@@ -44,8 +44,7 @@ def _field(value: object) -> str:
 
 def _redis(value: object) -> str:
     text = value if isinstance(value, str) else ""
-    if "@" in text:  # not echoed: it may hold a password
-        raise ValueError("a Redis URL holds no user name or password here; use password")
+    refuse_user(text, "a Redis URL", "password")
     if not re.fullmatch(REDIS_PATTERN[1:-1], text) or not _leads_somewhere(text):
         raise ValueError(f"{shown(value)} is not a Redis URL: write redis://host:port")
     return text
@@ -123,13 +122,22 @@ class SessionSettings(Model):
     @property
     def lease(self) -> Lease:
         """How long sessions last, and how many there may be."""
-        ttl = self.ttl or ttl_told() or TTL_S
+        told = None if self.ttl else ttl_told()
+        ttl = told.seconds if told else TTL_S
         longest = inf if self.longest is None else self.longest
-        return Lease(ttl, self.sliding, longest, self.most)
+        return Lease(self.ttl or ttl, self.sliding, longest, self.most)
 
 
-def ttl_told() -> float | None:
-    """Return the TTL in seconds from the environment; None if it is not set there.
+class Told(NamedTuple):
+    """How long a session lasts by an environment variable."""
+
+    name: str
+    """The variable."""
+    seconds: float
+
+
+def ttl_told() -> Told | None:
+    """Return the TTL from the environment; None if it is not set there.
 
     Raises ValueError with a sentence.
     """
@@ -139,5 +147,5 @@ def ttl_told() -> float | None:
         if text and not (re.fullmatch("[0-9]{1,9}", text) and 0 < int(text) <= most):
             raise ValueError(f"{name} in the environment must be a whole number from 1 to {most}")
         if text:
-            return int(text) * unit
+            return Told(name, int(text) * unit)
     return None

@@ -2,15 +2,32 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
-from router.settings_controller import ControllerUrl
+from router.settings_controller import BASE_PATTERN, base_url
 from router.settings_session import RedisUrl
 from router.settings_types import Model, Wait
 from router.stores.chunks import Chunking
 from router.stores.engine_chunks import LARGEST_SEED, EngineChunking, Hash
 from router.units import Secret, Size
 from strategies.loads import Loads
+
+
+def _coordinator(value: object) -> str:
+    return base_url(value, "a coordinator's")
+
+
+CoordinatorUrl = Annotated[
+    str, BeforeValidator(_coordinator), WithJsonSchema({"type": "string", "pattern": BASE_PATTERN})
+]
 
 
 class HostSettings(Model):
@@ -29,7 +46,7 @@ class LmcacheSettings(Model):
     """Redis that holds the chunks: `redis://host:port`. Default: none."""
     password: Secret | None = None
     """Its password: `${NAME}` or `file:/path`. Default: none."""
-    coordinator: ControllerUrl | None = None
+    coordinator: CoordinatorUrl | None = None
     """LMCache's coordinator, whose directory is asked: `http://host:port`. Default: none."""
     model: str | None = None
     """The model as engines were given it. Default: the name that clients ask for."""

@@ -1,7 +1,7 @@
 """Field types of the settings (worker URLs, names, model patterns, ...), and the base model."""
 
 import re
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeGuard, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -43,8 +43,7 @@ def parse_url(value: object) -> str:
 def url_address(value: object) -> Address:
     """Return the host and port that a worker's URL leads to. Raises ValueError with a sentence."""
     text = value if isinstance(value, str) else ""
-    if "@" in text:  # not echoed: it may hold a password
-        raise ValueError("a worker's URL holds no user name or password; use api_key")
+    refuse_user(text, "a worker's URL", "api_key")
     found = re.fullmatch(r"(https?)://([^/?#\s]+)([^\s]*)", text)
     if found is None:
         raise ValueError(f"{shown(value)} is not a worker's URL: write http://host:port")
@@ -63,6 +62,13 @@ def url_address(value: object) -> Address:
     if not address.port:
         raise ValueError(f"{shown(value)} is not a worker's URL: write http://host:port")
     return address
+
+
+def refuse_user(text: str, what: str, instead: str | None = None) -> None:
+    """Raise ValueError if a URL names a user; `instead`: the setting that is for the password."""
+    if "@" in text:
+        use = f"; use {instead}" if instead else ""
+        raise ValueError(f"{what} holds no user name or password{use}")
 
 
 def _name(value: object) -> str:
@@ -93,8 +99,13 @@ def _whole_model_name(value: object) -> str:
     return value
 
 
+def is_endpoint(value: object) -> TypeGuard[str]:
+    """Whether it has the form of a ZeroMQ address."""
+    return isinstance(value, str) and re.fullmatch(ENDPOINT_PATTERN[1:-1], value) is not None
+
+
 def _endpoint(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(ENDPOINT_PATTERN[1:-1], value):
+    if not is_endpoint(value):
         raise ValueError(
             f"{shown(value)} is not a ZeroMQ address: write tcp://host:port or ipc://path;"
             " with * for the host, engines dial in"

@@ -50,8 +50,7 @@ def check_cache(reading: Reading, strategy: str, ours: str | None) -> None:
         url = _check_store(reading)
         if ours and second and listens:
             for path in (_L2, _BACKEND, _URL):
-                value = _hidden(url) if path == _URL else None
-                reading.elsewhere(path, f"{ours} says what is asked", value)
+                reading.elsewhere(path, f"{ours} says what is asked")
         elif url and second and listens:
             _ask(reading, url, keeps=first)
     elif second:
@@ -61,7 +60,7 @@ def check_cache(reading: Reading, strategy: str, ours: str | None) -> None:
     (reading.lost if second else reading.elsewhere)(
         _BACKEND, away if second else "enableL2Cache is not on"
     )
-    reading.elsewhere(_URL, "for the engine alone", _hidden(reading.text(_URL)))
+    reading.elsewhere(_URL, "for the engine alone")
 
 
 def _ask(reading: Reading, url: str, *, keeps: bool) -> None:
@@ -69,25 +68,20 @@ def _ask(reading: Reading, url: str, *, keeps: bool) -> None:
 
     `keeps`: there is an L1, in which LMCache in the engine keeps what it loads from L2.
     """
-    naming, shown_url = Naming(reading), _hidden(url)
+    naming = Naming(reading)
     if not re.fullmatch(REDIS_PATTERN, url):
         naming.lacking.append("a URL of host and port alone, tiers.l2.lmcache.password if need be")
     if naming.lacking:
         lacks = "; ".join(naming.lacking)
-        reading.lost(_URL, f"the router cannot ask it without {lacks}", shown_url)
+        reading.lost(_URL, f"the router cannot ask it without {lacks}")
         return
     reading.set(LMCACHE, {"redis": url, **naming.settings}, _URL)
     if keeps:
         reading.set(("tiers", "l2", "promotes"), "l1", _L2)
     naming.note()
-    reading.mapped(_URL, "tiers.l2.lmcache.redis, names as in the engine", shown_url)
+    reading.mapped(_URL, "tiers.l2.lmcache.redis, names as in the engine")
     reading.mapped(_L2, _KEPT if keeps else _ASKED)
     reading.mapped(_BACKEND, "tiers.l2.lmcache")
-
-
-def _hidden(url: str | None) -> str | None:
-    """Return a URL for display, without a password."""
-    return shown(re.sub(r"//[^@]*@", "//***@", url)) if url else None
 
 
 def _tell(reading: Reading, path: KeyPath, why: str, *, on: bool) -> None:

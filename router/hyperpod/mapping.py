@@ -13,7 +13,7 @@ from router.hyperpod.limits import limit
 from router.hyperpod.notes import Fate, Note
 from router.hyperpod.reading import Able, Reading
 from router.hyperpod.routing import choose_strategy
-from router.hyperpod.workers import given, place_workers
+from router.hyperpod.workers import place_workers
 from router.settings_errors import Problem
 from router.settings_yaml import Document
 
@@ -44,11 +44,12 @@ def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) 
     endpoint to translate.
     """
     manifest, others = find(text, file)
-    reading, told = Reading(manifest, able), given(told)
+    reading = Reading(manifest, able)
     ours = own.parse_own(reading, manifest)
     workers = place_workers(reading, told, own.count_workers(reading, ours))
-    chosen = choose_strategy(reading)
-    strategy = own.name_strategy(ours) or chosen
+    instead = own.name_strategy(ours)
+    chosen = choose_strategy(reading, instead)
+    strategy = instead or chosen
     check_cache(reading, strategy, own.asks(ours))  # notes the variables that it uses
     read_environment(reading, strategy)
     limit(reading, workers)

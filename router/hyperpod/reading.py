@@ -107,12 +107,12 @@ class Reading:
         self.refuse(path, "must be text; put it in quotes")
         return None
 
-    def choice(self, path: KeyPath, allowed: Sequence[str], default: str) -> str:
-        """Return one of the allowed words."""
+    def choice(self, path: KeyPath, allowed: Sequence[str], default: str, remedy: str = "") -> str:
+        """Return one of the allowed words; `remedy` tells what else can be done about others."""
         value = self.text(path)
         if value is None or value in allowed:
             return value or default
-        message = f"{shown(value)} is not one of {', '.join(allowed)}"
+        message = f"{shown(value)} is not one of {', '.join(allowed)}{remedy}"
         self.refuse(path, message, nearest(value, allowed))
         return default
 

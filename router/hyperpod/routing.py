@@ -1,5 +1,6 @@
 """The routing strategy, and where requests name their session."""
 
+from router.hyperpod.own import ANNOTATION
 from router.hyperpod.reading import SPEC, Reading
 from router.settings_errors import KeyPath
 
@@ -16,11 +17,14 @@ _WITH_SESSIONS = {"name": "session", "over": "kvaware"}
 _MOVING = {"spill": "1ms"}
 
 
-def choose_strategy(reading: Reading) -> str:
-    """Set `strategy`; return its name, also if it is the default."""
+def choose_strategy(reading: Reading, instead: str | None) -> str:
+    """Set `strategy`; return its name, also if it is the default.
+
+    `instead`: the strategy in our own settings, which takes the place of the manifest's.
+    """
     reading.mapping(_ROUTING)
     enabled = reading.truth(_ENABLED, default=False)
-    wanted = reading.choice(_STRATEGY, STRATEGIES, STRATEGIES[0])
+    wanted = _wanted(reading, instead)
     algorithm = reading.choice(_ALGORITHM, list(ALGORITHMS), next(iter(ALGORITHMS)))
     if enabled:
         reading.mapped(_ENABLED, "strategy")
@@ -35,6 +39,23 @@ def choose_strategy(reading: Reading) -> str:
     reading.mapped(_ENABLED, f"strategy: {ours}, as the load balancer does without it")
     reading.mapped(_ALGORITHM, f"strategy: {ours}")
     return ours
+
+
+def _wanted(reading: Reading, instead: str | None) -> str:
+    """Return the strategy that the manifest asks for.
+
+    One that nobody knows is a mistake, as it is to HyperPod, unless another takes its place: what
+    AWS may add must not keep a manifest from being used.
+    """
+    value = reading.text(_STRATEGY)
+    if value is None or value in STRATEGIES:
+        return value or STRATEGIES[0]
+    if instead is not None:
+        reading.lost(_STRATEGY, f"nobody knows this strategy; {ANNOTATION} says {instead}")
+        return STRATEGIES[0]
+    return reading.choice(
+        _STRATEGY, STRATEGIES, STRATEGIES[0], f"; or give strategy in {ANNOTATION}"
+    )
 
 
 def _set(reading: Reading, wanted: str, source: KeyPath) -> str:

@@ -1,5 +1,6 @@
 """Where the workers are: a manifest does not say, since HyperPod's operator starts them."""
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from router.settings_types import parse_url
 
 ANNOTATION = "warmroute.io/workers"
 OPTION = "--workers"
+VARIABLE = "WARMROUTE_WORKERS"
 #: Placeholder for 0, 1, 2… up to the number of replicas minus one.
 REPLICA = "{replica}"
 #: Most replicas in one file.
@@ -24,6 +26,8 @@ def place_workers(reading: Reading, told: str | None, own: int | None) -> int:
 
     `own`: the number given in our own settings within the manifest; 0 if not known.
     """
+    if told and not given(told):
+        _refuse(reading, told, "names no worker: give URLs, separated by commas")
     reading.mapping((*SPEC, "worker"))
     replicas = reading.whole(_REPLICAS, 0, MOST, None)
     port = reading.whole(_NUMBER, 1, 65535, None)
@@ -31,11 +35,11 @@ def place_workers(reading: Reading, told: str | None, own: int | None) -> int:
         reading.lost((*_PORT, "name"), "workers are spoken to by HTTP")
     text = told or given(reading.text(_AT))
     urls = _read(reading, told, text, replicas or 1, port) if text else []
-    if text:
+    if urls:
         reading.set(("workers",), urls, _AT)
-    elif own is None:
+    elif not text and own is None:
         message = (
-            f"does not say where the workers are: give {OPTION} (WARMROUTE_WORKERS), or the"
+            f"does not say where the workers are: give {OPTION} ({VARIABLE}), or the"
             f" annotation {ANNOTATION}, such as http://llama-{REPLICA}.llama:8000"
         )
         reading.refuse(("metadata",), message)
@@ -81,9 +85,14 @@ def given(text: str | None) -> str | None:
     return text if text and re.search(r"[^,\s]", text) else None
 
 
+def said_by(told: str) -> str:
+    """Return what the operator has told it by: the option, or its variable in the environment."""
+    return VARIABLE if os.environ.get(VARIABLE) == told else OPTION
+
+
 def _refuse(reading: Reading, told: str | None, message: str) -> None:
     if told:
-        reading.problems.append(Problem(OPTION, None, None, "", message))
+        reading.problems.append(Problem(said_by(told), None, None, "", message))
     else:
         reading.refuse(_AT, message)
 
@@ -91,7 +100,7 @@ def _refuse(reading: Reading, told: str | None, message: str) -> None:
 def _note(reading: Reading, told: str | None, count: int, replicas: int | None) -> None:
     workers = "1 worker" if count == 1 else f"{count} workers"
     if told:
-        reading.elsewhere(_AT, f"{OPTION} takes its place: {workers}")
+        reading.elsewhere(_AT, f"{said_by(told)} takes its place: {workers}")
     else:
         reading.mapped(_AT, f"workers: {workers}")
     if replicas not in {None, count}:

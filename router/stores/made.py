@@ -1,15 +1,11 @@
 """Creates the lookup of a shared store from the settings, and checks it before serving."""
 
-import logging
-
 from router.rebuild import CannotBuild
 from router.settings import Settings, TiersSettings
 from router.settings_strategy import StrategySettings
 from router.stores.lookup import Lookup, StoreDown
 from router.stores.shared import SharedStore
 from strategies.registry import make
-
-log = logging.getLogger("warmroute.tiers")
 
 
 def lookup_of(tiers: TiersSettings) -> Lookup | None:
@@ -40,7 +36,7 @@ def lookup_of(tiers: TiersSettings) -> Lookup | None:
 
 async def refuse_lacking_stores(settings: Settings) -> None:
     """Raise CannotBuild if the lookup of a store cannot be created; no store is asked."""
-    if any(_asks(pool.strategy) for pool in settings.all_pools()):
+    if any(asks(pool.strategy) for pool in settings.all_pools()):
         lookup = lookup_of(settings.tiers)
         if lookup is not None:
             await lookup.close()
@@ -50,15 +46,14 @@ async def refuse_lost_stores(settings: Settings) -> None:
     """Raise CannotBuild, with a sentence, if a store cannot be asked at startup.
 
     An outage later is tolerated: the store does not count meanwhile. A store that no strategy asks
-    is no reason to fail.
+    is no reason to fail (`settings_idle` tells of it).
     """
     told = settings.tiers.l2.lmcache
     if told is None or not settings.tiers.l2.enabled:
         return
-    field = f"tiers.l2.lmcache.{'redis' if told.redis else 'coordinator'}"
-    if not any(_asks(pool.strategy) for pool in settings.all_pools()):
-        log.warning("%s: no pool has a strategy that asks it, as kvaware does", field)
+    if not any(asks(pool.strategy) for pool in settings.all_pools()):
         return
+    field = f"tiers.l2.lmcache.{'redis' if told.redis else 'coordinator'}"
     lookup = lookup_of(settings.tiers)
     assert lookup is not None  # noqa: S101 - checked above
     store = SharedStore(lookup, 0.0)
@@ -70,7 +65,7 @@ async def refuse_lost_stores(settings: Settings) -> None:
         await store.close()
 
 
-def _asks(strategy: StrategySettings) -> bool:
+def asks(strategy: StrategySettings) -> bool:
     """Whether the strategy, or the one below it, has a memory, which a store complements."""
     made = make(strategy.name, strategy.options)
     return hasattr(getattr(made, "over", made), "memory_bytes")

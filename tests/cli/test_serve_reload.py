@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.authority import Authority
-from tests.commands import Running, Serve, started
+from tests.commands import Running, Serve, run, started
 from tests.pems import write_pems
 from tests.reload.changing import CHAT, STREAM, TEXT, answered_by, chat, load
 from tests.support import MakeStub, Stub, until
@@ -47,6 +47,17 @@ def test_a_changed_file(stub: MakeStub, serve: Serve) -> None:
     assert answered_by(httpx.post(url + CHAT, json=chat())) == two.url[7:]
     assert "shutdown.delay: 5s → 0ms" in running.err.read_text()
     assert running.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_has_no_effect(stub: MakeStub, serve: Serve, processes: int) -> None:
+    """The start warns of it, as `check` does."""
+    running = serve(stub().url, args=("--processes", processes), controller="http://127.0.0.1:1")
+    running.url()
+    words = "controller: no pool has a strategy that asks it"
+    assert running.err.read_text().count(words) == 1
+    assert run("check", running.file()).stderr.startswith(f"{running.file()}: {words}")
+    assert running.cut(signal.SIGTERM) == 0
 
 
 def test_a_signal(stub: MakeStub, serve: Serve) -> None:

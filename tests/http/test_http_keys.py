@@ -353,3 +353,15 @@ def test_no_key_is_ever_logged(
     assert "status=200" in caplog.text
     for key in (DOOR, ADMIN, BOTH, WRONG, WORKER):
         assert key not in caplog.text + seen
+
+
+@pytest.mark.parametrize(("key", "name"), [(DOOR, "chat"), (ADMIN, "ops"), (BOTH, "both-1")])
+def test_the_log_names_keys_on_every_path(
+    worker: Stub, route: MakeRouter, caplog: pytest.LogCaptureFixture, key: str, name: str
+) -> None:
+    """A request for a path that does not exist is logged with the name of its key, too."""
+    caplog.set_level(logging.INFO)
+    auth = {"keys": [AUTH["keys"][0], {"name": "both-1", "key": "${BOTH_KEY}"}]}
+    router = route(worker.url, auth=auth, admin=OPERATORS, logs={"requests": True})
+    assert asked(router, "/nothing", bearer(key)) == 404
+    assert f"path=/nothing key={name} status=404" in caplog.text

@@ -183,7 +183,7 @@ def test_backends_in_any_case(backend: str) -> None:
         (
             {"intelligentRoutingSpec": {**ON, "routingStrategy": "kv-aware"}},
             'spec.intelligentRoutingSpec.routingStrategy: "kv-aware" is not one of prefixaware,'
-            " kvaware, session, roundrobin",
+            " kvaware, session, roundrobin; or give strategy in warmroute.io/settings",
         ),
         (
             {"intelligentRoutingSpec": {"enabled": "yes"}},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.hyperpod.notes import Fate, Note
-from router.settings_file import Loaded, take
+from router.settings_file import Loaded, SettingsError, take
 from tests.hyperpod.manifests import manifest, variables, written
 
 OURS = "warmroute.io/settings"
@@ -88,6 +88,23 @@ def test_what_is_given_twice_is_told(tmp_path: Path) -> None:
     said = note(found, "spec.worker.requestLimits.maxQueueSize")
     assert said.fate is Fate.MAPPED
     assert said.became.endswith(f"; but limits.queue as in {OURS}")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_strategy_that_nobody_knows_is_made_good_there(tmp_path: Path, enabled: bool) -> None:
+    """A manifest with a strategy that is new to us can be used; a warning says what became of it.
+
+    Without our own settings it is a mistake, with what was probably meant.
+    """
+    routing = {"enabled": enabled, "routingStrategy": "kv-awar"}
+    own = "workers: ['http://a:1']"
+    found = taken(tmp_path, f"{own}\nstrategy: roundrobin", intelligentRoutingSpec=routing)
+    assert found.settings.strategy.name == "roundrobin"
+    field = "spec.intelligentRoutingSpec.routingStrategy"
+    said = f"nobody knows this strategy; {OURS} says roundrobin"
+    assert note(found, field) == Note(field, '"kv-awar"', said, Fate.LOST)
+    with pytest.raises(SettingsError, match='did you mean "kvaware"'):
+        taken(tmp_path, own, intelligentRoutingSpec=routing)
 
 
 @pytest.mark.parametrize("strategy", ["kvaware", "{name: session, over: kvaware}"])

@@ -1,10 +1,14 @@
 """Where a manifest's workers are."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from router.hyperpod.notes import Fate
 from router.hyperpod.workers import addresses
-from tests.hyperpod.manifests import mapped, note, wrong
+from router.settings_file import SettingsError, take
+from tests.hyperpod.manifests import manifest, mapped, note, written, wrong
 
 
 @pytest.mark.parametrize(
@@ -37,13 +41,57 @@ def test_what_is_told_takes_the_place_of_the_annotation() -> None:
     """`--workers` takes precedence over the file."""
     found = mapped(told="http://x:1")
     assert found.data["workers"] == ["http://x:1"]
-    assert "--workers" in note(found, 'metadata.annotations."warmroute.io/workers"').became
+    said = note(found, 'metadata.annotations."warmroute.io/workers"')
+    assert said.became == "--workers takes its place: 1 worker"
 
 
-@pytest.mark.parametrize("told", ["", " ", ", ,\n", ",\r\n"])
-def test_a_list_that_names_nobody_is_none(told: str) -> None:
-    """Such as `--workers "$A,$B"` where neither is set: the annotation counts."""
-    assert mapped(told=told) == mapped(told=None)
+def test_an_empty_list_is_none() -> None:
+    """Such as `--workers "$A"` where that is not set: the annotation counts."""
+    assert mapped(told="") == mapped(told=None)
+
+
+BY = pytest.mark.parametrize("by", ["--workers", "WARMROUTE_WORKERS"])
+
+
+def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, by: str, told: str, text: str) -> str:
+    """Return the mistakes in a file whose workers are told by the option or the variable."""
+    if by == "WARMROUTE_WORKERS":
+        monkeypatch.setenv(by, told)
+    with pytest.raises(SettingsError) as caught:
+        take(written(folder, text), told)
+    return str(caught.value).replace(str(folder), "")
+
+
+@BY
+@pytest.mark.parametrize("told", [" ", ", ,\n", ",\r\n"])
+@pytest.mark.parametrize("workers", ["http://a:1", None])
+def test_a_list_that_names_nobody_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, told: str, workers: str | None
+) -> None:
+    """Such as `--workers "$A,$B"` where neither is set: other workers would be a surprise."""
+    text = json.dumps(manifest(workers))
+    said = refused(tmp_path, monkeypatch, by, told, text)
+    assert said == f"{by}: names no worker: give URLs, separated by commas"
+
+
+@BY
+def test_a_wrong_address_that_is_told_is_the_only_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """It is located at what told it, and nothing is said of the workers in the file."""
+    text = json.dumps(manifest())
+    said = refused(tmp_path, monkeypatch, by, "http://a:1/v1", text)
+    assert said.startswith(f'{by}: "http://a:1/v1" has a path')
+    assert "\n" not in said
+
+
+@BY
+def test_a_settings_file_has_its_own_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The message names what told of others."""
+    said = refused(tmp_path, monkeypatch, by, "http://x:1", "workers: [http://a:1]")
+    assert said.endswith(f"holds its own workers: {by} is for an InferenceEndpointConfig")
 
 
 @pytest.mark.parametrize("workers", [None, " ", ", ,"])

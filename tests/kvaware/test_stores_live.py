@@ -1,7 +1,6 @@
 """Chunks that LMCache keeps in a real Redis count for all workers; losing Redis is survived."""
 
 import asyncio
-import logging
 import sys
 from itertools import count
 from pathlib import Path
@@ -14,6 +13,7 @@ from router import check_tiers
 from router.check_live import check_live
 from router.rebuild import CannotBuild
 from router.settings import Settings
+from router.settings_idle import idle
 from router.stores.made import refuse_lost_stores
 from strategies.base import Prompt
 from tests.commands import run
@@ -132,7 +132,7 @@ workers: ["http://127.0.0.1:9"]
     assert "listens on" not in done.stderr
 
 
-def test_a_store_that_nobody_asks_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_nobody_asks_ends_nothing() -> None:
     """A store that no strategy uses only causes a warning; if one pool's strategy uses it, it must
     be reachable."""
     told: dict[str, Any] = {
@@ -140,9 +140,9 @@ def test_a_store_that_nobody_asks_ends_nothing(caplog: pytest.LogCaptureFixture)
         "workers": ["http://127.0.0.1:9"],
         "tiers": {"l2": {"lmcache": {"redis": "redis://127.0.0.1:1"}}},
     }
-    with caplog.at_level(logging.WARNING, "warmroute.tiers"):
-        asyncio.run(refuse_lost_stores(Settings.model_validate(told)))
-    (line,) = caplog.messages
+    settings = Settings.model_validate(told)
+    asyncio.run(refuse_lost_stores(settings))
+    (line,) = idle(settings)
     assert line.startswith("tiers.l2.lmcache.redis: no pool has a strategy that asks it")
     del told["workers"]
     told["pools"] = [

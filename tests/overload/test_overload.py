@@ -97,6 +97,28 @@ def test_how_a_full_line_refuses_can_be_set(
     assert first.result().status_code == 200
 
 
+def test_only_workers_that_could_answer_are_counted(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, dead_url: str
+) -> None:
+    """HyperPod's body counts no worker that is down, drains or has other models."""
+    gate = Gate()
+    worker, draining = stub(gate.script()), stub(model="m")
+    router = route(
+        worker.url,
+        dead_url,
+        {"url": draining.url, "drain": True},
+        stub(model="other").url,
+        limits={"in_flight": 1, "queue": 0, "overflow": {"body": "hyperpod"}},
+        health=QUIET,
+    )
+    first = ask(router, crowd)[0]
+    until(lambda: worker.requests)
+    refused = router.http.post(PATH, json=CHAT).json()
+    assert (refused["max_concurrent"], refused["current"]) == (1, 1)
+    gate.opened.set()
+    assert first.result().status_code == 200
+
+
 def test_without_a_line_nobody_waits(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:

@@ -1,6 +1,7 @@
 """Preemption over real sockets: a long prompt gives way to a short one, and is sent again."""
 
 import json
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -58,6 +59,22 @@ def test_it_is_counted_as_one_request(
     until(router.idle)
     assert [total(router, family) for family in ("decisions", "requests")] == [2] * 2
     assert samples(router, "match_ratio", "_count") == [2]
+
+
+def test_its_line_in_the_log_says_how_often(
+    route: MakeRouter, crowd: ThreadPoolExecutor, worker: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For people and, as a number, for machines; a request that never gave way has no count."""
+    caplog.set_level(logging.INFO, "warmroute.requests")
+    router = routed(route, worker, logs={"requests": True})
+    first = long(router, crowd, worker)
+    short(router)
+    first.result()
+    until(lambda: len(caplog.records) == 2)
+    fields = {line.getMessage(): vars(line)["fields"] for line in caplog.records}
+    for message, given in fields.items():
+        assert given.get("preempted") == (1 if message.endswith(" preempted=1") else None)
+    assert sum("preempted" in given for given in fields.values()) == 1
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,22 @@ def test_what_waits_is_not_in_effect(folder: Path, caplog: pytest.LogCaptureFixt
     going(running, script)
 
 
+def test_what_has_no_effect_is_told_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At the start, and again only when that is something else."""
+    running = Running(folder, "session: {most: 7}\n")
+    running.reload.say_what_is_idle()
+    caplog.set_level("INFO")
+
+    async def script() -> None:
+        running.write("session: {most: 8}\n")
+        await eventually(lambda: "session.most: 7 → 8" in caplog.text)
+        running.write("controller: http://c:1\n")
+        await eventually(lambda: "controller: no pool has a strategy" in caplog.text)
+
+    going(running, script)
+    assert caplog.text.count("session: no pool has a strategy") == 1
+
+
 def test_a_bad_file_and_then_a_good_one(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A bad file changes nothing; each problem is logged once with its line. A good one applies."""
     running = Running(folder, "")

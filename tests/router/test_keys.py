@@ -11,7 +11,7 @@ from router import keys
 from router.keys import Keys
 
 ALICE, BOB = "sk-alice-0123456789", "sk-bob-0123456789ab"
-DOOR = Keys({"alice": ALICE, "bob": BOB})
+DOOR = Keys([("alice", ALICE), ("bob", BOB)])
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -89,9 +89,9 @@ def test_two_credentials_are_none(lines: list[str]) -> None:
 
 def test_a_door_without_keys_lets_nobody_in() -> None:
     """Without keys every request is refused, including one that sends none."""
-    assert not Keys({})
-    assert Keys({}).who(headers(f"x-api-key: {ALICE}")) is None
-    assert Keys({}).who([]) is None
+    assert not Keys([])
+    assert Keys([]).who(headers(f"x-api-key: {ALICE}")) is None
+    assert Keys([]).who([]) is None
 
 
 @pytest.mark.parametrize("key", [ALICE, BOB, "sk-mallory-01234567"])

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -148,3 +148,37 @@ def test_no_word_of_a_prompt_or_a_key(
     if form == "json":
         lines = [line for line in said.splitlines() if "listens on http" not in line]
         assert all({"time", "level", "message"} <= set(json.loads(line)) for line in lines)
+
+
+def test_requests_in_lines_for_machines(
+    stub: MakeStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a line for people says of a request is also in keys of its own, numbers as numbers."""
+    monkeypatch.setenv("CHAT_KEY", CLIENT_KEY)
+    half = stub([b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nx", "close"], model="half")
+    workers = f"workers: [{{url: {stub(model='m').url}, name: gpu-1}}, {half.url}]\n"
+    auth = "auth: {keys: [{name: chat, key: '${CHAT_KEY}'}]}\n"
+    more = "strategy: roundrobin\nlogs: {format: json, requests: true}\n"
+    with served(tmp_path, workers + auth + more) as (url, log):
+        headers = {"authorization": f"Bearer {CLIENT_KEY}", "x-request-id": "one"}
+        with httpx.Client(base_url=url, headers=headers, timeout=20) as http:
+            for model in ("m", "half"):
+                body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+                until(lambda: http.get(f"/v1/models/{model}").is_success)  # noqa: B023
+                with suppress(httpx.RemoteProtocolError):
+                    http.post("/v1/chat/completions", json=body)
+            http.get("/nowhere")
+        until(lambda: log.read_text().count("path=/v1/chat/completions") == 2)
+        lines = [json.loads(line) for line in log.read_text().splitlines() if line[0] == "{"]
+    asked = {"path": "/v1/chat/completions", "key": "chat"}
+    good, cut = (line for line in lines if line.items() >= asked.items())
+    assert (good["id"], good["status"], good["worker"]) == ("one", 200, "gpu-1")
+    assert good["decision"] in good["message"]
+    assert good["tokens"] == int(good["message"].partition("tokens=")[2].split()[0])
+    assert 0 <= good["seconds"] == float(good["message"].partition("seconds=")[2])
+    assert not {"failure", "preempted", "reason"} & good.keys()
+    assert (cut["status"], cut["worker"]) == (200, half.url[7:])
+    assert cut["message"].endswith(f" failure={cut['failure']}")
+    (refused,) = (line for line in lines if line.get("path") == "/nowhere")
+    assert (refused["id"], refused["key"], refused["status"]) == ("one", "chat", 404)
+    assert repr(refused["reason"]) in refused["message"]

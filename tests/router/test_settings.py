@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from router.settings import PoolSettings, Settings, TokenizerSettings, WorkerSettings
 from router.settings_file import describe, loads
 from router.settings_strategy import StrategySettings
-from router.units import Address
+from router.units import Address, format_duration
 
 POOLS = """
 strategy: leastload
@@ -191,7 +191,7 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("workers[1].stateful", "false", "default"),
         ("workers[1].drain", "false", "default"),
         ("workers[1].tls", "none", "default"),
-        ("session.ttl", "20m, or as the environment says", "default"),
+        ("session.ttl", "20m", "default"),
         ("session.sliding", "false", "default"),
         ("session.longest", "off", "default"),
         ("session.most", "100000", "default"),
@@ -263,6 +263,22 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("logs.format", "plain", "default"),
         ("logs.requests", "false", "default"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "ttl"),
+    [("SES_TTL_MIN", "5", "5m"), ("SAGEMAKER_SESSIONS_EXPIRATION", "90", "90s")],
+)
+def test_the_listing_tells_how_long_sessions_last(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, ttl: str
+) -> None:
+    """The lifetime in use and the variable that says so, unless the file gives one."""
+    monkeypatch.setenv(name, text)
+    for given, row in (("", (ttl, name)), ("session: {ttl: 7m}", ("7m", "set"))):
+        settings = loads(f"workers: [http://a:1]\n{given}")
+        found = next(one for one in describe(settings) if one.path == "session.ttl")
+        assert found == ("session.ttl", *row)
+        assert format_duration(settings.session.lease.ttl) == row[0]
 
 
 def test_the_listing_tells_what_pools_inherit() -> None:

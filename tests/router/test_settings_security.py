@@ -197,18 +197,42 @@ def test_origins_are_what_browsers_send() -> None:
             "listen: 0.0.0.0:80\nadmin: {listen: 0.0.0.0:90}",
             [f"2: listen: 0.0.0.0:80 {TELL}", f"3: admin.listen: 0.0.0.0:90 {TELL_ADMIN}"],
         ),
-        (
-            "listen: localhost:80\nadmin: {listen: LOCALHOST:80}",
-            [
-                "3: admin.listen: LOCALHOST:80 is already the address of listen:"
-                " leave it out to serve both there"
-            ],
-        ),
     ],
 )
 def test_a_door_does_not_stand_open_by_accident(text: str, said: list[str]) -> None:
-    """The message names both remedies; an address given twice is refused too."""
+    """The message names both remedies."""
     assert wrong(text) == said
+
+
+@pytest.mark.parametrize(
+    ("listen", "admin", "said"),
+    [
+        ("127.0.0.1:80", "127.0.0.1:80", "127.0.0.1:80 is already the address of listen"),
+        (None, "127.0.0.1:8080", "127.0.0.1:8080 is already the address of listen by default"),
+        (None, "localhost:8080", "localhost:8080 is already the address of listen by default"),
+        *(
+            (one, other, f"{other} is already the address of listen ({one})")
+            for one, other in [
+                ("localhost:80", "LOCALHOST:80"),
+                ("127.0.0.1:80", "localhost:80"),
+                ("door.example:80", "Door.example:80"),
+                ("127.0.0.1:80", "0.0.0.0:80"),
+                ("localhost:80", "0.0.0.0:80"),
+                ("door.example:80", "0.0.0.0:80"),
+                ("0.0.0.0:80", "127.0.0.1:80"),
+                ("[::]:80", "[::1]:80"),
+                ("[::]:80", "127.0.0.1:80"),
+                ("[::ffff:127.0.0.1]:80", "127.0.0.1:80"),
+            ]
+        ),
+    ],
+)
+def test_an_address_is_listened_on_once(listen: str | None, admin: str, said: str) -> None:
+    """However it is written, and if it is only a part of the other; the default counts as well."""
+    text = f"auth: none\nadmin: {{listen: '{admin}'}}\n"
+    text += f"listen: '{listen}'\n" if listen else ""
+    remedy = "give another port, or leave it out to serve both there"
+    assert wrong(text) == [f"3: admin.listen: {said}: {remedy}"]
 
 
 @pytest.mark.parametrize(
@@ -222,6 +246,11 @@ def test_a_door_does_not_stand_open_by_accident(text: str, said: list[str]) -> N
         "listen: 0.0.0.0:80\nauth: {keys: ['${ONE}']}\nadmin: {listen: 0.0.0.0:90}",
         "admin: {listen: 0.0.0.0:90, keys: ['${ONE}']}",
         "listen: 127.0.0.1:0\nadmin: {listen: 127.0.0.1:0}",
+        "admin: {listen: 127.0.0.1:8081}",
+        "admin: {listen: 127.0.0.2:8080}",
+        "admin: {listen: '[::1]:8080'}",
+        "listen: 0.0.0.0:80\nauth: none\nadmin: {listen: '[::1]:80'}",
+        "listen: a.example:80\nauth: none\nadmin: {listen: b.example:80}",
     ],
 )
 def test_a_door_may_stand_open_on_purpose(text: str) -> None:
