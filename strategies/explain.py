@@ -77,7 +77,7 @@ class Explanation(Struct, frozen=True):
     reason: str
     words: str
     workers: list[Term]
-    """Best first; all costs are 0 if the strategy does not compare costs."""
+    """Best first; if two were drawn (`poweroftwo`), these two, then the others."""
     waits: Waits = ""
     """What it would wait for before it is sent."""
     pool: str = ""
@@ -198,7 +198,19 @@ def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
         more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
         return f"{more}, but {_against(other, decision)}.{_dearest(other)}"
     few = "No worker holds enough of the prompt: " if reason == "below_threshold" else ""
-    return f"{few}{name} is least loaded.{_dearest(first)}"
+    return f"{few}{_least_loaded(decision)}{_dearest(first)}"
+
+
+def _least_loaded(decision: Decision) -> str:
+    """Say that the first worker is least loaded, or less than the other one that was drawn."""
+    first = decision.candidates[0]
+    name = first.worker.name
+    if not decision.drawn:
+        return f"{name} is least loaded."
+    other = decision.candidates[1]
+    if first.cost.total < other.cost.total:
+        return f"{name} is the less loaded of the two drawn; the other is {other.worker.name}."
+    return f"{name} and {other.worker.name} were drawn and cost the same; it is {name}'s turn."
 
 
 def _left_home(bound: str, decision: Decision) -> str:
@@ -217,10 +229,11 @@ def _in_turn(decision: Decision) -> bool:
 def _cheapest_alike(decision: Decision) -> float:
     """Return the least cost of those that hold as much as the first, in seconds.
 
-    Those that would be asked last in any case do not count.
+    Those that would be asked last in any case do not count, nor those that were not drawn.
     """
     ranked = decision.candidates
-    asked, held = ranked[: len(ranked) - decision.aside], ranked[0].held_tokens
+    compared = 2 if decision.drawn else len(ranked) - decision.aside
+    asked, held = ranked[:compared], ranked[0].held_tokens
     return min(one.cost.total for one in asked if one.held_tokens == held)
 
 

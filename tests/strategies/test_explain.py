@@ -50,6 +50,22 @@ def test_the_reason_is_said(
 
 
 @pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ((0.4, 0.5, 0.3), "a is the less loaded of the two drawn; the other is b. Most"),
+        ((0.4, 0.4, 0.3), "a and b were drawn and cost the same; it is a's turn. Most"),
+    ],
+)
+def test_two_that_were_drawn(costs: tuple[float, ...], said: str) -> None:
+    """Nothing is said of those that were not drawn, which may be less loaded."""
+    ranked = [
+        Candidate(Stand(name), Cost(decode=seconds))
+        for name, seconds in zip("abc", costs, strict=True)
+    ]
+    assert words(PROMPT, Decision(ranked, "load", drawn=True)).startswith(said)
+
+
+@pytest.mark.parametrize(
     ("order", "reason", "said"),
     [
         ((IDLE, HOLDER), "bind", "The session starts on b. Most of the cost of b is prefill"),
