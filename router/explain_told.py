@@ -87,11 +87,17 @@ def sentence(explanation: Explanation) -> Group:
     return Group(Text(about), Text(f"{explanation.reason}: {explanation.words}"), Text())
 
 
+_HEADINGS = ("worker", "held", "wait", "prefill", "price", "decode", "room", "home", "cost")
+
+
 def table(explanation: Explanation) -> Table:
-    """Return a table of the cost terms, in seconds, the best worker first."""
+    """Return a table of the cost terms, in seconds, the best worker first.
+
+    It has the workers alone if their costs were not compared.
+    """
     found = Table(box=None, pad_edge=False)
-    headings = ("worker", "held", "wait", "prefill", "price", "decode", "room", "home", "cost")
-    for heading in headings:
+    costs = any(term.total is not None for term in explanation.workers)
+    for heading in _HEADINGS if costs else _HEADINGS[:1]:
         justify: JustifyMethod = "left" if heading == "worker" else "right"
         found.add_column(heading, justify=justify, no_wrap=True)
     for term in explanation.workers:
@@ -104,9 +110,14 @@ def table(explanation: Explanation) -> Table:
             term.home,
             term.total,
         )
-        cells = (f"{value:.3f}" for value in seconds)
-        found.add_row(Text(term.worker), str(term.held_tokens), *cells)
+        cells = [_cell(term.held_tokens, "d"), *(_cell(value, ".3f") for value in seconds)]
+        found.add_row(Text(term.worker), *(cells if costs else ()))
     return found
+
+
+def _cell(value: float | None, how: str) -> str:
+    """Return a number as text; empty if there is none."""
+    return "" if value is None else format(value, how)
 
 
 def others(explanation: Explanation) -> Group:

@@ -23,21 +23,24 @@ _TERMS = "; ".join(["held=%d", *(f"{name}=%.3fs" for name in Cost._fields)])
 
 
 class Term(Struct, frozen=True):
-    """One worker's cost, in seconds, and what it is believed to hold, in tokens."""
+    """One worker's cost, in seconds, and what it is believed to hold, in tokens.
+
+    All null but the worker and `preempts` if the strategy does not compare costs.
+    """
 
     worker: str
-    held_tokens: int
-    l1_tokens: int
+    held_tokens: int | None = None
+    l1_tokens: int | None = None
     """The part of `held_tokens` to load from host memory."""
-    l2_tokens: int
+    l2_tokens: int | None = None
     """The part of `held_tokens` to load from a disk or a shared store."""
-    wait: float
-    prefill: float
-    price: float
-    decode: float
-    room: float
-    home: float
-    total: float
+    wait: float | None = None
+    prefill: float | None = None
+    price: float | None = None
+    decode: float | None = None
+    room: float | None = None
+    home: float | None = None
+    total: float | None = None
     preempts: int = 0
     """Longer prompts there that would give way to this one; its `wait` is without them."""
 
@@ -271,5 +274,7 @@ def terms(candidate: Candidate) -> str:
 def _term(candidate: Candidate) -> Term:
     cost, loading = candidate.cost, candidate.loading
     name, held = candidate.worker.name, candidate.held_tokens
+    if cost is FREE:
+        return Term(name)
     over = candidate.preempts
     return Term(name, held, loading.l1, loading.l2, *cost, cost.total, over)
