@@ -189,7 +189,14 @@ def test_an_address_that_is_none(tmp_path: Path, listen: str) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [("--port", 99999), ("--port", 65535, "--workers", 2), ("--speed", 0), ("--profile", "none")],
+    [
+        ("--port", 99999),
+        ("--port", 65535, "--workers", 2),
+        ("--speed", 0),
+        ("--profile", "none"),
+        ("--store-tokens", 15),
+        ("--store-url", "redis://127.0.0.1:1"),
+    ],
 )
 def test_a_fleet_that_cannot_be(args: tuple[object, ...]) -> None:
     """The exit code is 2, with a one-line message, and no fleet starts elsewhere."""
