@@ -160,10 +160,34 @@ _SESSION = {
     "rebind": "The session has lost its worker; {} takes it over.",
 }
 
+#: Why `kvaware` did not go by a worker's events, by the words in brackets after a reason.
+_DOUBTS = {
+    "text": "the prompt's tokens are not known",
+    "no memory": "without a running router there are no events",
+    "no events": "it is not known where it publishes events",
+    "not connected": "there is no connection to its events",
+    "gap": "some of its events were missed",
+    "silent": "it computes prompts and announces nothing",
+    "disagrees": "it keeps reporting other cached tokens than its events promise",
+    "controller slow": "the controller did not answer in time",
+    "no controller": "the controller does not answer",
+}
+
 
 def words(prompt: Prompt, decision: Decision) -> str:
     """Say why the first worker is first."""
-    reason = decision.reason.partition(" ")[0]  # without the doubt in brackets after it
+    reason, _, doubt = decision.reason.partition(" ")
+    return _first(prompt, decision, reason) + _doubted(decision.candidates[0], doubt[1:-1])
+
+
+def _doubted(first: Candidate, doubt: str) -> str:
+    """Return a sentence about a doubt in brackets after the reason; empty if there is none."""
+    if doubt not in _DOUBTS:
+        return ""
+    return f" {first.worker.name} was judged by what was sent there: {_DOUBTS[doubt]}."
+
+
+def _first(prompt: Prompt, decision: Decision, reason: str) -> str:
     if prompt.bound and reason == "spill":
         return _left_home(prompt.bound, decision)
     first = decision.candidates[0]
