@@ -42,7 +42,8 @@ class Term(Struct, frozen=True):
     home: float | None = None
     total: float | None = None
     preempts: int = 0
-    """Longer prompts there that would give way to this one; its `wait` is without them."""
+    """Longer prompts there that would give way to this one; its `wait` is without them, but for the
+    step that the worker would have to end."""
 
 
 class LeftOut(Struct, frozen=True):
