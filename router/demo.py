@@ -127,6 +127,9 @@ async def run(options: DemoOptions, out: Console, err: Console) -> int:
         stop.set()
 
     bind(options.listen).close()  # if the port is taken, fail now, not after the first half
+    if not options.listen.is_loopback:
+        told_of = f"{options.listen} can be reached from other machines, and everyone is let in."
+        err.print(told_of, highlight=False, markup=False)
     err.print(f"Starting {options.workers} simulated workers (Llama 3.1 8B, one H100 each).")
     async with _fleet(options) as urls:
         loop = asyncio.get_running_loop()
