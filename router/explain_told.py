@@ -18,17 +18,17 @@ PATIENCE_S = 30.0
 def explained_by(
     url: str, asked: Question, name: str, *, api_key: str | None, trust: ssl.SSLContext | None
 ) -> Explanation:
-    """Ask the router at `url`; `name` says where the body is from, for errors.
+    """Ask the router at `url`, which may end with `/v1`.
 
-    `trust` is the context for https, by default one that trusts the system's roots. Raises
-    CannotExplain.
+    `name` says where the body is from, for errors. `trust` is the context for https, by default
+    one that trusts the system's roots. Raises CannotExplain.
     """
     fields = [(b"content-type", b"application/json"), *asked.headers]
     if api_key:
         fields.append((b"authorization", b"Bearer %b" % api_key.encode()))
     try:
         answer = httpx.post(
-            url.rstrip("/") + PATH,
+            url.rstrip("/").removesuffix("/v1") + PATH,
             params={"path": asked.path, "key": asked.key} if asked.key else {"path": asked.path},
             content=asked.body,
             headers=fields,
