@@ -12,6 +12,7 @@ _SERVE = ("serve", "controller")
 
 def main() -> None:
     """Load the command line and run it."""
+    _occupy_standard_streams()
     serves = sys.argv[1:2] and sys.argv[1] in _SERVE
     # The first process of a container is deaf to what it has no handler for.
     signal.signal(signal.SIGTERM, _end_at_once)
@@ -33,6 +34,14 @@ def main() -> None:
             output.deliver()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+def _occupy_standard_streams() -> None:
+    """Open standard streams that are closed, or else a socket could become one, and printing would
+    write into it; uvloop aborts the process when it closes such a socket."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
 
 
 def _end_at_once(number: int, _: FrameType | None) -> None:

@@ -59,7 +59,12 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: Decide
     @app.head("/health", include_in_schema=False)
     @app.get("/health", include_in_schema=False, response_model_exclude_none=True)  # as vLLM has it
     @app.head("/health/ready", include_in_schema=False)
-    @app.api_route(PING, methods=["GET", "HEAD", "POST"], include_in_schema=False)
+    @app.api_route(
+        PING,
+        methods=["GET", "HEAD", "POST"],
+        include_in_schema=False,
+        response_model_exclude_none=True,
+    )
     @app.get(
         "/health/ready", responses={503: {"model": Readiness}}, response_model_exclude_none=True
     )

@@ -116,9 +116,11 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
     workers: Workers = None,
 ) -> None:
-    """Show where a request would go and why, without sending it."""
-    settings, _ = load(file, workers)
-    headers = _session(settings, session, url) if session else []
+    """Show where a request would go and why, without sending it.
+
+    With --url, the file is needed only for --session: it says which header names sessions.
+    """
+    headers = _session(file, workers, session, url) if session else []
     url = None if url is None else url_of(url)
     trust = trust_of(ca, url)
     try:
@@ -127,6 +129,7 @@ def explain(
         raise fail(f"--request {request}: {error.strerror or error}", 2) from None
     try:
         if url is None:
+            settings, _ = load(file, workers)
             if unknown := Salts(settings).unknown(key):
                 raise fail(f"--as: {unknown}", 2)
             found = explained_offline(settings, path, body, str(request))
@@ -150,13 +153,20 @@ def explain(
         wide.print(explain_told.others(found), end="")
 
 
-def _session(settings: Settings, name: str, url: str | None) -> Headers:
-    """Return the header that names a session to the router at `url`."""
+def _session(file: Path, workers: str | None, name: str, url: str | None) -> Headers:
+    """Return the header that names a session to the router at `url`. Raises Exit with 2."""
     if url is None:
         raise fail("--session: only a running router knows sessions: add --url", 2)
     if not is_plain(name):
         raise fail("--session: an id has 1 to 256 visible ASCII characters", 2)
-    return [(settings.session.header.encode(), name.encode())]
+    try:
+        header = settings_file.take(file, workers).settings.session.header
+    except settings_file.SettingsError as error:
+        enough = "one with `session.header` as at the router, and any `workers`, is enough"
+        raise fail(
+            f"{error}\n--session: only its header is taken from {file}: {enough}", 2
+        ) from None
+    return [(header.encode(), name.encode())]
 
 
 def schema() -> None:

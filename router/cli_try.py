@@ -18,6 +18,9 @@ from simulator.fleet import Fleet, FleetSettings, run_fleet
 from simulator.profiles import PROFILES
 from simulator.wire import Encoding
 
+#: The exit code of a command that Ctrl-C ended before it was done.
+_INTERRUPTED = 130
+
 
 def run_demo(
     once: Annotated[bool, typer.Option("--once", help="End after the comparison.")] = False,
@@ -30,6 +33,8 @@ def run_demo(
     options = demo.DemoOptions(listen=address_of(listen), once=once, seed=seed)
     try:
         code = uvloop.run(demo.run(options, out, err))
+    except KeyboardInterrupt:
+        raise fail("interrupted", _INTERRUPTED) from None
     except (demo.DemoError, server.PortTaken, ReplayError) as error:
         raise fail(str(error)) from None
     raise typer.Exit(code)
@@ -79,6 +84,8 @@ def replay(
             api_key=key_of(api_key),
             trust=trust_of(ca, url),
         )
+    except KeyboardInterrupt:
+        raise fail("interrupted", _INTERRUPTED) from None
     except NoModel as error:
         raise fail(str(error)) from None
     except ReplayError as error:
@@ -87,6 +94,8 @@ def replay(
         print(to_json(report))
     else:
         out.print(tables(report))
+    if report.interrupted:
+        raise typer.Exit(_INTERRUPTED)
     raise typer.Exit(1 if report.failed else 0)
 
 

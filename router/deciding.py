@@ -65,4 +65,4 @@ class Deciding:
         last = pool.strategy.rank(prompt, others, now)
         decision = pool.strategy.rank(prompt, awake, now)
         candidates = [*decision.candidates, *last.candidates]
-        return Decision(candidates, decision.reason, aside=len(others))
+        return Decision(candidates, decision.reason, aside=len(others), drawn=decision.drawn)

@@ -120,13 +120,21 @@ async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncItera
 
 async def run(options: DemoOptions, out: Console, err: Console) -> int:
     """Run the demo; return the exit code. Raises DemoError and PortTaken."""
-    stop = asyncio.Event()
+    stop, told, concluded = asyncio.Event(), list[int](), False
+
+    def end(number: int) -> None:
+        told.append(number)
+        stop.set()
+
     bind(options.listen).close()  # if the port is taken, fail now, not after the first half
+    if not options.listen.is_loopback:
+        told_of = f"{options.listen} can be reached from other machines, and everyone is let in."
+        err.print(told_of, highlight=False, markup=False)
     err.print(f"Starting {options.workers} simulated workers (Llama 3.1 8B, one H100 each).")
     async with _fleet(options) as urls:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, end, number)
         reports: dict[str, Report] = {}
         for strategy in STRATEGIES:
             await _forget(urls)
@@ -138,13 +146,16 @@ async def run(options: DemoOptions, out: Console, err: Console) -> int:
                 reports[strategy] = await replay(plan, how, console=err, stop=stop)
                 if strategy == STRATEGIES[-1] and not stop.is_set():
                     _conclude(reports, out)
+                    concluded = True
                     if not options.once:
                         _invite(url, out)
                         await stop.wait()
             if stop.is_set():
                 break
-    failed = any(report.failed for report in reports.values())
-    return 1 if failed or (options.once and stop.is_set()) else 0
+    if not concluded:
+        err.print("interrupted")
+        return 128 + told[0]
+    return 1 if any(report.failed for report in reports.values()) else 0
 
 
 def _workload(options: DemoOptions) -> list[Conversation]:

@@ -18,17 +18,17 @@ PATIENCE_S = 30.0
 def explained_by(
     url: str, asked: Question, name: str, *, api_key: str | None, trust: ssl.SSLContext | None
 ) -> Explanation:
-    """Ask the router at `url`; `name` says where the body is from, for errors.
+    """Ask the router at `url`, which may end with `/v1`.
 
-    `trust` is the context for https, by default one that trusts the system's roots. Raises
-    CannotExplain.
+    `name` says where the body is from, for errors. `trust` is the context for https, by default
+    one that trusts the system's roots. Raises CannotExplain.
     """
     fields = [(b"content-type", b"application/json"), *asked.headers]
     if api_key:
         fields.append((b"authorization", b"Bearer %b" % api_key.encode()))
     try:
         answer = httpx.post(
-            url.rstrip("/") + PATH,
+            url.rstrip("/").removesuffix("/v1") + PATH,
             params={"path": asked.path, "key": asked.key} if asked.key else {"path": asked.path},
             content=asked.body,
             headers=fields,
@@ -87,11 +87,17 @@ def sentence(explanation: Explanation) -> Group:
     return Group(Text(about), Text(f"{explanation.reason}: {explanation.words}"), Text())
 
 
+_HEADINGS = ("worker", "held", "wait", "prefill", "price", "decode", "room", "home", "cost")
+
+
 def table(explanation: Explanation) -> Table:
-    """Return a table of the cost terms, in seconds, the best worker first."""
+    """Return a table of the cost terms, in seconds, the best worker first.
+
+    It has the workers alone if their costs were not compared.
+    """
     found = Table(box=None, pad_edge=False)
-    headings = ("worker", "held", "wait", "prefill", "price", "decode", "room", "home", "cost")
-    for heading in headings:
+    costs = any(term.total is not None for term in explanation.workers)
+    for heading in _HEADINGS if costs else _HEADINGS[:1]:
         justify: JustifyMethod = "left" if heading == "worker" else "right"
         found.add_column(heading, justify=justify, no_wrap=True)
     for term in explanation.workers:
@@ -104,9 +110,14 @@ def table(explanation: Explanation) -> Table:
             term.home,
             term.total,
         )
-        cells = (f"{value:.3f}" for value in seconds)
-        found.add_row(Text(term.worker), str(term.held_tokens), *cells)
+        cells = [_cell(term.held_tokens, "d"), *(_cell(value, ".3f") for value in seconds)]
+        found.add_row(Text(term.worker), *(cells if costs else ()))
     return found
+
+
+def _cell(value: float | None, how: str) -> str:
+    """Return a number as text; empty if there is none."""
+    return "" if value is None else format(value, how)
 
 
 def others(explanation: Explanation) -> Group:

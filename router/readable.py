@@ -60,9 +60,12 @@ _turns: _Way = msgspec.json.Decoder(list[_Turn]).decode
 _bare_turns: _Way = msgspec.json.Decoder(list[_BareTurn]).decode
 _items: _Way = msgspec.json.Decoder(str | list[_Item]).decode
 _bare_items: _Way = msgspec.json.Decoder(str | list[_BareItem]).decode
-_prompt: _Way = msgspec.json.Decoder(str | list[str | _Id | list[_Id]]).decode
+# Not strict: to vLLM, `1.0` is a token id, too.
+_prompt: _Way = msgspec.json.Decoder(str | list[str | _Id | list[_Id]], strict=False).decode
 # Objects are what some versions of vLLM embed images from.
-_embedded: _Way = msgspec.json.Decoder(str | Object | list[str | _Id | list[_Id] | Object]).decode
+_embedded: _Way = msgspec.json.Decoder(
+    str | Object | list[str | _Id | list[_Id] | Object], strict=False
+).decode
 
 
 def check(endpoint: Endpoint, body: bytes) -> None:

@@ -105,6 +105,8 @@ class FrontDoor:
             response = await self._client.get(f"{self._base}/v1/models", timeout=_CONNECT_S)
             response.raise_for_status()
             return str(response.json()["data"][0]["id"])
+        except httpx.HTTPStatusError as error:
+            reason = f"it answered {error.response.status_code}"
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             reason = str(error) or type(error).__name__
         except (ValueError, LookupError, TypeError):

@@ -65,7 +65,9 @@ class Resort:
             if worker is not None:
                 more = job.pool.strategy.rank(job.prompt, [worker], now).candidates
                 candidates, aside = [*decision.candidates, *more], decision.aside + 1
-                job.decision = Decision(candidates, decision.reason, aside=aside)
+                job.decision = Decision(
+                    candidates, decision.reason, aside=aside, drawn=decision.drawn
+                )
                 job.retrying = True
         finally:
             if took and not job.retrying:

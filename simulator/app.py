@@ -111,7 +111,7 @@ class App:
             kind = "InternalServerError" if order.status == 500 else "Service Unavailable"
             await exchange.json(ApiError(order.status, message, kind).body, order.status)
             return
-        exchange.connection.transport.write(_GARBAGE)
+        exchange.connection.write(_GARBAGE)
         exchange.connection.transport.close()
         await exchange.connection.gone
 

@@ -71,7 +71,7 @@ class Exchange:
 
     def write(self, events: bytes) -> None:
         """Send a piece of the stream now."""
-        self.connection.transport.write(b"%x\r\n%b\r\n" % (len(events), events))
+        self.connection.write(b"%x\r\n%b\r\n" % (len(events), events))
 
     async def end_stream(self) -> None:
         """End the stream."""

@@ -72,6 +72,10 @@ class FleetSettings:
         for first, each in ((self.port, 1), (self.kv_port, 2)):
             if first < 0 or first + each * self.workers > 65536:  # sockets would wrap around
                 raise ValueError("ports are 0 (any) to 65535, those of all workers")
+        if 0 < self.store_tokens < self.block_size:
+            raise ValueError(f"a store holds at least one block of {self.block_size} tokens")
+        if self.store_url is not None and not self.store_tokens:
+            raise ValueError("a store at a URL needs a size, too: add --store-tokens")
 
     def worker(self, index: int) -> WorkerSettings:
         """The settings of worker `index`, counted from 0."""

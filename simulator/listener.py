@@ -48,6 +48,11 @@ class Connection(HttpToolsProtocol):
         if self.on_lost is not None:
             self.on_lost()
 
+    def write(self, data: bytes) -> None:
+        """Write past ASGI; no effect once the connection is being closed."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
     def reset(self) -> None:
         """Close with a TCP reset, dropping unsent data."""
         raw: socket.socket | None = self.transport.get_extra_info("socket")

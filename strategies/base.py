@@ -164,6 +164,8 @@ class Decision(Struct, frozen=True, gc=False):
     aside: int = 0
     """How many workers at the end come last whatever they cost: they have just refused a request,
     or are ejected."""
+    drawn: bool = False
+    """Only the first two were compared: they were drawn at random."""
 
 
 class Outcome(Struct, frozen=True, gc=False):

@@ -23,23 +23,27 @@ _TERMS = "; ".join(["held=%d", *(f"{name}=%.3fs" for name in Cost._fields)])
 
 
 class Term(Struct, frozen=True):
-    """One worker's cost, in seconds, and what it is believed to hold, in tokens."""
+    """One worker's cost, in seconds, and what it is believed to hold, in tokens.
+
+    All null but the worker and `preempts` if the strategy does not compare costs.
+    """
 
     worker: str
-    held_tokens: int
-    l1_tokens: int
+    held_tokens: int | None = None
+    l1_tokens: int | None = None
     """The part of `held_tokens` to load from host memory."""
-    l2_tokens: int
+    l2_tokens: int | None = None
     """The part of `held_tokens` to load from a disk or a shared store."""
-    wait: float
-    prefill: float
-    price: float
-    decode: float
-    room: float
-    home: float
-    total: float
+    wait: float | None = None
+    prefill: float | None = None
+    price: float | None = None
+    decode: float | None = None
+    room: float | None = None
+    home: float | None = None
+    total: float | None = None
     preempts: int = 0
-    """Longer prompts there that would give way to this one; its `wait` is without them."""
+    """Longer prompts there that would give way to this one; its `wait` is without them, but for the
+    step that the worker would have to end."""
 
 
 class LeftOut(Struct, frozen=True):
@@ -77,7 +81,7 @@ class Explanation(Struct, frozen=True):
     reason: str
     words: str
     workers: list[Term]
-    """Best first; all costs are 0 if the strategy does not compare costs."""
+    """Best first; if two were drawn (`poweroftwo`), these two, then the others."""
     waits: Waits = ""
     """What it would wait for before it is sent."""
     pool: str = ""
@@ -161,10 +165,34 @@ _SESSION = {
     "rebind": "The session has lost its worker; {} takes it over.",
 }
 
+#: Why `kvaware` did not go by a worker's events, by the words in brackets after a reason.
+_DOUBTS = {
+    "text": "the prompt's tokens are not known",
+    "no memory": "without a running router there are no events",
+    "no events": "it is not known where it publishes events",
+    "not connected": "there is no connection to its events",
+    "gap": "some of its events were missed",
+    "silent": "it computes prompts and announces nothing",
+    "disagrees": "it keeps reporting other cached tokens than its events promise",
+    "controller slow": "the controller did not answer in time",
+    "no controller": "the controller does not answer",
+}
+
 
 def words(prompt: Prompt, decision: Decision) -> str:
     """Say why the first worker is first."""
-    reason = decision.reason.partition(" ")[0]  # without the doubt in brackets after it
+    reason, _, doubt = decision.reason.partition(" ")
+    return _first(prompt, decision, reason) + _doubted(decision.candidates[0], doubt[1:-1])
+
+
+def _doubted(first: Candidate, doubt: str) -> str:
+    """Return a sentence about a doubt in brackets after the reason; empty if there is none."""
+    if doubt not in _DOUBTS:
+        return ""
+    return f" {first.worker.name} was judged by what was sent there: {_DOUBTS[doubt]}."
+
+
+def _first(prompt: Prompt, decision: Decision, reason: str) -> str:
     if prompt.bound and reason == "spill":
         return _left_home(prompt.bound, decision)
     first = decision.candidates[0]
@@ -202,7 +230,19 @@ def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
         more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
         return f"{more}, but {_against(other, decision)}.{_dearest(other)}"
     few = "No worker holds enough of the prompt: " if reason == "below_threshold" else ""
-    return f"{few}{name} is least loaded.{_dearest(first)}"
+    return f"{few}{_least_loaded(decision)}{_dearest(first)}"
+
+
+def _least_loaded(decision: Decision) -> str:
+    """Say that the first worker is least loaded, or less than the other one that was drawn."""
+    first = decision.candidates[0]
+    name = first.worker.name
+    if not decision.drawn:
+        return f"{name} is least loaded."
+    other = decision.candidates[1]
+    if first.cost.total < other.cost.total:
+        return f"{name} is the less loaded of the two drawn; the other is {other.worker.name}."
+    return f"{name} and {other.worker.name} were drawn and cost the same; it is {name}'s turn."
 
 
 def _left_home(bound: str, decision: Decision) -> str:
@@ -221,10 +261,11 @@ def _in_turn(decision: Decision) -> bool:
 def _cheapest_alike(decision: Decision) -> float:
     """Return the least cost of those that hold as much as the first, in seconds.
 
-    Those that would be asked last in any case do not count.
+    Those that would be asked last in any case do not count, nor those that were not drawn.
     """
     ranked = decision.candidates
-    asked, held = ranked[: len(ranked) - decision.aside], ranked[0].held_tokens
+    compared = 2 if decision.drawn else len(ranked) - decision.aside
+    asked, held = ranked[:compared], ranked[0].held_tokens
     return min(one.cost.total for one in asked if one.held_tokens == held)
 
 
@@ -262,5 +303,7 @@ def terms(candidate: Candidate) -> str:
 def _term(candidate: Candidate) -> Term:
     cost, loading = candidate.cost, candidate.loading
     name, held = candidate.worker.name, candidate.held_tokens
+    if cost is FREE:
+        return Term(name)
     over = candidate.preempts
     return Term(name, held, loading.l1, loading.l2, *cost, cost.total, over)

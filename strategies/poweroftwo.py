@@ -27,8 +27,10 @@ class PowerOfTwo:
         """Draw a random order; the cheaper of its first two workers goes first."""
         drawn = self._chance.sample(workers, len(workers))
         pair = self._costs.rank(prompt, drawn[:2], now)
-        rest = self._costs.rank(prompt, drawn[2:], now) if len(drawn) > 2 else []
-        return Decision([*pair, *rest], "load")
+        if len(drawn) <= 2:
+            return Decision(pair, "load")
+        rest = self._costs.rank(prompt, drawn[2:], now)
+        return Decision([*pair, *rest], "load", drawn=True)
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Tell the cost model; the worker's load has the booking."""

@@ -14,7 +14,7 @@ import pytest
 from router import __version__
 from router.settings_file import schema_text
 from tests.commands import ENV, run, started
-from tests.support import until
+from tests.support import MakeRouter, MakeStub, until
 
 CONFIG = Path(__file__).parents[2] / "config"
 EXAMPLES = sorted(CONFIG.glob("*.yaml"))
@@ -189,7 +189,14 @@ def test_an_address_that_is_none(tmp_path: Path, listen: str) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [("--port", 99999), ("--port", 65535, "--workers", 2), ("--speed", 0), ("--profile", "none")],
+    [
+        ("--port", 99999),
+        ("--port", 65535, "--workers", 2),
+        ("--speed", 0),
+        ("--profile", "none"),
+        ("--store-tokens", 15),
+        ("--store-url", "redis://127.0.0.1:1"),
+    ],
 )
 def test_a_fleet_that_cannot_be(args: tuple[object, ...]) -> None:
     """The exit code is 2, with a one-line message, and no fleet starts elsewhere."""
@@ -294,6 +301,17 @@ def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
         assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_url_with_a_path(tmp_path: Path, stub: MakeStub, route: MakeRouter) -> None:
+    """OpenAI's clients have `/v1` in it; what leads nowhere is told of in one line."""
+    router = route(stub().url)
+    for done in asking(tmp_path, "--url", f"{router.url}/foo"):
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "answered 404" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    *_, explained = asking(tmp_path, "--url", f"{router.url}/v1/", "--json")
+    assert (explained.returncode, explained.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("key", ["s\u00e9same", "sesame\n"])
 def test_a_key_that_no_header_can_carry(tmp_path: Path, key: str) -> None:
     """It is refused without being shown."""
@@ -324,3 +342,15 @@ def test_demo(tmp_path: Path) -> None:
     assert by_prefix >= 2 * by_turns
     by_turns, by_prefix = rows["TTFT p50"][:2]
     assert by_prefix <= by_turns / 2
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [("127.0.0.1", False), ("0.0.0.0", True)],  # noqa: S104 - that is the case in question
+)
+def test_a_demo_for_everyone(tmp_path: Path, host: str, *, told: bool) -> None:
+    """It asks nobody for a key, and says so where others can reach it."""
+    with started(tmp_path, "demo", "--listen", f"{host}:0") as running:
+        until(lambda: "requests through" in running.err.read_text(), 30)
+        assert ("everyone is let in" in running.err.read_text()) == told
+        running.end(signal.SIGINT)

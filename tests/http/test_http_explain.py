@@ -41,6 +41,26 @@ def test_workers_without_costs_are_named_alone(stub: MakeStub, route: MakeRouter
     assert asked.headers["x-warmroute-cost"] == "a"
 
 
+@pytest.mark.parametrize("strategy", ["roundrobin", "chbl"])
+def test_no_costs_are_made_up(
+    stub: MakeStub, route: MakeRouter, tmp_path: Path, strategy: str
+) -> None:
+    """Where none are compared, a table has the workers alone, and JSON has null for all numbers."""
+    router = route({"url": stub().url, "name": "a"}, strategy=strategy)
+    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    file.write_text(f"{{workers: [{{url: 'http://[::1]:9', name: a}}], strategy: {strategy}}}")
+    body.write_text(json.dumps(chat("hello")))
+    for where in ((), ("--url", router.url)):
+        done = run("explain", file, "--request", body, *where)
+        assert (done.returncode, done.stdout.split()[-2:]) == (0, ["worker", "a"])
+        (term,) = json.loads(run("explain", file, "--request", body, *where, "--json").stdout)[
+            "workers"
+        ]
+        assert (term.pop("worker"), term.pop("preempts")) == ("a", 0)
+        assert {"held_tokens", "wait", "total"} <= set(term)
+        assert set(term.values()) == {None}
+
+
 @pytest.mark.parametrize("strategy", ["roundrobin", "prefixaware"])
 def test_an_answer_after_a_failover_names_both(
     stub: MakeStub, route: MakeRouter, strategy: str

@@ -294,6 +294,14 @@ def test_the_command(route: MakeRouter, pair: dict[str, Stub], tmp_path: Path) -
     command = ("explain", file, "--request", body)
     done = run(*command, "--url", router.url, "--session", "s")
     assert f"session: The session is bound to {worker}." in done.stdout
+    lacking = tmp_path / "lacking.yaml"
+    lacking.write_text(file.read_text() + "auth: {keys: [{name: chat, key: '${NOT_SET_HERE}'}]}\n")
+    done = run("explain", lacking, *command[2:], "--url", router.url, "--session", "s")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "environment variable NOT_SET_HERE is not set" in done.stderr
+    assert f"--session: only its header is taken from {lacking}" in done.stderr
+    done = run("explain", lacking, *command[2:], "--url", router.url)
+    assert (done.returncode, done.stderr) == (0, "")
     with busy(router, pair[worker], b"x-session-id: s"):
         full = run(*command, "--url", router.url)
     assert f"\n{worker} is left out, full: it has 1 requests" in full.stdout

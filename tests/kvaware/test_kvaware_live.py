@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 
 import httpx
+import msgspec
 import pytest
 
 from router.check_live import check_live
@@ -14,7 +15,7 @@ from simulator import generation
 from simulator.thread import FleetThread
 from tests.kvaware.conftest import QUICK, MakeFleet, MakeKvAware, trusted
 from tests.reload.changing import change
-from tests.support import MakeRouter, Router, until
+from tests.support import MakeRouter, MakeStub, Router, until
 
 CHAT = "/v1/chat/completions"
 
@@ -250,6 +251,38 @@ def test_check_live_asks_the_controller(fleet: MakeFleet, folder: Path) -> None:
     assert not well
     said = "pool default: controller http://127.0.0.1:1: no controller (could not be reached: "
     assert any(line.startswith(said) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "slow", "said"),
+    [("300ms", 1, "answers"), ("1ms", 99, "answers, but in ")],
+    ids=["the first answer", "every answer"],
+)
+def test_check_live_fails_for_no_slow_controller(
+    stub: MakeStub, fleet: MakeFleet, folder: Path, *, deadline: str, slow: int, said: str
+) -> None:
+    """A first answer that is slow says nothing of the others; slow ones are told of."""
+    controller = stub()
+    answer = msgspec.msgpack.encode([{}, {}, [16], {}])
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer)
+    pauses = iter((0.5, *[0.02] * (slow - 1)))
+
+    def pause() -> bool:
+        controller.script[:] = [next(pauses, 0.0), head + answer, pause]
+        return True
+
+    pause()
+    settings = {
+        "workers": fleet(workers=1).urls,
+        "strategy": "kvaware",
+        "tokenizer": str(folder),
+        "controller": {"url": controller.url, "deadline": deadline},
+    }
+    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
+    (line,) = [line for line in lines if " controller " in line]
+    assert line.startswith(f"pool default: controller {controller.url}: {said}")
+    assert ("controller.deadline is 1ms" in line) == (slow > 1)
+    assert well
 
 
 def test_evictions_and_clears_are_followed(fleet: MakeFleet, kvaware: MakeKvAware) -> None:

@@ -29,6 +29,14 @@ def is_alive(router: Router, path: str) -> bool:
     return router.http.get(path).status_code == 200
 
 
+def test_they_say_the_same(stub: MakeStub, route: MakeRouter) -> None:
+    """All but the liveness check, whoever asks: nothing is said of what is not used."""
+    router = route(stub().url)
+    until(lambda: is_alive(router, "/health"))
+    told = {"status": "ready", "pools": {"default": 1}}
+    assert [router.http.get(path).json() for path in PATHS if "live" not in path] == [told] * 3
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_while_the_door_is_full(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, path: str

@@ -1,10 +1,17 @@
 """Streams of server-sent events."""
 
+import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
+import uvloop
+from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
+
+from simulator.exchange import Exchange
+from simulator.listener import Listener
 
 HELLO = [{"role": "user", "content": "Hello there, how are you today?"}]
 
@@ -111,3 +118,31 @@ def test_a_connection_serves_streams_and_answers_in_turn(client: httpx.Client) -
     for _ in range(3):
         assert events(client, "/v1/completions", prompt="abc", max_tokens=3)[-1] == "[DONE]"
         assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+
+
+def test_nothing_is_written_to_a_connection_that_is_gone() -> None:
+    """A client may leave before its stream begins, or just before it ends."""
+    written: list[bool] = []
+
+    async def app(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        assert scope["type"] == "http"
+        exchange = Exchange(scope, receive, send)
+        await exchange.start_stream()
+        exchange.connection.reset()
+        await exchange.connection.gone
+        exchange.write(b"data: late\n\n")
+        written.append(True)
+
+    async def ask() -> None:
+        listener = Listener(app, "127.0.0.1", 0)
+        await listener.open()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: sim\r\n\r\n")
+        with suppress(ConnectionResetError):
+            assert b"late" not in await reader.read()
+        writer.close()
+        listener.close()
+        await listener.finish()
+
+    uvloop.run(ask())
+    assert written

@@ -1,9 +1,14 @@
 """A decision in words."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from router.remote_memory import AWAY, SLOW
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 from strategies.explain import Refused, Waits, explain, gives_way, terms, words
+from strategies.kvaware import BY_TEXT, KvAware, KvAwareOptions
 from strategies.load import Load
 from strategies.loads import Loading
 from strategies.pace import Pace
@@ -50,6 +55,22 @@ def test_the_reason_is_said(
 
 
 @pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ((0.4, 0.5, 0.3), "a is the less loaded of the two drawn; the other is b. Most"),
+        ((0.4, 0.4, 0.3), "a and b were drawn and cost the same; it is a's turn. Most"),
+    ],
+)
+def test_two_that_were_drawn(costs: tuple[float, ...], said: str) -> None:
+    """Nothing is said of those that were not drawn, which may be less loaded."""
+    ranked = [
+        Candidate(Stand(name), Cost(decode=seconds))
+        for name, seconds in zip("abc", costs, strict=True)
+    ]
+    assert words(PROMPT, Decision(ranked, "load", drawn=True)).startswith(said)
+
+
+@pytest.mark.parametrize(
     ("order", "reason", "said"),
     [
         ((IDLE, HOLDER), "bind", "The session starts on b. Most of the cost of b is prefill"),
@@ -69,6 +90,32 @@ def test_the_reason_in_a_session(order: tuple[Candidate, ...], reason: str, said
     """In a session, the explanation names the session and not the least loaded worker."""
     prompt = Prompt("m", 8000, (1, 2, 3), bound="a")
     assert words(prompt, Decision(order, reason)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "said"),
+    [
+        ("", ""),
+        (" (gap)", " b was judged by what was sent there: some of its events were missed."),
+        (" (of a plug-in)", ""),
+    ],
+)
+def test_a_doubt_is_explained(doubt: str, said: str) -> None:
+    """A word in brackets after the reason, if it is known, is a sentence in words."""
+    plain = words(PROMPT, Decision((IDLE, HOLDER), "spill"))
+    assert words(PROMPT, Decision((IDLE, HOLDER), f"spill{doubt}")) == plain + said
+
+
+def test_every_doubt_is_documented_and_explained() -> None:
+    """The words in brackets in the table of docs/kv.md are all there are, and have a sentence."""
+    page = (Path(__file__).parents[2] / "docs" / "kv.md").read_text("utf-8")
+    table = page.partition("what the decision says")[2].partition("\n\n")[0]
+    documented = re.findall(r"`\(([a-z ]+)\)`", table)
+    assert {BY_TEXT, SLOW, AWAY} <= set(documented)
+    for doubt in documented:
+        assert "was judged" in words(PROMPT, Decision((IDLE,), f"cold ({doubt})"))
+    alone = KvAware(KvAwareOptions()).rank(PROMPT, [Stand("a")], 0.0)
+    assert alone.reason.partition("(")[2].removesuffix(")") in documented
 
 
 def test_all_is_told() -> None:

@@ -101,7 +101,8 @@ def start_all(engines: Iterable[Tiered]) -> None:
 def believed(router: Router, one: Tiered, text: str, **more: object) -> Held:
     """Return what the router believes that an engine holds of a chat, without sending it."""
     term = next(term for term in explained(router, text, **more).workers if term.worker == one.name)
-    return Held(term.held_tokens - term.l1_tokens - term.l2_tokens, term.l1_tokens, term.l2_tokens)
+    held, l1, l2 = term.held_tokens or 0, term.l1_tokens or 0, term.l2_tokens or 0
+    return Held(held - l1 - l2, l1, l2)
 
 
 def explained(router: Router, text: str, **more: object) -> Explanation:
