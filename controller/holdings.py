@@ -222,7 +222,7 @@ class Holdings:
 
     def empty(self, place: Place) -> None:
         """Remove everything from `place`."""
-        for reference in numbers(place.names.keys()):
+        for reference in numbers(place.names.references()):
             self._leave(place, self.tree.run(reference))
         if place.blocks:  # a faulty engine gave a name to two blocks
             for run in list(self.tree.ring):
@@ -248,7 +248,7 @@ class Holdings:
         gone = references(run, 0, len(run.keys))
         for bit in list(bits(run.places())):
             place = self._by_bit[bit]
-            place.names.doubt(self._left(place, run), self.tree)
+            place.names.doubt(self._left(place, run), self.tree.there)
             for reference in gone if place.copies else ():
                 self.copies -= place.copies.pop(reference, None) is not None
         self.tree.trim(run)
@@ -256,7 +256,11 @@ class Holdings:
     def purge(self) -> None:
         """Drop the names of blocks that are not in the tree any more."""
         for place in self.places():
-            place.names.purge(self.tree)
+            place.names.purge(self.tree.there)
+
+    def tidy(self, number: int) -> bool:
+        """Tidy up about `number` names, as far as needed; return False if there was no need."""
+        return self._tally.tidy(number)
 
     @property
     def bytes(self) -> int:

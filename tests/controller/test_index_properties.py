@@ -15,6 +15,7 @@ from xxhash import xxh3_64_intdigest
 
 from controller import holdings as holdings_module
 from controller import names as names_module
+from controller import pages as pages_module
 from controller import tree as tree_module
 from controller.events import Event, Removed, Stored, Tier
 from controller.index import Index
@@ -105,17 +106,24 @@ def prompts(history: list[tuple[str, Event | Tier | None]]) -> set[tuple[int, ..
     st.lists(changes(), max_size=40),
     st.lists(PROMPTS, max_size=8),
     st.sampled_from((1, 2, 3, 512)),
-    st.sampled_from((0, 2, 1024)),
+    st.sampled_from(((0, 1), (2, 4), (1024, 1 << 14))),
 )
 def test_any_history_leaves_the_index_as_the_model(
-    history: list[tuple[str, Event | Tier | None]], asked: list[list[int]], longest: int, few: int
+    history: list[tuple[str, Event | Tier | None]],
+    asked: list[list[int]],
+    longest: int,
+    small: tuple[int, int],
 ) -> None:
     """Stores, removals, clears, duplicates, orphans and reordered parents, of several engines."""
+    few, page = small
     index, naive = Index(1 << 30), Naive()
     with (
         patch.object(holdings_module, "LONGEST", longest),
         patch.object(tree_module, "LONGEST", longest),
         patch.object(names_module, "FEW", few),
+        patch.object(pages_module, "FEW", few),
+        patch.object(names_module, "PAGE", page),
+        patch.object(pages_module, "PAGE", page),
     ):
         for worker, change in history:
             apply(index, worker, change)
