@@ -140,7 +140,7 @@ class Index:
         """Store the blocks of one event; return False if that is not possible, or not yet."""
         hashes, size = event.hashes, event.size
         if place.since is not None and self._told_again(place, hashes):
-            self._lose(worker, place)
+            self._lose(place)
             place.excused = ON_THEIR_WAY
         if not size:
             return self._offloaded(worker, place, event)
@@ -185,7 +185,7 @@ class Index:
         """Learn that `worker` missed a block on L1: if L1 is doubtful, its old blocks are gone."""
         host = self.place(worker, Tier.L1)
         if host is not None and host.since is not None:
-            self._lose(worker, host)
+            self._lose(host)
 
     @staticmethod
     def _told_again(place: Place, names: Sequence[int]) -> bool:
@@ -193,14 +193,10 @@ class Index:
         since, get = place.since or (), place.names.get
         return all(name not in since and get(name) is not None for name in names)
 
-    def _lose(self, worker: str, place: Place) -> None:
+    def _lose(self, place: Place) -> None:
         """Remove everything that `place` had before its engine was cleared."""
         since, place.since = place.since or set(), None
-        gone = [name for name, _ in place.names if name not in since]
-        self.counts["gone without a word"] += len(gone)
-        self.holdings.copies -= len(place.copies)
-        place.copies.clear()
-        self._remove(worker, place, False, gone)
+        self.counts["gone without a word"] += self.holdings.keep(place, since)
 
     def _offloaded(self, worker: str, place: Place, event: Stored) -> bool:
         """Store blocks without tokens: the engine has announced them by the same names before."""

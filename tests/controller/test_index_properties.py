@@ -274,6 +274,43 @@ def test_a_snapshot_is_cut_to_the_bound() -> None:
     assert 0 < small.bytes <= 100_000 < large.bytes
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(changes(), max_size=40), st.integers(0, 3), st.sampled_from((1, 3, 512)))
+def test_what_does_not_stay_leaves_as_if_removed_one_by_one(
+    history: list[tuple[str, Event | Tier | None]], part: int, longest: int
+) -> None:
+    """Of a place, all blocks but those with some names."""
+    quick, slow = Index(1 << 30), Index(1 << 30)
+    with (
+        patch.object(holdings_module, "LONGEST", longest),
+        patch.object(tree_module, "LONGEST", longest),
+    ):
+        for worker, change in history:
+            apply(quick, worker, change)
+            apply(slow, worker, change)
+    one, other = quick.place("a", Tier.L1), slow.place("a", Tier.L1)
+    if one is None or other is None:
+        return
+    names = sorted(name for name, _ in one.names)
+    staying, before = {name for name in names if name % 4 <= part - 1}, one.blocks
+    lost = quick.holdings.keep(one, staying)
+    slow.holdings.copies -= len(other.copies)
+    other.copies.clear()
+    for name in names:
+        if name not in staying:
+            slow.holdings.remove(other, name)
+    assert (dict(one.names), one.blocks, one.sizes) == (
+        *(dict(other.names), other.blocks, other.sizes),
+    )
+    assert lost == before - one.blocks
+    for attribute in ("holders", "loose", "copies"):
+        assert getattr(quick.holdings, attribute) == getattr(slow.holdings, attribute)
+    assert len(quick) == len(slow)
+    for prompt in prompts(history):
+        for salt in ("", "s"):
+            assert depths(quick, salt, ids(prompt)) == depths(slow, salt, ids(prompt))
+
+
 def test_a_name_that_is_given_twice_leaves_nothing_behind() -> None:
     """If a faulty engine reuses a name, nothing is left of its blocks once it is forgotten."""
     index = Index(1 << 30)

@@ -14,8 +14,8 @@ from controller.events import Removed, Stored, Tier
 from controller.holdings import Holdings
 from controller.index import Index
 from controller.pages import Page
-from tests.controller.naive import SIZE
-from tests.controller.test_index_properties import stored_of
+from tests.controller.naive import SIZE, depths
+from tests.controller.test_index_properties import ids, stored, stored_of
 
 LIMIT = 1 << 23
 
@@ -114,3 +114,23 @@ def test_the_ring_is_cleared_of_empty_runs_a_few_at_a_time() -> None:
     assert len(index) == 1000
     assert len(ring) < 3000
     assert sum(bool(run.keys) for run in ring) == 1000
+
+
+def test_a_tier_that_was_emptied_is_lost_run_by_run() -> None:
+    """Not block by block. What came since stays, also in the middle of a run."""
+    index = Index(1 << 30)
+    blocks = list(range(400))
+    index.store("a", stored("a", Tier.L1, "", blocks, range(400)))
+    index.clear("a", Tier.GPU)
+    fresh = stored("a", Tier.L1, "", [*blocks[:100], 1000, 1001], range(100, 102))
+    index.store("a", fresh)
+    with counted(Holdings, "_discard") as discarded, counted(Holdings, "_left") as left:
+        index.store("a", stored("a", Tier.L1, "", blocks, range(2)))
+    assert (discarded[0], left[0]) == (0, 2)
+    assert index.counts["gone without a word"] == 400
+    assert depths(index, "", ids(blocks)) == {("a", Tier.L1): 2}
+    place = index.place("a", Tier.L1)
+    assert place is not None
+    assert sorted(name for name, _ in place.names) == sorted(
+        [*fresh.hashes, *stored("a", Tier.L1, "", blocks, range(2)).hashes]
+    )
