@@ -26,8 +26,8 @@ _ORPHANS = 8
 #: Steps that an event takes to make room, plus one for 8 of its blocks; see `Index._shrink`. If a
 #: prompt has used every run, the index grows by 1 / `_STEPS` before one is dropped.
 _STEPS = 64
-#: About so many names are tidied up with each event, plus 8 for each of its blocks: that is enough,
-#: as they have to be tidied up when an eighth is new or doubtful, and takes one to three ms.
+#: About so many names are tidied up with each event, plus 8 for each of its blocks. That is enough,
+#: as they have to be tidied up when an eighth is new or doubtful; and takes a few milliseconds.
 _TIDY = PAGE // 2
 
 _TIERS = tuple(Tier)

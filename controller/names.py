@@ -1,8 +1,8 @@
 """A compact map from an engine's block names to references: 16 bytes per name once settled.
 
 New names go into a dictionary, and from there, many at a time, into the `pages` they belong to. A
-page that has got many is settled later, as are those with names of blocks that are gone: a few of
-them with every event (`Tally.tidy`), as all at once would take seconds in a large index.
+page that has got many is settled later, and names of blocks that are gone are looked for later: a
+little with every event (`Tally.tidy`), as all at once would take seconds in a large index.
 """
 
 from bisect import bisect_right
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from controller.pages import FEW, GONE, PAGE, Page, columns
+from controller.pages import FEW, GONE, PAGE, SLICE, Page, columns
 
 if TYPE_CHECKING:
     from controller.pages import There, Words
@@ -28,22 +28,27 @@ SETTLED_BYTES = 16
 
 
 class Tally:
-    """Adds up the size of several maps, and knows which of their pages are due."""
+    """Adds up the size of several maps, and knows what is to be tidied up in them."""
 
     __slots__ = ("bytes", "due")
 
     def __init__(self) -> None:
         self.bytes = 0
         """Estimated size in memory."""
-        self.due: deque[tuple[Names, Page]] = deque()
+        self.due: deque[tuple[Names, Page | None]] = deque()
+        """Pages that are to be settled; without a page, names that are to be looked up."""
 
     def tidy(self, number: int) -> bool:
-        """Settle pages that are due, up to `number` names; return False if there were none."""
+        """Tidy up about `number` names; return False if there was nothing to do."""
         found = bool(self.due)
         while self.due and number > 0:
             names, page = self.due.popleft()
-            number -= FEW + len(page)
-            names.settle(page)
+            if page is not None:
+                number -= FEW + len(page)
+                names.settle(page)
+            else:
+                number -= 4 * SLICE
+                names.sweep()
         return found
 
 
@@ -52,7 +57,7 @@ class Names:
 
     __slots__ = (
         *("_doubted", "_firsts", "_front", "_hand", "_kept", "_pages", "_room", "_settled"),
-        "_tally",
+        *("_tally", "_there"),
     )
 
     def __init__(self, tally: Tally) -> None:
@@ -67,7 +72,8 @@ class Names:
         self._firsts = [0]
         """Where each page begins."""
         self._doubted = self._hand = 0
-        """How many names are doubtful, and which page is looked at for that next."""
+        """How many names are doubtful, and the name that is looked up next."""
+        self._there: There | None = None
         self._count(0, 0)
 
     def _count(self, settled: int, kept: int) -> None:
@@ -135,20 +141,37 @@ class Names:
     def doubt(self, number: int, there: "There") -> None:
         """Note that `number` names stand for blocks that are not there any more."""
         self._doubted += number
-        while self._doubted >= (page := self._pages[self._hand % len(self._pages)]).many:
-            self._doubted -= page.many
-            self._hand += 1
-            if len(self._pages) == 1:
-                self._spread()
-            page.there = there
+        self._there = there
+        enough = max(1, min(FEW + self._settled // 8, SLICE // 8))
+        while self._doubted >= enough:
+            self._doubted -= enough
+            self._tally.due.append((self, None))
+
+    def sweep(self) -> None:
+        """Drop names of blocks that are gone among the next ones; all in turn, in their order."""
+        if self._there is None:
+            return
+        if self._settled < SLICE:  # if there are few names, most of them are new
+            self._settle_all()
+        at = bisect_right(self._firsts, self._hand) - 1
+        page, after = self._pages[at], (*self._firsts[at + 1 : at + 2], 0)
+        self._hand = page.strike(self._hand, self._there) or after[0]
+        if page.struck >= min(page.many // 2, page.hollow):
             self._put_off(page)
 
     def purge(self, there: "There") -> None:
         """Drop the names of all blocks that are not there any more, now."""
         self._doubted = 0
+        self._settle_all()
+        for page in self._pages:
+            name = page.strike(page.first, there)
+            while name:
+                name = page.strike(name, there)
+        self._settle_all()
+
+    def _settle_all(self) -> None:
         self._spread()
         for page in list(self._pages):
-            page.there = there
             self.settle(page)
 
     def clear(self) -> None:
@@ -162,18 +185,25 @@ class Names:
 
     def _spread(self) -> None:
         """Move new names into their pages."""
-        import numpy as np  # noqa: PLC0415
-
         front, self._front = self._front, {}
-        hashes, keys = columns(front)
-        cuts = np.searchsorted(hashes, np.array(self._firsts[1:], np.uint64)).tolist()
-        cuts = [0, *cuts, len(front)]
-        names, blocks = hashes.tolist(), keys.tolist()
-        for page, (start, stop) in zip(self._pages, pairwise(cuts), strict=True):
-            some = zip(names[start:stop], blocks[start:stop], strict=True)
-            if stop > start and page.take(some, stop - start):
+        for page, names in zip(self._pages, self._divided(front), strict=True):
+            if names and page.take(names):
                 self._put_off(page)
         self._count(self._settled, self._kept + len(front))
+
+    def _divided(self, names: dict[int, int]) -> Iterator[dict[int, int]]:
+        """Return the names that belong to each page."""
+        import numpy as np  # noqa: PLC0415
+
+        if len(self._pages) == 1:
+            yield names
+            return
+        hashes, keys = columns(names)
+        cuts = np.searchsorted(hashes, np.array(self._firsts[1:], np.uint64)).tolist()
+        # Not pairs of both: many tuples would make the garbage collector look at everything.
+        left, right = hashes.tolist(), keys.tolist()
+        for start, stop in pairwise((0, *cuts, len(names))):
+            yield dict(zip(left[start:stop], right[start:stop], strict=True))
 
     def settle(self, page: Page) -> None:
         """Replace a page by settled ones, unless that was done since; join two that are small."""
@@ -189,7 +219,7 @@ class Names:
             pages = [_empty()]
         self._pages[low : at + 1] = pages
         self._firsts[low : at + 1] = [one.first for one in pages]
-        self._firsts[0] = 0
+        self._firsts[0] = self._pages[0].first = 0
         self._count(self._settled + sum(map(len, pages)) - old, self._kept - kept)
 
 

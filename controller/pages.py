@@ -2,11 +2,11 @@
 
 Most of them are in two sorted arrays, where a name is found by binary search. New ones are in a
 dictionary, and a name that is removed is marked. When there are many of either, the page is due: it
-is replaced by pages without any, of at most `PAGE` names, so that this never takes long.
+is replaced by pages of at most `PAGE` names that have neither, so this never takes long.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 #: A page is due when it has as many new names as this plus an eighth of the others.
 FEW = 256
 #: Most names in a page that was just settled.
-PAGE = 1 << 14
+PAGE = 1 << 16
+#: Most names of which it is looked up at once whether their blocks still exist, which takes longer.
+SLICE = 1 << 12
 #: Marks a removed name in the arrays; references are never 0.
 GONE = 0
 
@@ -31,7 +33,7 @@ class Page:
     """Names next to each other."""
 
     __slots__ = (
-        *("came", "due", "first", "fresh", "hollow", "many", "struck", "there", "view"),
+        *("came", "due", "first", "fresh", "hollow", "many", "struck", "view"),
         *("_hashes", "_keys"),
     )
 
@@ -46,13 +48,11 @@ class Page:
         self.came = self.struck = 0
         """How many names were added, and how many of the arrays were removed."""
         self.many = max(1, FEW + len(self) // 8)
-        """It is due when so many names were added, or are doubtful."""
+        """It is due when so many names were added."""
         self.hollow = max(1, min(len(self), FEW + len(self) // 2))
         """It is due when so many names of the arrays were removed."""
         self.due = False
         """Whether it waits to be settled."""
-        self.there: There | None = None
-        """Set if names of blocks that are gone shall be dropped then."""
 
     def __len__(self) -> int:
         """Return the number of names in the arrays, also of those that were removed since."""
@@ -63,10 +63,13 @@ class Page:
         """About how many names there are."""
         return len(self) - self.struck + self.came
 
-    def take(self, names: Iterable[tuple[int, int]], number: int) -> bool:
-        """Add `number` names; return whether it is due."""
-        self.fresh.update(names)
-        self.came += number
+    def take(self, names: dict[int, int]) -> bool:
+        """Add names, in a dictionary that is given away; return whether it is due."""
+        if self.fresh:
+            self.fresh.update(names)
+        else:
+            self.fresh = names
+        self.came += len(names)
         return self.came >= self.many
 
     def get(self, name: int) -> int | None:
@@ -90,10 +93,23 @@ class Page:
             self.struck += 1
         return key
 
+    def strike(self, name: int, there: "There") -> int:
+        """Remove names of blocks that are gone, from `name` on, in a slice of the arrays.
+
+        Return the name where to go on, or 0 at the end.
+        """
+        start = bisect_left(self._hashes, name)
+        keys = self.view[1][start : start + SLICE]
+        gone = ~there(keys)
+        self.struck += int((keys[gone] != GONE).sum())
+        keys[gone] = GONE
+        stop = start + len(keys)
+        return self._hashes[stop] if stop < len(self) else 0
+
     def settled(self) -> "list[Page]":
         """Return pages with all its names in arrays; none if there are no names."""
         hashes, keys = self._merged()
-        alive = self.there(keys) if self.there is not None else keys != GONE
+        alive = keys != GONE
         if not alive.all():
             hashes, keys = hashes[alive], keys[alive]
         if len(hashes) <= PAGE:
@@ -129,7 +145,6 @@ class Page:
         pairs = zip(self.view, after.view, strict=True)
         page = Page(self.first, *(np.concatenate(pair) for pair in pairs))
         page.fresh = self.fresh | after.fresh
-        page.there = self.there or after.there
         return page
 
 

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from controller import holdings as holdings_module
-from controller import names as names_module
-from controller import pages as pages_module
 from controller import tree as tree_module
 from controller.events import Event, Removed, Stored, Tier
 from controller.index import Index
@@ -24,6 +22,7 @@ from controller.source import Mark
 from strategies.blocks import even_chain, even_root
 from tests.controller.naive import SIZE, Naive, depths
 from tests.controller.snapshots import dump, restore
+from tests.controller.test_names import small
 
 WORKERS = ("a", "b", "c")
 TIERS = (Tier.GPU, Tier.L1)
@@ -112,18 +111,15 @@ def test_any_history_leaves_the_index_as_the_model(
     history: list[tuple[str, Event | Tier | None]],
     asked: list[list[int]],
     longest: int,
-    small: tuple[int, int],
+    pages: tuple[int, int],
 ) -> None:
     """Stores, removals, clears, duplicates, orphans and reordered parents, of several engines."""
-    few, page = small
+    few, page = pages
     index, naive = Index(1 << 30), Naive()
     with (
         patch.object(holdings_module, "LONGEST", longest),
         patch.object(tree_module, "LONGEST", longest),
-        patch.object(names_module, "FEW", few),
-        patch.object(pages_module, "FEW", few),
-        patch.object(names_module, "PAGE", page),
-        patch.object(pages_module, "PAGE", page),
+        small(page, few),
     ):
         for worker, change in history:
             apply(index, worker, change)

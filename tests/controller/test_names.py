@@ -1,5 +1,7 @@
 """The map from names to references: whatever is done in whatever order, it is as a dictionary."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from controller import names as names_module
 from controller import pages as pages_module
 from controller.names import Names, Tally
+from controller.pages import Page
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +32,16 @@ STEP = st.one_of(
 )
 
 
+@contextmanager
+def small(page: int, few: int) -> Iterator[None]:
+    """Let pages have at most so many names, and be due early."""
+    with ExitStack() as stack:
+        for module in (pages_module, names_module):
+            for name, value in (("PAGE", page), ("FEW", few), ("SLICE", max(1, page // 4))):
+                stack.enter_context(patch.object(module, name, value))
+        yield
+
+
 def without(gone: set[int]) -> "There":
     """Tell that all blocks are there but these."""
 
@@ -42,7 +55,7 @@ def without(gone: set[int]) -> "There":
 @given(
     st.lists(STEP, max_size=30),
     st.sampled_from((0, 2, 256)),
-    st.sampled_from((1, 3, 8, 1 << 14)),
+    st.sampled_from((1, 3, 8, 1 << 16)),
     st.sampled_from((0, 5, 1 << 13)),
 )
 def test_names_are_a_dictionary(
@@ -53,10 +66,7 @@ def test_names_are_a_dictionary(
     names, model, gone = Names(tally), dict[int, int](), set[int]()
     live: dict[int, int] = {}
     with (
-        patch.object(pages_module, "FEW", few),
-        patch.object(names_module, "FEW", few),
-        patch.object(pages_module, "PAGE", page),
-        patch.object(names_module, "PAGE", page),
+        small(page, few),
         patch.object(names_module, "_FRONT", front),
     ):
         for what, given in history:
@@ -114,36 +124,46 @@ def _many(tally: Tally, number: int) -> Names:
     return names
 
 
-def test_pages_that_are_due_are_settled_one_by_one() -> None:
-    """Also if every page is due at once; a name of a block that is gone stays until then."""
-    tally, settled = Tally(), 0
-    with (
-        patch.object(pages_module, "PAGE", 128),
-        patch.object(names_module, "PAGE", 128),
-        patch.object(pages_module, "FEW", 16),
-        patch.object(names_module, "FEW", 16),
-    ):
+def test_names_of_what_is_gone_leave_one_slice_at_a_time() -> None:
+    """Even if all blocks go at once; until then their names stay."""
+    tally, slices = Tally(), 0
+    with small(page=128, few=16):
         names = _many(tally, 10_000)
         alive = len(dict(names))
         names.doubt(10_000, without(set(range(1, 101))))
-        assert len(dict(names)) == alive, "nothing yet"
+        assert len(dict(names)) == alive
         while tally.tidy(1):
             left = len(dict(names))
-            assert alive - 160 <= left <= alive
-            settled, alive = settled + (left < alive), left
-    assert settled > 10_000 / 160
+            assert alive - 32 <= left <= alive
+            slices, alive = slices + (left < alive), left
+    assert slices > 250
     assert alive <= 16 + 10_000 // 8, "the new ones that were in no page"
+
+
+def test_pages_that_are_due_are_settled_one_by_one() -> None:
+    """Also if new names make all of them due at once."""
+    tally = Tally()
+    with (
+        small(page=128, few=16),
+        patch.object(names_module, "_FRONT", 16),
+        patch.object(Page, "settled", autospec=True, side_effect=Page.settled) as settled,
+    ):
+        names = _many(tally, 10_000)
+        names.add([one * 7919 % 65_521 for one in range(10_000, 20_000)], range(1, 10_001))
+        pages, before = len(names._pages), settled.call_count
+        assert len(tally.due) == pages
+        while tally.tidy(1):
+            assert settled.call_count == before + 1
+            before += 1
+        assert len(names._pages) > pages > 78
+        assert all(len(page) <= 128 for page in names._pages)
+        assert len(dict(names)) == 20_000
 
 
 def test_small_pages_are_joined() -> None:
     """If all but a few names of every page leave, few pages stay."""
     tally = Tally()
-    with (
-        patch.object(pages_module, "PAGE", 128),
-        patch.object(names_module, "PAGE", 128),
-        patch.object(pages_module, "FEW", 4),
-        patch.object(names_module, "FEW", 4),
-    ):
+    with small(page=128, few=4):
         names = _many(tally, 10_000)
         before = len(names._pages)
         for number, (name, _) in enumerate(sorted(names)):
@@ -158,12 +178,7 @@ def test_small_pages_are_joined() -> None:
 def test_lower_names_come_after_the_lowest_page_has_gone() -> None:
     """They belong to the page that is the lowest then."""
     tally = Tally()
-    with (
-        patch.object(pages_module, "PAGE", 4),
-        patch.object(names_module, "PAGE", 4),
-        patch.object(pages_module, "FEW", 0),
-        patch.object(names_module, "FEW", 0),
-    ):
+    with small(page=4, few=0):
         names = Names(tally)
         for lowest in (60, 20):
             names.add(range(lowest, lowest + 40), range(1, 41))

@@ -8,14 +8,13 @@ from unittest.mock import patch
 import pytest
 
 from controller import index as index_module
-from controller import names as names_module
-from controller import pages as pages_module
 from controller.events import Removed, Stored, Tier
 from controller.holdings import Holdings
 from controller.index import Index
 from controller.pages import Page
 from tests.controller.naive import SIZE, depths
 from tests.controller.test_index_properties import ids, stored, stored_of
+from tests.controller.test_names import small
 
 LIMIT = 1 << 23
 
@@ -51,18 +50,19 @@ def full(workers: int) -> tuple[Index, int]:
 def test_each_event_makes_a_little_room(workers: int) -> None:
     """A few runs go at a time, and a few pages of names are tidied up."""
     with (
-        patch.object(pages_module, "PAGE", 1024),
-        patch.object(names_module, "PAGE", 1024),
+        small(page=1024, few=256),
         patch.object(index_module, "_TIDY", 512),
         counted(Holdings, "drop") as dropped,
         counted(Page, "settled", lambda page: len(page) + page.came) as settled,
+        counted(Page, "strike") as struck,
     ):
         index, first = full(workers)
         for number in range(first, first + 8000):
-            dropped[0] = settled[0] = 0
+            dropped[0] = settled[0] = struck[0] = 0
             index.store(f"w{number % workers}", prompt(number))
             assert dropped[0] <= 33
             assert settled[0] <= 2048
+            assert struck[0] <= 2
             assert index.bytes <= LIMIT
     assert len(index) > 40_000
 
