@@ -1,7 +1,8 @@
 """The cost of the block index: `python -m benchmarks.index`.
 
-Measures blocks stored and removed per second of CPU time, bytes per block, and the time to match a
-prompt, by its length, by the number of workers and by the number of blocks. With `--peer FOLDER`,
+Measures blocks stored and removed per second of CPU time, single events in a full index, bytes per
+block, and the time to match a prompt, by its length, by the number of workers and by the number of
+blocks. With `--peer FOLDER`,
 a folder where `ai_dynamo_runtime` is installed, its `RadixTree` is measured in the same run. Its
 events are JSON with hashes computed beforehand, while our index computes its keys from the tokens.
 """
@@ -37,6 +38,8 @@ WORKERS = (8, 64, 1000)
 BLOCKS = (1_000_000,)
 #: Blocks per event: 1,024 tokens, like a chunk of a prefill.
 RUN = 64
+#: Bound of the index that is filled, and number of events after that.
+FULL, AFTER = 256 << 20, 20_000
 _PAGE = 4096
 
 _out = Console(soft_wrap=True)
@@ -129,6 +132,22 @@ def _hear(sources: Sequence[Source], frames: Sequence[bytes]) -> None:
     for number, frame in enumerate(frames):
         for _ in sources[number % 8].heard(number // 8, frame, 0.0):
             raise AssertionError
+
+
+def full(random: Random, run: int) -> None:
+    """Print how long single events take once the index is at its bound, in CPU time."""
+    index, took = Index(FULL), list[float]()
+    for one in told(random, 1 << 40, 8, run):
+        start = process_time()
+        index.store(str(one.worker), one.event)
+        if index.counts["dropped for room"]:
+            took.append((process_time() - start) * 1000)
+        if len(took) == AFTER:
+            break
+    _out.print(
+        f"full, {len(index):,} blocks, {run} an event: median {median(took):.2f} ms,"
+        f" mean {sum(took) / AFTER:.2f} ms, longest {max(took):.1f} ms"
+    )
 
 
 def shared(index: Index, tokens: int, workers: int) -> bytes:
@@ -264,6 +283,8 @@ def main(
         tree = import_module("dynamo._core").RadixTree
     random = Random(1)
     intake(random, blocks)
+    for run in (4, RUN, 4 * RUN):
+        full(random, run)
     if tree is not None:
         peer_intake(random, blocks, tree)
     for number in large or BLOCKS:

@@ -7,7 +7,7 @@ shared store has one copy of each block, however many engines have written it.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from controller.events import Tier
 from controller.names import Tally
@@ -220,20 +220,46 @@ class Holdings:
                     self.copies -= 1
         return before - place.blocks
 
+    def keep(self, place: Place, names: Iterable[int]) -> int:
+        """Remove everything but blocks with these names; return how many blocks that were.
+
+        Of each block that stays there is one copy.
+        """
+        before = place.blocks
+        known = ((name, place.names.get(name)) for name in names)
+        kept = {name: reference for name, reference in known if reference is not None}
+        staying: dict[int, list[int]] = {}
+        for reference in sorted(set(kept.values())):
+            found = self.tree.at(reference)
+            if found is not None and found[0].holds(place.bit, found[1]):
+                staying.setdefault(found[0].number, []).append(found[1])
+        self._leave_all(place, staying)
+        self.copies -= len(place.copies)
+        place.copies.clear()
+        place.names.clear()
+        place.names.add(list(kept), kept.values())
+        return before - place.blocks
+
     def empty(self, place: Place) -> None:
         """Remove everything from `place`."""
-        for reference in numbers(place.names.keys()):
-            self._leave(place, self.tree.run(reference))
-        if place.blocks:  # a faulty engine gave a name to two blocks
-            for run in list(self.tree.ring):
-                self._leave(place, run)
-        self.copies -= len(place.copies)
+        self.keep(place, ())
         place.empty()
 
-    def _leave(self, place: Place, run: Run | None) -> None:
+    def _leave_all(self, place: Place, staying: Mapping[int, Sequence[int]]) -> None:
+        """Remove all blocks from `place` but some offsets of some runs, by the run's number."""
+        for reference in numbers(place.names.references()):
+            self._leave(place, self.tree.run(reference), staying)
+        if place.blocks > sum(map(len, staying.values())):  # a faulty engine gave a name to two
+            for run in list(self.tree.ring):
+                self._leave(place, run, staying)
+
+    def _leave(self, place: Place, run: Run | None, staying: Mapping[int, Sequence[int]]) -> None:
         left = self._left(place, run) if run is not None else 0
-        if left:
-            self.tree.trim(run)
+        if run is None or not left:
+            return
+        for offset in staying.get(run.number, ()):
+            self.hold(place, run, offset, 1)
+        self.tree.trim(run)
 
     def _left(self, place: Place, run: Run) -> int:
         """Remove all blocks of a run from `place`; return how many it held."""
@@ -248,7 +274,7 @@ class Holdings:
         gone = references(run, 0, len(run.keys))
         for bit in list(bits(run.places())):
             place = self._by_bit[bit]
-            place.names.doubt(self._left(place, run), self.tree)
+            place.names.doubt(self._left(place, run), self.tree.there)
             for reference in gone if place.copies else ():
                 self.copies -= place.copies.pop(reference, None) is not None
         self.tree.trim(run)
@@ -256,7 +282,11 @@ class Holdings:
     def purge(self) -> None:
         """Drop the names of blocks that are not in the tree any more."""
         for place in self.places():
-            place.names.purge(self.tree)
+            place.names.purge(self.tree.there)
+
+    def tidy(self, number: int) -> bool:
+        """Tidy up about `number` names, as far as needed; return False if there was no need."""
+        return self._tally.tidy(number)
 
     @property
     def bytes(self) -> int:

@@ -14,6 +14,7 @@ from controller.events import Removed, Stored, Tier
 from controller.holdings import Holdings
 from controller.keys import keys_of, root_of
 from controller.orphans import Orphans, Room
+from controller.pages import PAGE
 from controller.place import ON_THEIR_WAY, Place
 from controller.runs import Run
 from controller.tree import Found, references
@@ -21,6 +22,13 @@ from strategies.blocks import even_chain
 
 #: The orphans of all engines may take 1 / `_ORPHANS` of the memory bound.
 _ORPHANS = 8
+
+#: Steps that an event takes to make room, plus one for 8 of its blocks; see `Index._shrink`. If a
+#: prompt has used every run, the index grows by 1 / `_STEPS` before one is dropped.
+_STEPS = 64
+#: About so many names are tidied up with each event, plus 8 for each of its blocks. That is enough,
+#: as they have to be tidied up when an eighth is new or doubtful; and takes a few milliseconds.
+_TIDY = PAGE // 2
 
 _TIERS = tuple(Tier)
 
@@ -31,6 +39,8 @@ class Index:
     def __init__(self, limit_bytes: int) -> None:
         self.limit = limit_bytes
         """Memory bound in bytes."""
+        self._high = limit_bytes - limit_bytes // 32
+        self._low = self._high - limit_bytes // 256
         self.holdings = Holdings()
         self._orphans: dict[str, Orphans] = {}
         self.counts: Counter[str] = Counter()
@@ -41,7 +51,8 @@ class Index:
 
     def store(self, worker: str, event: Stored) -> None:
         """Apply an event: blocks are on a tier of `worker` from now on."""
-        todo: list[tuple[Stored, Sequence[int]]] = [(event, ())] if event.hashes else []
+        number = len(event.hashes)
+        todo: list[tuple[Stored, Sequence[int]]] = [(event, ())] if number else []
         while todo:
             event, gone = todo.pop()
             place = self.holdings.place_of_engine(worker, event.tier, event.shared)
@@ -53,13 +64,15 @@ class Index:
             if orphans:
                 for name in event.hashes:
                     todo += [(one.event, one.gone) for one in orphans.of(name)]
-        if self.bytes > self.limit:
-            self._shrink()
+        self.holdings.tidy(_TIDY + 8 * number)
+        if self.bytes > self._high:
+            self._shrink(_STEPS + number // 8)
 
     def remove(self, worker: str, event: Removed) -> None:
         """Apply an event: blocks left a tier of `worker`. Unknown ones are only counted."""
         place = self.holdings.place_of_engine(worker, event.tier, event.shared)
         self._remove(worker, place, event.shared, event.hashes)
+        self.holdings.tidy(_TIDY)
 
     def clear(self, worker: str, tier: Tier) -> None:
         """Apply an event: everything left a tier of `worker`.
@@ -88,8 +101,7 @@ class Index:
     def adopt(self, holdings: Holdings) -> None:
         """Take over a snapshot's holdings, as far as there is room; only while empty."""
         self.holdings = holdings
-        if self.bytes > self.limit:
-            self._shrink()
+        self._shrink(0)
 
     # Queries.
 
@@ -128,7 +140,7 @@ class Index:
         """Store the blocks of one event; return False if that is not possible, or not yet."""
         hashes, size = event.hashes, event.size
         if place.since is not None and self._told_again(place, hashes):
-            self._lose(worker, place)
+            self._lose(place)
             place.excused = ON_THEIR_WAY
         if not size:
             return self._offloaded(worker, place, event)
@@ -173,7 +185,7 @@ class Index:
         """Learn that `worker` missed a block on L1: if L1 is doubtful, its old blocks are gone."""
         host = self.place(worker, Tier.L1)
         if host is not None and host.since is not None:
-            self._lose(worker, host)
+            self._lose(host)
 
     @staticmethod
     def _told_again(place: Place, names: Sequence[int]) -> bool:
@@ -181,14 +193,10 @@ class Index:
         since, get = place.since or (), place.names.get
         return all(name not in since and get(name) is not None for name in names)
 
-    def _lose(self, worker: str, place: Place) -> None:
+    def _lose(self, place: Place) -> None:
         """Remove everything that `place` had before its engine was cleared."""
         since, place.since = place.since or set(), None
-        gone = [name for name, _ in place.names if name not in since]
-        self.counts["gone without a word"] += len(gone)
-        self.holdings.copies -= len(place.copies)
-        place.copies.clear()
-        self._remove(worker, place, False, gone)
+        self.counts["gone without a word"] += self.holdings.keep(place, since)
 
     def _offloaded(self, worker: str, place: Place, event: Stored) -> bool:
         """Store blocks without tokens: the engine has announced them by the same names before."""
@@ -226,23 +234,29 @@ class Index:
 
     # The memory bound.
 
-    def _shrink(self) -> None:
-        """Drop runs without children that no prompt has used lately, until there is room again."""
-        room, tree = self.limit - self.limit // 32, self.holdings.tree
-        spared = 0
-        while self.bytes > room and tree.ring:
+    def _shrink(self, steps: int) -> None:
+        """Drop runs without children that no prompt has used lately, to make room.
+
+        The work is limited by `steps`: looking at a run is one, and so is each place that holds it
+        when it is dropped. More are taken only while the bound is exceeded.
+        """
+        held, tree = self.holdings, self.holdings.tree
+        while tree.ring and self.bytes > (self._low if steps > 0 else self.limit):
+            if steps <= 0 and held.tidy(_TIDY):
+                continue
+            steps -= 1
             run = tree.ring.popleft()
             if not run.keys:
                 continue
-            if run.children or (run.used and spared < 2 * len(tree)):
+            if run.children or run.used:
                 run.used = False
-                spared += 1
                 tree.ring.append(run)
                 continue
+            steps -= run.places().bit_count()
             self.counts["dropped for room"] += len(run.keys)
-            self.holdings.drop(run)
+            held.drop(run)
             if not len(tree):  # only names are left
-                self.holdings.purge()
+                held.purge()
 
     @property
     def bytes(self) -> int:

@@ -1,73 +1,89 @@
 """A compact map from an engine's block names to references: 16 bytes per name once settled.
 
-New names go into a dictionary. When there are many, they are merged into two sorted arrays, where a
-name is found by binary search. A name that is removed is marked, and dropped with the next merge.
+New names go into a dictionary, and from there, many at a time, into the `pages` they belong to. A
+page that has got many is settled later, and names of blocks that are gone are looked for later: a
+little with every event (`Tally.tidy`), as all at once would take seconds in a large index.
 """
 
-from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-# Importing numpy takes 17 MB, and only processes with an index need it.
+from controller.pages import FEW, GONE, PAGE, SLICE, Page, columns
+
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from controller.pages import There, Words
 
-    Words = NDArray[np.uint64]
-    #: The dictionary, and both arrays.
-    Copied = tuple[dict[int, int], Words, Words]
+    #: All names in dictionaries, and the arrays of each page.
+    Copied = tuple[dict[int, int], list[Words], list[Words]]
 
-#: New names are merged when there are more than this plus an eighth of the settled ones.
-FEW = 256
-#: Bytes per name in the dictionary, for the number and its slot. Measured, with room to grow.
+#: Most names that wait to be moved into pages.
+_FRONT = 1 << 13
+#: Bytes per name in a dictionary, for the number and its slot. Measured, with room to grow.
 FRESH_BYTES = 130
 #: Bytes per name in the arrays.
 SETTLED_BYTES = 16
-#: Marks a removed name in the arrays; references are never 0.
-_GONE = 0
 
 
 class Tally:
-    """Adds up the size of several maps."""
+    """Adds up the size of several maps, and knows what is to be tidied up in them."""
 
-    __slots__ = ("bytes",)
+    __slots__ = ("bytes", "due")
 
     def __init__(self) -> None:
         self.bytes = 0
         """Estimated size in memory."""
+        self.due: deque[tuple[Names, Page | None]] = deque()
+        """Pages that are to be settled; without a page, names that are to be looked up."""
+
+    def tidy(self, number: int) -> bool:
+        """Tidy up about `number` names; return False if there was nothing to do."""
+        found = bool(self.due)
+        while self.due and number > 0:
+            names, page = self.due.popleft()
+            if page is not None:
+                number -= FEW + len(page)
+                names.settle(page)
+            else:
+                number -= 4 * SLICE
+                names.sweep()
+        return found
 
 
 class Names:
     """A map from 64-bit names to references, which are from 1 to 2**63."""
 
     __slots__ = (
-        *("_doubted", "_fresh", "_hashes", "_keys", "_known", "_room", "_settled"),
-        *("_struck", "_tally", "_view"),
+        *("_doubted", "_firsts", "_front", "_hand", "_kept", "_pages", "_room", "_settled"),
+        *("_tally", "_there"),
     )
 
     def __init__(self, tally: Tally) -> None:
         """Count the size in `tally`, together with that of other maps."""
         self._tally = tally
-        self._settled = self._room = 0
+        self._kept = self._settled = self._room = 0
         self._begin()
 
     def _begin(self) -> None:
-        import numpy as np  # noqa: PLC0415
+        self._front: dict[int, int] = {}
+        self._pages = [_empty()]
+        self._firsts = [0]
+        """Where each page begins."""
+        self._doubted = self._hand = 0
+        """How many names are doubtful, and the name that is looked up next."""
+        self._there: There | None = None
+        self._count(0, 0)
 
-        self._fresh: dict[int, int] = {}
-        self._struck = self._doubted = 0
-        self._known: Container[int] = ()
-        self._settle(np.empty(0, np.uint64), np.empty(0, np.uint64))
-
-    def _settle(self, hashes: "Words", keys: "Words") -> None:
-        # The memory of the dictionary will be needed again before the next merge, so its size at
-        # that point is counted already now, however few names are in it.
+    def _count(self, settled: int, kept: int) -> None:
+        """Set the number of names in arrays, and in dictionaries of pages."""
         before = self.bytes
-        self._settled, self._room = len(hashes), len(hashes) // 8
+        self._settled, self._kept = settled, kept
+        # The memory of the dictionaries will be needed again before the pages are due again, so
+        # their size at that point is counted already now, however few names are in them.
+        self._room = max(settled // 8, kept + len(self._front))
         self._tally.bytes += self.bytes - before
-        self._hashes: memoryview = memoryview(hashes.data)
-        self._keys: memoryview = memoryview(keys.data)
-        self._view = (hashes, keys)
 
     @property
     def bytes(self) -> int:
@@ -76,39 +92,37 @@ class Names:
 
     def add(self, hashes: Sequence[int], keys: Iterable[int]) -> None:
         """Give names to blocks that have no name here yet, or the same one."""
-        self._fresh.update(zip(hashes, keys, strict=False))
-        if (size := len(self._fresh)) > self._room:
+        self._front.update(zip(hashes, keys, strict=False))
+        number = len(self._front)
+        if (size := number + self._kept) > self._room:
             self._tally.bytes += (size - self._room) * FRESH_BYTES
             self._room = size
-        if len(self._fresh) > FEW + self._settled // 8:
-            self._merge()
+        if number > FEW + min(self._settled // 8, _FRONT):
+            self._spread()
 
     def get(self, name: int) -> int | None:
         """Return the reference to the block with that name, or None."""
-        key = self._fresh.get(name)
-        if key is None and self._settled:
-            place = bisect_left(self._hashes, name)
-            if place < self._settled and self._hashes[place] == name:
-                key = self._keys[place] or None
+        key = self._front.get(name)
+        if key is None:
+            key = self._pages[bisect_right(self._firsts, name) - 1].get(name)
         return key
 
     def pop(self, name: int) -> int | None:
         """Remove a name; return the reference that it stood for, or None."""
-        key = self._fresh.pop(name, None)
-        if self._settled:
-            place = bisect_left(self._hashes, name)
-            if place < self._settled and self._hashes[place] == name and self._keys[place]:
-                key = key or self._keys[place]
-                self._keys[place] = _GONE
-                self._struck += 1
-                if self._struck > FEW + self._settled // 2:
-                    self._merge()
-        return key
+        key = self._front.pop(name, None)
+        page = self._pages[bisect_right(self._firsts, name) - 1]
+        other = page.pop(name)
+        if page.struck >= page.hollow:
+            self._put_off(page)
+        return key or other
 
-    def keys(self) -> list[int]:
-        """Return the references of all names; some may occur twice."""
-        settled = self._view[1]
-        return [*self._fresh.values(), *settled[settled != _GONE].tolist()]
+    def references(self) -> "Words":
+        """Return the references of all names; some may occur twice, and some may be 0."""
+        import numpy as np  # noqa: PLC0415
+
+        dicts = [self._front, *(page.fresh for page in self._pages)]
+        fresh = [np.fromiter(one.values(), np.uint64, len(one)) for one in dicts]
+        return np.concatenate([*fresh, *(page.view[1] for page in self._pages)])
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Iterate over every name and its reference."""
@@ -117,56 +131,110 @@ class Names:
 
     def copy(self) -> "Copied":
         """Return a copy for `told`, which takes longer but can run in another thread."""
-        hashes, keys = self._view  # `hashes` is never written to: a merge creates a new array
-        return self._fresh.copy(), hashes, keys.copy()
+        fresh: dict[int, int] = {}
+        for page in self._pages:
+            fresh.update(page.fresh)
+        fresh.update(self._front)
+        views = [page.view for page in self._pages]
+        return fresh, [hashes for hashes, _ in views], [keys.copy() for _, keys in views]
 
-    def doubt(self, number: int, known: Container[int]) -> None:
-        """Note that `number` names stand for blocks that are not in `known` any more."""
+    def doubt(self, number: int, there: "There") -> None:
+        """Note that `number` names stand for blocks that are not there any more."""
         self._doubted += number
-        self._known = known
-        if self._doubted > FEW + self._settled // 8:
-            self._merge()
+        self._there = there
+        enough = max(1, min(FEW + self._settled // 8, SLICE // 8))
+        while self._doubted >= enough:
+            self._doubted -= enough
+            self._tally.due.append((self, None))
 
-    def purge(self, known: Container[int]) -> None:
-        """Drop the names of all blocks that are not in `known` any more, now."""
-        self.doubt(FEW + self._settled + 1, known)
+    def sweep(self) -> None:
+        """Drop names of blocks that are gone among the next ones; all in turn, in their order."""
+        if self._there is None:
+            return
+        if self._settled < SLICE:  # if there are few names, most of them are new
+            self._settle_all()
+        at = bisect_right(self._firsts, self._hand) - 1
+        page, after = self._pages[at], (*self._firsts[at + 1 : at + 2], 0)
+        self._hand = page.strike(self._hand, self._there) or after[0]
+        if page.struck >= min(page.many // 2, page.hollow):
+            self._put_off(page)
+
+    def purge(self, there: "There") -> None:
+        """Drop the names of all blocks that are not there any more, now."""
+        self._doubted = 0
+        self._settle_all()
+        for page in self._pages:
+            name = page.strike(page.first, there)
+            while name:
+                name = page.strike(name, there)
+        self._settle_all()
+
+    def _settle_all(self) -> None:
+        self._spread()
+        for page in list(self._pages):
+            self.settle(page)
 
     def clear(self) -> None:
         """Remove all names."""
         self._begin()
 
-    def _merge(self) -> None:
+    def _put_off(self, page: Page) -> None:
+        if not page.due:
+            page.due = True
+            self._tally.due.append((self, page))
+
+    def _spread(self) -> None:
+        """Move new names into their pages."""
+        front, self._front = self._front, {}
+        for page, names in zip(self._pages, self._divided(front), strict=True):
+            if names and page.take(names):
+                self._put_off(page)
+        self._count(self._settled, self._kept + len(front))
+
+    def _divided(self, names: dict[int, int]) -> Iterator[dict[int, int]]:
+        """Return the names that belong to each page."""
         import numpy as np  # noqa: PLC0415
 
-        fresh, (hashes, keys) = self._fresh, self._view
-        if self._doubted > FEW + self._settled // 8:
-            known = self._known
-            fresh = {name: key for name, key in fresh.items() if key in known}
-            for place in [place for place, key in enumerate(keys.tolist()) if key not in known]:
-                self._keys[place] = _GONE
-            self._doubted, self._struck = 0, 1
-        if self._struck:
-            alive = keys != _GONE
-            hashes, keys = hashes[alive], keys[alive]
-        new = np.fromiter(fresh.keys(), np.uint64, len(fresh))
-        values = np.fromiter(fresh.values(), np.uint64, len(fresh))
-        order = np.argsort(new)
-        new, values = new[order], values[order]
-        where = np.searchsorted(hashes, new)
-        had = where < len(hashes)
-        had[had] = hashes[where[had]] == new[had]
-        keys[where[had]] = values[had]
-        where, new, values = where[~had], new[~had], values[~had]
-        self._fresh, self._struck = {}, 0
-        self._settle(np.insert(hashes, where, new), np.insert(keys, where, values))
+        if len(self._pages) == 1:
+            yield names
+            return
+        hashes, keys = columns(names)
+        cuts = np.searchsorted(hashes, np.array(self._firsts[1:], np.uint64)).tolist()
+        # Not pairs of both: many tuples would make the garbage collector look at everything.
+        left, right = hashes.tolist(), keys.tolist()
+        for start, stop in pairwise((0, *cuts, len(names))):
+            yield dict(zip(left[start:stop], right[start:stop], strict=True))
+
+    def settle(self, page: Page) -> None:
+        """Replace a page by settled ones, unless that was done since; join two that are small."""
+        at = bisect_right(self._firsts, page.first) - 1
+        if self._pages[at] is not page:
+            return
+        low, old, kept = at, len(page), page.came
+        if at and page.left + (before := self._pages[at - 1]).left < PAGE // 4:
+            low, old, kept = at - 1, old + len(before), kept + before.came
+            page = before.joined(page)
+        pages = page.settled()
+        if not pages and len(self._pages) == at + 1 - low:
+            pages = [_empty()]
+        self._pages[low : at + 1] = pages
+        self._firsts[low : at + 1] = [one.first for one in pages]
+        self._firsts[0] = self._pages[0].first = 0
+        self._count(self._settled + sum(map(len, pages)) - old, self._kept - kept)
 
 
 def told(copied: "Copied") -> "tuple[Words, Words]":
     """Return all names in a copy, and the reference of each."""
     import numpy as np  # noqa: PLC0415
 
-    fresh, hashes, keys = copied
-    names = np.fromiter(fresh, np.uint64, len(fresh))
-    there = (keys != _GONE) & ~np.isin(hashes, names)
-    values = np.fromiter(fresh.values(), np.uint64, len(fresh))
+    fresh, *arrays = copied
+    hashes, keys = (np.concatenate(one) for one in arrays)
+    names, values = columns(fresh)
+    there = (keys != GONE) & ~np.isin(hashes, names)
     return np.append(names, hashes[there]), np.append(values, keys[there])
+
+
+def _empty() -> Page:
+    import numpy as np  # noqa: PLC0415
+
+    return Page(0, np.empty(0, np.uint64), np.empty(0, np.uint64))

@@ -19,11 +19,12 @@ DROPPED = "orphans dropped for room"
 class Orphan:
     """One waiting event, and which of its blocks have been removed meanwhile."""
 
-    __slots__ = ("bytes", "event", "gone")
+    __slots__ = ("bytes", "event", "gone", "waits")
 
     def __init__(self, event: Stored) -> None:
         self.event = event
         self.gone: list[int] = []
+        self.waits = True
         self.bytes = ORPHAN_BYTES + len(event.tokens) + BLOCK_BYTES * len(event.hashes)
         """Estimated size in memory."""
         self.bytes += len(event.adapter) + _size(event.extras)
@@ -77,14 +78,16 @@ class Orphans:
         if found is None:
             return []
         del self._room.order[self, parent]
-        for orphan in found:
-            self._let_go(orphan)
+        self._let_go(found)
         return found
 
     def forget(self) -> None:
         """Drop all orphans: the engine is gone."""
-        for parent in list(self._waiting):
-            self.of(parent)
+        for parent in self._waiting:
+            del self._room.order[self, parent]
+        leaving = [orphan for waiting in self._waiting.values() for orphan in waiting]
+        self._waiting.clear()
+        self._let_go(leaving)
 
     def remove(self, tier: Tier, shared: bool, name: int) -> bool:
         """Note that a block was removed; return whether it is one that waits here."""
@@ -98,26 +101,32 @@ class Orphans:
 
     def clear(self, tier: Tier) -> None:
         """Drop the orphans of one tier, which was cleared."""
+        leaving: list[Orphan] = []
         for parent, waiting in list(self._waiting.items()):
-            staying = [one for one in waiting if one.event.tier is not tier or one.event.shared]
-            for orphan in waiting:
-                if orphan not in staying:
-                    self._let_go(orphan)
+            staying: list[Orphan] = []
+            for one in waiting:
+                goes = one.event.tier is tier and not one.event.shared
+                (leaving if goes else staying).append(one)
             if staying:
                 self._waiting[parent] = staying
             else:
                 del self._waiting[parent], self._room.order[self, parent]
+        self._let_go(leaving)
 
-    def _let_go(self, orphan: Orphan) -> None:
-        event = orphan.event
-        self._room.bytes -= orphan.bytes
-        for name in event.hashes:
-            where = (event.tier, event.shared, name)
-            others = self._named.get(where)
-            if others is not None and orphan in others:
-                others.remove(orphan)
-                if not others:
-                    del self._named[where]
+    def _let_go(self, orphans: list[Orphan]) -> None:
+        """Forget the names of orphans: of all at once, as many of them may have the same name."""
+        places: set[tuple[Tier, bool, int]] = set()
+        for orphan in orphans:
+            orphan.waits = False
+            self._room.bytes -= orphan.bytes
+            event = orphan.event
+            places.update((event.tier, event.shared, name) for name in event.hashes)
+        for where in places:
+            staying = [orphan for orphan in self._named[where] if orphan.waits]
+            if staying:
+                self._named[where] = staying
+            else:
+                del self._named[where]
 
 
 def _size(extras: object) -> int:

@@ -16,6 +16,7 @@ from xxhash import xxh3_64_digest
 from controller.events import WIDEST, Tier
 from controller.holdings import Holdings
 from controller.names import told
+from controller.pages import PAGE
 from controller.picture import Picture, PlacePicture, RunPicture
 from controller.place import MOST_APART, ON_THEIR_WAY, Place
 from controller.runs import LONGEST, Run, bits
@@ -24,7 +25,7 @@ from controller.tree import BITS, references
 from strategies.base import Bytes
 
 if TYPE_CHECKING:
-    from controller.names import Words
+    from controller.pages import Words
 
 #: Has to change with the format.
 VERSION = 4
@@ -189,6 +190,8 @@ def _fill(holdings: Holdings, found: _Snapshot) -> None:
     for place, one in zip(places, found.places, strict=True):
         _call(place, one, runs)
         holdings.copies += len(place.copies)
+        while holdings.tidy(PAGE):
+            pass
 
 
 def _call(place: Place, given: _Place, runs: list[Run]) -> None:

@@ -8,14 +8,22 @@ a block that is gone finds nothing.
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from controller.runs import LONGEST, Run, bits
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from controller.pages import Words
 
 #: Bits of a reference for the offset: more than `LONGEST` needs.
 BITS = 10
 _OFFSET = (1 << BITS) - 1
+#: Runs of the ring that are looked at when one goes; of these, at least a fifth are empty.
+_TURN = 8
 
 
 class Found(NamedTuple):
@@ -93,6 +101,14 @@ class Tree:
         """Whether a block still exists."""
         return isinstance(reference, int) and self.at(reference) is not None
 
+    def there(self, given: "Words") -> "NDArray[np.bool_]":
+        """Return which of the `given` references point into runs that still exist."""
+        import numpy as np  # noqa: PLC0415
+
+        runs, which = np.unique(given >> np.uint64(BITS), return_inverse=True)
+        found = map(self._numbered.__contains__, runs.tolist())
+        return np.fromiter(found, np.bool_, len(runs))[which]
+
     def after(self, above: Run | None, offset: int, key: int) -> tuple[Run, int] | None:
         """Return the run and offset of the block with `key`, or None if there is none.
 
@@ -142,7 +158,14 @@ class Tree:
             if run is not None:
                 run.children -= 1
         if len(self.ring) > len(self) + len(self) // 4 + 1000:
-            self.ring = deque(run for run in self.ring if run.keys)
+            self._turn()
+
+    def _turn(self) -> None:
+        """Take empty runs out of the ring: a few at a time, as all at once would take long."""
+        for _ in range(_TURN):
+            run = self.ring.popleft()
+            if run.keys:
+                self.ring.append(run)
 
 
 def references(run: Run, start: int, number: int) -> range:
@@ -151,10 +174,12 @@ def references(run: Run, start: int, number: int) -> range:
     return range(first, first + number)
 
 
-def numbers(given: Sequence[int]) -> Iterator[int]:
+def numbers(given: "Words") -> list[int]:
     """Return one reference into each run that the `given` references point to."""
-    seen = {reference >> BITS for reference in given}
-    return (number << BITS for number in seen)
+    import numpy as np  # noqa: PLC0415
+
+    seen: list[int] = (np.unique(given >> np.uint64(BITS)) << np.uint64(BITS)).tolist()
+    return seen
 
 
 def common(run: Sequence[int], keys: Sequence[int], at: int, offset: int = 0) -> int:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from controller import holdings as holdings_module
-from controller import names as names_module
 from controller import tree as tree_module
 from controller.events import Event, Removed, Stored, Tier
 from controller.index import Index
@@ -23,6 +22,7 @@ from controller.source import Mark
 from strategies.blocks import even_chain, even_root
 from tests.controller.naive import SIZE, Naive, depths
 from tests.controller.snapshots import dump, restore
+from tests.controller.test_names import small
 
 WORKERS = ("a", "b", "c")
 TIERS = (Tier.GPU, Tier.L1)
@@ -105,17 +105,21 @@ def prompts(history: list[tuple[str, Event | Tier | None]]) -> set[tuple[int, ..
     st.lists(changes(), max_size=40),
     st.lists(PROMPTS, max_size=8),
     st.sampled_from((1, 2, 3, 512)),
-    st.sampled_from((0, 2, 1024)),
+    st.sampled_from(((0, 1), (2, 4), (1024, 1 << 14))),
 )
 def test_any_history_leaves_the_index_as_the_model(
-    history: list[tuple[str, Event | Tier | None]], asked: list[list[int]], longest: int, few: int
+    history: list[tuple[str, Event | Tier | None]],
+    asked: list[list[int]],
+    longest: int,
+    pages: tuple[int, int],
 ) -> None:
     """Stores, removals, clears, duplicates, orphans and reordered parents, of several engines."""
+    few, page = pages
     index, naive = Index(1 << 30), Naive()
     with (
         patch.object(holdings_module, "LONGEST", longest),
         patch.object(tree_module, "LONGEST", longest),
-        patch.object(names_module, "FEW", few),
+        small(page, few),
     ):
         for worker, change in history:
             apply(index, worker, change)
@@ -264,6 +268,43 @@ def test_a_snapshot_is_cut_to_the_bound() -> None:
         large.store("a", stored("a", Tier.GPU, "", [10 + number, 0, 1], range(3)))
     restore(small, dump(large, {}))
     assert 0 < small.bytes <= 100_000 < large.bytes
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(changes(), max_size=40), st.integers(0, 3), st.sampled_from((1, 3, 512)))
+def test_what_does_not_stay_leaves_as_if_removed_one_by_one(
+    history: list[tuple[str, Event | Tier | None]], part: int, longest: int
+) -> None:
+    """Of a place, all blocks but those with some names."""
+    quick, slow = Index(1 << 30), Index(1 << 30)
+    with (
+        patch.object(holdings_module, "LONGEST", longest),
+        patch.object(tree_module, "LONGEST", longest),
+    ):
+        for worker, change in history:
+            apply(quick, worker, change)
+            apply(slow, worker, change)
+    one, other = quick.place("a", Tier.L1), slow.place("a", Tier.L1)
+    if one is None or other is None:
+        return
+    names = sorted(name for name, _ in one.names)
+    staying, before = {name for name in names if name % 4 <= part - 1}, one.blocks
+    lost = quick.holdings.keep(one, staying)
+    slow.holdings.copies -= len(other.copies)
+    other.copies.clear()
+    for name in names:
+        if name not in staying:
+            slow.holdings.remove(other, name)
+    assert (dict(one.names), one.blocks, one.sizes) == (
+        *(dict(other.names), other.blocks, other.sizes),
+    )
+    assert lost == before - one.blocks
+    for attribute in ("holders", "loose", "copies"):
+        assert getattr(quick.holdings, attribute) == getattr(slow.holdings, attribute)
+    assert len(quick) == len(slow)
+    for prompt in prompts(history):
+        for salt in ("", "s"):
+            assert depths(quick, salt, ids(prompt)) == depths(slow, salt, ids(prompt))
 
 
 def test_a_name_that_is_given_twice_leaves_nothing_behind() -> None:

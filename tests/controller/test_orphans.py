@@ -1,12 +1,15 @@
 """Blocks that wait for their parents: bounded for all engines together, whatever they contain."""
 
 from collections import Counter
+from unittest.mock import patch
+
+import pytest
 
 from controller.events import Stored, Tier
 from controller.index import Index
-from controller.orphans import DROPPED, Orphans, Room
+from controller.orphans import DROPPED, Orphan, Orphans, Room
 from tests.controller.naive import SIZE, depths
-from tests.controller.test_index_properties import ids, stored
+from tests.controller.test_index_properties import TIERS, ids, stored
 
 LIMIT = 1 << 20
 
@@ -52,3 +55,35 @@ def test_a_removal_told_over_and_over_is_kept_once() -> None:
     assert all(orphans.remove(Tier.GPU, False, 1) for _ in range(100))
     (kept,) = orphans.of(1 + (1 << 40))
     assert kept.gone == [1]
+
+
+def test_a_clear_looks_at_each_waiting_block_once() -> None:
+    """Of many that wait for one parent, those of the tier go, and the others stay."""
+    room = Room(LIMIT, Counter())
+    orphans = Orphans(room)
+    with patch.object(Orphan, "__eq__", lambda *_: pytest.fail("compared"), create=True):
+        for number in range(300):
+            event = orphan(number)._replace(parent=99, tier=TIERS[number % 2])
+            orphans.keep(event)
+        before = room.bytes
+        orphans.clear(Tier.L1)
+    assert room.bytes == before // 2
+    assert [orphans.remove(Tier.GPU, False, number) for number in range(4)] == [True, False] * 2
+    assert [orphans.remove(Tier.L1, False, number) for number in range(4)] == [False] * 4
+    assert [one.event.hashes[0] for one in orphans.of(99)] == list(range(0, 300, 2))
+    assert (room.bytes, len(orphans)) == (0, 0)
+
+
+def test_copies_that_wait_leave_together() -> None:
+    """One block that is told over and over, and removed some times meanwhile."""
+    room = Room(LIMIT, Counter())
+    orphans = Orphans(room)
+    with patch.object(Orphan, "__eq__", lambda *_: pytest.fail("compared"), create=True):
+        for parent in [98] * 100 + [99] * 100:
+            orphans.keep(orphan(7)._replace(parent=parent))
+        assert all(orphans.remove(Tier.GPU, False, 7) for _ in range(150))
+        assert sum(len(one.gone) for one in orphans.of(99)) == 50
+        assert orphans.remove(Tier.GPU, False, 7)
+        assert len(orphans.of(98)) == 100
+    assert not orphans.remove(Tier.GPU, False, 7)
+    assert room.bytes == 0
