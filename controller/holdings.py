@@ -284,6 +284,11 @@ class Holdings:
         for place in self.places():
             place.names.purge(self.tree.there)
 
+    @property
+    def promised(self) -> int:
+        """Bytes that `tidy` will free."""
+        return self._tally.promised
+
     def tidy(self, number: int) -> bool:
         """Tidy up about `number` names, as far as needed; return False if there was no need."""
         return self._tally.tidy(number)

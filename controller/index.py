@@ -238,11 +238,15 @@ class Index:
         """Drop runs without children that no prompt has used lately, to make room.
 
         The work is limited by `steps`: looking at a run is one, and so is each place that holds it
-        when it is dropped. More are taken only while the bound is exceeded.
+        when it is dropped. More are taken only while the bound is exceeded. What is dropped counts
+        as free at once, though its names are looked for later.
         """
         held, tree = self.holdings, self.holdings.tree
-        while tree.ring and self.bytes > (self._low if steps > 0 else self.limit):
-            if steps <= 0 and held.tidy(_TIDY):
+        while tree.ring:
+            enough = steps <= 0 or self.bytes - held.promised <= self._low
+            if enough and self.bytes <= self.limit:
+                break
+            if enough and held.tidy(_TIDY):
                 continue
             steps -= 1
             run = tree.ring.popleft()

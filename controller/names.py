@@ -30,13 +30,21 @@ SETTLED_BYTES = 16
 class Tally:
     """Adds up the size of several maps, and knows what is to be tidied up in them."""
 
-    __slots__ = ("bytes", "due")
+    __slots__ = ("bytes", "due", "gone", "struck")
 
     def __init__(self) -> None:
         self.bytes = 0
         """Estimated size in memory."""
+        self.gone = self.struck = 0
+        """How many names are doubtful and not looked for yet, and how many removed ones are still
+        in arrays."""
         self.due: deque[tuple[Names, Page | None]] = deque()
         """Pages that are to be settled; without a page, names that are to be looked up."""
+
+    @property
+    def promised(self) -> int:
+        """Bytes that will be free once all is tidied up."""
+        return SETTLED_BYTES * (self.gone + self.struck)
 
     def tidy(self, number: int) -> bool:
         """Tidy up about `number` names; return False if there was nothing to do."""
@@ -56,14 +64,14 @@ class Names:
     """A map from 64-bit names to references, which are from 1 to 2**63."""
 
     __slots__ = (
-        *("_doubted", "_firsts", "_front", "_hand", "_kept", "_pages", "_room", "_settled"),
-        *("_tally", "_there"),
+        *("_doubted", "_firsts", "_front", "_hand", "_kept", "_pages", "_queued", "_room"),
+        *("_settled", "_tally", "_there"),
     )
 
     def __init__(self, tally: Tally) -> None:
         """Count the size in `tally`, together with that of other maps."""
         self._tally = tally
-        self._kept = self._settled = self._room = 0
+        self._kept = self._settled = self._room = self._doubted = self._queued = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -71,6 +79,7 @@ class Names:
         self._pages = [_empty()]
         self._firsts = [0]
         """Where each page begins."""
+        self._tally.gone -= self._doubted
         self._doubted = self._hand = 0
         """How many names are doubtful, and the name that is looked up next."""
         self._there: There | None = None
@@ -111,7 +120,9 @@ class Names:
         """Remove a name; return the reference that it stood for, or None."""
         key = self._front.pop(name, None)
         page = self._pages[bisect_right(self._firsts, name) - 1]
+        before = page.struck
         other = page.pop(name)
+        self._tally.struck += page.struck - before
         if page.struck >= page.hollow:
             self._put_off(page)
         return key or other
@@ -141,32 +152,47 @@ class Names:
     def doubt(self, number: int, there: "There") -> None:
         """Note that `number` names stand for blocks that are not there any more."""
         self._doubted += number
+        self._tally.gone += number
         self._there = there
+        self._queue()
+
+    def _queue(self) -> None:
+        """Have slices swept, in proportion to the doubtful names; at most each slice once."""
         enough = max(1, min(FEW + self._settled // 8, SLICE // 8))
-        while self._doubted >= enough:
-            self._doubted -= enough
+        most = min(self._doubted // enough, 1 + self._settled // SLICE)
+        while self._queued < most:
+            self._queued += 1
             self._tally.due.append((self, None))
 
     def sweep(self) -> None:
         """Drop names of blocks that are gone among the next ones; all in turn, in their order."""
+        share = self._doubted // max(1, self._queued)
+        self._queued -= 1
+        self._doubted -= share
+        self._tally.gone -= share
         if self._there is None:
             return
         if self._settled < SLICE:  # if there are few names, most of them are new
             self._settle_all()
         at = bisect_right(self._firsts, self._hand) - 1
         page, after = self._pages[at], (*self._firsts[at + 1 : at + 2], 0)
+        before = page.struck
         self._hand = page.strike(self._hand, self._there) or after[0]
+        self._tally.struck += page.struck - before
+        self._queue()
         if page.struck >= min(page.many // 2, page.hollow):
             self._put_off(page)
 
     def purge(self, there: "There") -> None:
         """Drop the names of all blocks that are not there any more, now."""
+        self._tally.gone -= self._doubted
         self._doubted = 0
         self._settle_all()
         for page in self._pages:
-            name = page.strike(page.first, there)
+            before, name = page.struck, page.strike(page.first, there)
             while name:
                 name = page.strike(name, there)
+            self._tally.struck += page.struck - before
         self._settle_all()
 
     def _settle_all(self) -> None:
@@ -176,6 +202,7 @@ class Names:
 
     def clear(self) -> None:
         """Remove all names."""
+        self._tally.struck -= sum(page.struck for page in self._pages)
         self._begin()
 
     def _put_off(self, page: Page) -> None:
@@ -210,9 +237,10 @@ class Names:
         at = bisect_right(self._firsts, page.first) - 1
         if self._pages[at] is not page:
             return
-        low, old, kept = at, len(page), page.came
+        low, old, kept, struck = at, len(page), page.came, page.struck
         if at and page.left + (before := self._pages[at - 1]).left < PAGE // 4:
             low, old, kept = at - 1, old + len(before), kept + before.came
+            struck += before.struck
             page = before.joined(page)
         pages = page.settled()
         if not pages and len(self._pages) == at + 1 - low:
@@ -220,6 +248,7 @@ class Names:
         self._pages[low : at + 1] = pages
         self._firsts[low : at + 1] = [one.first for one in pages]
         self._firsts[0] = self._pages[0].first = 0
+        self._tally.struck -= struck
         self._count(self._settled + sum(map(len, pages)) - old, self._kept - kept)
 
 

@@ -151,14 +151,18 @@ class Tree:
             if reach:
                 run.cut(reach)
                 return
-            del self._heads[run.keys[0]], self._numbered[run.number]
-            run.cut(0)
-            above, run.parent = run.parent, None
-            run = above
-            if run is not None:
-                run.children -= 1
+            run = self._taken_out(run)
+
+    def _taken_out(self, run: Run) -> Run | None:
+        """Take a run out; return its parent, which has one child fewer then."""
+        del self._heads[run.keys[0]], self._numbered[run.number]
+        run.cut(0)
+        above, run.parent = run.parent, None
+        if above is not None:
+            above.children -= 1
         if len(self.ring) > len(self) + len(self) // 4 + 1000:
             self._turn()
+        return above
 
     def _turn(self) -> None:
         """Take empty runs out of the ring: a few at a time, as all at once would take long."""

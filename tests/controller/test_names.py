@@ -75,6 +75,8 @@ def test_names_are_a_dictionary(
             assert live.items() <= dict(names).items() <= model.items()
             assert {name: names.get(name) for name in live} == live
             assert tally.bytes == names.bytes
+            assert tally.gone == names._doubted >= 0
+            assert tally.struck == sum(page.struck for page in names._pages)
             assert {*live.values()} <= {*names.references().tolist()}
         names.purge(without(gone))
         assert dict(names) == live
@@ -84,7 +86,7 @@ def test_names_are_a_dictionary(
             pass
         assert dict(names) == {}
         names.clear()
-    assert (tally.bytes, names.bytes) == (0, 0)
+    assert (tally.bytes, names.bytes, tally.promised) == (0, 0, 0)
 
 
 def _apply(

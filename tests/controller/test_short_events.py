@@ -12,6 +12,7 @@ from controller.events import Removed, Stored, Tier
 from controller.holdings import Holdings
 from controller.index import Index
 from controller.pages import Page
+from controller.runs import LONGEST
 from tests.controller.naive import SIZE, depths
 from tests.controller.test_index_properties import ids, stored, stored_of
 from tests.controller.test_names import small
@@ -67,6 +68,25 @@ def test_each_event_makes_a_little_room(workers: int) -> None:
     assert len(index) > 40_000
 
 
+def test_a_full_index_stays_nearly_full() -> None:
+    """Names of what is dropped are looked for later; no more is dropped meanwhile to make up for
+    them, though there are several times as many names as blocks."""
+    with small(page=1024, few=256), patch.object(index_module, "_TIDY", 512):
+        index, number = Index(LIMIT), 0
+        least = most = 0
+        while number < 20_000:
+            event = prompt(number, 16)
+            for worker in range(4):
+                index.store(f"w{worker}", event)
+            number += 1
+            if not index.counts["dropped for room"]:
+                least = most = len(index)
+            least = min(least, len(index))
+            assert index.bytes <= LIMIT
+    assert index.counts["dropped for room"] > 5 * most
+    assert least > 0.75 * most
+
+
 def test_a_run_that_all_hold_counts_for_each() -> None:
     """Dropping it takes as long as dropping one run for each of its holders."""
     index, number, most = Index(LIMIT), 0, 0
@@ -81,7 +101,7 @@ def test_a_run_that_all_hold_counts_for_each() -> None:
             index.store("w", prompt(1000 + number))
         most = max(most, left[0])
     assert index.counts["dropped for room"] > 0
-    assert 100 <= most < 200
+    assert 100 <= most < 400
 
 
 def test_runs_that_prompts_have_used_are_passed_over_a_few_at_a_time() -> None:
@@ -114,6 +134,18 @@ def test_the_ring_is_cleared_of_empty_runs_a_few_at_a_time() -> None:
     assert len(index) == 1000
     assert len(ring) < 3000
     assert sum(bool(run.keys) for run in ring) == 1000
+
+
+def test_the_ring_is_cleared_of_empty_runs_of_long_chains() -> None:
+    """Also where the blocks of a prompt go from its end, so that a parent is still held each time
+    that a run is gone."""
+    index, blocks = Index(1 << 30), 10 * LONGEST
+    for number in range(120):
+        event = prompt(number, blocks)
+        index.store("a", event)
+        index.remove("a", Removed(event.hashes[::-1], Tier.GPU, False, None))
+    assert len(index) == 0
+    assert len(index.holdings.tree.ring) < 1100
 
 
 def test_a_tier_that_was_emptied_is_lost_run_by_run() -> None:
