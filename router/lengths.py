@@ -12,13 +12,19 @@ from strategies.base import NO_BLOCKS, Prompt
 ROUGHLY: Final = 2
 
 
-def within(prompt: Prompt, workers: Sequence[Worker]) -> Prompt:
+#: How fields begin with which a client asks to have a prompt cut.
+_CUTS: Final = b'"truncat'
+
+
+def within(prompt: Prompt, workers: Sequence[Worker], body: bytes) -> Prompt:
     """Return the prompt as it occupies one of these workers: no longer than the model takes.
 
-    One that is certainly too long is refused at once (unless the client asks to have it cut), so it
-    counts as one token. Otherwise a few of them would look like minutes of work, for which others
-    are held.
+    One that is certainly too long is refused at once (unless the client asks to have it cut, with a
+    field in `body`), so it counts as one token. Otherwise a few of them would look like minutes of
+    work, for which others are held. Where the length is not that of one text, nothing is certain.
     """
+    if not (prompt.counted or (prompt.estimated and prompt.keys)):
+        return prompt
     longest = 0
     for worker in workers:
         limit = worker.longest(prompt.model)
@@ -27,7 +33,7 @@ def within(prompt: Prompt, workers: Sequence[Worker]) -> Prompt:
         longest = max(longest, limit)
     if not longest or prompt.further:  # (each of several prompts may be short enough)
         return prompt
-    if prompt.tokens > (1 if prompt.counted else ROUGHLY) * longest:
+    if _CUTS not in body and prompt.tokens > (1 if prompt.counted else ROUGHLY) * longest:
         return replace(
             prompt,
             tokens=1,

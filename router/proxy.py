@@ -308,7 +308,7 @@ class Proxy:
             endpoint,
             exchange,
             pool,
-            within(made.prompt, workers),
+            within(made.prompt, workers, body),
             made.along,
             workers=workers,
             started=started,
@@ -326,7 +326,8 @@ class Proxy:
     ) -> Prompt:
         """Make the prompt of a request that is not sent; count it nowhere."""
         made = await self._tokenizing.uncounted(pool.prompts, endpoint, request, body)
-        return within(made.prompt, pool.workers)
+        able = [worker for worker in pool.workers if made.prompt.model in worker.models]
+        return within(made.prompt, able, body)
 
     def would(
         self,

@@ -45,7 +45,7 @@ def test_how_long_it_counts(
 ) -> None:
     """As long as the model of some worker takes; as good as nothing if all refuse it for sure."""
     asked = Prompt("m", tokens, KEYS, counted=counted, estimated=not counted)
-    found = within(asked, staff(*limits))
+    found = within(asked, staff(*limits), b"{}")
     assert found.tokens == booked
     assert (found.keys, found.too_long) == (((), tokens) if booked == 1 else (KEYS, 0))
     assert (found == asked) == (booked == tokens)
@@ -54,10 +54,25 @@ def test_how_long_it_counts(
 
 def test_several_prompts() -> None:
     """Together they may be longer; if the first is too long, it is not known of the others."""
-    several = Prompt("m", 9_000, KEYS, further=9, further_tokens=8_500)
-    assert within(several, staff(1_000)) == several
-    first = Prompt("m", 9_000, KEYS, further=1, further_tokens=500)
-    assert within(first, staff(1_000)) == first
+    several = Prompt("m", 9_000, KEYS, counted=True, further=9, further_tokens=8_500)
+    assert within(several, staff(1_000), b"{}") == several
+    first = Prompt("m", 9_000, KEYS, counted=True, further=1, further_tokens=500)
+    assert within(first, staff(1_000), b"{}") == first
+
+
+@pytest.mark.parametrize("field", ['"truncate_prompt_tokens": -1', '"truncation": "auto"'])
+@pytest.mark.parametrize("counted", [True, False])
+def test_one_that_is_cut(field: str, *, counted: bool) -> None:
+    """It is as long as the model takes, and begins as before."""
+    asked = Prompt("m", 9_000, KEYS, counted=counted, estimated=not counted)
+    found = within(asked, staff(1_000), b"{%b}" % field.encode())
+    assert (found.tokens, found.keys, found.too_long) == (1_000, KEYS, 0)
+
+
+def test_where_the_length_is_not_that_of_one_text() -> None:
+    """Such as with images, or where strategies look at no prompts: nothing is certain then."""
+    for asked in (Prompt("m", 9_000, KEYS), Prompt("m", 9_000, estimated=True)):
+        assert within(asked, staff(1_000), b"{}") == asked
 
 
 def test_one_that_will_be_refused_is_no_work(stub: MakeStub, route: MakeRouter) -> None:
