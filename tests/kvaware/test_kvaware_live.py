@@ -262,7 +262,7 @@ def test_check_live_fails_for_no_slow_controller(
     stub: MakeStub, fleet: MakeFleet, folder: Path, *, deadline: str, slow: int, said: str
 ) -> None:
     """A first answer that is slow says nothing of the others; slow ones are told of."""
-    controller = stub()
+    controller = stub([])  # (a script of its own, as it is changed in place)
     answer = msgspec.msgpack.encode([{}, {}, [16], {}])
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer)
     pauses = iter((0.5, *[0.02] * (slow - 1)))
