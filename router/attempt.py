@@ -419,6 +419,7 @@ class Attempt:
         """Write one log line, without any text of the prompt."""
         job, decision = self.job, self._explanation().decode()
         identity, seconds = job.exchange.identity.decode(), monotonic() - job.started
+        tokens = job.prompt.too_long or job.prompt.tokens
         fields: dict[str, str | float] = {
             "id": identity,
             "path": job.endpoint.path,
@@ -426,7 +427,7 @@ class Attempt:
             "status": self.status,
             "worker": self.worker.name,
             "decision": decision,
-            "tokens": job.prompt.tokens,
+            "tokens": tokens,
             "seconds": round(seconds, 3),
         }
         if job.preemptions:
@@ -441,7 +442,7 @@ class Attempt:
             self.status,
             self.worker.name,
             decision,
-            job.prompt.tokens,
+            tokens,
             seconds,
             f" preempted={job.preemptions}" if job.preemptions else "",
             f" failure={self._failure}" if self._failure else "",

@@ -8,7 +8,7 @@ from router.lengths import ROUGHLY, within
 from router.worker import Worker
 from strategies.base import Prompt
 from tests.router.fleets import fleet
-from tests.support import MakeRouter, MakeStub
+from tests.support import MakeRouter, MakeStub, until
 
 KEYS = tuple(range(9))
 
@@ -75,13 +75,17 @@ def test_where_the_length_is_not_that_of_one_text() -> None:
         assert within(asked, staff(1_000), b"{}") == asked
 
 
-def test_one_that_will_be_refused_is_no_work(stub: MakeStub, route: MakeRouter) -> None:
-    """Nothing is booked for it, so that nobody is held for it; an explanation says the same."""
+def test_one_that_will_be_refused_is_no_work(
+    stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is booked for it, so that nobody is held for it; an explanation says so, and how long
+    it is, as the log does."""
+    caplog.set_level("INFO", "warmroute.requests")
     models = b'{"data":[{"id":"m","max_model_len":4096}]}'
     worker = stub([b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}"])
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(models)
     worker._fixed[b"/v1/models"] = head + models
-    router = route(worker.url)
+    router = route(worker.url, logs={"requests": True})
     assert router.worker().longest("m") == 4096
     body = {"model": "m", "messages": [{"role": "user", "content": "word " * 100_000}]}
     reply = router.http.post("/v1/chat/completions", json=body)
@@ -90,3 +94,4 @@ def test_one_that_will_be_refused_is_no_work(stub: MakeStub, route: MakeRouter) 
     told = router.http.post("/explain?path=/v1/chat/completions", json=body).json()
     assert "longer than its model takes, so it is refused" in told["words"]
     assert told["tokens"] > 50_000
+    until(lambda: f" tokens={told['tokens']} " in caplog.text)
