@@ -10,8 +10,6 @@ from strategies.base import NO_BLOCKS, Prompt
 
 #: A length that was only estimated may be wrong by this factor.
 ROUGHLY: Final = 2
-
-
 #: How fields begin with which a client asks to have a prompt cut.
 _CUTS: Final = b'"truncat'
 

@@ -93,8 +93,7 @@ class Relay:
 
     def _quote(self, data: bytes, last: bool) -> None:
         """Keep the beginning of a worker's error, and tell it as an event once all has come."""
-        if self._refusal is None:
-            return
+        assert self._refusal is not None  # noqa: S101 - see `_go_on`
         status, kept = self._refusal
         kept += data[: LONGEST_MESSAGE - len(kept)]
         self._refusal = status, kept
@@ -113,8 +112,10 @@ class Relay:
         try:
             await connection.flow(self._pass if begun is None else self._watching(begun))
         except WorkerError as error:
-            self._quote(b"", last=True)  # what has come of an error says more than that it broke
-            self._fail(f"The worker failed in the middle of its answer: it {error}.")
+            if self._refusal is None:
+                self._fail(f"The worker failed in the middle of its answer: it {error}.")
+            else:  # what has come of an error says more than that it broke off
+                self._quote(b"", last=True)
             raise CutShort(error) from None
         except asyncio.CancelledError:
             if not exchange.left:

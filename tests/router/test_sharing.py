@@ -2,119 +2,20 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack
-from time import monotonic
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
 from router import sharing, wires
-from router.fleet import Fleet
-from router.news import Booked, GiveWay, Letter, encode
-from router.sharing import Sharing
-from router.wires import Line, Wires, Wiring
+from router.news import Booked, Letter, encode
+from router.wires import Wiring
 from strategies.base import Outcome
-from strategies.booking import Booking
 from strategies.prefixaware import PrefixAware
-from tests.router.fleets import choice, fleet, prompt
+from tests.router.fleets import choice, prompt
+from tests.router.wired import Process, play, until, wiring
 
-ENDED = Outcome(ok=True, cached_tokens=0, answer_tokens=5)
-
-
-class Process:
-    """One router process, simulated within the test's own."""
-
-    def __init__(self, wiring: Wiring, place: int) -> None:
-        given = wiring.wires(place)
-        inherited = Wires(os.dup(given.inbox), tuple(map(os.dup, given.outboxes)))
-        self.fleet: Fleet = fleet()
-        self.freed = 0
-        self.asked: list[tuple[Booking, GiveWay]] = []
-        """The bookings that were to give way, and to what."""
-        self.sharing = Sharing(inherited, place, self.fleet, self._count, self._gives_way)
-        self.fleet.share(self.sharing)
-        self.place = place
-
-    def _count(self) -> None:
-        self.freed += 1
-
-    def _gives_way(self, booking: Booking, news: GiveWay) -> None:
-        self.asked.append((booking, news))
-
-    @property
-    def pid(self) -> int:
-        """Its identity for the other processes."""
-        return self.sharing._pid
-
-    @pid.setter
-    def pid(self, pid: int) -> None:
-        self.sharing._pid = pid
-
-    def send(self, text: str = "text", worker: int = 0) -> int:
-        """Report a new request, and return its number."""
-        pool = self.fleet.pools[0]
-        return self.sharing.booked(pool, prompt(text), choice(self.fleet, worker), 0.0)
-
-    def book(self, text: str, since_s: float = 0.0) -> tuple[int, Booking]:
-        """Book a long request that may be preempted, and report it; return its number as well.
-
-        It is computed since so many seconds ago.
-        """
-        pool, there = self.fleet.pools[0], choice(self.fleet, 0, prefill_s=50.0)
-        now = monotonic() - since_s
-        booking = pool.book(prompt(text), there, now, since=now)
-        return self.sharing.booked(pool, prompt(text), there, now, booking), booking
-
-    @property
-    def theirs(self) -> list[Booking]:
-        """Return what other processes have booked on the first worker and is not computed."""
-        return [one for one in self.fleet.pools[0].workers[0].load.pending if one.elsewhere]
-
-    def end(self, number: int) -> None:
-        """Report the end of a request."""
-        self.sharing.ended(number, ENDED, 1.0)
-
-    @property
-    def flying(self) -> list[int]:
-        """Return the number of other processes' requests, by worker."""
-        return [worker.load.elsewhere for worker in self.fleet.workers]
-
-
-@pytest.fixture
-def wiring() -> Iterator[Wiring]:
-    """The sockets of three processes."""
-    found = Wiring(3)
-    yield found
-    found.close()
-
-
-async def until(what: Callable[[], bool]) -> None:
-    """Wait until the condition holds; fail after 10 seconds."""
-    async with asyncio.timeout(10):
-        while not what():  # noqa: ASYNC110 - other processes bring it about
-            await asyncio.sleep(0.001)
-
-
-def play(wiring: Wiring, count: int, script: Callable[..., Awaitable[None]]) -> None:
-    """Run a script with the first `count` processes, once they all have contact."""
-
-    failed: list[dict[str, object]] = []
-
-    async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: failed.append(what))
-        with ExitStack() as stack:
-            found = [Process(wiring, place) for place in range(count)]
-            for one in found:
-                stack.callback(one.sharing.close)
-                one.sharing.begin()
-            lines = [one.sharing._outboxes[to] for one in found for to in range(count)
-                     if to != one.place]  # fmt: skip
-            await until(lambda: all(line.line is Line.OPEN for line in lines))
-            await script(*found)
-
-    asyncio.run(run())
-    assert not failed
+__all__ = ["wiring"]
 
 
 def test_each_hears_of_all(wiring: Wiring) -> None:
@@ -179,87 +80,6 @@ def test_what_was_preempted_is_told_as_such(wiring: Wiring, *, resumed: bool) ->
         await until(lambda: two.flying == [1, 0])
         (theirs,) = two.sharing.mirror._open[0].values()
         assert theirs.prompt.resumed == resumed
-
-    play(wiring, 2, script)
-
-
-def test_one_gives_way_to_a_request_of_another_process(wiring: Wiring) -> None:
-    """The process that sent it takes it back. It is asked once, and the booking counts everywhere
-    until it has done so."""
-
-    async def script(one: Process, two: Process, three: Process) -> None:
-        number, long = one.book("long")
-        await until(lambda: (two.flying, three.flying) == ([1, 0], [1, 0]))
-        (theirs,) = two.theirs
-        assert theirs.since == long.since
-        short = two.send("short")
-        two.sharing.give_way([theirs], short, b"short", refused=True)
-        assert (theirs.since, two.flying) == (None, [1, 0])
-        await until(lambda: len(one.asked) == 1)
-        assert one.asked == [(long, GiveWay(number, short, b"short", True))]
-        one.sharing.ended(number, Outcome(ok=False, kept_tokens=1), monotonic())
-        await until(lambda: (two.flying, three.flying) == ([0, 0], [1, 0]))
-        assert (one.flying, three.asked) == ([1, 0], [])
-        two.sharing.give_way([theirs], short, b"short", refused=True)  # it is known no more
-        two.send("last", worker=1)
-        await until(lambda: one.flying == [1, 1])
-        assert len(one.asked) == 1
-
-    play(wiring, 3, script)
-
-
-@pytest.mark.parametrize("why", ["", "ended", "begun", "soon done", "stuck", "own end"])
-def test_one_that_would_not_give_way_by_now_goes_on(wiring: Wiring, why: str) -> None:
-    """What the process knows that sent it counts, at the moment when it is asked."""
-
-    async def script(one: Process, two: Process) -> None:
-        number, _ = one.book("long", 48.0 if why == "soon done" else 0.0)
-        await until(lambda: two.flying == [1, 0])
-        short, theirs = two.send("short"), two.theirs
-        if why == "ended":
-            two.end(short)
-        elif why == "begun":
-            two.sharing.began(short, monotonic())
-        elif why == "stuck":
-            one.fleet.pools[0].workers[0].load.late_until = monotonic() + 60.0
-        elif why == "own end":  # the news of it crosses the other's
-            del one.sharing._open[number]
-        two.sharing.give_way(theirs, short, b"short", refused=False)
-        two.send("next", worker=1)
-        await until(lambda: one.flying[1] == 1)
-        assert len(one.asked) == (not why)
-
-    play(wiring, 2, script)
-
-
-def test_one_whose_process_does_not_listen_is_not_asked(wiring: Wiring) -> None:
-    """It may be asked later."""
-
-    async def script(one: Process, two: Process) -> None:
-        one.book("long")
-        await until(lambda: two.flying == [1, 0])
-        short, theirs = two.send("short"), two.theirs
-        two.sharing._outboxes[0].line = Line.LOST
-        two.sharing.give_way(theirs, short, b"short", refused=False)
-        assert theirs[0].since is not None
-        two.sharing._outboxes[0].line = Line.OPEN
-        two.sharing.give_way(theirs, short, b"short", refused=False)
-        await until(lambda: len(one.asked) == 1)
-
-    play(wiring, 2, script)
-
-
-def test_who_may_give_way_is_told_again_as_it_is_by_then(wiring: Wiring) -> None:
-    """Not as it was when the request was sent."""
-
-    async def script(one: Process, two: Process) -> None:
-        _, first = one.book("first")
-        one.book("second")
-        await until(lambda: two.flying == [2, 0])
-        assert all(booking.since for booking in two.theirs)
-        first.since = None
-        one.sharing.anew()
-        await until(lambda: [booking.since is None for booking in two.theirs] == [True, False])
 
     play(wiring, 2, script)
 

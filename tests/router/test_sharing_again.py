@@ -13,7 +13,7 @@ from router.upstream import Upstream
 from router.wires import Outbox, Wiring
 from router.worker import Worker
 from tests.router.fleets import _PATIENCE
-from tests.router.test_sharing import Process, play, until
+from tests.router.wired import Process, play, until
 
 LONG = "long " * 12_000
 
