@@ -63,7 +63,7 @@ def test_several_prompts() -> None:
 @pytest.mark.parametrize("field", ['"truncate_prompt_tokens": -1', '"truncation": "auto"'])
 @pytest.mark.parametrize("counted", [True, False])
 def test_one_that_is_cut(field: str, *, counted: bool) -> None:
-    """It is as long as the model takes. Its keys are those of the whole: equal ones are cut alike."""
+    """It is as long as the model takes, with the keys of the whole: equal ones are cut alike."""
     asked = Prompt("m", 9_000, KEYS, counted=counted, estimated=not counted)
     found = within(asked, staff(1_000), b"{%b}" % field.encode())
     assert (found.tokens, found.keys, found.too_long) == (1_000, KEYS, 0)
