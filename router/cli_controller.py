@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from router import controller_command, server
+from router import controller_command, logs, server
 from router.cli_terminal import ConfigFile, Workers, address_of, duration_of, fail, load, tell
 from router.rebuild import CannotBuild
 from router.snapshots import CannotRestore
@@ -36,7 +36,7 @@ def run_controller(
                 address,
                 snapshot,
                 duration_of("--every", every),
-                lambda url: tell(f"Warmroute controller listens on {url}"),
+                lambda url: logs.announce(f"Warmroute controller listens on {url}", tell),
             )
         )
     except controller_command.NotOnePool as error:

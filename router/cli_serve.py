@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from router import __version__, server, settings_file
+from router import __version__, logs, server, settings_file
 from router.cli_terminal import ConfigFile, Workers, address_of, fail, tell
 from router.rebuild import CannotBuild
 from router.reload import Source
@@ -27,7 +27,7 @@ def serve(
         code = run_serve(
             source,
             processes,
-            lambda url: tell(f"Warmroute {__version__} listens on {url}"),
+            lambda url: logs.announce(f"Warmroute {__version__} listens on {url}", tell),
         )
     except settings_file.SettingsError as error:
         raise fail(str(error), 2) from None

@@ -1,5 +1,6 @@
 """Commands for trying a router: simulated workers, recorded traffic, or both together."""
 
+import errno
 from pathlib import Path
 from typing import Annotated
 
@@ -160,6 +161,9 @@ def simulate(
         )
         run_fleet(settings, announce)
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            option = "--kv-port" if "tcp://" in str(error) else "--port"
+            raise fail(f"{error.strerror}. Choose another port with {option}.") from None
         raise fail(str(error)) from None
     except (ValueError, OverflowError) as error:
         raise fail(str(error), 2) from None

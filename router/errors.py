@@ -84,8 +84,10 @@ class UnknownPath(DoorError):
     type = "invalid_request_error"
     code = "unknown_url"
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"There is nothing at {path[:200]!r}.")
+    def __init__(self, path: str, meant: str = "") -> None:
+        """`meant` is the path that the client probably meant."""
+        hint = f" Did you mean {meant!r}?" if meant else ""
+        super().__init__(f"There is nothing at {path[:200]!r}.{hint}")
 
 
 class UnknownModel(DoorError):

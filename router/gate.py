@@ -86,7 +86,7 @@ class Gate:
         if method is not None and exchange.method != method:
             raise WrongMethod(exchange.method, method)
         if longest < 0:
-            raise UnknownPath(exchange.path)
+            raise UnknownPath(exchange.path, self._meant(exchange.path))
         if keys is None and exchange.head.origin and exchange.path not in OPEN:
             self._judge_page(exchange)
         return longest
@@ -110,6 +110,15 @@ class Gate:
                 return place
         found = self._further(path) if self._further is not None else None
         return found or self._elsewhere
+
+    def _meant(self, path: str) -> str:
+        """Return a path that is served and differs by `/v1` or a final slash, or nothing.
+
+        A client's base URL often lacks the one, or has it twice.
+        """
+        path = path.rstrip("/")
+        likely = (path, "/v1" + path, path.removeprefix("/v1"))
+        return next((one for one in likely if one in self._places), "")
 
     def _for_pages(self, exchange: Exchange) -> int:
         """Check a request as `_judge`, and add CORS header fields to the answer."""

@@ -1,6 +1,7 @@
 """Runs the `warmroute` console script in separate processes."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -48,7 +49,7 @@ class Running(NamedTuple):
         until(lambda: "listens on http" in self.err.read_text() or self.process.poll(), 20)
         text = self.err.read_text()
         assert "listens on http" in text, text
-        return text.partition("listens on ")[2].split()[0]
+        return re.split(r"[\s\"]", text.partition("listens on ")[2])[0]
 
     def port(self) -> int:
         """The port it listens on."""

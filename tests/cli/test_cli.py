@@ -1,6 +1,7 @@
 """The console script as operators use it: real processes, real signals, plain messages."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -163,18 +164,20 @@ def test_serve_an_example(tmp_path: Path, path: Path, number: signal.Signals) ->
 
 
 def test_a_taken_port(tmp_path: Path, taken: int) -> None:
-    """Every command that listens exits with 1 and a one-line message."""
+    """Every command that listens exits with 1 and a one-line message, which names the option."""
     path = config(tmp_path, ["http://127.0.0.1:1"])
     for args in (
         ("serve", "--config", path, "--listen", f"127.0.0.1:{taken}"),
         ("demo", "--once", "--listen", f"127.0.0.1:{taken}"),
-        ("simulate", "--port", taken, "--workers", 2),
+        ("simulate", "--workers", 2, "--port", taken),
+        ("simulate", "--port", 0, "--kv-port", taken),
     ):
         done = run(*args)
         assert done.returncode == 1
         assert len(done.stderr.splitlines()) == 1
+        assert re.match(rf"cannot (listen on|bind) (tcp://)?127.0.0.1:{taken}: ", done.stderr)
         assert "in use" in done.stderr
-        assert str(taken) in done.stderr
+        assert done.stderr.endswith(f" with {args[-2]}.\n")
 
 
 @pytest.mark.parametrize("listen", ["nonsense", "127.0.0.1", "127.0.0.1:99999", ":x"])

@@ -149,12 +149,22 @@ def test_what_clients_see_as_failures_alerts() -> None:
         assert [one for one in found if all(re.fullmatch(one, status) for status in statuses)]
 
 
+def test_what_is_up_or_down_alerts(exported: dict[str, set[str]]) -> None:
+    """Each series that is 1 while something is up is watched, and so is the router itself."""
+    alerts = " ".join(rule["expr"] for group in RULES for rule in group["rules"] if "alert" in rule)
+    watched = [name for name in (*exported, "up") if name.endswith("up")]
+    assert len(watched) > 3
+    assert [name for name in watched if not re.search(rf"\b{name}\b[^()]* == 0", alerts)] == []
+
+
 def kept(expression: str, exported: dict[str, set[str]]) -> set[str]:
     """Return the labels that an expression's result has, whichever of its series they are from."""
     if grouped := re.findall(r"by \(([^)]*)\)", expression):
         return set.intersection(*({label.strip() for label in one.split(",")} for one in grouped))
     names = NAME.findall(expression)
     # (Recorded series have the pool alone; the last two are Prometheus's own.)
+    if not names:
+        return {"instance", "job"}
     own = set.intersection(*(exported.get(name, {"pool"}) for name in names))
     return own | ({"instance", "job"} if exported.keys() >= set(names) else set())
 

@@ -218,6 +218,25 @@ def test_a_path_that_is_not_served(worker: Stub, door: Router, path: str) -> Non
     assert worker.requests == []
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", CHAT),
+        ("/v1" + CHAT, CHAT),
+        (CHAT + "/", CHAT),
+        ("/models", "/v1/models"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/nothing", None),
+        ("/", None),
+    ],
+)
+def test_a_base_url_that_is_wrong(door: Router, path: str, meant: str | None) -> None:
+    """A path with `/v1` missing or too much is a 404 that names the right one."""
+    error = error_of(door.http.post(path, json={"model": "m"}))
+    assert error["code"] == "unknown_url"
+    assert error["message"].partition(" Did you mean ")[2] == (f"{meant!r}?" if meant else "")
+
+
 def test_a_double_slash(worker: Stub, door: Router) -> None:
     """A path with a doubled slash is another path: 404."""
     body = b'{"model":"m"}'
