@@ -151,12 +151,12 @@ class Health:
         with suppress(NoAnswer):  # routing works without metrics
             told = _told(await self._get(worker, "/metrics"))
             worker.gpu_tokens, worker.reuses = told.gpu_tokens, told.reuses
-        known = told.started is not None and told.started == worker.started
-        if worker.state is State.DOWN and not known:
-            # It was down and most likely restarted: its cache is empty, earlier failures are void.
+        restarted = _restarted(worker, told.started)
+        if restarted:  # its cache is empty, earlier failures are void
             self._fleet.restarted(worker)
             worker.breaker.restarted(monotonic())
-        worker.started = told.started
+        if restarted or worker.started is None:  # several processes may answer in turns
+            worker.started = told.started
 
     async def _get(self, worker: Worker, path: str) -> bytes:
         """Fetch a small document completely within the probe's timeout. Raises NoAnswer."""
@@ -164,6 +164,18 @@ class Health:
         if not answer.good:
             raise NoAnswer(f"{path} answered {answer.status}")
         return answer.body
+
+
+def _restarted(worker: Worker, started: float | None) -> bool:
+    """Whether a worker whose process began at `started` most likely was restarted.
+
+    One that was down was, unless it tells the same time as before. A probe or two may have missed
+    that another was down, but then it tells a later time.
+    """
+    before = worker.started
+    if worker.state is State.DOWN:
+        return started is None or started != before
+    return started is not None and before is not None and started > before
 
 
 def _models(body: bytes) -> dict[str, dict[str, Any]]:
