@@ -170,7 +170,7 @@ def test_requests_do_not_wait_for_the_list_of_changes(
         threads.append(current_thread().name)
         return changes(old, new)
 
-    def restart(old: Settings, new: Settings) -> bool:
+    def restart(old: Settings, new: Settings) -> list[str]:
         threads.append(current_thread().name)
         return needs_restart(old, new)
 
