@@ -32,7 +32,8 @@ DEEPEST = 64
 #: A KV cache of this many tokens or more is taken for a mistake.
 LARGEST_CACHE = 1 << 40
 
-#: Called with a ready worker whose models were just read, and whether it was not ready before.
+#: Called with a ready worker whose models were just read, and whether it was not ready before, or
+#: is another process now.
 Notice = Callable[[Worker, bool], None]
 
 
@@ -99,6 +100,7 @@ class Health:
         while True:
             worker.attention.clear()
             was_ready, before = worker.ready, worker.discovered_at
+            process = worker.started
             try:
                 problem = await self._look(worker)
             except NotAsked as lacking:  # the router's own lack: the worker's state stays
@@ -109,7 +111,7 @@ class Health:
                 good, bad, lacked = (good + 1, 0, "") if problem is None else (0, bad + 1, "")
                 self._judge(worker, good, bad, problem)
                 if worker.ready and worker.discovered_at != before:
-                    self._notice(worker, not was_ready)
+                    self._notice(worker, not was_ready or worker.started != process)
             probed.set()
             worker.upstream.expire()
             with suppress(TimeoutError):
@@ -233,7 +235,8 @@ def _told(metrics: bytes) -> _Told:
                 said = {sample.labels.get("enable_prefix_caching") for sample in family.samples}
                 reuses = None if said == {None} else said == {"True"}
             elif family.name == _STARTED.decode():
-                started = next((sample.value for sample in family.samples), None)
+                times = (sample.value for sample in family.samples if sample.value > 0)
+                started = next(times, None)
     return _Told(gpu_tokens, started, reuses)
 
 

@@ -106,16 +106,19 @@ def test_a_restart_between_two_probes(
     then: bytes,
     warm: bool,
 ) -> None:
-    """It shows in a later process start time, and the prefixes are forgotten then, too."""
+    """It shows in a later process start time. Prefixes are forgotten, and tokens compared anew."""
     monkeypatch.setattr(health_, "REDISCOVER_S", 0.02)
     worker = stub()
     started(worker, b"1.7e9")
     router = route(worker.url, health=SOON)
     chat = {**CHAT, "messages": [{"role": "user", "content": "word " * 5000}]}
     router.http.post(PATH, json=chat)
+    backs = list[bool]()
+    monkeypatch.setattr(router.door.keeper, "notice", lambda _, back: backs.append(back))
     started(worker, then)
     for _ in range(2):  # the first may have read the metrics before
         before = router.worker().discovered_at
         until(partial(later, router, before))
     reply = router.http.post(PATH, json=chat)
     assert reply.headers["x-warmroute-decision"].startswith("prefix" if warm else "cold")
+    assert any(backs) is not warm
