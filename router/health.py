@@ -32,7 +32,8 @@ DEEPEST = 64
 #: A KV cache of this many tokens or more is taken for a mistake.
 LARGEST_CACHE = 1 << 40
 
-#: Called with a ready worker whose models were just read, and whether it was not ready before.
+#: Called with a ready worker whose models were just read, and whether it was not ready before, or
+#: is another process now.
 Notice = Callable[[Worker, bool], None]
 
 
@@ -99,6 +100,7 @@ class Health:
         while True:
             worker.attention.clear()
             was_ready, before = worker.ready, worker.discovered_at
+            process = worker.started
             try:
                 problem = await self._look(worker)
             except NotAsked as lacking:  # the router's own lack: the worker's state stays
@@ -109,7 +111,7 @@ class Health:
                 good, bad, lacked = (good + 1, 0, "") if problem is None else (0, bad + 1, "")
                 self._judge(worker, good, bad, problem)
                 if worker.ready and worker.discovered_at != before:
-                    self._notice(worker, not was_ready)
+                    self._notice(worker, not was_ready or worker.started != process)
             probed.set()
             worker.upstream.expire()
             with suppress(TimeoutError):
@@ -151,12 +153,12 @@ class Health:
         with suppress(NoAnswer):  # routing works without metrics
             told = _told(await self._get(worker, "/metrics"))
             worker.gpu_tokens, worker.reuses = told.gpu_tokens, told.reuses
-        known = told.started is not None and told.started == worker.started
-        if worker.state is State.DOWN and not known:
-            # It was down and most likely restarted: its cache is empty, earlier failures are void.
+        restarted = _restarted(worker, told.started)
+        if restarted:  # its cache is empty, earlier failures are void
             self._fleet.restarted(worker)
             worker.breaker.restarted(monotonic())
-        worker.started = told.started
+        if restarted or worker.started is None:  # several processes may answer in turns
+            worker.started = told.started
 
     async def _get(self, worker: Worker, path: str) -> bytes:
         """Fetch a small document completely within the probe's timeout. Raises NoAnswer."""
@@ -164,6 +166,18 @@ class Health:
         if not answer.good:
             raise NoAnswer(f"{path} answered {answer.status}")
         return answer.body
+
+
+def _restarted(worker: Worker, started: float | None) -> bool:
+    """Whether a worker whose process began at `started` most likely was restarted.
+
+    One that was down was, unless it tells the same time as before. A probe or two may have missed
+    that another was down, but then it tells a later time.
+    """
+    before = worker.started
+    if worker.state is State.DOWN:
+        return started is None or started != before
+    return started is not None and before is not None and started > before
 
 
 def _models(body: bytes) -> dict[str, dict[str, Any]]:
@@ -221,7 +235,8 @@ def _told(metrics: bytes) -> _Told:
                 said = {sample.labels.get("enable_prefix_caching") for sample in family.samples}
                 reuses = None if said == {None} else said == {"True"}
             elif family.name == _STARTED.decode():
-                started = next((sample.value for sample in family.samples), None)
+                times = (sample.value for sample in family.samples if sample.value > 0)
+                started = next(times, None)
     return _Told(gpu_tokens, started, reuses)
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from router.log_handler import Unhindered
 from router.settings import LogSettings
 
 
@@ -47,7 +48,7 @@ def set_up(settings: LogSettings, place: int | None = None) -> None:
 
     `place` marks the lines of one of several processes.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = Unhindered(sys.stderr)
     if settings.format == "json":
         handler.setFormatter(_Json(place))
     else:

@@ -273,7 +273,11 @@ class Memories:
             gone = [one for one in self._asking if one not in set(self._fleet.workers)]
             for one in gone:
                 self._asking.pop(one)
-        if pool not in self._fleet.pools:  # the settings have changed: the worker is asked again
+        if pool not in self._fleet.pools:  # the settings have changed: ask for the new pool
+            self._asking.pop(worker, None)
+            self.notice(worker)
+            return
+        if _told(self._settings.get(worker.name)) is not None:  # they say it by now
             return
         where = (pool.name, worker)
         if where in self._followed and self._followed[where][0] != published:

@@ -154,8 +154,8 @@ class Taking:
                 _, descriptors, _, _ = socket.recv_fds(self._inbox, 1, 1)
             except BlockingIOError:
                 return
+            self._passing.shares.took()  # also if there was no room for its descriptor
             for descriptor in descriptors:
-                self._passing.shares.took()
                 task = self._loop.create_task(self._serve(socket.socket(fileno=descriptor)))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)

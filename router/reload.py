@@ -156,7 +156,8 @@ class Reload:
         try:
             read, notes = await asyncio.to_thread(self._source.take)
             self._watch.follow([*self._source.files(self.settings), *self._source.files(read)])
-            possible = without_restart(self.settings, read)
+            # In threads, as listing what is different takes long in a large fleet.
+            possible = await asyncio.to_thread(without_restart, self.settings, read)
             await change(possible)
         except SettingsError as error:
             # Once one of these is right, the settings may be so too.
@@ -175,7 +176,7 @@ class Reload:
         self.say_what_is_idle()
         self.look_at_certificate()
         self._watch.follow(self._source.files(possible))
-        for sentence in tell(before, possible, read):
+        for sentence in await asyncio.to_thread(tell, before, possible, read):
             level = logging.WARNING if sentence.endswith(WAITS) else logging.INFO
             log.log(level, "settings: %s", sentence)
         return possible == read

@@ -1,9 +1,11 @@
 """Workers that were down and come back."""
 
 import time
+from functools import partial
 
 import pytest
 
+import router.health as health_
 from tests.health.failing import CHAT, PATH, ask, ejected, health, says
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
 
@@ -27,6 +29,11 @@ def started(worker: Stub, at: bytes) -> None:
     """Make the worker's metrics report this process start time."""
     text = METRICS % at
     worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+
+
+def later(router: Router, before: float) -> bool:
+    """Whether the worker was asked for its models since."""
+    return router.worker().discovered_at > before
 
 
 def test_a_restart_ends_an_ejection(stub: MakeStub, route: MakeRouter) -> None:
@@ -89,3 +96,29 @@ def test_its_prefixes_are_forgotten_unless_it_is_the_same_process(
     started(worker, then)
     back(router, worker)
     assert decision() == ("prefix" if warm else "cold")
+
+
+@pytest.mark.parametrize(("then", "warm"), [(b"1.8e9", False), (b"1.6e9", True), (b"", True)])
+def test_a_restart_between_two_probes(
+    stub: MakeStub,
+    route: MakeRouter,
+    monkeypatch: pytest.MonkeyPatch,
+    then: bytes,
+    warm: bool,
+) -> None:
+    """It shows in a later process start time. Prefixes are forgotten, and tokens compared anew."""
+    monkeypatch.setattr(health_, "REDISCOVER_S", 0.02)
+    worker = stub()
+    started(worker, b"1.7e9")
+    router = route(worker.url, health=SOON)
+    chat = {**CHAT, "messages": [{"role": "user", "content": "word " * 5000}]}
+    router.http.post(PATH, json=chat)
+    backs = list[bool]()
+    monkeypatch.setattr(router.door.keeper, "notice", lambda _, back: backs.append(back))
+    started(worker, then)
+    for _ in range(2):  # the first may have read the metrics before
+        before = router.worker().discovered_at
+        until(partial(later, router, before))
+    reply = router.http.post(PATH, json=chat)
+    assert reply.headers["x-warmroute-decision"].startswith("prefix" if warm else "cold")
+    assert any(backs) is not warm

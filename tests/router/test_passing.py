@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import resource
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import cast
 
 import pytest
@@ -111,5 +112,40 @@ def test_one_that_was_shut_gets_some_again(process: Process, commons: Commons) -
         await there.end()
         there.again()
         assert here.shares.freest() is None
+
+    asyncio.run(run())
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Allow this process to open no more descriptors for a while."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as lowest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno(), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_process_without_descriptors(process: Process) -> None:
+    """What it cannot take is lost, and no longer counts as on its way to it."""
+
+    async def run() -> None:
+        here, there = process(0), process(1)
+        there.begin(cast("House", None), asyncio.get_running_loop())
+        here.shares.opened(2)
+        client, accepted = socket.socketpair()
+        with client:
+            assert here.passes(accepted.fileno())
+            assert here.passes(accepted.fileno())
+            assert here.shares.freest() is None
+            accepted.close()
+            with no_descriptor_left():
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert client.recv(1) == b""
+        assert here.shares.freest() == 1
+        await there.end()
 
     asyncio.run(run())

@@ -1,7 +1,10 @@
 """Built-in strategies are found by their names, and leave no worker out."""
 
+from importlib.metadata import EntryPoints, entry_points
+
 import pytest
 
+from strategies import registry
 from strategies.base import Candidate, Cost, Outcome
 from strategies.registry import find, names
 from tests.strategies.placing import LONG, Run, fleet, prompt
@@ -12,6 +15,24 @@ def test_the_built_in_strategies_are_found_by_name() -> None:
     assert {"roundrobin", "leastload", "prefixaware"} <= set(names())
     with pytest.raises(KeyError, match=r"leastload, .*prefixaware, roundrobin"):
         find("nearest")
+
+
+def test_packages_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes milliseconds, and a reload asks dozens of times; new ones in `sys.path` count."""
+    looked = list[str]()
+
+    def look(*, group: str) -> EntryPoints:
+        looked.append(group)
+        return entry_points(group=group)
+
+    monkeypatch.setattr(registry, "entry_points", look)
+    monkeypatch.syspath_prepend("/nowhere")
+    for name in names():
+        find(name)
+    assert looked == [registry.GROUP]
+    monkeypatch.syspath_prepend("/nowhere/else")
+    find("roundrobin")
+    assert looked == [registry.GROUP] * 2
 
 
 @pytest.mark.parametrize("name", ["roundrobin", "leastload", "prefixaware"])
