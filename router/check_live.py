@@ -10,6 +10,7 @@ from router.check_tiers import tier_mistakes
 from router.fleet import Fleet
 from router.identity.agreement import State
 from router.identity.case import Case
+from router.identity.telling import BLIND
 from router.inquiry import Inquiries
 from router.memories import Memories
 from router.memory_status import kv_statuses
@@ -36,18 +37,21 @@ async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str]
     try:
         await door.look()
         cases = door.keeper.cases
-        lines = [*_workers(door.fleet), *(line for case in cases for line in _tokenizer(case))]
+        named = {pool.name for pool in door.fleet.pools if pool.by_blocks}
+        blind = [case for case in cases if case.pool in named and not case.trusted]
+        lines = [*_workers(door.fleet)]
+        lines += [line for case in cases for line in _tokenizer(case, case in blind)]
         # Stores are checked before our own prompts can put blocks into them.
         stores = [await _store(name, one) for name, one in door.memories.stores.items()]
         asked = [line async for line in _asked(door.fleet, door.memories)] if ask else []
         lines += [f"pool {one.pool}: {one.sentence()}" for one in kv_statuses(door.memories)]
-        named = [(pool, *block_names(memory)) for pool, memory in door.memories.pools()]
-        lines += [f"pool {pool.name}: {line}" for pool, said, _ in named for line in said]
+        blocks = [(pool, *block_names(memory)) for pool, memory in door.memories.pools()]
+        lines += [f"pool {pool.name}: {line}" for pool, said, _ in blocks for line in said]
         lines += asked
         for pool, remote in door.memories.remotes():
             lines += await _controller(pool, remote, _deadline(settings))
         well = all(worker.ready for worker in door.fleet.workers)
-        well = well and all(alike for _, _, alike in named)
+        well = well and all(alike for _, _, alike in blocks)
         well = well and not any(one.doubt for one in kv_statuses(door.memories))
         well = well and not any(remote.failing for _, remote in door.memories.remotes())
         lines += [line for line, _ in stores]
@@ -55,7 +59,7 @@ async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str]
         lines += mistakes
         well = well and not mistakes
         well = well and all(good for _, good in stores)
-        return lines, well and not any(map(_is_wrong, cases))
+        return lines, well and not blind and not any(map(_is_wrong, cases))
     finally:
         await door.stop()
 
@@ -125,8 +129,9 @@ async def _answers(remote: RemoteMemory, names: list[str], deadline: float) -> s
     return f"answers, but in {1000 * least:.0f} ms at best; controller.deadline is {told}"
 
 
-def _tokenizer(case: Case) -> Iterator[str]:
-    yield f"pool {case.pool}: {', '.join(sorted(case.models))}: {case.sentence()}"
+def _tokenizer(case: Case, blind: bool) -> Iterator[str]:
+    more = f"; {BLIND}" if blind else ""
+    yield f"pool {case.pool}: {', '.join(sorted(case.models))}: {case.sentence()}{more}"
     for name, asked in sorted(case.asked.items()):
         yield f"  worker {name}: {asked.verdict.state}: {asked.verdict.why}"
 

@@ -134,7 +134,7 @@ class Memories:
         if settings.controller != self._controller:
             self._controller = settings.controller
             for pool in self._fleet.pools:
-                if hasattr(pool.chooser, "memory_bytes"):
+                if pool.by_blocks:
                     cast("Remembers", pool.chooser).memory = None
         fresh = self._attach()
         await self._let_go_of_stores()
@@ -192,7 +192,7 @@ class Memories:
         """Give a memory to every strategy that uses one; return the pools that got a new one."""
         fresh = set()
         for pool in self._fleet.pools:
-            if hasattr(pool.chooser, "memory_bytes"):
+            if pool.by_blocks:
                 strategy = cast("Remembers", pool.chooser)
                 strategy.loads = self._loads_of(pool)
                 if strategy.memory is None:
@@ -230,7 +230,7 @@ class Memories:
     async def _let_go_of_stores(self) -> None:
         """Close stores of earlier settings, of removed pools, and of pools that ask none now."""
         self._asked = self._tiers
-        asking = {pool.name for pool in self._fleet.pools if hasattr(pool.chooser, "memory_bytes")}
+        asking = {pool.name for pool in self._fleet.pools if pool.by_blocks}
         self._gone += [self.stores.pop(name) for name in set(self.stores) - asking]
         while self._gone:
             await self._gone.pop().close()

@@ -79,6 +79,8 @@ class Pool:
         self.prompts = Prompts(keyed=getattr(self.chooser, "reads_prompt", True))
         self.reads_load: bool = getattr(self.chooser, "reads_load", True)
         """Whether its strategy looks at bookings."""
+        self.by_blocks: bool = hasattr(self.chooser, "memory_bytes")
+        """Whether its strategy looks prompts up among KV events, which name blocks of tokens."""
         self.hears: bool = getattr(self.chooser, "hears_others", False)
         """Whether its strategy wants to know what other processes send."""
         self.tells: Telling | None = None

@@ -9,17 +9,31 @@ log = logging.getLogger("warmroute.tokenizers")
 
 #: Most models named in one line.
 NAMED = 3
+#: What becomes of a strategy that looks prompts up among KV events.
+BLIND = "without tokens, none of their KV events can be used"
 
 
-def tell(case: Case) -> None:
-    """Log which source is used and why, once that is known, and when it has changed."""
+def tell(case: Case, *, by_blocks: bool = False) -> None:
+    """Log which source is used and why, once that is known, and when it has changed.
+
+    `by_blocks`: the pool looks prompts up among blocks of tokens, for which text is no use.
+    """
     sentence = case.sentence()
     if sentence == case.told or (case.can_be_known and not case.asked):
         return
     case.told = sentence
     counts = ", ".join(f"{count} {state}" for state, count in case.counts().items() if count)
     workers = f" (workers: {counts})" if counts else ""
-    log.info("pool %s: %s: %s%s", case.pool, _names(case.models), sentence, workers)
+    blind = by_blocks and not case.trusted
+    log.log(
+        logging.WARNING if blind else logging.INFO,
+        "pool %s: %s: %s%s%s",
+        case.pool,
+        _names(case.models),
+        sentence,
+        workers,
+        f"; {BLIND}" if blind else "",
+    )
 
 
 def tell_of(case: Case, worker: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from router.identity import case, recount, verifying
 from router.identity.agreement import answers
 from router.identity.exact import Exact
+from router.identity.telling import BLIND
 from tests.identity_live.asking import (
     ask,
     keyed,
@@ -61,6 +62,19 @@ def test_a_worker_that_differs(
     assert """after 'er\\nHello!<|im_end|>': 201 '\\n' here, 1 '<|im_start|>' there""" in warning
     assert warning.endswith("prompts are keyed by their text until all workers agree")
     assert f"pool default: worker {bad.name} agrees on m again" in caplog.messages
+
+
+@pytest.mark.parametrize(("strategy", "level"), [("kvaware", "WARNING"), ("prefixaware", "INFO")])
+def test_no_tokenizer(
+    engine: MakeEngine, start: Start, caplog: pytest.LogCaptureFixture, strategy: str, level: str
+) -> None:
+    """It is a warning where prompts are to be looked up among KV events: none can be."""
+    with caplog.at_level(logging.INFO, "warmroute.tokenizers"):
+        start(engine(None, [card("text")]), strategy=strategy)
+        until(lambda: any("keyed by text" in line for line in caplog.messages))
+    (line,) = [one for one in caplog.records if "keyed by text" in one.getMessage()]
+    assert line.levelname == level
+    assert (BLIND in line.getMessage()) == (level == "WARNING")
 
 
 def test_the_first_difference_is_shown(

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from router.identity.telling import BLIND
 from tests.commands import run
 from tests.identity_live.conftest import MakeEngine
 from tests.identity_live.engine import Engine, card
@@ -67,6 +68,16 @@ def test_a_tokenizer_that_is_not_there(engine: MakeEngine, folder: Path, tmp_pat
         code, lines = check(tmp_path, worker, **settings)
         assert code == expected
         assert lines[1] == f"pool default: m: keyed by text: {said}"
+
+
+def test_kv_events_without_a_tokenizer(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
+    """Exit code 1: no prompt could be looked up among them."""
+    worker = engine(folder, [card("m", "nobody/nothing")])
+    code, lines = check(tmp_path, worker, strategy="kvaware")
+    assert code == 1
+    assert lines[1].startswith("pool default: m: keyed by text: nobody/nothing is not in ")
+    assert lines[1].endswith("; without tokens, none of their KV events can be used")
+    assert BLIND not in "".join(check(tmp_path, engine(folder), strategy="kvaware")[1])
 
 
 def test_a_bad_file(tmp_path: Path) -> None:
