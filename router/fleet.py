@@ -94,14 +94,19 @@ class Fleet:
         return found.value if found else None
 
     def _only_model(self) -> str:
-        models = {model for worker in self.workers for model in worker.models}
-        if len(models) == 1:
-            return models.pop()
-        if not models:
+        only = None
+        for worker in self.workers:
+            for model in worker.models:  # there may be thousands of adapters: the second decides
+                if only is None:
+                    only = model
+                elif model != only:
+                    raise BadRequest(
+                        "The field `model` is missing, and this server has several models.",
+                        param="model",
+                    )
+        if only is None:
             raise NoWorker("No worker is ready; please try again.")
-        raise BadRequest(
-            "The field `model` is missing, and this server has several models.", param="model"
-        )
+        return only
 
 
 #: Ends the model's name in the trie, so that an exact pattern is longer than any wildcard.
