@@ -76,13 +76,11 @@ class Fleet:
 
     def models(self) -> dict[str, Mapping[str, Any]]:
         """Return every model that can be requested, by name, as a worker describes it."""
-        return {
-            name: description
-            for pool in self.pools
-            for worker in pool.workers
-            for name, description in worker.models.items()
-            if self._pool(name) is pool
-        }
+        found: dict[str, Mapping[str, Any]] = {}
+        for pool in self.pools:
+            told = {name: one for worker in pool.workers for name, one in worker.models.items()}
+            found |= {name: one for name, one in told.items() if self._pool(name) is pool}
+        return found
 
     def answers_for(self, model: str, pool: Pool) -> bool:
         """Whether requests for that model go to that pool."""
