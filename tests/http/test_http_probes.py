@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -10,6 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from router import health
+from router.inquiry import NoAnswer
 from router.server import PortTaken, bind
 from router.units import Address
 from simulator.fleet import FleetSettings
@@ -263,7 +264,7 @@ def test_lines_that_say_no_size(monkeypatch: pytest.MonkeyPatch, others: bytes) 
     """The size is found behind lines of other names, and the parser gets no long one."""
     parsed: list[str] = []
 
-    def parse(text: str) -> Iterator[Metric]:
+    def parse(text: str) -> Iterable[Metric]:
         parsed.append(text)
         return text_string_to_metric_families(text)
 
@@ -280,3 +281,13 @@ def test_of_many_ranks_a_few_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(health, "text_string_to_metric_families", parsed.append)
     health._told(b"vllm:cache_config_info{} 1\n" * 10_000 + b"process_start_time_seconds 7")
     assert len(parsed[0].splitlines()) == health._MOST_LINES + 1
+
+
+@pytest.mark.parametrize("thing", [b"[]", b"{}"])
+def test_a_list_of_models_is_bounded(thing: bytes) -> None:
+    """A worker may describe many models, but not by so much that reading it stalls the router."""
+    body = b'{"data":[{"id":"m","x":[%b]}]}'
+    few, many = (b",".join([thing] * (health.MOST_THINGS - less)) for less in (4, 3))
+    assert list(health._models(body % few)) == ["m"]
+    with pytest.raises(NoAnswer, match="more than 131072 lists and objects"):
+        health._models(body % many)
