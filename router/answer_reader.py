@@ -8,7 +8,8 @@ import httptools
 from router.answer_head import Head
 from router.errors import Garbled, Headers
 
-#: Bytes that a worker may send before its headers are complete; one read brings up to 256 KiB.
+#: Bytes that a worker may send without one of a body: headers, trailers, or what else frames a
+#: chunk, of which the parser keeps some. One read brings up to 256 KiB.
 HEAD_LIMIT = 512 * 1024
 
 #: Replaces the parser of a closed connection.
@@ -29,7 +30,7 @@ class AnswerReader:
     def reset(self) -> None:
         """Prepare for the next answer."""
         self._headers: Headers = []
-        self._head_size = 0
+        self._framing = 0
         self._framed = self._coded = False
         self._length: int | None = None
         self._interim = False
@@ -46,10 +47,9 @@ class AnswerReader:
 
         The error is returned, not raised: a kept error would keep the frames of its traceback.
         """
-        if self.head is None:
-            self._head_size += len(data)
-            if self._head_size > HEAD_LIMIT:
-                return Garbled("sent headers without end")
+        self._framing += len(data)
+        if self._framing > HEAD_LIMIT:
+            return Garbled("sent headers without end")
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -137,6 +137,7 @@ class AnswerReader:
 
     def on_body(self, data: bytes) -> None:
         """Take a piece of the body, without its framing."""
+        self._framing = 0
         if not self.complete:
             self.chunks.append(data)
             self.unread += len(data)

@@ -76,13 +76,11 @@ class Fleet:
 
     def models(self) -> dict[str, Mapping[str, Any]]:
         """Return every model that can be requested, by name, as a worker describes it."""
-        return {
-            name: description
-            for pool in self.pools
-            for worker in pool.workers
-            for name, description in worker.models.items()
-            if self._pool(name) is pool
-        }
+        found: dict[str, Mapping[str, Any]] = {}
+        for pool in self.pools:
+            told = {name: one for worker in pool.workers for name, one in worker.models.items()}
+            found |= {name: one for name, one in told.items() if self._pool(name) is pool}
+        return found
 
     def answers_for(self, model: str, pool: Pool) -> bool:
         """Whether requests for that model go to that pool."""
@@ -94,14 +92,19 @@ class Fleet:
         return found.value if found else None
 
     def _only_model(self) -> str:
-        models = {model for worker in self.workers for model in worker.models}
-        if len(models) == 1:
-            return models.pop()
-        if not models:
+        only = None
+        for worker in self.workers:
+            for model in worker.models:  # there may be thousands of adapters: the second decides
+                if only is None:
+                    only = model
+                elif model != only:
+                    raise BadRequest(
+                        "The field `model` is missing, and this server has several models.",
+                        param="model",
+                    )
+        if only is None:
             raise NoWorker("No worker is ready; please try again.")
-        raise BadRequest(
-            "The field `model` is missing, and this server has several models.", param="model"
-        )
+        return only
 
 
 #: Ends the model's name in the trie, so that an exact pattern is longer than any wildcard.

@@ -29,6 +29,10 @@ REDISCOVER_S = 30.0
 #: told to clients.
 DEEPEST = 64
 
+#: Most lists and objects in a worker's list of models; vLLM's has three for each model. The longest
+#: takes a tenth of a second to read.
+MOST_THINGS = 1 << 17
+
 #: A KV cache of this many tokens or more is taken for a mistake.
 LARGEST_CACHE = 1 << 40
 
@@ -182,6 +186,8 @@ def _restarted(worker: Worker, started: float | None) -> bool:
 
 def _models(body: bytes) -> dict[str, dict[str, Any]]:
     """Parse the answer of `/v1/models`; return the models by name. Raises NoAnswer."""
+    if body.count(b"{") + body.count(b"[") > MOST_THINGS:
+        raise NoAnswer(f"/v1/models answered more than {MOST_THINGS} lists and objects")
     try:
         models = {model["id"]: model for model in msgspec.json.decode(body, type=_Models).data}
         msgspec.convert(list(models), list[str])
@@ -218,15 +224,28 @@ class _Told(NamedTuple):
 
 _NOTHING = _Told()
 _CACHE, _STARTED = b"vllm:cache_config_info", b"process_start_time_seconds"
-#: Most of these lines that are parsed; there is one per data-parallel rank.
-_MOST_LINES = 1024
+#: Most lines of each that are parsed (there is one per data-parallel rank), and most bytes of one,
+#: four times those of vLLM: the parser's time grows with the square of a line's length.
+_MOST_LINES, _LONGEST_LINE = 16, 4 << 10
+
+
+def _lines(metrics: bytes, name: bytes) -> list[bytes]:
+    """Return the first lines that begin with `name`; others are not even told apart."""
+    begins, found = b"\n" + name, list[bytes]()
+    metrics = b"\n" + metrics
+    at = metrics.find(begins)
+    while at >= 0 and len(found) < _MOST_LINES:
+        line = metrics[at + 1 : at + 2 + _LONGEST_LINE].partition(b"\n")[0]
+        if len(line) <= _LONGEST_LINE:
+            found.append(line)
+        at = metrics.find(begins, at + 1)
+    return found
 
 
 def _told(metrics: bytes) -> _Told:
     """Parse `vllm:cache_config_info` and the process start time that prometheus_client exports."""
-    # The parser takes 25 µs a line, on the loop; an engine of many ranks has ten thousand lines.
-    lines = [line for line in metrics.splitlines() if line.startswith((_CACHE, _STARTED))]
-    text = b"\n".join(lines[:_MOST_LINES]).decode(errors="replace")
+    lines = _lines(metrics, _STARTED) + _lines(metrics, _CACHE)
+    text = b"\n".join(lines).decode(errors="replace")
     gpu_tokens, started, reuses = None, None, None
     with suppress(Exception):  # the parser may raise anything on malformed text
         for family in text_string_to_metric_families(text):

@@ -53,7 +53,11 @@ _message: _Way = msgspec.json.Decoder(Message).decode
 _unread: _Way = msgspec.json.Decoder(Unread).decode
 _text = msgspec.json.Decoder(str | None).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_shapes = msgspec.json.Decoder(list[str | Object]).decode
+#: No list that may be read has this form. One that is short enough is too short for it; otherwise
+#: nothing is read beyond the first element that is not allowed, or is one too many.
+_Other: Any = tuple[(*[str | Object] * MOST_ENTRIES, None)]  # type: ignore[misc]
+_other = msgspec.json.Decoder(_Other).decode
+_TOO_SHORT = "Expected `array` of length "
 _BRACKET = (ord("["),)
 _first: Any = Struct("B").unpack_from  # a third of the cost of a memoryview
 
@@ -78,11 +82,17 @@ def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
     most, and in a long list each must be an object or a text: no worker accepts others.
     """
     try:
-        if len(raw) > 2 * MOST_ENTRIES and len(_shapes(raw)) > MOST_ENTRIES:
-            return None
-        return _list(raw)
+        return None if len(raw) > 2 * MOST_ENTRIES and not _is_short(raw) else _list(raw)
     except UNEXPECTED:
         return None
+
+
+def _is_short(raw: msgspec.Raw) -> bool:
+    try:
+        _other(raw)
+    except msgspec.ValidationError as error:
+        return str(error).startswith(_TOO_SHORT)
+    return False
 
 
 def is_list(raw: msgspec.Raw) -> bool:

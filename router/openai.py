@@ -140,7 +140,7 @@ _SMALL = [
     for field in msgspec.structs.fields(_Fields)
     if field.default is None and field.name != "model"
 ]
-#: For a request that failed to decode: every field but `model` is kept raw.
+#: For a request that is not decoded in one pass: every field but `model` is kept raw.
 _Odd = msgspec.defstruct(
     "_Odd",
     [
@@ -158,6 +158,8 @@ _decode: Callable[[bytes], Request] = msgspec.json.Decoder(_Read).decode
 _decode_unread: Callable[[bytes], Request] = msgspec.json.Decoder(_Unread).decode
 _decode_odd = msgspec.json.Decoder(_Odd).decode
 _small = msgspec.json.Decoder(Small).decode
+#: Most objects in a body, by its braces, that may all be messages; each of those takes 100 bytes.
+MOST_OBJECTS = 1 << 16
 #: Most fields of a form; the same limit as Starlette's, which vLLM parses forms with.
 MOST_FIELDS = 1000
 #: A form field with a transfer encoding: some parsers decode it and some do not. It is deprecated
@@ -178,14 +180,21 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
         form = _form(body, content_type)
         streams = form.get("stream", "").lower() == "true"
         return msgspec.convert({**form, "stream": streams}, _Read)
+    if len(body) > SAFE:
+        texts = False
+        if body.count(b"{") > MOST_OBJECTS:
+            return _parse_odd(body)
     try:
-        return _decode(body) if texts and len(body) <= SAFE else _decode_unread(body)
+        return _decode(body) if texts else _decode_unread(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _parse_odd(body)
 
 
 def _parse_odd(body: bytes) -> Request:
-    """Read a body that failed to decode. Raises BadRequest for errors not left to the worker."""
+    """Read a body that failed to decode, or may have too many messages.
+
+    Raises BadRequest for errors not left to the worker.
+    """
     if not body:
         raise BadRequest("The request body is not valid JSON: it is empty.")
     try:

@@ -51,7 +51,7 @@ class PrefixTree:
         self._by_bit: dict[int, Shadow] = {}
         """The shadow of each worker by its bit, including workers that are being forgotten."""
         self._untidy: dict[Shadow, None] = {}
-        """Shadows that may be over their share of memory."""
+        """Shadows that may be over their share of memory, or have lost what they were sent."""
 
     def insert(
         self,
@@ -210,6 +210,8 @@ class PrefixTree:
             shadow.right()
         elif placement.stamp >= 0:
             shadow.lost(placement.stamp, capacity)
+            self._untidy[shadow] = None
+            self._tidy()
 
     def forget(self, worker: str) -> None:
         """Drop everything `worker` held.
@@ -296,10 +298,11 @@ class PrefixTree:
         return shadow
 
     def _tidy(self) -> None:
-        """Shrink shadows that are too large, by at most `AT_ONCE` entries."""
+        """Shrink shadows that are too large, or have lost something, by at most `AT_ONCE`."""
         share, left = self._share(), AT_ONCE
         while left and self._untidy:
             shadow = next(iter(self._untidy))
+            left -= shadow.drop_lost(left)
             left -= shadow.shrink(-1.0 if shadow.leaving else share, most=left)
             if left:
                 del self._untidy[shadow]

@@ -63,11 +63,14 @@ class Shadow:
         "bytes",
         "clock",
         "first",
+        "least",
         "leaving",
+        "lost_at",
         "reports",
         "scale",
         "shared",
         "size",
+        "stated",
         "told",
         "worker",
     )
@@ -88,6 +91,12 @@ class Shadow:
         """Number of placements and ends of requests so far."""
         self.scale = 1.0
         """Learned capacity over stated capacity."""
+        self.lost_at = -1
+        """What was last used by then turned out to be gone and is to be dropped; -1: nothing is."""
+        self.least = 0.0
+        """As many tokens stay even so."""
+        self.stated: float | None = None
+        """The stated capacity when that was found."""
         self.reports = False
         """The worker has reported cached tokens."""
         self.told = True
@@ -223,19 +232,37 @@ class Shadow:
         self.reports, self.told = True, told
 
     def lost(self, stamp: int, capacity: float | None) -> None:
-        """Forget what was last used at `stamp` or earlier, and lower the learned capacity.
+        """Note that a prefix last used at `stamp` turned out to be gone; see `drop_lost`.
 
-        Called when a prefix last used at `stamp` turned out to be gone. Entries in use stay, and at
-        most `MOST_LOST` of all tokens go.
+        At most `MOST_LOST` of all tokens are to go.
         """
-        ring, least = self.first, self.size * (1.0 - MOST_LOST)
-        entry = ring.younger
-        while entry is not ring and entry.stamp <= stamp and self.size > least:
-            gone, entry = entry, entry.younger
-            if not gone.users:
-                self.drop(gone)
-        if capacity:
-            self.scale = max(LEAST, self.scale * LOWER, min(self.scale, self.size / capacity))
+        self.least = self.size * (1.0 - MOST_LOST)
+        self.lost_at, self.stated = max(self.lost_at, stamp), capacity
+
+    def drop_lost(self, most: int) -> int:
+        """Forget what was last used as early as what is gone; return how many entries that took.
+
+        At most `most` are looked at. Entries in use stay. Once nothing is left to drop, the learned
+        capacity is lowered.
+        """
+        ring, done = self.first, 0
+        while self.lost_at >= 0 and done < most:
+            entry = ring.younger
+            if entry is ring or entry.stamp > self.lost_at or self.size <= self.least:
+                self._lower()
+            elif entry.users:
+                done += self._pass(entry)
+            else:
+                self.drop(entry)
+                done += 1
+        return min(done, most)
+
+    def _lower(self) -> None:
+        """Lower the learned capacity to what is still believed to be held."""
+        self.lost_at = -1
+        if self.stated:
+            lowest = min(self.scale, self.size / self.stated)
+            self.scale = max(LEAST, self.scale * LOWER, lowest)
 
     def more(self) -> None:
         """Raise the learned capacity: the worker held more than predicted."""

@@ -15,7 +15,15 @@ from msgspec import Raw
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from router.identity.part import Part
-from router.messages import MOST_ENTRIES, UNEXPECTED, Message, Unread, content_of, messages
+from router.messages import (
+    MOST_ENTRIES,
+    UNEXPECTED,
+    Message,
+    Unread,
+    content_of,
+    is_list,
+    messages,
+)
 from router.openai import Endpoint, Prompted, Request
 
 
@@ -37,6 +45,11 @@ _APART = (
     *("previous_response_id", "prompt_embeds", "reasoning", "reasoning_effort", "suffix"),
     "thinking",
 )
+
+#: Most ids of a prompt that are packed, and most values (counted as `_Spelling` does) that one
+#: request has spelled anew. Each becomes an object, and nobody else is served meanwhile: ten
+#: milliseconds at most.
+MOST_IDS, MOST_SPELLED = 1 << 18, 1 << 14
 
 
 def _marked(role: str) -> bytes:
@@ -113,7 +126,10 @@ def apart(endpoint: Endpoint, request: Request) -> str:
     found = {name: raw for name, raw in zip(_APART, raws, strict=True) if _is_given(raw)}
     if kept and _is_given(kept):
         found["prompt"] = kept
-    return "".join([f"{name} {xxh3_128_hexdigest(_spelled(raw))} " for name, raw in found.items()])
+    spelling = _Spelling()
+    return "".join(
+        [f"{name} {xxh3_128_hexdigest(spelling.of(raw))} " for name, raw in found.items()]
+    )
 
 
 def measured(endpoint: Endpoint, request: Request) -> int:
@@ -137,8 +153,11 @@ def _length(content: str | list[Raw] | Raw | None) -> int:
     return sum(map(len, content)) if content else 0
 
 
-def _conversation(head: bytes, found: Sequence[Message | Unread]) -> Text:
+def _conversation(
+    head: bytes, found: Sequence[Message | Unread], spelling: "_Spelling | None" = None
+) -> Text:
     """Return role and content of each message, in order. A part that cannot be read is hashed."""
+    spelling = spelling or _Spelling()
     pieces = [head]
     others = 0
     plain = True
@@ -153,7 +172,7 @@ def _conversation(head: bytes, found: Sequence[Message | Unread]) -> Text:
             pieces += map(bytes, content)
         elif content is not None:
             for part in content:
-                piece, kind = _piece(part)
+                piece, kind = _piece(part, spelling)
                 pieces.append(piece)
                 others += kind is _Kind.MEDIUM
                 plain &= kind is _Kind.TEXT
@@ -174,8 +193,11 @@ def _items(head: bytes, raw: Raw) -> Text:
     items = messages(raw)
     if not items:
         return Text(head + bytes(raw), plain=False)
+    spelling = _Spelling()
     texts = [
-        _conversation(b"", [item]) if item.role else Text(b"\x1e\x1f" + _spelled(one), plain=False)
+        _conversation(b"", [item], spelling)
+        if item.role
+        else Text(b"\x1e\x1f" + spelling.of(one), plain=False)
         for item, one in zip(items, _raws(raw), strict=True)
     ]
     data = head + b"".join([text.data for text in texts])
@@ -187,15 +209,31 @@ def _is_given(raw: Raw) -> bool:
     return bool(raw) and bytes(memoryview(raw)[:4]) != b"null"
 
 
-def _spelled(raw: Raw) -> bytes:
-    """Return a JSON value in canonical form, however it was written."""
-    try:
-        return _sorted(_any(raw))
-    except (*UNEXPECTED, ValueError, TypeError):
-        return bytes(raw)
+class _Spelling:
+    """Spells the JSON values of one request canonically, until there were `MOST_SPELLED`.
+
+    The rest is kept as it was written. As values come in the order of the prompt, a longer
+    conversation still begins like a shorter one.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = MOST_SPELLED
+
+    def of(self, raw: Raw) -> bytes:
+        """Return a JSON value in canonical form, however it was written; marks in texts count."""
+        given = bytes(raw)
+        self._left -= given.count(b"{") + given.count(b"[") + given.count(b",")
+        if self._left < 0:
+            return given
+        try:
+            return _sorted(_any(raw))
+        except (*UNEXPECTED, ValueError, TypeError):
+            return given
 
 
-def _piece(raw: Raw) -> tuple[bytes, _Kind]:
+def _piece(raw: Raw, spelling: _Spelling) -> tuple[bytes, _Kind]:
     """Return the bytes that represent a part of a message, and its kind."""
     try:
         part = _part(raw)
@@ -204,12 +242,19 @@ def _piece(raw: Raw) -> tuple[bytes, _Kind]:
     if part.is_text and part.type not in _WORDS:
         return (part.text or "").encode(), _Kind.TEXT
     if part.type in _WORDS and not any(one in bytes(raw) for one in _HOLDS_MEDIA):
-        return _spelled(raw), _Kind.WORDS
+        return spelling.of(raw), _Kind.WORDS
     return xxh3_128_digest(raw), _Kind.MEDIUM
 
 
 def _plain(raw: Raw) -> Text:
-    """Return a text or token ids; of several prompts only the first has data."""
+    """Return a text or token ids; of several prompts only the first has data.
+
+    A list of more prompts, or ids, than may be read is taken as it was written.
+    """
+    if is_list(raw):
+        given = bytes(raw)
+        if given.count(b'"') > 2 * MOST_ENTRIES:
+            return Text(given, plain=False)
     try:
         text = _text(raw)
     except UNEXPECTED:
@@ -222,6 +267,9 @@ def _plain(raw: Raw) -> Text:
 
 
 def _packed(raw: Raw) -> Text:
+    given = bytes(raw)
+    if given.count(b",") >= MOST_IDS or given.count(b"[") > MOST_ENTRIES:
+        return Text(given, plain=False)
     try:
         ids = _ids(raw)
         if not (ids and isinstance(ids[0], list)):
@@ -231,4 +279,4 @@ def _packed(raw: Raw) -> Text:
         unread = data.itemsize * sum(map(len, others))
         return Text(data.tobytes(), tokens=len(first), further=len(others), unread=unread)
     except (*UNEXPECTED, OverflowError, TypeError, ValueError):
-        return Text(bytes(raw), plain=False)
+        return Text(given, plain=False)

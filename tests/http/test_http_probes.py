@@ -2,11 +2,15 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
+from router import health
+from router.inquiry import NoAnswer
 from router.server import PortTaken, bind
 from router.units import Address
 from simulator.fleet import FleetSettings
@@ -245,3 +249,45 @@ def test_metrics_of_which_most_is_for_others(stub: MakeStub, route: MakeRouter) 
     )
     router = route(worker.url, health={"interval": "1h", "timeout": "10s"})
     assert router.worker().room_tokens == 160
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        b"vllm:cache_config_info{%b} 1\n" % b",".join([b'a%d="1"' % n for n in range(1000)]),
+        b'vllm:cache_config_info_too{engine="0"} 1\n' * 10,
+        b"\n" * 1000,
+    ],
+    ids=["long", "other", "empty"],
+)
+def test_lines_that_say_no_size(monkeypatch: pytest.MonkeyPatch, others: bytes) -> None:
+    """The size is found behind lines of other names, and the parser gets no long one."""
+    parsed: list[str] = []
+
+    def parse(text: str) -> Iterable[Metric]:
+        parsed.append(text)
+        return text_string_to_metric_families(text)
+
+    monkeypatch.setattr(health, "text_string_to_metric_families", parse)
+    size = b'vllm:cache_config_info{num_gpu_blocks="10",block_size="16"} 1\n'
+    told = health._told(others + size + b"process_start_time_seconds 7\n")
+    assert (told.gpu_tokens, told.started) == (160, 7)
+    assert max(map(len, parsed[0].splitlines())) < 4096
+
+
+def test_of_many_ranks_a_few_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks of a worker say the same; the parser takes long for ten thousand."""
+    parsed: list[str] = []
+    monkeypatch.setattr(health, "text_string_to_metric_families", parsed.append)
+    health._told(b"vllm:cache_config_info{} 1\n" * 10_000 + b"process_start_time_seconds 7")
+    assert len(parsed[0].splitlines()) == health._MOST_LINES + 1
+
+
+@pytest.mark.parametrize("thing", [b"[]", b"{}"])
+def test_a_list_of_models_is_bounded(thing: bytes) -> None:
+    """A worker may describe many models, but not by so much that reading it stalls the router."""
+    body = b'{"data":[{"id":"m","x":[%b]}]}'
+    few, many = (b",".join([thing] * (health.MOST_THINGS - less)) for less in (4, 3))
+    assert list(health._models(body % few)) == ["m"]
+    with pytest.raises(NoAnswer, match="more than 131072 lists and objects"):
+        health._models(body % many)

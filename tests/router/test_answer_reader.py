@@ -84,3 +84,21 @@ def test_a_worker_that_will_close_says_so() -> None:
     reader = read(HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nok")
     assert reader.last
     assert not reader.plain
+
+
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+
+
+@pytest.mark.parametrize("begun", [b"0\r\nX: ", b"0\r\nX", b"1;"], ids=["value", "name", "chunk"])
+def test_what_follows_a_body_must_end_too(begun: bytes) -> None:
+    """The parser keeps all of a trailer until it ends, so one without end is refused."""
+    reader = read(CHUNKED + begun, b"x" * (HEAD_LIMIT // 2), b"x" * (HEAD_LIMIT // 2))
+    wrong = reader.feed(b"x")
+    assert wrong is not None
+    assert "headers without end" in str(wrong)
+
+
+def test_an_answer_in_tiny_chunks_may_be_long() -> None:
+    """Only what comes without a byte of the body is bounded, not all framing together."""
+    tiny = b"1\r\nx\r\n" * 40_000
+    assert len(read(CHUNKED, tiny, tiny, tiny).take()) == 5 + 3 * 40_000

@@ -139,6 +139,34 @@ def test_the_only_model(model: str | None) -> None:
         Fleet([pool("a", "*", workers=[worker(state=State.UNKNOWN)])]).route(model)
 
 
+def test_of_several_models_two_are_looked_at() -> None:
+    """Workers may have thousands of adapters, and any request may leave out its model."""
+    first, second = worker("m", "n"), worker("m")
+    second.models = cast("dict[str, dict[str, object]]", None)  # looking there would fail
+    with pytest.raises(BadRequest, match="several models"):
+        Fleet([pool("a", "*", workers=[first, second])]).route(None)
+
+
+def test_each_model_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool of a name is looked up once, however many workers have that model."""
+    looked: list[str] = []
+    both = Fleet(
+        [
+            pool("a", "m", workers=[worker("m", "n")] * 9),
+            pool("b", "*", workers=[worker("m", "n"), worker("n")]),
+        ]
+    )
+    find = both._pool
+
+    def look(name: str) -> Pool | None:
+        looked.append(name)
+        return find(name)
+
+    monkeypatch.setattr(both, "_pool", look)
+    assert sorted(both.models()) == ["m", "n"]
+    assert sorted(looked) == ["m", "m", "n", "n"]
+
+
 def test_unknown_names_leave_nothing_behind() -> None:
     """Names of unknown models are not cached, so clients cannot make the fleet's memory grow."""
     fleet = Fleet([pool("a", "*")])

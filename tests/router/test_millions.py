@@ -8,9 +8,13 @@ from contextlib import suppress
 import pytest
 
 from router.errors import BadRequest
+from router.identity.text import apart, canonical
+from router.limits import Limits
+from router.messages import SAFE
 from router.openai import ENDPOINTS, parse
 from router.sagemaker.payload import read, with_model
 from router.sessions.ids import in_body
+from router.settings import LimitSettings
 
 #: Number of elements; as a Python object the smallest of them would take at least 24 bytes.
 COUNT = 200_000
@@ -23,6 +27,14 @@ WORDS = ("inputs", "parameters", "sampling_params", "stream", "model", "requestT
 def openai(body: bytes) -> object:
     """Return what is read of a chat request."""
     return parse(CHAT, body, b"")
+
+
+def keyed(path: str, body: bytes) -> object:
+    """Return what a prompt's keys are made of, as for any request that the limits allow."""
+    endpoint = ENDPOINTS[path]
+    request = parse(endpoint, body, b"")
+    Limits(LimitSettings()).check(endpoint, request)
+    return apart(endpoint, request), canonical(endpoint, request)
 
 
 def user(body: bytes) -> object:
@@ -115,3 +127,33 @@ def test_texts_that_are_none(body: bytes) -> None:
     """Texts that are not valid Unicode are refused."""
     with pytest.raises(BadRequest):
         read(body)
+
+
+#: Where a client may write a list of any length, by path: what precedes it, and what follows.
+WHERE = [
+    ("/v1/completions", '{"prompt":[', "]}"),
+    ("/v1/embeddings", '{"input":[', "]}"),
+    ("/v1/chat/completions", '{"chat_template_kwargs":{"a":[', "]}}"),
+    ("/v1/chat/completions", '{"messages":[', "]}"),
+    ("/v1/responses", '{"reasoning":{"a":[', "]}}"),
+    ("/v1/responses", '{"input":[{"type":"reasoning","a":[', "]}]}"),
+    ("/v1/responses", '{"input":[', "]}"),
+    ("/v1/messages", '{"messages":[{"content":[{"type":"tool_use","input":[', "]}]}]}"),
+    ("/rerank", '{"documents":[', "]}"),
+]
+
+
+@pytest.mark.parametrize("element", ["[]", "[1]", "{}", '{"a":1}', "1000", '""'])
+@pytest.mark.parametrize(("path", "before", "after"), WHERE)
+def test_none_is_made_an_object_for_a_key(path: str, before: str, after: str, element: str) -> None:
+    """Whatever its form, a prompt takes less than three times its body's size in memory."""
+    count = 4 * SAFE // (len(element) + 1)
+    body = f"{before}{','.join([element] * count)}{after}".encode()
+    tracemalloc.start()
+    try:
+        with suppress(BadRequest):
+            keyed(path, body)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 3 * len(body)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.identity.media import same_start
+from router.identity.text import MOST_IDS, MOST_SPELLED, canonical
 from router.openai import ENDPOINTS, Endpoint, parse
 from router.prompts import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER, Prompts
 from strategies.base import Prompt
@@ -408,3 +409,33 @@ def test_spacing_does_not_matter_in_parts() -> None:
     text = LONG.encode()
     first, second = (Prompts().prompt(CHAT, parse(CHAT, raw % text, b"")) for raw in (tight, loose))
     assert first.keys == second.keys
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_list_of_too_many_ids_is_keyed_as_written(more: int) -> None:
+    """Up to a bound ids are packed, so spaces do not matter; beyond it the list is as written."""
+    body = {"prompt": [1] * (MOST_IDS + more)}
+    one, other = (
+        canonical(COMPLETION, parse(COMPLETION, json.dumps(body, indent=indent).encode(), b""))
+        for indent in (None, 0)
+    )
+    assert (one.data != other.data) == more
+    assert one.tokens == (None if more else MOST_IDS)
+
+
+@pytest.mark.parametrize("endpoint", [RESPONSES, MESSAGES], ids=lambda e: e.path)
+def test_of_too_many_values_the_first_are_spelled(endpoint: Endpoint) -> None:
+    """Spaces matter only beyond a bound, and a longer conversation begins like a shorter one."""
+    values = [1] * 1000
+
+    def data(count: int, indent: int | None = None) -> bytes:
+        parts = [{"type": "tool_use", "input": values}] * count
+        body = {"input": parts, "messages": [{"role": "user", "content": parts}]}
+        raw = json.dumps(body, indent=indent).encode()
+        return canonical(endpoint, parse(endpoint, raw, b"")).data
+
+    few, many = MOST_SPELLED // 1002, MOST_SPELLED // 1000 + 4
+    assert data(few) == data(few, indent=0)
+    assert data(many) != data(many, indent=0)
+    assert data(many).startswith(data(few))
+    assert data(many + 1).startswith(data(many))

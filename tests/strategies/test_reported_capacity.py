@@ -1,8 +1,10 @@
 """What workers' reports of cached tokens tell of how much they hold."""
 
+from itertools import pairwise
+
 import pytest
 
-from strategies.prefixtree import PrefixTree
+from strategies.prefixtree import AT_ONCE, PrefixTree
 from strategies.shadow import BEHIND
 from tests.strategies.tries import LARGE, keys
 
@@ -71,3 +73,26 @@ def test_what_was_told_is_come_back_to() -> None:
     assert (returned[0], returned[-1]) == pytest.approx((1.3**3, 1.0), abs=0.001)
     assert returned[300] > 1.8
     assert (min(stayed), max(stayed)) == pytest.approx((BEHIND * 1.3**3,) * 2)
+
+
+def test_nobody_waits_while_much_that_was_lost_is_forgotten() -> None:
+    """A report, and each placement after it, drops a few entries; in the end half is gone."""
+    tree, count = PrefixTree(1 << 22), 1_000
+    for number in range(count):
+        tree.close(tree.insert(keys((number,)), "a", count))
+    gone = tree.insert(keys((count - 1,)), "a", count)
+    running = tree.insert(keys((0,)), "a", count)
+    tree.close(gone)
+    tree.correct(gone, -1, count)
+    (shadow,) = tree.shadows()
+    sizes, scales = [len(tree)], [shadow.scale]
+    while shadow.lost_at >= 0:
+        tree.close(tree.insert((), "a", count))
+        sizes.append(len(tree))
+        scales.append(shadow.scale)
+    assert sizes[0] >= count - AT_ONCE
+    assert all(0 <= one - other <= AT_ONCE for one, other in pairwise(sizes))
+    assert (sizes[-1], shadow.scale, set(scales[:-1])) == (count // 2, 0.5, {1.0})
+    assert tree.held(keys((0,))) == {"a": 1}  # it is in use
+    assert not tree.held(keys((1,)))
+    tree.close(running)
