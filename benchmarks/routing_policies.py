@@ -97,6 +97,26 @@ POLICIES = [
     Policy("Dynamo, weight 16", "peer", partial(Dynamo, weight=16.0)),
     Policy("Dynamo, weight 32", "peer", partial(Dynamo, weight=32.0)),
     Policy("Dynamo, weight 8, predicted", "peer", partial(Dynamo, weight=8.0, predicted_s=AHEAD_S)),
+    Policy("Dynamo, weight 1, queue", "peer", QueuedDynamo, Parked),
+    Policy("Dynamo, weight 16, queue", "peer", partial(QueuedDynamo, weight=16.0), Parked),
+    Policy(
+        "Dynamo, weight 16, shortest first",
+        "peer",
+        partial(QueuedDynamo, weight=16.0, threshold=0.0),
+        partial(Parked, shortest),
+    ),
+    Policy(
+        "Dynamo, weight 32, shortest first",
+        "peer",
+        partial(QueuedDynamo, weight=32.0, threshold=0.0),
+        partial(Parked, shortest),
+    ),
+    Policy(
+        "Dynamo, weight 8, predicted, shortest first",
+        "peer",
+        partial(QueuedDynamo, weight=8.0, predicted_s=AHEAD_S, threshold=2.0),
+        partial(Parked, shortest),
+    ),
     Policy("llm-d scorers 2:1:1", "peer", Scorers),
     Policy("llm-d scorers 3:2:2", "peer", partial(Scorers, weights=(3, 2, 2))),
     Policy(
@@ -104,11 +124,26 @@ POLICIES = [
         "peer",
         partial(Scorers, weights=(3, 2, 2), speculative_s=AHEAD_S),
     ),
+    Policy(
+        "llm-d scorers 3:2:2, flow control", "peer", partial(FlowScorers, weights=(3, 2, 2)), Parked
+    ),
+    Policy(
+        "llm-d scorers 3:2:2, speculative, flow control",
+        "peer",
+        partial(FlowScorers, weights=(3, 2, 2), speculative_s=AHEAD_S),
+        Parked,
+    ),
     Policy("llm-d affinity filter", "peer", Affinity),
     Policy(
         "llm-d affinity filter, in tokens, speculative",
         "peer",
         partial(Affinity, in_tokens=True, speculative_s=AHEAD_S),
+    ),
+    Policy(
+        "llm-d affinity filter, in tokens, speculative, flow control",
+        "peer",
+        partial(FlowAffinity, in_tokens=True, speculative_s=AHEAD_S),
+        Parked,
     ),
     Policy("Mooncake Conductor", "peer", Conductor),
     Policy("shared cache, first come", "bound", Shared),
