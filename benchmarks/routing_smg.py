@@ -80,8 +80,9 @@ class SmgTrees(Placements):
 class SmgEvents(Knowing):
     """`cache_aware` with KV events (gRPC): of those that hold most, the least expected wait.
 
-    Any match counts. (The share of requests with which it warms up workers whose caches have lost
-    almost everything is left out.)
+    Any match counts, so whoever holds a first block that all prompts share gets all that is new,
+    until it is too busy. smg's newest code gives one in so many requests with a short match to a
+    worker that holds far less than the others; that is left out.
     """
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
