@@ -26,13 +26,17 @@ def expected_waits(seats: Sequence[Seat]) -> list[float]:
     """`least_load`'s score in seconds: queued tokens / throughput + 0.15 k / (1 - k).
 
     *k* is the share of the KV cache in use. smg adds what it sent since it last asked the worker,
-    ten seconds ago at most, to the queue that the worker reported. Here, the queue is known.
+    ten seconds ago at most, to the queue that the worker reported. Here, the queue is known, and
+    the rest of the prompt that is being computed counts as well.
     """
     waits = []
     for seat in seats:
-        used = min(seat.engine.usage, MOST)
-        queued = sum(_lacking(seat, job) for job in seat.engine.waiting)
-        waits.append(queued / THROUGHPUT + PRESSURE_S * used / (1.0 - used))
+        engine = seat.engine
+        used = min(engine.usage, MOST)
+        tokens = sum(_lacking(seat, job) for job in engine.waiting)
+        if engine.prefilling is not None:
+            tokens += engine.prefilling.prompt_tokens - engine.prefilling.computed
+        waits.append(tokens / THROUGHPUT + PRESSURE_S * used / (1.0 - used))
     return waits
 
 

@@ -7,6 +7,7 @@ from benchmarks.routing_peers import Peer
 from benchmarks.routing_preble import Preble, Share
 from benchmarks.routing_ray import RayPrefix
 from benchmarks.routing_smg import LeastLoad, SmgEvents, SmgTrees, allowed, expected_waits
+from simulator.strides import Job
 from strategies.base import FREE, Candidate, Outcome
 from tests.benchmarks.peers import KEYS, TOKENS, busy, prompt, queue, seats, sent, warm
 
@@ -14,15 +15,18 @@ DONE = Outcome(ok=True, first_byte_s=1.0, answer_tokens=101)
 
 
 def test_expected_waits_add_a_queue_and_pressure() -> None:
-    """Uncached tokens that wait, at 2,000 per second, and 0.15 s x k / (1 - k)."""
+    """Uncached tokens that wait or are computed, at 2,000 per second, and 0.15 s x k / (1 - k)."""
     idle, queued, full = fleet = seats()
     warm(queued)
     queue(queued, 2, TOKENS, KEYS)
-    queue(full, 0, SMALL.kv_tokens // 2)
+    full.engine.add(Job(0, (), SMALL.kv_tokens // 2, 100), 0.0)
+    while full.engine.prefilling:
+        full.engine.advance(full.engine.due)
     waits = expected_waits(fleet)
     assert waits[0] == 0.0
     used = queued.engine.usage
-    assert waits[1] == pytest.approx(2 * 100 / 2_000 + 0.15 * used / (1 - used))
+    tokens = TOKENS - SMALL.max_num_batched_tokens + 2 * 100
+    assert waits[1] == pytest.approx(tokens / 2_000 + 0.15 * used / (1 - used))
     assert waits[2] == pytest.approx(0.15, rel=0.01)
     assert LeastLoad(fleet).choose(prompt(), 0.0) is idle
 
