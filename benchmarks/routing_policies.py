@@ -15,6 +15,15 @@ from benchmarks.routing_peers import (
     PowerOfTwo,
     Sticky,
 )
+from benchmarks.routing_preble import Preble
+from benchmarks.routing_queues import (
+    FlowAffinity,
+    FlowScorers,
+    Parked,
+    QueuedDynamo,
+    shortest,
+)
+from benchmarks.routing_ray import RayPrefix
 from benchmarks.routing_rules import (
     Affinity,
     Brix,
@@ -25,6 +34,7 @@ from benchmarks.routing_rules import (
     PrefixStack,
     Scorers,
 )
+from benchmarks.routing_smg import LeastLoad, SmgEvents, SmgTrees
 from strategies.base import Strategy
 from strategies.latebinding import LateBinding
 from strategies.registry import make
@@ -71,15 +81,42 @@ POLICIES = [
     Policy("CHBL, 1 block", "peer", BoundedLoad),
     Policy("CHBL, 3 blocks", "peer", partial(BoundedLoad, blocks=3)),
     Policy("SGLang cache_aware", "peer", CacheAware),
+    Policy("smg least_load", "peer", LeastLoad),
+    Policy("smg cache_aware", "peer", SmgTrees),
+    Policy("smg cache_aware, events", "peer", SmgEvents),
     Policy("production-stack prefixaware", "peer", PrefixStack),
+    Policy("Ray Serve prefix-aware", "peer", RayPrefix),
+    Policy("Ray Serve prefix-aware, 20 apart", "peer", partial(RayPrefix, apart=20.0)),
     Policy("AIBrix prefix-cache", "peer", Brix),
     Policy("AIBrix prefix-cache, Helm", "peer", partial(Brix, apart=16, deviations=2.0)),
+    Policy("AIBrix prefix-cache, by the mean", "peer", partial(Brix, apart=7, means=2.0)),
+    Policy("Preble E2", "peer", Preble),
     Policy("vllm-router kv_aware", "peer", KvAware),
     Policy("Dynamo, weight 1", "peer", Dynamo),
     Policy("Dynamo, weight 8", "peer", partial(Dynamo, weight=8.0)),
     Policy("Dynamo, weight 16", "peer", partial(Dynamo, weight=16.0)),
     Policy("Dynamo, weight 32", "peer", partial(Dynamo, weight=32.0)),
     Policy("Dynamo, weight 8, predicted", "peer", partial(Dynamo, weight=8.0, predicted_s=AHEAD_S)),
+    Policy("Dynamo, weight 1, queue", "peer", QueuedDynamo, Parked),
+    Policy("Dynamo, weight 16, queue", "peer", partial(QueuedDynamo, weight=16.0), Parked),
+    Policy(
+        "Dynamo, weight 16, shortest first",
+        "peer",
+        partial(QueuedDynamo, weight=16.0, threshold=0.0),
+        partial(Parked, shortest),
+    ),
+    Policy(
+        "Dynamo, weight 32, shortest first",
+        "peer",
+        partial(QueuedDynamo, weight=32.0, threshold=0.0),
+        partial(Parked, shortest),
+    ),
+    Policy(
+        "Dynamo, weight 8, predicted, shortest first",
+        "peer",
+        partial(QueuedDynamo, weight=8.0, predicted_s=AHEAD_S, threshold=2.0),
+        partial(Parked, shortest),
+    ),
     Policy("llm-d scorers 2:1:1", "peer", Scorers),
     Policy("llm-d scorers 3:2:2", "peer", partial(Scorers, weights=(3, 2, 2))),
     Policy(
@@ -87,11 +124,26 @@ POLICIES = [
         "peer",
         partial(Scorers, weights=(3, 2, 2), speculative_s=AHEAD_S),
     ),
+    Policy(
+        "llm-d scorers 3:2:2, flow control", "peer", partial(FlowScorers, weights=(3, 2, 2)), Parked
+    ),
+    Policy(
+        "llm-d scorers 3:2:2, speculative, flow control",
+        "peer",
+        partial(FlowScorers, weights=(3, 2, 2), speculative_s=AHEAD_S),
+        Parked,
+    ),
     Policy("llm-d affinity filter", "peer", Affinity),
     Policy(
         "llm-d affinity filter, in tokens, speculative",
         "peer",
         partial(Affinity, in_tokens=True, speculative_s=AHEAD_S),
+    ),
+    Policy(
+        "llm-d affinity filter, in tokens, speculative, flow control",
+        "peer",
+        partial(FlowAffinity, in_tokens=True, speculative_s=AHEAD_S),
+        Parked,
     ),
     Policy("Mooncake Conductor", "peer", Conductor),
     Policy("shared cache, first come", "bound", Shared),

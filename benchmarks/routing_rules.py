@@ -265,21 +265,30 @@ class Brix(Placements):
 
     The best match whose load is at most the mean plus one standard deviation; the least loaded if
     there is none. While loads differ by more than 8, matches count only among the least loaded.
-    Its Helm chart sets 16 and 2.
+    Its Helm chart sets 16 and 2. Its newest code asks for a difference of 8 or more, and besides
+    for a highest load of more than twice the mean plus one (`means` 2).
     """
 
     def __init__(
-        self, seats: Sequence[Seat], seed: int = 0, *, apart: int = 8, deviations: float = 1.0
+        self,
+        seats: Sequence[Seat],
+        seed: int = 0,
+        *,
+        apart: int = 8,
+        deviations: float = 1.0,
+        means: float = 0.0,
     ) -> None:
         super().__init__(seats, seed)
         self._apart = apart
         self._deviations = deviations
+        self._means = means
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
         """Find the highest acceptable load, then match."""
         loads = [seat.load.in_flight for seat in self.seats]
-        bound = fmean(loads) + self._deviations * pstdev(loads)
-        if max(loads) - min(loads) > self._apart:
+        mean, high = fmean(loads), max(loads)
+        bound = mean + self._deviations * pstdev(loads)
+        if high - min(loads) > self._apart and high > self._means * (mean + 1):
             bound = min(loads)
         fitting = [
             (-depth, load, place)

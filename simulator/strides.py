@@ -17,6 +17,7 @@ Simpler than `engine.py` in three ways:
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import islice
 from math import ceil, inf, sqrt
 
 from simulator.profiles import Profile
@@ -106,6 +107,11 @@ class StrideCache:
         for _ in range(self.used + len(idle) - self.capacity):
             idle.popitem(last=False)
         return True
+
+    def leaving(self, blocks: int) -> list[int]:
+        """Return the keys that would be evicted to make room for so many new blocks."""
+        over = self.used + len(self._idle) + blocks - self.capacity
+        return list(islice(self._idle, max(0, over)))
 
     def name(self, keys: Sequence[int]) -> None:
         """Register computed blocks, taken as nameless by `admit`, under their keys."""

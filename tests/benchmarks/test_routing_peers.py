@@ -1,14 +1,12 @@
 """Each peer's routing rule, where it differs from the others."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import ENDS, Drive
-from benchmarks.routing_fleet import Fleet, Seat
 from benchmarks.routing_peers import BoundedLoad, Peer, PowerOfTwo, Sticky
 from benchmarks.routing_rules import (
     Affinity,
@@ -22,43 +20,7 @@ from benchmarks.routing_rules import (
     Scorers,
 )
 from benchmarks.routing_work import Talk, Turn
-from simulator.strides import Job
-from strategies.base import NoOptions, Prompt
-from strategies.leastload import LeastLoad
-
-KEYS = tuple(range(100, 120))
-TOKENS = 20 * 512 + 100
-
-
-def seats(count: int = 3) -> Sequence[Seat]:
-    """Return idle workers."""
-    return Drive(
-        Fleet(SMALL, count, cache_tokens=1_000_000), lambda _: LeastLoad(NoOptions())
-    ).seats
-
-
-def prompt(keys: tuple[int, ...] = KEYS, tokens: int = TOKENS) -> Prompt:
-    """Return a prompt."""
-    return Prompt("model", tokens, keys, ENDS)
-
-
-def warm(seat: Seat, keys: tuple[int, ...] = KEYS) -> None:
-    """Let a worker hold a prefix."""
-    seat.engine.add(Job(-1, keys, len(keys) * 512 + 1, 1), 0.0)
-    while seat.engine.running or seat.engine.waiting:
-        seat.engine.advance(seat.engine.due)
-
-
-def busy(seat: Seat, requests: int, prefill_s: float = 0.1) -> None:
-    """Book requests on a worker."""
-    for _ in range(requests):
-        seat.load.book(0.0, prefill_s)
-
-
-def sent(peer: Peer, seat: Seat, asked: Prompt) -> None:
-    """Let a peer believe that it sent a prompt to a worker."""
-    peer.rank(asked, peer.seats, 0.0)
-    peer.placed(asked, seat, 0.0)
+from tests.benchmarks.peers import KEYS, TOKENS, busy, prompt, seats, sent, warm
 
 
 @pytest.mark.parametrize("rule", [KvAware, Dynamo, Scorers, Affinity, Conductor])
@@ -133,6 +95,19 @@ def test_brix_matches_among_the_least_loaded() -> None:
         sent(peer, fleet[0], prompt())
         sent(peer, fleet[2], prompt(KEYS[:5]))
         assert {peer.choose(prompt(), 0.0).name for _ in range(20)} == taken
+
+
+def test_the_newest_brix_goes_by_the_mean() -> None:
+    """It matches among the least loaded from a difference of 8 on, if the highest load is more than
+    twice the mean plus one."""
+    fleet = seats(4)
+    peer = Brix(fleet, apart=7, deviations=2.0, means=2.0)
+    sent(peer, fleet[0], prompt())
+    sent(peer, fleet[3], prompt(KEYS[:5]))
+    for loads, taken in (((8, 5, 5, 0), 0), ((8, 0, 0, 0), 3), ((7, 0, 0, 0), 0)):
+        for seat, load in zip(fleet, loads, strict=True):
+            seat.load.in_flight = load
+        assert peer.choose(prompt(), 0.0) is fleet[taken], loads
 
 
 def test_kv_aware_multiplies() -> None:

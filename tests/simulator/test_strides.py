@@ -154,6 +154,19 @@ def test_the_oldest_leaf_goes_first() -> None:
     assert cache.held((1, 2, 5, 6)) == 4
 
 
+def test_what_would_leave_is_told() -> None:
+    """The oldest leaves, as many as new blocks need room; nothing in use."""
+    cache = StrideCache(room=8, capacity=8)
+    for path in ((1, 2, 3), (4, 5)):
+        assert cache.admit((), len(path))
+        cache.name(path)
+    cache.release((1, 2, 3), 0)
+    assert cache.leaving(3) == []
+    assert cache.leaving(5) == [3, 2]
+    assert cache.leaving(9) == [3, 2, 1], "the others are in use"
+    assert cache.held((1, 2, 3)) == 3, "nothing has left"
+
+
 def test_more_can_be_remembered_than_runs() -> None:
     """A host tier keeps more blocks than running requests have room for."""
     cache = StrideCache(room=4, capacity=12)
