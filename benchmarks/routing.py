@@ -62,7 +62,8 @@ def main(
     try:
         every = columns(traces)
         picked = chosen(column or (), every)
-        policies = [policy_named(name) for name in policy] if policy else POLICIES
+        usual = [one for one in POLICIES if one.usual]
+        policies = [policy_named(name) for name in policy] if policy else usual
         seeds, rates = (1, False) if quick else (seeds, rates)
         cells, searched = _measured(picked, policies, seeds, rates=rates, jobs=jobs)
         if keep is not None:

@@ -55,6 +55,9 @@ class Policy(NamedTuple):
     """`ours`, `plain` (knows no caches), `peer` (cache-aware), `bound` (cannot be implemented)."""
     make: Callable[[Sequence[Seat], int], Strategy]
     hold: Callable[[], Hold] | None = None
+    usual: bool = True
+    """It is run without being named. Others come near the best peer in no column, or hardly differ
+    from another policy."""
 
 
 def _ours(name: str, seats: Sequence[Seat], seed: int) -> Strategy:
@@ -81,24 +84,28 @@ POLICIES = [
     Policy("CHBL, 1 block", "peer", BoundedLoad),
     Policy("CHBL, 3 blocks", "peer", partial(BoundedLoad, blocks=3)),
     Policy("SGLang cache_aware", "peer", CacheAware),
-    Policy("smg least_load", "peer", LeastLoad),
+    Policy("smg least_load", "peer", LeastLoad, usual=False),
     Policy("smg cache_aware", "peer", SmgTrees),
-    Policy("smg cache_aware, events", "peer", SmgEvents),
+    Policy("smg cache_aware, events", "peer", SmgEvents, usual=False),
     Policy("production-stack prefixaware", "peer", PrefixStack),
     Policy("Ray Serve prefix-aware", "peer", RayPrefix),
-    Policy("Ray Serve prefix-aware, 20 apart", "peer", partial(RayPrefix, apart=20.0)),
+    Policy("Ray Serve prefix-aware, 20 apart", "peer", partial(RayPrefix, apart=20.0), usual=False),
     Policy("AIBrix prefix-cache", "peer", Brix),
     Policy("AIBrix prefix-cache, Helm", "peer", partial(Brix, apart=16, deviations=2.0)),
-    Policy("AIBrix prefix-cache, by the mean", "peer", partial(Brix, apart=7, means=2.0)),
-    Policy("Preble E2", "peer", Preble),
+    Policy(
+        "AIBrix prefix-cache, by the mean", "peer", partial(Brix, apart=7, means=2.0), usual=False
+    ),
+    Policy("Preble E2", "peer", Preble, usual=False),
     Policy("vllm-router kv_aware", "peer", KvAware),
     Policy("Dynamo, weight 1", "peer", Dynamo),
-    Policy("Dynamo, weight 8", "peer", partial(Dynamo, weight=8.0)),
+    Policy("Dynamo, weight 8", "peer", partial(Dynamo, weight=8.0), usual=False),
     Policy("Dynamo, weight 16", "peer", partial(Dynamo, weight=16.0)),
     Policy("Dynamo, weight 32", "peer", partial(Dynamo, weight=32.0)),
     Policy("Dynamo, weight 8, predicted", "peer", partial(Dynamo, weight=8.0, predicted_s=AHEAD_S)),
-    Policy("Dynamo, weight 1, queue", "peer", QueuedDynamo, Parked),
-    Policy("Dynamo, weight 16, queue", "peer", partial(QueuedDynamo, weight=16.0), Parked),
+    Policy("Dynamo, weight 1, queue", "peer", QueuedDynamo, Parked, usual=False),
+    Policy(
+        "Dynamo, weight 16, queue", "peer", partial(QueuedDynamo, weight=16.0), Parked, usual=False
+    ),
     Policy(
         "Dynamo, weight 16, shortest first",
         "peer",
@@ -118,14 +125,18 @@ POLICIES = [
         partial(Parked, shortest),
     ),
     Policy("llm-d scorers 2:1:1", "peer", Scorers),
-    Policy("llm-d scorers 3:2:2", "peer", partial(Scorers, weights=(3, 2, 2))),
+    Policy("llm-d scorers 3:2:2", "peer", partial(Scorers, weights=(3, 2, 2)), usual=False),
     Policy(
         "llm-d scorers 3:2:2, speculative",
         "peer",
         partial(Scorers, weights=(3, 2, 2), speculative_s=AHEAD_S),
     ),
     Policy(
-        "llm-d scorers 3:2:2, flow control", "peer", partial(FlowScorers, weights=(3, 2, 2)), Parked
+        "llm-d scorers 3:2:2, flow control",
+        "peer",
+        partial(FlowScorers, weights=(3, 2, 2)),
+        Parked,
+        usual=False,
     ),
     Policy(
         "llm-d scorers 3:2:2, speculative, flow control",
@@ -144,6 +155,7 @@ POLICIES = [
         "peer",
         partial(FlowAffinity, in_tokens=True, speculative_s=AHEAD_S),
         Parked,
+        usual=False,
     ),
     Policy("Mooncake Conductor", "peer", Conductor),
     Policy("shared cache, first come", "bound", Shared),
