@@ -6,8 +6,9 @@ has succeeded and its models are known.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from heapq import nsmallest
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -32,6 +33,9 @@ DEEPEST = 64
 #: Most lists and objects in a worker's list of models; vLLM's has three for each model. The longest
 #: takes a tenth of a second to read.
 MOST_THINGS = 1 << 17
+
+#: Most models of a worker that the log names, and most characters of each.
+NAMED, NAME_LENGTH = 8, 200
 
 #: A KV cache of this many tokens or more is taken for a mistake.
 LARGEST_CACHE = 1 << 40
@@ -143,7 +147,7 @@ class Health:
         if problem is None:
             if not worker.ready and (good >= self._settings.rise or worker.state is State.UNKNOWN):
                 worker.become(State.READY, "ready")
-                log.info("worker %s is ready: %s", worker.name, ", ".join(sorted(worker.models)))
+                log.info("worker %s is ready: %s", worker.name, _some(worker.models))
         elif not worker.ready or bad >= self._settings.fall:
             if worker.state is not State.DOWN or worker.reason != problem:
                 log.warning("worker %s is down: %s", worker.name, problem)
@@ -170,6 +174,13 @@ class Health:
         if not answer.good:
             raise NoAnswer(f"{path} answered {answer.status}")
         return answer.body
+
+
+def _some(models: Collection[str]) -> str:
+    """Return the first few names; a worker may have a thousand adapters."""
+    names = [name[:NAME_LENGTH] for name in nsmallest(NAMED, models)]
+    more = len(models) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def _restarted(worker: Worker, started: float | None) -> bool:

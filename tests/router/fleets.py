@@ -1,5 +1,7 @@
 """A fleet as one router process has it, without sockets or settings."""
 
+from collections.abc import Sequence
+
 from router.connection import NEVER, Patience
 from router.fleet import Fleet
 from router.pool import Pool
@@ -12,10 +14,10 @@ from strategies.registry import make
 _PATIENCE = Patience(connect=1.0, first_byte=1.0, idle=1.0, keepalive=1.0, total=NEVER)
 
 
-def fleet(strategy: str = "prefixaware", workers: int = 2) -> Fleet:
-    """One pool, `p`, of workers `w0`, `w1` and so on."""
+def fleet(strategy: str = "prefixaware", workers: int = 2, models: Sequence[str] = ("m",)) -> Fleet:
+    """One pool, `p`, of workers `w0`, `w1` and so on; without `models`, they are asked."""
     upstream = Upstream("127.0.0.1", 1, tls=None, patience=_PATIENCE)
-    found = [Worker(f"w{n}", f"http://w{n}", upstream, models=["m"]) for n in range(workers)]
+    found = [Worker(f"w{n}", f"http://w{n}", upstream, models=models) for n in range(workers)]
     return Fleet([Pool("p", ["*"], found, make(strategy, {}))])
 
 

@@ -1,6 +1,7 @@
 """Which failed probes count against a worker, and TCP keep-alive on connections to workers."""
 
 import asyncio
+import json
 import logging
 import socket
 
@@ -22,8 +23,9 @@ MODELS = b'{"data":[{"id":"m"}]}'
 class Asks(Inquiries):
     """Gives the listed answers to health probes in order, and then repeats the last."""
 
-    def __init__(self, *says: NoAnswer | None) -> None:
+    def __init__(self, *says: NoAnswer | None, models: bytes = MODELS) -> None:
         self._says = list(says)
+        self._models = models
         self.seen: list[State] = []
         """The worker's state at each probe."""
 
@@ -34,7 +36,7 @@ class Asks(Inquiries):
             says = self._says.pop(0) if len(self._says) > 1 else self._says[0]
             if says is not None:
                 raise says
-        return Answer(200, MODELS)
+        return Answer(200, self._models)
 
 
 def probed(asks: Asks, **more: object) -> list[State]:
@@ -43,7 +45,7 @@ def probed(asks: Asks, **more: object) -> list[State]:
     async def play() -> list[State]:
         settings = {"interval": "1ms", "timeout": "1s", **more}
         parsed = HealthSettings.model_validate(settings)
-        health = Health(fleet(workers=1), parsed, asks, lambda *_: None)
+        health = Health(fleet(workers=1, models=()), parsed, asks, lambda *_: None)
         await health.start()
         while len(asks.seen) < 7:  # noqa: ASYNC110 - nothing to wait for
             await asyncio.sleep(0.001)
@@ -51,6 +53,20 @@ def probed(asks: Asks, **more: object) -> list[State]:
         return asks.seen[1:7]
 
     return asyncio.run(play())
+
+
+def test_the_log_names_a_few_models(caplog: pytest.LogCaptureFixture) -> None:
+    """A worker may have any number of adapters, with names of any length."""
+    caplog.set_level(logging.INFO, "warmroute")
+    names = ["x" * 1000, *(f"a{n}" for n in range(99))]
+    models = json.dumps({"data": [{"id": name} for name in names]}).encode()
+    probed(Asks(None, models=models))
+    (line,) = [one for one in caplog.messages if "is ready" in one]
+    assert line.endswith("is ready: a0, a1, a10, a11, a12, a13, a14, a15 and 92 more")
+    caplog.clear()
+    probed(Asks(None, models=b'{"data":[{"id":"%b"}]}' % (b"x" * 1000)))
+    assert f"is ready: {200 * 'x'}" in caplog.text
+    assert 201 * "x" not in caplog.text
 
 
 def test_our_own_lack_says_nothing_of_a_worker(caplog: pytest.LogCaptureFixture) -> None:
