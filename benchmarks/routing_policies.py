@@ -90,7 +90,7 @@ POLICIES = [
     Policy("production-stack prefixaware", "peer", PrefixStack),
     Policy("Ray Serve prefix-aware", "peer", RayPrefix),
     Policy("Ray Serve prefix-aware, 20 apart", "peer", partial(RayPrefix, apart=20.0), usual=False),
-    Policy("AIBrix prefix-cache", "peer", Brix),
+    Policy("AIBrix prefix-cache", "peer", Brix, usual=False),
     Policy("AIBrix prefix-cache, Helm", "peer", partial(Brix, apart=16, deviations=2.0)),
     Policy(
         "AIBrix prefix-cache, by the mean", "peer", partial(Brix, apart=7, means=2.0), usual=False

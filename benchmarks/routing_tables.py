@@ -110,7 +110,7 @@ def _rate_sheet(found: Found) -> Sheet:
         for policy in POLICIES
         if any((column, policy.name) in rates for column in columns)
     ]
-    title = "Sustainable rate (nine in ten begun within 2 s; of the peers the best is searched)"
+    title = "Sustainable rate (90 % begun within 2 s, 99 % within 30 s; best peer searched)"
     return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
 
 

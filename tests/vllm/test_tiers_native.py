@@ -412,7 +412,7 @@ def test_a_tier_that_fails_takes_its_engine_along(fleet: Fleet, router: Router) 
             until(lambda: states(router)[lost.name] == "down", PATIENCE)
             after = sent(router, text)
             assert (after.headers["x-warmroute-worker"], cached(after)) == (one.name, full)
-            assert (lost.name, Tier.GPU) not in blocks(router)
+            until(lambda: (lost.name, Tier.GPU) not in blocks(router), PATIENCE)
         finally:
             client.set(key, value)
             lost.engine.kill()
