@@ -13,8 +13,9 @@ from router.headers import header
 MAX_AGE_S = 600
 #: Header fields of an answer that a page may read, besides those it always may.
 _EXPOSED = (
-    b"x-request-id, x-warmroute-worker, x-warmroute-decision, x-warmroute-preempted, retry-after,"
-    b" x-warmroute-session, x-amzn-sagemaker-new-session-id"
+    b"x-request-id, x-warmroute-worker, x-warmroute-decision, x-warmroute-reason, x-warmroute-cost,"
+    b" x-warmroute-preempted, retry-after, x-warmroute-session, x-amzn-sagemaker-new-session-id,"
+    b" x-amzn-sagemaker-closed-session-id"
 )
 #: A list of field names (RFC 9110 section 5.6.2) that is safe to send back.
 _NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,4096}")

@@ -79,6 +79,8 @@ _OURS = (
         b"x-warmroute-worker",
         b"x-warmroute-decision",
         b"x-warmroute-preempted",
+        b"x-warmroute-reason",
+        b"x-warmroute-cost",
         b"x-warmroute-session",
         # Workers report their sessions to the router, which reports them to the client.
         b"x-amzn-sagemaker-session-id",

@@ -19,10 +19,13 @@ EXPOSED = {
     "x-request-id",
     "x-warmroute-worker",
     "x-warmroute-decision",
+    "x-warmroute-reason",
+    "x-warmroute-cost",
     "x-warmroute-preempted",
     "retry-after",
     "x-warmroute-session",
     "x-amzn-sagemaker-new-session-id",
+    "x-amzn-sagemaker-closed-session-id",
 }
 ASKING = {
     "origin": PAGE,

@@ -33,6 +33,17 @@ def test_an_answer_tells_the_whole_decision_when_asked(stub: MakeStub, route: Ma
             assert term in cost
 
 
+def test_a_router_before_a_router_explains_its_own_choice(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """What the one behind it explained is not passed on: it names other workers."""
+    inner = route({"url": stub().url, "name": "b"}, strategy="roundrobin")
+    outer = route({"url": str(inner.http.base_url), "name": "a"}, strategy="roundrobin")
+    asked = outer.http.post(PATH, json=chat("hello"), headers={"x-warmroute-decision": "all"})
+    assert asked.headers.get_list("x-warmroute-reason") == ["It is a's turn."]
+    assert asked.headers.get_list("x-warmroute-cost") == ["a"]
+
+
 def test_workers_without_costs_are_named_alone(stub: MakeStub, route: MakeRouter) -> None:
     """`roundrobin` compares no costs, so a worker's name comes without terms."""
     router = route({"url": stub().url, "name": "a"}, strategy="roundrobin")
