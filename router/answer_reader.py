@@ -48,8 +48,6 @@ class AnswerReader:
         The error is returned, not raised: a kept error would keep the frames of its traceback.
         """
         self._framing += len(data)
-        if self._framing > HEAD_LIMIT:
-            return Garbled("sent headers without end")
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -58,7 +56,7 @@ class AnswerReader:
             return Garbled(f"sent something that is not HTTP ({error.__context__ or error})")
         except httptools.HttpParserError as error:
             return Garbled(f"sent something that is not HTTP ({error})")
-        return None
+        return Garbled("sent headers without end") if self._framing > HEAD_LIMIT else None
 
     def again(self, head: Head, body: bytes) -> None:
         """Take a whole answer whose head equals one that was parsed before."""

@@ -273,17 +273,20 @@ class Memories:
             gone = [one for one in self._asking if one not in set(self._fleet.workers)]
             for one in gone:
                 self._asking.pop(one)
-        if pool not in self._fleet.pools:  # the settings have changed: ask for the new pool
-            self._asking.pop(worker, None)
-            self.notice(worker)
-            return
-        if _told(self._settings.get(worker.name)) is not None:  # they say it by now
-            return
         where = (pool.name, worker)
-        if where in self._followed and self._followed[where][0] != published:
+        if pool not in self._fleet.pools:  # the settings have changed: ask for the new pool
+            self._ask_again(worker)
+        elif _told(self._settings.get(worker.name)) is not None:  # they say it by now
+            return
+        elif where in self._followed and self._followed[where][0] != published:
             await self._leave(where)
-        if worker in pool.workers:
+            self._ask_again(worker)  # for the settings may have changed meanwhile
+        elif worker in pool.workers:
             self._follow(pool, worker, published)
+
+    def _ask_again(self, worker: Worker) -> None:
+        self._asking.pop(worker, None)
+        self.notice(worker)
 
     async def _ask(self, worker: Worker) -> list[Published]:
         """Ask a worker where it publishes. Raises NoAnswer, which says how to fix it."""

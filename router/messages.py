@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import Struct
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -53,9 +53,11 @@ _message: _Way = msgspec.json.Decoder(Message).decode
 _unread: _Way = msgspec.json.Decoder(Unread).decode
 _text = msgspec.json.Decoder(str | None).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-#: No list that may be read has this form. One that is short enough is too short for it; otherwise
-#: nothing is read beyond the first element that is not allowed, or is one too many.
-_Other: Any = tuple[(*[str | Object] * MOST_ENTRIES, None)]  # type: ignore[misc]
+#: No value has this type.
+_Nothing = Annotated[int, msgspec.Meta(ge=1, le=0)]
+#: No list has this form. One that is short enough is too short for it; otherwise nothing is read
+#: beyond the first element that is not allowed, or is one too many.
+_Other: Any = tuple[(*[str | Object] * MOST_ENTRIES, _Nothing)]  # type: ignore[misc]
 _other = msgspec.json.Decoder(_Other).decode
 _TOO_SHORT = "Expected `array` of length "
 _BRACKET = (ord("["),)

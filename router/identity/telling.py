@@ -18,22 +18,15 @@ def tell(case: Case, *, by_blocks: bool = False) -> None:
 
     `by_blocks`: the pool looks prompts up among blocks of tokens, for which text is no use.
     """
-    sentence = case.sentence()
+    blind = by_blocks and not case.trusted
+    sentence = case.sentence() + (f"; {BLIND}" if blind else "")
     if sentence == case.told or (case.can_be_known and not case.asked):
         return
     case.told = sentence
     counts = ", ".join(f"{count} {state}" for state, count in case.counts().items() if count)
     workers = f" (workers: {counts})" if counts else ""
-    blind = by_blocks and not case.trusted
-    log.log(
-        logging.WARNING if blind else logging.INFO,
-        "pool %s: %s: %s%s%s",
-        case.pool,
-        _names(case.models),
-        sentence,
-        workers,
-        f"; {BLIND}" if blind else "",
-    )
+    level = logging.WARNING if blind else logging.INFO
+    log.log(level, "pool %s: %s: %s%s", case.pool, _names(case.models), sentence, workers)
 
 
 def tell_of(case: Case, worker: str) -> None:

@@ -50,6 +50,8 @@ _APART = (
 #: request has spelled anew. Each becomes an object, and nobody else is served meanwhile: ten
 #: milliseconds at most.
 MOST_IDS, MOST_SPELLED = 1 << 18, 1 << 14
+#: Bytes in which commas are counted at once.
+_STEP = 4096
 
 
 def _marked(role: str) -> bytes:
@@ -249,11 +251,11 @@ def _piece(raw: Raw, spelling: _Spelling) -> tuple[bytes, _Kind]:
 def _plain(raw: Raw) -> Text:
     """Return a text or token ids; of several prompts only the first has data.
 
-    A list of more prompts, or ids, than may be read is taken as it was written.
+    A list of more prompts than may be read is taken as it was written.
     """
     if is_list(raw):
         given = bytes(raw)
-        if given.count(b'"') > 2 * MOST_ENTRIES:
+        if given.count(b'"') - given.count(b'\\"') > 2 * MOST_ENTRIES:  # nearly those of texts
             return Text(given, plain=False)
     try:
         text = _text(raw)
@@ -267,16 +269,33 @@ def _plain(raw: Raw) -> Text:
 
 
 def _packed(raw: Raw) -> Text:
+    """Return token ids; what comes after `MOST_IDS` of them is kept as it was written."""
     given = bytes(raw)
-    if given.count(b",") >= MOST_IDS or given.count(b"[") > MOST_ENTRIES:
+    if given.count(b"[") > MOST_ENTRIES:
         return Text(given, plain=False)
+    read, rest, more = given, memoryview(b""), 0
+    if (commas := given.count(b",")) >= MOST_IDS:
+        end = _end(given, MOST_IDS)
+        read, rest, more = given[:end] + b"]", memoryview(given)[end:], commas + 1 - MOST_IDS
     try:
-        ids = _ids(raw)
+        ids = _ids(read)
         if not (ids and isinstance(ids[0], list)):
-            return Text(array("I", cast("list[int]", ids)).tobytes(), tokens=len(ids))
+            data = array("I", cast("list[int]", ids))
+            return Text(b"".join((data, rest)), tokens=len(ids) + more)
         first, *others = cast("list[list[int]]", ids)
-        data = array("I", first)
-        unread = data.itemsize * sum(map(len, others))
-        return Text(data.tobytes(), tokens=len(first), further=len(others), unread=unread)
+        packed = array("I", first)
+        unread = packed.itemsize * sum(map(len, others))
+        return Text(packed.tobytes(), tokens=len(first), further=len(others), unread=unread)
     except (*UNEXPECTED, OverflowError, TypeError, ValueError):
         return Text(given, plain=False)
+
+
+def _end(given: bytes, commas: int) -> int:
+    """Return where the last of so many commas is; there must be as many."""
+    at, left = 0, commas
+    while (some := given.count(b",", at, at + _STEP)) < left:
+        left -= some
+        at += _STEP
+    for _ in range(left):
+        at = given.index(b",", at) + 1
+    return at - 1

@@ -77,6 +77,22 @@ def test_no_tokenizer(
     assert (BLIND in line.getMessage()) == (level == "WARNING")
 
 
+def test_a_strategy_that_needs_a_tokenizer(
+    engine: MakeEngine, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reload that makes the pool look prompts up among KV events warns, too."""
+    worker = engine(None, [card("text")])
+    with caplog.at_level(logging.INFO, "warmroute.tokenizers"):
+        router = start(worker, strategy="prefixaware")
+        until(lambda: any("keyed by text" in line for line in caplog.messages))
+        change(router, worker.url, strategy="kvaware")
+        until(lambda: any(BLIND in line for line in caplog.messages))
+        change(router, worker.url, strategy="prefixaware")
+        until(lambda: len([line for line in caplog.messages if "keyed by text" in line]) == 3)
+    levels = [one.levelname for one in caplog.records if "keyed by text" in one.getMessage()]
+    assert levels == ["INFO", "WARNING", "INFO"]
+
+
 def test_the_first_difference_is_shown(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:

@@ -1,13 +1,17 @@
 """Settings that say where workers publish KV events, changed while requests are served."""
 
+import asyncio
 import threading
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
+import pytest
+
+from controller.source import Source
 from tests.reload.changing import QUIET, change
 from tests.support import MakeRouter, MakeStub, Router, Stub, until
 
 ASKED, TOLD = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
-SOURCES = b'{"0":{"endpoint":"%b"}}' % ASKED.encode()
 
 
 def followed(router: Router) -> list[str]:
@@ -28,11 +32,17 @@ def hanging(worker: Stub) -> threading.Event:
     return over
 
 
+def says(worker: Stub, endpoint: str) -> None:
+    """Have the worker say that it publishes there."""
+    sources = b'{"0":{"endpoint":"%b"}}' % endpoint.encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(sources)
+    worker._fixed[b"/kv_event_sources"] = head + sources
+
+
 def publishing(stub: MakeStub) -> Stub:
     """Start a worker that says where it publishes."""
     worker = stub()
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(SOURCES)
-    worker._fixed[b"/kv_event_sources"] = head + SOURCES
+    says(worker, ASKED)
     return worker
 
 
@@ -64,3 +74,31 @@ def test_a_pool_replaced_while_its_worker_is_asked(stub: MakeStub, route: MakeRo
     assert followed(router) == []
     over.set()
     until(lambda: followed(router) == [ASKED])
+
+
+def test_a_pool_replaced_while_sockets_are_closed(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that publishes elsewhere now is heard for the new pool, not for the old one."""
+    worker = publishing(stub)
+    router = route(worker.url, strategy="kvaware", health=QUIET)
+    until(lambda: followed(router) == [ASKED] and not asked(router))
+    subscriber, over = router.door.memories.subscriber, threading.Event()
+    leave = subscriber.leave
+
+    async def slowly(closing: Coroutine[Any, Any, None]) -> None:
+        await closing
+        await asyncio.to_thread(over.wait, 20)
+
+    def leaving(sources: Iterable[Source]) -> Coroutine[Any, Any, None]:
+        return slowly(leave(sources))
+
+    monkeypatch.setattr(subscriber, "leave", leaving)
+    says(worker, TOLD)
+    change(router, worker.url, strategy="kvaware")
+    until(lambda: followed(router) == [])
+    change(router, worker.url, strategy={"name": "kvaware", "unconfirmed": "2s"})
+    over.set()
+    until(lambda: followed(router) == [TOLD])
+    ((_, memory),) = router.door.memories.pools()
+    assert len(list(memory.all_sources())) == 1

@@ -102,3 +102,9 @@ def test_an_answer_in_tiny_chunks_may_be_long() -> None:
     """Only what comes without a byte of the body is bounded, not all framing together."""
     tiny = b"1\r\nx\r\n" * 40_000
     assert len(read(CHUNKED, tiny, tiny, tiny).take()) == 5 + 3 * 40_000
+
+
+def test_one_read_may_bring_more_of_a_body_than_of_framing() -> None:
+    """What was read before somebody looked does not count if a byte of it is of the body."""
+    body = b"x" * (2 * HEAD_LIMIT)
+    assert read(HEAD + b"Content-Length: %d\r\n\r\n" % len(body), body).take() == body

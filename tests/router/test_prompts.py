@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from router.identity.media import same_start
 from router.identity.text import MOST_IDS, MOST_SPELLED, canonical
+from router.messages import MOST_ENTRIES
 from router.openai import ENDPOINTS, Endpoint, parse
 from router.prompts import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER, Prompts
 from strategies.base import Prompt
@@ -411,16 +412,27 @@ def test_spacing_does_not_matter_in_parts() -> None:
     assert first.keys == second.keys
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_a_list_of_too_many_ids_is_keyed_as_written(more: int) -> None:
-    """Up to a bound ids are packed, so spaces do not matter; beyond it the list is as written."""
-    body = {"prompt": [1] * (MOST_IDS + more)}
-    one, other = (
-        canonical(COMPLETION, parse(COMPLETION, json.dumps(body, indent=indent).encode(), b""))
-        for indent in (None, 0)
-    )
-    assert (one.data != other.data) == more
-    assert one.tokens == (None if more else MOST_IDS)
+def data_of(endpoint: Endpoint, body: object, indent: int | None = None) -> bytes:
+    """Return a prompt's canonical bytes."""
+    raw = json.dumps(body, indent=indent).encode()
+    return canonical(endpoint, parse(endpoint, raw, b"")).data
+
+
+@pytest.mark.parametrize("more", [0, 1, 5000])
+def test_of_too_many_ids_the_first_are_packed(more: int) -> None:
+    """Spaces matter only beyond a bound, and a longer prompt begins like a shorter one."""
+    body = {"prompt": [7] * (MOST_IDS + more)}
+    text = canonical(COMPLETION, parse(COMPLETION, json.dumps(body).encode(), b""))
+    assert text.tokens == MOST_IDS + more
+    assert text.data.startswith(data_of(COMPLETION, {"prompt": [7] * MOST_IDS}))
+    assert (text.data != data_of(COMPLETION, body, indent=0)) == bool(more)
+    assert text.data != data_of(COMPLETION, {"prompt": [7] * (MOST_IDS + more - 1) + [8]})
+
+
+def test_quotes_in_a_text_are_no_further_texts() -> None:
+    """A list of one text gives the same keys as the text, however many quotes there are in it."""
+    text = 'a "word", ' * MOST_ENTRIES
+    assert data_of(COMPLETION, {"prompt": [text]}) == data_of(COMPLETION, {"prompt": text})
 
 
 @pytest.mark.parametrize("endpoint", [RESPONSES, MESSAGES], ids=lambda e: e.path)
