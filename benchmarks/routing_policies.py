@@ -82,7 +82,7 @@ POLICIES = [
     Policy("power of two", "plain", PowerOfTwo),
     Policy("session sticky", "peer", Sticky),
     Policy("CHBL, 1 block", "peer", BoundedLoad),
-    Policy("CHBL, 3 blocks", "peer", partial(BoundedLoad, blocks=3)),
+    Policy("CHBL, 3 blocks", "peer", partial(BoundedLoad, blocks=3), usual=False),
     Policy("SGLang cache_aware", "peer", CacheAware),
     Policy("smg least_load", "peer", LeastLoad, usual=False),
     Policy("smg cache_aware", "peer", SmgTrees),
@@ -144,7 +144,7 @@ POLICIES = [
         partial(FlowScorers, weights=(3, 2, 2), speculative_s=AHEAD_S),
         Parked,
     ),
-    Policy("llm-d affinity filter", "peer", Affinity),
+    Policy("llm-d affinity filter", "peer", Affinity, usual=False),
     Policy(
         "llm-d affinity filter, in tokens, speculative",
         "peer",
