@@ -41,6 +41,8 @@ class Source:
         self.first: First | None = None
         """The latest announced first block of a sequence whose name covers only tokens."""
         self._index = index
+        self._met = 0
+        """The stream's epoch when health checks last suggested a restart."""
 
     def opened(self, now: float) -> list[Ask]:
         """Handle a connection that was made."""
@@ -82,12 +84,14 @@ class Source:
     def restarted(self) -> None:
         """Handle a probable restart, as health checks suggest; a replay, if possible, verifies it.
 
-        Without replay, everything it held is forgotten.
+        Without replay, everything it held is forgotten; not if its stream has noticed the restart
+        before, as what the new process has announced since would never be announced again.
         """
         if self.stream.replays:
             self.doubted()
-        else:
+        elif self.stream.doubted or self.stream.epoch == self._met:
             self._take(self.stream.restarted("worker was down"))
+        self._met = self.stream.epoch
 
     def mark(self) -> Mark:
         """Return what `resume` needs to continue where this source is."""
@@ -97,6 +101,7 @@ class Source:
         """Continue where another source was; its blocks are in the index."""
         *where, self.group = mark
         self.stream.resume((where[0], where[1], where[2]))
+        self._met = self.stream.epoch
 
     def push(self, payload: bytes, now: float) -> None:
         """Apply a batch without a sequence number, in order of arrival."""

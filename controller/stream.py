@@ -126,6 +126,11 @@ class Stream:
         doubted = self._doubted and (self.replays or self.live < 0 <= self.applied)
         return self._replaying or bool(self._pending) or self.lost or doubted
 
+    @property
+    def doubted(self) -> bool:
+        """Whether the engine may be another process than the one that was heard last."""
+        return self._doubted
+
     def opened(self, now: float) -> Iterator[Step]:
         """Handle a connected or reconnected subscription: ask for what was published before."""
         self._cool_until, self._fails = min(self._cool_until, now), 0

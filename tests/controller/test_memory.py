@@ -251,3 +251,29 @@ def test_which_group_counts_is_in_a_snapshot() -> None:
     assert memory.held(prompt(), ["w"]) == {"w": Held(128)}
     again.heard(2, batch(removed | {"group_idx": 1}), 2.0)
     assert memory.held(prompt(), ["w"]) == {"w": Held()}
+
+
+def test_a_restart_that_the_stream_met_first_forgets_nothing_new() -> None:
+    """Health checks may suggest it half a minute later; another restart after that counts again."""
+    memory = Memory(1 << 24)
+    source = memory.join("w")
+    source.opened(0.0)
+
+    def hear(*numbers: int) -> int:
+        for number in numbers:
+            source.heard(number, batch(stored(2 * number, 2)), 0.0)
+        held = memory.held(prompt(), ["w"])
+        return held["w"].gpu if held else 0
+
+    assert hear(0, 1, 2) == 96
+    assert hear(0, 1) == 64
+    memory.forget("w")
+    assert hear() == 64
+    assert hear(2) == 96
+    memory.forget("w")
+    assert hear() == 0
+    assert (hear(0, 1), hear(0)) == (64, 32)
+    source.disconnected()
+    memory.forget("w")  # the one that was met is not the last
+    assert hear() == 0
+    assert source.stream.counts == {"restart": 2, "worker was down": 2}
