@@ -58,6 +58,7 @@ class Attempt:
         "_rescued",
         "_suspected",
         "_tells",
+        "_theirs",
         "booked_at",
         "choice",
         "job",
@@ -83,6 +84,7 @@ class Attempt:
         way = preempting.make_way(job, worker, choice)
         self.made_way = way.made
         """Others gave way to it, whose places may be free only in a moment."""
+        self._theirs = way.theirs
         since = preempting.since(job, worker)
         self._booking = job.pool.book(job.prompt, choice, self.booked_at, since=since)
         self._preempting = preempting
@@ -100,8 +102,6 @@ class Attempt:
                 worker.load.release(self._booking, self.booked_at)
                 job.pool.strategy.settled(job.prompt, choice, NOTHING, self.booked_at)
                 raise
-            if way.theirs:
-                self._tells.give_way(way.theirs, self._number, job.identity, refused=job.crowded)
         self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
         self._failure: str | None = None
@@ -147,6 +147,16 @@ class Attempt:
         """Let it be taken back, by ending `patience`, until `stays` is called."""
         self._patience = patience
         self._preempting.begin(self._booking, self)
+
+    def sends(self) -> None:
+        """Let the requests of other processes give way that should: it is being sent now.
+
+        Asked before there is a connection, they could be sent again before it.
+        """
+        theirs, self._theirs = self._theirs, ()
+        if theirs and self._tells is not None:
+            job = self.job
+            self._tells.give_way(theirs, self._number, job.identity, refused=job.crowded)
 
     def stays(self) -> None:
         """Let it be taken back no more: its answer has begun, or there will be none."""

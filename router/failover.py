@@ -250,7 +250,7 @@ async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: byt
     try:
         async with asyncio.timeout(None) as patience:
             attempt.asks(patience)
-            connection = await upstream.ask(head, body)
+            connection = await upstream.ask(head, body, attempt.sends)
     except (TimeoutError, WorkerError):
         if not attempt.preempted:
             raise

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from router.addresses import Addresses
@@ -12,6 +12,7 @@ from router.connection import Connection, Patience
 from router.errors import Refused, Stale
 from router.recall import Recall
 from router.tls import explain
+from strategies.base import nothing
 
 #: Errors of the router itself: out of file descriptors, memory or local ports.
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
@@ -68,8 +69,12 @@ class Upstream:
         """Whether this Upstream was made with these settings; if not, it must be replaced."""
         return self.tls is tls and self._patience == patience
 
-    async def ask(self, head: bytes, body: bytes) -> Connection:
+    async def ask(
+        self, head: bytes, body: bytes, sends: Callable[[], object] = nothing
+    ) -> Connection:
         """Send a request; return the connection once the answer's head and first byte are there.
+
+        `sends` is called in the moment before its first byte is sent. It must not raise.
 
         A kept connection that the worker was just closing as idle is replaced, once. Raises Stale
         if the worker then refuses a new connection (it is shutting down), else WorkerError. A
@@ -77,6 +82,7 @@ class Upstream:
         """
         connection = self._kept() or await self._dial()
         self._engage(connection)
+        sends()
         try:
             return await connection.ask(head, body)
         except Stale as error:

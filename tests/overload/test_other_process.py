@@ -1,17 +1,20 @@
 """A long prompt gives way to a short one of another process of the router, over real sockets."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from time import sleep
 
 import pytest
 
 from router import vacancies
+from router.connection import Connection
 from router.sharing import Sharing
 from router.wires import Line, Wires, Wiring
 from tests.overload.busy import PATH, Gate, ask, asked
-from tests.overload.giving_way import LONG, SHORT, routed, sizes
+from tests.overload.giving_way import LONG, MIDDLE, SHORT, routed, sizes
 from tests.overload.test_made_way import Narrow
 from tests.support import OK, MakeRouter, Router, Stub, until
 
@@ -57,7 +60,8 @@ def test_it_gives_way_and_goes_on(pair: Pair, crowd: ThreadPoolExecutor, worker:
     until(lambda: len(worker.requests) == 1)
     until(lambda: two.worker().load.elsewhere == 1)
     worker.script = OK
-    reply = two.http.post(PATH, json=asked("short", SHORT))
+    # Behind one of this length the long one waits, so that their order is certain.
+    reply = two.http.post(PATH, json=asked("short", MIDDLE))
     assert reply.status_code == 200
     assert "x-warmroute-preempted" not in reply.headers
     assert first.result().status_code == 200
@@ -70,6 +74,35 @@ def test_it_gives_way_and_goes_on(pair: Pair, crowd: ThreadPoolExecutor, worker:
         assert (load.decoding, load.uncached, load.elsewhere, len(load.pending)) == (0, 0, 0, 0)
     preempted = [router.metric("warmroute_preempted_requests_total") for router in (one, two)]
     assert preempted == [1, 0]
+
+
+def test_it_gives_way_when_the_other_is_sent(
+    pair: Pair, crowd: ThreadPoolExecutor, worker: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while that still has no connection: the long one could be sent again before it."""
+    one, two = pair()
+    first = ask(one, crowd, "long", LONG)
+    until(lambda: len(worker.requests) == 1)
+    until(lambda: two.worker().load.elsewhere == 1)
+    upstream, gate = two.worker().upstream, Gate()
+    dial = upstream._dial
+
+    async def slowly() -> Connection:
+        connection = await dial()
+        await asyncio.to_thread(gate.opened.wait)
+        return connection
+
+    monkeypatch.setattr(upstream, "_dial", slowly)
+    worker.script = OK
+    second = ask(two, crowd, "short", SHORT)
+    until(lambda: one.worker().load.elsewhere == 1)
+    sleep(0.2)
+    assert one.metric("warmroute_preempted_requests_total") == 0
+    gate.opened.set()
+    assert second.result().status_code == 200
+    assert first.result().headers["x-warmroute-preempted"] == "1"
+    for router in (one, two):
+        until(router.idle)
 
 
 def test_it_does_not_take_the_place_again(
