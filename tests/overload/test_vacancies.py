@@ -251,6 +251,6 @@ def test_only_full_workers_are_waited_for(
     until(router.idle)
 
 
-async def lacking(self: Upstream, head: bytes, body: bytes) -> Connection:
+async def lacking(self: Upstream, *_: object) -> Connection:
     """Fail as if the system had no file descriptor left."""
     raise Refused("no file descriptor is left", ours=True)

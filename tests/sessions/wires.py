@@ -72,7 +72,7 @@ class Wire:
         self.name = name
         self.how = "well"
 
-    async def ask(self, head: bytes, body: bytes) -> Connection:
+    async def ask(self, head: bytes, body: bytes, _: object = None) -> Connection:
         """Send a request as an upstream does."""
         if self.how == "dead":
             raise Refused("could not be reached")
