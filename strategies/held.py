@@ -1,7 +1,7 @@
 """One request that is held in the router: where it would go by now, and how it ranks among others.
 
 The need of a held request, by which the shortest is sent first, is its prefill time, which shrinks
-by `AGING` for each second of waiting. One that still lacks room in the KV cache after `LACKING_S`
+for each second of waiting (`aging.py`). One that still lacks room in the KV cache after `LACKING_S`
 goes before all others.
 """
 
@@ -10,7 +10,6 @@ from typing import Final, Generic, TypeVar
 
 from strategies.base import Decision, Prompt, nothing
 from strategies.load import Load
-from strategies.preemption import AGING
 
 T = TypeVar("T")
 
@@ -79,15 +78,17 @@ class Held(Generic[T]):
             self.area_s = AREA_S * self.prompt.tokens / room if room else 0.0
         self.look_again(now)
 
-    def need(self, now: float) -> tuple[bool, float]:
+    def need(self, now: float, aging: float) -> tuple[bool, float]:
         """Return the sort key, least first: prefill seconds minus what its waiting makes up for.
+
+        A second of waiting makes up for `aging` seconds.
 
         Requests that lack room after a long wait come before all others, in order of arrival.
         Otherwise small prompts would take every token that comes free before a large one can.
         """
         if self.lacks(now):
             return False, self.since
-        return True, self.prefill_s + self.area_s - AGING * (now - self.since)
+        return True, self.prefill_s + self.area_s - aging * (now - self.since)
 
     def lacks(self, now: float) -> bool:
         """Whether it lacks room in the KV cache and has waited for `LACKING_S`."""

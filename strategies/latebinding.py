@@ -13,11 +13,12 @@ from itertools import islice, takewhile, zip_longest
 from math import inf
 from typing import Final, Generic, TypeVar
 
+from strategies.aging import aging
 from strategies.base import Candidate, Decision, Prompt
 from strategies.held import Held
-from strategies.load import Load
+from strategies.load import AGING, Load
 from strategies.pause import pauses
-from strategies.preemption import AGING, STEP_S, promised
+from strategies.preemption import STEP_S, promised
 
 T = TypeVar("T")
 
@@ -57,6 +58,8 @@ class LateBinding(Generic[T]):
         self._lines: dict[tuple[str, str], dict[Held[T], None]] = {}
         self._held = 0
         self._promised: set[Load] = set()
+        self._aging = AGING
+        """Seconds of prefill that a second of waiting makes up for."""
 
     def __len__(self) -> int:
         return self._held
@@ -142,6 +145,7 @@ class LateBinding(Generic[T]):
         if not ready and not self._is_over(now):
             return None
         self._clear()
+        self._aging = aging(self._held, loads)
         line = self._looked_at(now)
         left = max(DECIDED_ANEW, COMPARED // max(1, len(loads)))
         due = self._due(line, now, left)
@@ -170,7 +174,7 @@ class LateBinding(Generic[T]):
             for name in names:
                 self._lines[name] = self._lines.pop(name)
         turns = (held for turn in zip_longest(*lines) for held in turn if held is not None)
-        return sorted(islice(turns, LOOKED_AT), key=lambda h: h.need(now))
+        return sorted(islice(turns, LOOKED_AT), key=lambda h: h.need(now, self._aging))
 
     def _due(self, line: list[Held[T]], now: float, most: int) -> set[Held[T]]:
         """Return at most `most` requests of `line` that are due to be decided anew."""
@@ -200,7 +204,8 @@ class LateBinding(Generic[T]):
         held.over()
 
     def _promise(self, held: Held[T], now: float) -> None:
-        load, need = held.load, held.prefill_s + held.area_s + AGING * held.since
+        load, load.aging = held.load, self._aging
+        need = held.prefill_s + held.area_s + load.aging * held.since
         load.promised_s += held.prefill_s
         if held.lacks(now):
             load.promised_tokens += held.tokens
@@ -212,6 +217,7 @@ class LateBinding(Generic[T]):
         for load in self._promised:
             load.promised_s, load.promised_tokens = 0.0, 0
             load.promises.clear()
+            load.aging = AGING
         self._promised.clear()
 
 

@@ -5,8 +5,8 @@ before it. If the long request's connection is closed, the engine drops it at it
 blocks computed by then stay in its prefix cache (vLLM `v1/core/sched/scheduler.py`,
 `finish_requests`). Sent again, it goes on from there. So the shortest remaining prefill goes first
 even if a longer one has begun (Schrage, "A Proof of the Optimality of the Shortest Remaining
-Processing Time Discipline", 1968), and each second since a request came makes up for `AGING`
-seconds of prefill, so that none starves.
+Processing Time Discipline", 1968), and each second since a request came makes up for some seconds
+of prefill, so that none starves (`aging.py`).
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,6 @@ from strategies.booking import Booking, late_s
 from strategies.load import Load
 from strategies.pace import MARGIN
 
-#: Seconds of prefill that a second of waiting makes up for.
-AGING: Final = 0.3
 #: A prompt is preempted if it has this many seconds more to go than the one that comes before it,
 #: in predicted seconds, which are more than the actual ones (see `pace.py`). Less is not worth it.
 GAIN_S: Final = 1.5
@@ -79,7 +77,7 @@ def ahead(
     least_s = prefill_s + GAIN_S + (0.0 if held else ANYWHERE_S)
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
-        gives = gives_way(booking, left, keys, least_s, now)
+        gives = gives_way(booking, left, keys, least_s, now, aging=load.aging)
         if gives and not _awaited(load, booking, counted):
             preempted.append(booking)
             wait += STEP_S if spent else 0.0
@@ -90,15 +88,22 @@ def ahead(
 
 
 def gives_way(
-    booking: Booking, left_s: float, keys: Sequence[int], least_s: float, now: float
+    booking: Booking,
+    left_s: float,
+    keys: Sequence[int],
+    least_s: float,
+    now: float,
+    *,
+    aging: float,
 ) -> bool:
     """Whether a booking with `left_s` to go gives way to a prompt with these `keys` that comes now.
 
-    It needs to have more than `least_s` to go, after its own waiting has made up for some. And it
-    does not give way if that prompt is only so short because of what the booking is computing.
+    It needs to have more than `least_s` to go, after each second of its own waiting has made up for
+    `aging` seconds. And it does not give way if that prompt is only so short because of what the
+    booking is computing.
     """
     since = booking.since
-    if since is None or left_s - AGING * (now - since) <= least_s:
+    if since is None or left_s - aging * (now - since) <= least_s:
         return False
     return not _computes(booking, keys)
 
@@ -153,7 +158,7 @@ def promised(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
 
     Also returns how many held requests would have to wait for it.
     """
-    wait, later, need = 0.0, 0, prefill_s + AGING * now
+    wait, later, need = 0.0, 0, prefill_s + load.aging * now
     for other, seconds in load.promises:
         if other <= need:
             wait += seconds

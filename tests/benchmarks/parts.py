@@ -38,7 +38,7 @@ def without_price(patch: pytest.MonkeyPatch) -> None:
 
 def without_preemption(patch: pytest.MonkeyPatch) -> None:
     """A prompt that was sent keeps its worker."""
-    patch.setattr(preemption, "gives_way", lambda *_: False)
+    patch.setattr(preemption, "gives_way", lambda *_, **__: False)
 
 
 def without_pause(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from strategies.base import Candidate, Cost, Decision, Prompt
 from strategies.cost import Costs
 from strategies.held import AREA_S, LACKING_S, Held
 from strategies.latebinding import LateBinding
-from strategies.preemption import AGING
+from strategies.load import AGING
 from tests.strategies.desk import ANY, Stand
 
 
@@ -18,7 +18,7 @@ def test_a_worker_that_tells_no_room_has_as_little_as_any() -> None:
     for others, share in (((small, large), 0.5), ((large,), 0.1), ((), 0.0)):
         choices = [Candidate(one, full) for one in (silent, *others)]
         held = LateBinding[str]().enter("r", Prompt(ANY, 5_000), Decision(choices, "cold"), 0.0)
-        assert held.need(0.0)[1] == pytest.approx(0.1 + share * AREA_S)
+        assert held.need(0.0, AGING)[1] == pytest.approx(0.1 + share * AREA_S)
 
 
 def test_who_needs_much_of_a_full_cache_comes_later() -> None:
@@ -35,8 +35,12 @@ def test_who_needs_much_of_a_full_cache_comes_later() -> None:
 
     large, small = come("large", 5_000, 0.1, 1.0), come("small", 500, 0.2, 1.0)
     waits = come("waits", 5_000, 0.3, 0.0)
-    assert sorted((large, small, waits), key=lambda held: held.need(1.0)) == [waits, small, large]
-    assert large.need(1.0)[1] == pytest.approx(0.1 + 0.5 * AREA_S - AGING)
+    assert sorted((large, small, waits), key=lambda held: held.need(1.0, AGING)) == [
+        waits,
+        small,
+        large,
+    ]
+    assert large.need(1.0, AGING)[1] == pytest.approx(0.1 + 0.5 * AREA_S - AGING)
     needs = [need for need, _ in worker.load.promises]
     assert needs == pytest.approx([0.1 + 0.5 * AREA_S, 0.2 + 0.05 * AREA_S, 0.3])
 

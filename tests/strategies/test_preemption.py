@@ -13,10 +13,9 @@ from strategies.base import Candidate, Cost, Outcome, Prompt
 from strategies.booking import Booking
 from strategies.cost import Costs, held_tokens
 from strategies.kvaware import KvAware
-from strategies.load import BACK_S, Load
+from strategies.load import AGING, BACK_S, Load
 from strategies.pace import MARGIN
 from strategies.preemption import (
-    AGING,
     ANYWHERE_S,
     GAIN_S,
     LATER,
@@ -68,7 +67,7 @@ def test_who_gives_way(came: float | None, left_s: float, now: float, *, gives: 
     """A prompt that has clearly more to go; each second since it came makes up for some of that,
     and it must be one that can be dropped."""
     booking = Load().book(0.0, 1000.0, since=came)
-    assert gives_way(booking, left_s, NONE, 1.0 + GAIN_S, now) is gives
+    assert gives_way(booking, left_s, NONE, 1.0 + GAIN_S, now, aging=AGING) is gives
 
 
 @pytest.mark.parametrize(
@@ -218,6 +217,18 @@ def test_what_is_told_is_what_is_done(
         assert 0.0 <= wait < whole
     else:
         assert wait == pytest.approx(whole)
+
+
+def test_waiting_counts_less_where_much_waits() -> None:
+    """As the worker's load says, for what is pending there and for what is held."""
+    now, came, need = 100.0, 90.0, 2.0
+    left = need + GAIN_S + 5 * AGING
+    for aging, gives in ((AGING, False), (AGING / 3, True)):
+        load = Load()
+        load.aging = aging
+        load.book(now, left, since=came)
+        load.promises = [(need + 5 * AGING + aging * came, 8.0)]
+        assert terms(load, need, now) == ((0.0, 1, 2) if gives else (left + 8.0, 0, 0))
 
 
 def test_promised_work_is_waited_for_only_if_it_comes_first() -> None:

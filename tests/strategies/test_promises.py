@@ -4,7 +4,7 @@ from math import inf
 
 from strategies.base import Candidate, Cost, Decision, Prompt
 from strategies.held import LACKING_S
-from strategies.preemption import AGING
+from strategies.load import AGING
 from tests.strategies.desk import ANY, Desk, Stand
 
 

@@ -1,8 +1,10 @@
 """Which held request is released next, and when."""
 
+import pytest
+
 from strategies.base import Prompt
 from strategies.latebinding import LONGEST_S
-from strategies.preemption import AGING
+from strategies.load import AGING
 from tests.strategies.desk import ANY, Desk, Stand
 
 
@@ -18,14 +20,16 @@ def test_the_shortest_goes_first() -> None:
     assert len(desk.binding) == 0
 
 
-def test_waiting_makes_up_for_length() -> None:
+@pytest.mark.parametrize(("waited", "first"), [(6.1, "long"), (5.9, "short")])
+def test_waiting_makes_up_for_length(waited: float, first: str) -> None:
     """Otherwise a stream of short requests would starve a long one."""
-    desk = Desk(Stand("a", 10.0 + 8 / AGING))
+    done = 8 / AGING
+    desk = Desk(*(Stand(name, done) for name in ("a", "b")))
     desk.come("long", 8)
-    desk.now = 7 / AGING
+    desk.now = waited / AGING
     desk.come("short", 2)
-    desk.now = 10.0 + 8 / AGING
-    assert desk.released()[0] == "long"
+    desk.now = done
+    assert desk.released()[0] == first
 
 
 def test_nobody_is_held_for_ever() -> None:

@@ -1,0 +1,30 @@
+"""Aging: a second of waiting makes up for some seconds of prefill, so that no long prompt starves.
+
+The shortest remaining prefill goes first (`held.py`, `preemption.py`), and one that has waited
+counts as shorter. If much waits, that would undo the order: all of it has waited, so what came
+first would go first, and every request would wait for as long as the queue is. So the more requests
+are held for each worker, the less their waiting counts. The longest then wait longer, at most until
+`latebinding.LONGEST_S`, and the others hardly at all.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from strategies.load import AGING, Load
+
+#: As many held requests for each worker are usual.
+USUAL: Final = 1.0
+
+
+def aging(held: int, loads: Collection[Load]) -> float:
+    """Return the seconds of prefill that a second of waiting makes up for, on workers with `loads`.
+
+    `held` requests wait in this process; in all processes there are taken to be more, in proportion
+    to what is in flight.
+    """
+    sent, here = 0, 0
+    for load in loads:
+        sent += load.in_flight
+        here += load.here
+    most = USUAL * len(loads) * (here / sent if here else 1.0)
+    return AGING * min(1.0, most / max(1, held))
