@@ -97,9 +97,11 @@ class UnknownModel(DoorError):
     type = "invalid_request_error"
     code = "model_not_found"
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, meant: str = "") -> None:
+        """`meant` is the model that the client probably meant."""
         shown = model if len(model) <= 200 else model[:200] + "…"
-        super().__init__(f"The model {shown!r} does not exist.", param="model")
+        hint = f" Did you mean {meant!r}?" if 0 < len(meant) <= 200 else ""
+        super().__init__(f"The model {shown!r} does not exist.{hint}", param="model")
 
 
 class WrongMethod(DoorError):

@@ -1,6 +1,7 @@
 """All pools, and which of them serves a model."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import pygtrie
@@ -11,6 +12,8 @@ from router.worker import Worker
 
 #: How many model names have their pool cached; when there are more, the cache is emptied.
 MOST_ROUTES = 4096
+#: How many names a model that does not exist is compared with.
+MOST_COMPARED = 1000
 
 
 class Fleet:
@@ -56,9 +59,12 @@ class Fleet:
             model = self._only_model()
         known = self._routes.get(model)
         pool = known or self._pool(model)
-        if pool is None:
-            raise UnknownModel(model)
-        workers = pool.eligible(model, in_session=in_session)
+        try:
+            if pool is None:
+                raise UnknownModel(model)
+            workers = pool.eligible(model, in_session=in_session)
+        except UnknownModel:
+            raise UnknownModel(model, self._meant(model)) from None
         if known is None:
             if len(self._routes) >= MOST_ROUTES:
                 self._routes.clear()
@@ -91,6 +97,17 @@ class Fleet:
         found = self._patterns.longest_prefix(model + _END)
         return found.value if found else None
 
+    def _meant(self, model: str) -> str:
+        """Return a model whose name differs in case, or in what is before its last slash.
+
+        If there is only one model, return that one; if none is like it, an empty string.
+        """
+        names = (name for worker in self.workers for name in worker.models)
+        served = dict.fromkeys(islice(names, MOST_COMPARED))
+        base = _base(model)
+        alike = served if len(served) == 1 else [name for name in served if _base(name) == base]
+        return next((name for name in alike if self._pool(name) is not None), "")
+
     def _only_model(self) -> str:
         only = None
         for worker in self.workers:
@@ -109,6 +126,10 @@ class Fleet:
 
 #: Ends the model's name in the trie, so that an exact pattern is longer than any wildcard.
 _END = "\0"
+
+
+def _base(model: str) -> str:
+    return model.rpartition("/")[2].casefold()
 
 
 def _trie_key(pattern: str) -> str:

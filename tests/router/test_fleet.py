@@ -167,6 +167,51 @@ def test_each_model_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(looked) == ["m", "m", "n", "n"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("Llama-3.1-8B", "meta/llama-3.1-8b"),
+        ("META/llama-3.1-8b", "meta/llama-3.1-8b"),
+        ("other/QWEN", "qwen"),
+        ("llama", ""),
+        ("hidden", ""),
+    ],
+)
+def test_a_model_that_was_probably_meant(asked: str, meant: str) -> None:
+    """Its name differs in case or by the organization before it, and it can be asked for."""
+    pools = pool("a", "meta/*", workers=[worker("meta/llama-3.1-8b", "x/hidden")])
+    fleet = Fleet([pools, pool("b", "q*", workers=[worker("qwen")])])
+    with pytest.raises(UnknownModel) as refused:
+        fleet.route(asked)
+    hint = f" Did you mean {meant!r}?" if meant else ""
+    assert refused.value.message == f"The model {asked!r} does not exist.{hint}"
+
+
+def test_the_only_model_is_meant() -> None:
+    """Whatever was asked for."""
+    fleet = Fleet([pool("a", "*", workers=[worker("m"), worker("m")])])
+    with pytest.raises(UnknownModel, match="Did you mean 'm'"):
+        fleet.route("gpt-4o")
+
+
+def test_a_name_that_is_too_long_to_show_is_not_meant() -> None:
+    """Models are named by the workers."""
+    fleet = Fleet([pool("a", "*", workers=[worker("m" * 201)])])
+    with pytest.raises(UnknownModel) as refused:
+        fleet.route("x")
+    assert refused.value.message == "The model 'x' does not exist."
+
+
+def test_not_many_names_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's request must not take long because there are many adapters."""
+    monkeypatch.setattr("router.fleet.MOST_COMPARED", 2)
+    fleet = Fleet([pool("a", "*", workers=[worker("a", "b", "c")])])
+    for asked, hint in (("B", " Did you mean 'b'?"), ("C", "")):
+        with pytest.raises(UnknownModel) as refused:
+            fleet.route(asked)
+        assert refused.value.message.removeprefix(f"The model {asked!r} does not exist.") == hint
+
+
 def test_unknown_names_leave_nothing_behind() -> None:
     """Names of unknown models are not cached, so clients cannot make the fleet's memory grow."""
     fleet = Fleet([pool("a", "*")])
