@@ -13,6 +13,7 @@ from router import vacancies
 from router.connection import Connection
 from router.sharing import Sharing
 from router.wires import Line, Wires, Wiring
+from strategies.load import AGING
 from tests.overload.busy import PATH, Gate, ask, asked
 from tests.overload.giving_way import LONG, MIDDLE, SHORT, routed, sizes
 from tests.overload.test_made_way import Narrow
@@ -100,6 +101,27 @@ def test_it_gives_way_when_the_other_is_sent(
     assert one.metric("warmroute_preempted_requests_total") == 0
     gate.opened.set()
     assert second.result().status_code == 200
+    assert first.result().headers["x-warmroute-preempted"] == "1"
+    for router in (one, two):
+        until(router.idle)
+
+
+def test_it_gives_way_by_what_the_other_process_holds(
+    pair: Pair, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """Where that holds much, waiting counts less, though nothing is held here."""
+    one, two = pair()
+    first = ask(one, crowd, "long", LONG)
+    until(lambda: len(worker.requests) == 1)
+    until(lambda: two.worker().load.elsewhere == 1)
+    for router in (one, two):
+        (booking,) = router.worker().load.pending
+        assert booking.since is not None
+        booking.since -= booking.prefill_s / AGING  # it has waited for so long
+    two.worker().load.aging = 0.0
+    worker.script = OK
+    reply = two.http.post(PATH, json=asked("short", MIDDLE))
+    assert reply.status_code == 200
     assert first.result().headers["x-warmroute-preempted"] == "1"
     for router in (one, two):
         until(router.idle)
