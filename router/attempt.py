@@ -8,7 +8,7 @@ from typing import Final
 from router.errors import Gone, Refused, Stale, WorkerError, WorkerFailed
 from router.headers import Incoming, header
 from router.job import Job
-from router.preempting import NOBODY, Preempted, Preempting, Rescued
+from router.preempting import Preempted, Preempting, Rescued
 from router.sessions.visit import Visit
 from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
@@ -152,7 +152,7 @@ class Attempt:
 
         Asked before there is a connection, they could be sent again before it.
         """
-        job, way, self._way = self.job, self._way, NOBODY
+        job, way = self.job, self._way
         if way.theirs and self._tells is not None:
             self._tells.give_way(
                 way.theirs, self._number, job.identity, refused=job.crowded, aging=way.aging

@@ -1,10 +1,12 @@
 """How much waiting counts, by how much waits."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strategies.aging import USUAL, aging
 from strategies.load import AGING, Load
-from tests.strategies.desk import Desk, Stand
+from tests.strategies.desk import ANY, Desk, Stand
 
 
 @pytest.mark.parametrize(
@@ -72,3 +74,29 @@ def test_it_is_told_to_the_workers_that_are_waited_for() -> None:
     for held in list(desk.binding):
         desk.binding.leave(held, 20.0)
     assert busy.load.aging == AGING
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(("come", "leave", "release", "down")), st.integers(0, 9)))
+)
+def test_nothing_is_told_where_nobody_waits(steps: list[tuple[str, int]]) -> None:
+    """Whatever comes, leaves and goes down: what is told ends with what is promised."""
+    desk = Desk(*(Stand(name, 5.0) for name in ("a", "b", "c")))
+    number = 0
+    for what, which in steps:
+        desk.now += 0.2
+        if what == "come":
+            number += 1
+            desk.come(str(number), 1 + which, model="abc"[which % 3] if which % 2 else ANY)
+        elif what == "leave" and len(desk.binding):
+            held = list(desk.binding)
+            desk.binding.leave(held[which % len(held)], desk.now)
+        elif what in {"release", "down"}:
+            left = [one.load for one in desk.workers if what == "release" or one.name != "a"]
+            released = desk.binding.release(desk.rank, desk.now + 5.0 * (which > 7), left)
+            if released is not None:
+                desk.binding.leave(released[0], desk.now)
+        loads = [worker.load for worker in desk.workers]
+        assert {load.aging for load in loads if not load.promises} <= {AGING}
+        assert len({load.aging for load in loads if load.promises}) <= 1
+        assert sum(len(load.promises) for load in loads) <= len(desk.binding)
