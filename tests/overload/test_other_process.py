@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from strategies.load import AGING
 from tests.overload.busy import PATH, Gate, ask, asked
 from tests.overload.giving_way import LONG, MIDDLE, SHORT, routed, sizes
 from tests.overload.test_made_way import Narrow
+from tests.overload.test_vacancies import lacking
 from tests.support import OK, MakeRouter, Router, Stub, until
 
 Pair = Callable[[], tuple[Router, Router]]
@@ -96,6 +98,29 @@ def test_it_gives_way_when_the_other_is_sent(
     assert two.http.post(PATH, json=asked("short", SHORT)).status_code == 200
     assert may == [True]  # it has not been asked yet
     assert first.result().headers["x-warmroute-preempted"] == "1"
+    for router in (one, two):
+        until(router.idle)
+
+
+def test_it_goes_on_if_the_other_cannot_be_sent(
+    pair: Pair, crowd: ThreadPoolExecutor, worker: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be computed in two parts for nothing."""
+    gate = Gate()
+    worker.script = gate.script()
+    one, two = pair()
+    first = ask(one, crowd, "long", LONG)
+    until(lambda: len(worker.requests) == 1)
+    until(lambda: two.worker().load.elsewhere == 1)
+    upstream = two.worker().upstream
+    monkeypatch.setattr(upstream, "_dial", partial(lacking, upstream))
+    reply = two.http.post(PATH, json=asked("short", SHORT))
+    assert reply.status_code == 503
+    (theirs,) = two.worker().load.pending
+    assert theirs.since is not None
+    gate.opened.set()
+    assert first.result().status_code == 200
+    assert "x-warmroute-preempted" not in first.result().headers
     for router in (one, two):
         until(router.idle)
 
