@@ -58,7 +58,7 @@ class Attempt:
         "_rescued",
         "_suspected",
         "_tells",
-        "_theirs",
+        "_way",
         "booked_at",
         "choice",
         "job",
@@ -81,10 +81,9 @@ class Attempt:
         self._rescued = self._suspected = False
         self._first = b""
         """The id of the request that it gave way to."""
-        way = preempting.make_way(job, worker, choice)
-        self.made_way = way.made
+        self._way = preempting.make_way(job, worker, choice)
+        self.made_way = self._way.made
         """Others gave way to it, whose places may be free only in a moment."""
-        self._theirs = way.theirs
         since = preempting.since(job, worker)
         self._booking = job.pool.book(job.prompt, choice, self.booked_at, since=since)
         self._preempting = preempting
@@ -153,10 +152,11 @@ class Attempt:
 
         Asked before there is a connection, they could be sent again before it.
         """
-        theirs, self._theirs = self._theirs, ()
-        if theirs and self._tells is not None:
-            job = self.job
-            self._tells.give_way(theirs, self._number, job.identity, refused=job.crowded)
+        job, way = self.job, self._way
+        if way.theirs and self._tells is not None:
+            self._tells.give_way(
+                way.theirs, self._number, job.identity, refused=job.crowded, aging=way.aging
+            )
 
     def stays(self) -> None:
         """Let it be taken back no more: its answer has begun, or there will be none."""

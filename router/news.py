@@ -74,6 +74,8 @@ class GiveWay(Struct, array_like=True, tag=5, gc=False):
     """The id of the other one."""
     refused: bool
     """That one was refused before, because its worker was full, and comes again."""
+    aging: float
+    """Seconds of prefill that a second of waiting makes up for there, as the sender knows it."""
 
 
 News = Booked | Began | Ended | Anew | GiveWay

@@ -42,12 +42,19 @@ class Telling(Protocol):
         """
 
     def give_way(
-        self, bookings: Sequence[Booking], first: int, identity: bytes, *, refused: bool
+        self,
+        bookings: Sequence[Booking],
+        first: int,
+        identity: bytes,
+        *,
+        refused: bool,
+        aging: float,
     ) -> None:
         """Ask the processes that sent these requests to take them back.
 
         They give way to the one with the number `first`, whose id is `identity`. `refused`: its
-        worker was full when it came before.
+        worker was full when it came before. `aging`: seconds of prefill that each second of their
+        waiting makes up for.
         """
 
     def began(self, number: int, now: float) -> None:

@@ -18,6 +18,7 @@ from router.openai import Endpoint, Request
 from router.worker import LOSSES_S, Worker
 from strategies.base import Candidate, WorkerView, nothing
 from strategies.booking import Booking
+from strategies.load import AGING
 from strategies.preemption import ahead, drop
 
 log = logging.getLogger("warmroute.fleet")
@@ -85,10 +86,12 @@ class Way(NamedTuple):
     """Whether anything did."""
     theirs: Sequence[Booking]
     """The bookings among it of which other processes have to take the requests back."""
+    aging: float
+    """Seconds of prefill that each second of their waiting made up for."""
 
 
 #: Nothing did.
-NOBODY: Final = Way(made=False, theirs=())
+NOBODY: Final = Way(made=False, theirs=(), aging=AGING)
 
 
 class Running(Protocol):
@@ -168,7 +171,7 @@ class Preempting:
         for booking in bookings:
             self.give_way(booking, job.identity)
         theirs = [booking for booking in bookings if booking.elsewhere]
-        return Way(bool(theirs) or self.count > before, theirs)
+        return Way(bool(theirs) or self.count > before, theirs, worker.load.aging)
 
     def give_way(self, booking: Booking, first: bytes) -> bool:
         """Preempt a request that waits for its first byte; False if it does not, or no more.

@@ -175,7 +175,13 @@ class Sharing:
         self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer, kept))
 
     def give_way(
-        self, bookings: Sequence[Booking], first: int, identity: bytes, *, refused: bool
+        self,
+        bookings: Sequence[Booking],
+        first: int,
+        identity: bytes,
+        *,
+        refused: bool,
+        aging: float,
     ) -> None:
         """Ask the processes that sent these requests to take them back, each once.
 
@@ -191,7 +197,7 @@ class Sharing:
             if outbox.line is Line.OPEN:
                 booking.since = None
                 self._flush()  # so that it knows of the other request
-                outbox.write(self._letter(GiveWay(number, first, identity, refused)))
+                outbox.write(self._letter(GiveWay(number, first, identity, refused, aging)))
                 self._follow_up(outbox)
 
     def _tell(self, news: News) -> None:
@@ -308,5 +314,7 @@ class Sharing:
     def _take_back(self, place: int, news: GiveWay, now: float) -> None:
         """Let a request of this process give way to one of another, if it still would."""
         _, booking = self._open.get(news.number, (None, None))
-        if booking is not None and self.mirror.goes_before(place, news.first, booking, now):
+        if booking is None:
+            return
+        if self.mirror.goes_before(place, news.first, booking, now, news.aging):
             self._gives_way(booking, news)

@@ -3,8 +3,9 @@
 The shortest remaining prefill goes first (`held.py`, `preemption.py`), and one that has waited
 counts as shorter. If much waits, that would undo the order: all of it has waited, so what came
 first would go first, and every request would wait for as long as the queue is. So the more requests
-are held for each worker, the less their waiting counts. The longest then wait longer, at most until
-`latebinding.LONGEST_S`, and the others hardly at all.
+are held for each worker, the less their waiting counts. The longest then wait longer, and the
+others hardly at all. They are held until `latebinding.LONGEST_S` at most, but as long again
+whenever they are preempted after that, which the router bounds (`limits.preemptions`).
 """
 
 from collections.abc import Collection
@@ -20,7 +21,7 @@ def aging(held: int, loads: Collection[Load]) -> float:
     """Return the seconds of prefill that a second of waiting makes up for, on workers with `loads`.
 
     `held` requests wait in this process; in all processes there are taken to be more, in proportion
-    to what is in flight.
+    to what is in flight. If this one has nothing in flight, they are taken to be all.
     """
     sent, here = 0, 0
     for load in loads:

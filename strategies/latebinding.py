@@ -117,8 +117,6 @@ class LateBinding(Generic[T]):
             self._clear()
             for other in islice(self, LOOKED_AT):
                 self._promise(other, now)
-        elif not self._held:
-            self._clear()
 
     def release(
         self,
@@ -204,7 +202,8 @@ class LateBinding(Generic[T]):
         held.over()
 
     def _promise(self, held: Held[T], now: float) -> None:
-        load, load.aging = held.load, self._aging
+        load = held.load
+        load.aging = self._aging
         need = held.prefill_s + held.area_s + load.aging * held.since
         load.promised_s += held.prefill_s
         if held.lacks(now):

@@ -66,18 +66,21 @@ def ahead(
     now: float,
     *,
     sooner: float = 1.0,
+    aging: float | None = None,
 ) -> tuple[float, list[Booking]]:
     """Return seconds of booked prefill that a prompt would wait for; arguments are as in `before`.
 
     Also returns the bookings that it would preempt. Which those are goes by what was predicted, as
-    its own prefill does, whatever `sooner` is.
+    its own prefill does, whatever `sooner` is; and by how much a second of their waiting makes up
+    for: `aging` seconds, or as the load says.
     """
+    aging = load.aging if aging is None else aging
     wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
     counted = dict[int, set[int]]()
     least_s = prefill_s + GAIN_S + (0.0 if held else ANYWHERE_S)
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
-        gives = gives_way(booking, left, keys, least_s, now, aging=load.aging)
+        gives = gives_way(booking, left, keys, least_s, now, aging=aging)
         if gives and not _awaited(load, booking, counted):
             preempted.append(booking)
             wait += STEP_S if spent else 0.0

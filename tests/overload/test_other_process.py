@@ -1,11 +1,10 @@
 """A long prompt gives way to a short one of another process of the router, over real sockets."""
 
-import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from time import sleep
+from functools import partial
 
 import pytest
 
@@ -13,9 +12,11 @@ from router import vacancies
 from router.connection import Connection
 from router.sharing import Sharing
 from router.wires import Line, Wires, Wiring
+from strategies.load import AGING
 from tests.overload.busy import PATH, Gate, ask, asked
 from tests.overload.giving_way import LONG, MIDDLE, SHORT, routed, sizes
 from tests.overload.test_made_way import Narrow
+from tests.overload.test_vacancies import lacking
 from tests.support import OK, MakeRouter, Router, Stub, until
 
 Pair = Callable[[], tuple[Router, Router]]
@@ -84,22 +85,62 @@ def test_it_gives_way_when_the_other_is_sent(
     first = ask(one, crowd, "long", LONG)
     until(lambda: len(worker.requests) == 1)
     until(lambda: two.worker().load.elsewhere == 1)
-    upstream, gate = two.worker().upstream, Gate()
-    dial = upstream._dial
+    upstream, pending = two.worker().upstream, two.worker().load.pending
+    dial, may = upstream._dial, list[bool]()
 
-    async def slowly() -> Connection:
+    async def noting() -> Connection:
         connection = await dial()
-        await asyncio.to_thread(gate.opened.wait)
+        may.extend(booking.since is not None for booking in pending if booking.elsewhere)
         return connection
 
-    monkeypatch.setattr(upstream, "_dial", slowly)
+    monkeypatch.setattr(upstream, "_dial", noting)
     worker.script = OK
-    second = ask(two, crowd, "short", SHORT)
-    until(lambda: one.worker().load.elsewhere == 1)
-    sleep(0.2)
-    assert one.metric("warmroute_preempted_requests_total") == 0
+    assert two.http.post(PATH, json=asked("short", SHORT)).status_code == 200
+    assert may == [True]  # it has not been asked yet
+    assert first.result().headers["x-warmroute-preempted"] == "1"
+    for router in (one, two):
+        until(router.idle)
+
+
+def test_it_goes_on_if_the_other_cannot_be_sent(
+    pair: Pair, crowd: ThreadPoolExecutor, worker: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be computed in two parts for nothing."""
+    gate = Gate()
+    worker.script = gate.script()
+    one, two = pair()
+    first = ask(one, crowd, "long", LONG)
+    until(lambda: len(worker.requests) == 1)
+    until(lambda: two.worker().load.elsewhere == 1)
+    upstream = two.worker().upstream
+    monkeypatch.setattr(upstream, "_dial", partial(lacking, upstream))
+    reply = two.http.post(PATH, json=asked("short", SHORT))
+    assert reply.status_code == 503
+    (theirs,) = two.worker().load.pending
+    assert theirs.since is not None
     gate.opened.set()
-    assert second.result().status_code == 200
+    assert first.result().status_code == 200
+    assert "x-warmroute-preempted" not in first.result().headers
+    for router in (one, two):
+        until(router.idle)
+
+
+def test_it_gives_way_by_what_the_other_process_holds(
+    pair: Pair, crowd: ThreadPoolExecutor, worker: Stub
+) -> None:
+    """Where that holds much, waiting counts less, though nothing is held here."""
+    one, two = pair()
+    first = ask(one, crowd, "long", LONG)
+    until(lambda: len(worker.requests) == 1)
+    until(lambda: two.worker().load.elsewhere == 1)
+    for router in (one, two):
+        (booking,) = router.worker().load.pending
+        assert booking.since is not None
+        booking.since -= booking.prefill_s / AGING  # it has waited for so long
+    two.worker().load.aging = 0.0
+    worker.script = OK
+    reply = two.http.post(PATH, json=asked("short", MIDDLE))
+    assert reply.status_code == 200
     assert first.result().headers["x-warmroute-preempted"] == "1"
     for router in (one, two):
         until(router.idle)

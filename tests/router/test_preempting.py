@@ -16,6 +16,7 @@ from router.preempting import TELLING, Preempting, Running, resumable
 from router.sessions.visit import Visit
 from router.worker import LOSSES, LOSSES_S, Worker
 from strategies.base import Candidate, Cost, Prompt
+from strategies.load import AGING
 from strategies.preemption import ANYWHERE_S, GAIN_S
 from tests.router.fleets import fleet, prompt
 
@@ -161,6 +162,10 @@ def test_requests_of_other_processes_give_way_too() -> None:
     counting = Candidate(worker, Cost(prefill=0.1), preempts=1)
     way = found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, counting)
     assert (way.made, list(way.theirs), found.count) == (True, [theirs], 0)
+    assert way.aging == AGING
+    worker.load.aging /= 2
+    way = found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, counting)
+    assert way.aging == AGING / 2
     worker.load.release(theirs, now)
     ours = pool.book(asked.prompt, there, now, since=now)
     sent = Sent(asked, there)

@@ -1,6 +1,8 @@
 """How much waiting counts, by how much waits."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strategies.aging import USUAL, aging
 from strategies.load import AGING, Load
@@ -72,3 +74,32 @@ def test_it_is_told_to_the_workers_that_are_waited_for() -> None:
     for held in list(desk.binding):
         desk.binding.leave(held, 20.0)
     assert busy.load.aging == AGING
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(("come", "come", "leave", "release", "down")), st.integers(0, 9)),
+        min_size=10,
+    )
+)
+def test_nothing_is_told_where_nobody_waits(steps: list[tuple[str, int]]) -> None:
+    """Whatever comes, leaves and goes down: what is told ends with what is promised."""
+    desk = Desk(Stand("a", 9.0), Stand("b", 9.0), Stand("idle"))
+    number = 0
+    for what, which in steps:
+        desk.now += 0.1
+        if what == "come":
+            number += 1
+            desk.come(str(number), 1 + which, model="ab"[which % 2])
+        elif what == "leave" and len(desk.binding):
+            held = list(desk.binding)
+            desk.binding.leave(held[which % len(held)], desk.now)
+        elif what in {"release", "down"}:
+            left = [one.load for one in desk.workers if what == "release" or one.name != "a"]
+            released = desk.binding.release(desk.rank, desk.now + 9.0 * (which > 7), left)
+            if released is not None:
+                desk.binding.leave(released[0], desk.now)
+        loads = [worker.load for worker in desk.workers]
+        assert {load.aging for load in loads if not load.promises} <= {AGING}
+        assert len({load.aging for load in loads if load.promises}) <= 1
+        assert sum(len(load.promises) for load in loads) <= len(desk.binding)
