@@ -69,6 +69,15 @@ class Source:
         """Handle a message of a replay."""
         return self._take(self.stream.replayed(round_, sequence, payload))
 
+    def catch_up(self, round_: int) -> bool:
+        """Handle a live message that waits for a replay whose end has come; False: there is none.
+
+        There may be thousands. Those that are left are handled by `replay_ended`, all at once.
+        """
+        before = self.stream.applied
+        self._take(self.stream.catch_up(round_))
+        return self.stream.applied != before
+
     def replay_ended(self, round_: int, now: float) -> list[Ask]:
         """Handle the end of a replay."""
         return self._take(self.stream.replay_ended(round_, now))

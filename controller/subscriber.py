@@ -226,23 +226,39 @@ class Subscriber:
             async with asyncio.timeout(PAUSE_S):
                 frames = await socket.recv_multipart()
             async with self._turns:
-                asks = _taken(source, ask, frames)
                 with contextlib.suppress(zmq.Again):
-                    while asks is None and self._turns.left():
-                        asks = _taken(source, ask, await socket.recv_multipart(zmq.NOBLOCK))
-                if asks is not None:
-                    return asks
+                    while not _ends(frames):
+                        if asks := _taken(source, ask, frames):
+                            return asks
+                        if not self._turns.left():
+                            break
+                        frames = await socket.recv_multipart(zmq.NOBLOCK)
+            if _ends(frames):
+                return await self._end_replay(source, ask)
+
+    async def _end_replay(self, source: Source, ask: Ask) -> list[Ask]:
+        """Hand on the live messages that waited for the replay, and return as `_take_all` does."""
+        while True:
+            async with self._turns:
+                while source.catch_up(ask.round):
+                    if not self._turns.left():
+                        break
+                else:
+                    return source.replay_ended(ask.round, monotonic())
 
 
-def _taken(source: Source, ask: Ask, frames: list[bytes]) -> list[Ask] | None:
-    """Hand on a reply; None to go on, or the replays to ask for if this one is over."""
+def _ends(frames: list[bytes]) -> bool:
+    """Whether a reply is the last one."""
+    return len(frames) >= 3 and frames[-2] == _END and not frames[-1]
+
+
+def _taken(source: Source, ask: Ask, frames: list[bytes]) -> list[Ask]:
+    """Hand on a reply; return the replays to ask for if this one is over."""
     number, payload = (frames[-2], frames[-1]) if len(frames) >= 3 else (b"", b"")
-    if number == _END and not payload:
-        return source.replay_ended(ask.round, monotonic())
     if len(number) != 8:
         source.refused["odd frames"] += 1
-        return None
-    return source.replayed(ask.round, int.from_bytes(number, "big"), payload) or None
+        return []
+    return source.replayed(ask.round, int.from_bytes(number, "big"), payload)
 
 
 def _count(source: Source, error: Exception) -> None:
