@@ -21,7 +21,6 @@ are returned. Source of the protocol: vLLM `distributed/kv_events.py`.
 from collections import Counter, deque
 from collections.abc import Iterator
 from enum import Enum
-from itertools import islice
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -231,14 +230,6 @@ class Stream:
         self._replaying, self._brought, self._holed = True, 0, False
         self._start = 0
         yield Ask(0, self._round)
-
-    def catch_up(self, round_: int) -> Iterator[Step]:
-        """Hand on one live message that waits for a replay whose end has come, if one follows.
-
-        Optional: `replay_ended` hands on all that still wait, at once.
-        """
-        if self._replaying and round_ == self._round and self._brought and not self._holed:
-            yield from islice(self._drain(), 1)
 
     def replay_ended(self, round_: int, now: float) -> Iterator[Step]:
         """Handle the end of a replay, as the engine marks it."""

@@ -67,8 +67,6 @@ class Reader:
         if cut:
             self.take(self.stream.replay_failed(ask.round, self.now))
         else:
-            while ask.round % 2 and (steps := list(self.stream.catch_up(ask.round))):
-                self.take(steps)  # as over sockets; all at once every other time
             self.take(self.stream.replay_ended(ask.round, self.now))
 
     def settle(self) -> None:
