@@ -91,7 +91,10 @@ def sweep(sessions: int, expiring: int, *, used: bool = False) -> Sweep:
             table.use(name, TTL_S - 1)
         freeze()
         began = perf_counter_ns()
-        dropped = table.sweep(TTL_S + (2 if used else 0.5))
+        now = TTL_S + (2 if used else 0.5)
+        dropped = table.sweep(now)
+        while dropped < expiring and table.due(now):  # one sweep drops a limited number
+            dropped += table.sweep(now)
         took.append((perf_counter_ns() - began) / 1e6)
         if dropped != expiring:
             raise RuntimeError(f"{dropped} were swept instead of {expiring}")

@@ -1,6 +1,10 @@
-"""One engine's events on their way into the index: ordered, decoded, filtered and counted."""
+"""One engine's events on their way into the index: ordered, decoded, filtered and counted.
 
-from collections import Counter
+A message may release thousands that waited for it. Only the first step is taken at once; while
+there are `late` ones, `catch_up` is to be called again and again, with other work in between.
+"""
+
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from controller.agreement import First, first_of
@@ -40,6 +44,8 @@ class Source:
         """The group of layers whose blocks count; None until an event names one."""
         self.first: First | None = None
         """The latest announced first block of a sequence whose name covers only tokens."""
+        self.late: deque[Apply | Clear] = deque()
+        """Steps of the stream that were not taken yet; what follows is taken after them."""
         self._index = index
         self._met = 0
         """The stream's epoch when health checks last suggested a restart."""
@@ -94,7 +100,9 @@ class Source:
         self._met = self.stream.epoch
 
     def mark(self) -> Mark:
-        """Return what `resume` needs to continue where this source is."""
+        """Return what `resume` needs to continue where this source is, after all late steps."""
+        while self.late:
+            self.catch_up()
         return *self.stream.mark(), self.group
 
     def resume(self, mark: Mark) -> None:
@@ -114,21 +122,32 @@ class Source:
         """Why what the index has for it may be wrong; empty if there is no reason."""
         if not self.connected:
             return "not connected"
-        if self.stream.blind:
+        if self.stream.blind or self.late:
             return "gap"
         return ""
 
+    def catch_up(self) -> None:
+        """Take the next of the late steps, of which there must be one."""
+        self._do(self.late.popleft())
+
     def _take(self, steps: Iterable[Step]) -> list[Ask]:
-        asks = []
+        asks, busy = [], bool(self.late)
         for step in steps:
-            if isinstance(step, Apply):
-                self._apply(step.payload)
-            elif isinstance(step, Clear):
-                self._index.forget(self.name)
-                self.group = self.first = None
-            else:
+            if isinstance(step, Ask):
                 asks.append(step)
+            elif busy:
+                self.late.append(step)
+            else:
+                self._do(step)
+                busy = isinstance(step, Apply)  # what is cleared is often heard anew at once
         return asks
+
+    def _do(self, step: Apply | Clear) -> None:
+        if isinstance(step, Apply):
+            self._apply(step.payload)
+        else:
+            self._index.forget(self.name)
+            self.group = self.first = None
 
     def _apply(self, payload: bytes) -> None:
         try:

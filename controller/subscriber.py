@@ -141,10 +141,21 @@ class Subscriber:
         while True:
             frames = await socket.recv_multipart()
             async with self._turns:
-                self._hear(line, frames)
+                source = self._hear(line, frames)
                 with contextlib.suppress(zmq.Again):
-                    while self._turns.left():
-                        self._hear(line, await socket.recv_multipart(zmq.NOBLOCK))
+                    while not (source and source.late) and self._turns.left():
+                        source = self._hear(line, await socket.recv_multipart(zmq.NOBLOCK))
+            if source is not None:
+                await self._catch_up(source)
+
+    async def _catch_up(self, source: Source) -> None:
+        """Take late steps, in turns. Nothing more is received meanwhile, so that none pile up."""
+        while source.late:
+            async with self._turns:
+                while source.late:
+                    source.catch_up()
+                    if not self._turns.left():
+                        break
 
     async def _watch(self, line: Line, monitor: Monitor, endpoint: str) -> None:
         """Tell the sources about changes of the connection; return when it is dead.
@@ -167,16 +178,21 @@ class Subscriber:
         while True:
             await asyncio.sleep(TICK_S)
             self._ask(source, source.tick(monotonic()), replay)
+            await self._catch_up(source)  # if who began with that has been cancelled
 
-    def _hear(self, line: Line, frames: list[bytes]) -> None:
-        """Hand on a message. Never raises, so that the messages after it are still handled."""
+    def _hear(self, line: Line, frames: list[bytes]) -> Source | None:
+        """Hand on a message and return its source, if that is known.
+
+        Never raises, so that the messages after it are still handled.
+        """
         source = line.of(frames[0])
         if source is None:
-            return
+            return None
         try:
             self._hand_on(line, source, frames)
         except Exception as error:  # noqa: BLE001 - see above
             _count(source, error)
+        return source
 
     def _hand_on(self, line: Line, source: Source, frames: list[bytes]) -> None:
         if len(frames) != 3 or len(frames[1]) != 8:
@@ -208,6 +224,7 @@ class Subscriber:
                 _count(source, error)
                 asks = source.replay_failed(ask.round, monotonic())
         self._ask(source, asks, endpoint)
+        await self._catch_up(source)
 
     async def _replay_once(self, source: Source, ask: Ask, endpoint: str) -> list[Ask]:
         """Return the replays to ask for next. Raises TimeoutError, ZMQError."""
@@ -228,10 +245,11 @@ class Subscriber:
             async with self._turns:
                 asks = _taken(source, ask, frames)
                 with contextlib.suppress(zmq.Again):
-                    while asks is None and self._turns.left():
+                    while asks is None and not source.late and self._turns.left():
                         asks = _taken(source, ask, await socket.recv_multipart(zmq.NOBLOCK))
-                if asks is not None:
-                    return asks
+            if asks is not None:
+                return asks
+            await self._catch_up(source)
 
 
 def _taken(source: Source, ask: Ask, frames: list[bytes]) -> list[Ask] | None:

@@ -172,7 +172,7 @@ class Memories:
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
         for _ in range(100):
             sources = [one for _, memory in self.pools() for one in memory.all_sources()]
-            if all(one.connected and not one.stream.blind for one in sources):
+            if not any(one.doubt for one in sources):
                 return
             await asyncio.sleep(0.02)
 

@@ -127,9 +127,7 @@ class Proxy:
         plea = await self._read(endpoint, exchange)
         if plea.visit is not None:  # before a comment starts the answer, with status 200
             await plea.visit.look(plea.pool, plea.workers)
-        # A new session's id goes into a response header, which a comment would send too early.
-        told_first = plea.visit is not None and plea.visit.begins
-        if self._comment is not None and plea.streams and not told_first:
+        if self._comment is not None and plea.streams:
             with Comments(exchange, self._comment):
                 await self._ask(plea)
         else:
@@ -300,6 +298,8 @@ class Proxy:
             await pool.consult(made.prompt, [worker.name for worker in workers])
             pool, _, workers = self._fleet.route(request.model, in_session=True)
         visit = None if pool.sessions is None else exchange.visit(pool.sessions)
+        if visit is not None and visit.begins and exchange.commented:
+            visit = None  # its pool had no sessions before, and its client cannot be told an id now
         if visit is not None:
             exchange.part = visit
         else:

@@ -15,6 +15,7 @@ from typing import Protocol, cast, runtime_checkable
 from urllib.parse import quote
 
 from router.fleet import Fleet
+from router.pool import Pool
 from router.rebuild import CannotBuild
 
 log = logging.getLogger("warmroute.state")
@@ -52,12 +53,26 @@ def take_over(fleet: Fleet, folder: str | None, place: int | None) -> None:
             raise CannotBuild(f"shutdown.state: {folder}: {error.strerror}") from None
         try:
             said = _take(strategy, file)
+            absent = _forget_absent(pool)
         except (OSError, ValueError) as error:
-            said = f"it starts cold: {error}"
+            said, absent = f"it starts cold: {error}", 0
         except Exception:
-            log.exception("pool %s: its strategy raised an error", pool)
+            log.exception("pool %s: its strategy raised an error", pool.name)
             continue
-        log.info("pool %s: %s", pool, said)
+        log.info("pool %s: %s", pool.name, said)
+        if absent:
+            log.info("pool %s: workers that it has no more: %d; forgotten", pool.name, absent)
+
+
+def _forget_absent(pool: Pool) -> int:
+    """Forget workers that have left meanwhile, and return how many there were.
+
+    Nobody else would forget them. Each has a share of memory, and would be saved again.
+    """
+    absent = set(getattr(pool.chooser, "holders", tuple)()).difference(pool.named)
+    for name in absent:
+        pool.chooser.forget(name)
+    return len(absent)
 
 
 def leave(fleet: Fleet, folder: str | None, place: int | None) -> None:
@@ -70,12 +85,12 @@ def leave(fleet: Fleet, folder: str | None, place: int | None) -> None:
         except OSError as error:
             log.error(
                 "pool %s: its knowledge of caches could not be saved: %s: %s",
-                pool,
+                pool.name,
                 file,
                 error.strerror,
             )
         except Exception:
-            log.exception("pool %s: its strategy raised an error", pool)
+            log.exception("pool %s: its strategy raised an error", pool.name)
 
 
 def _take(strategy: Leaves, file: Path) -> str:
@@ -93,11 +108,11 @@ def _take(strategy: Leaves, file: Path) -> str:
     return strategy.take_over(data)
 
 
-def _files(fleet: Fleet, folder: str, place: int | None) -> Iterator[tuple[str, Leaves, Path]]:
+def _files(fleet: Fleet, folder: str, place: int | None) -> Iterator[tuple[Pool, Leaves, Path]]:
     for pool in fleet.pools:
         if isinstance(pool.chooser, Leaves):
             name = f"{quote(pool.name, safe='')}.{place or 1}.prefixes"
-            yield pool.name, cast("Leaves", pool.chooser), Path(folder) / name
+            yield pool, cast("Leaves", pool.chooser), Path(folder) / name
 
 
 def _write(file: Path, data: bytes) -> None:

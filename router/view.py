@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
 import msgspec
-from prometheus_client.exposition import generate_latest
 from pydantic import TypeAdapter
 
 from router.channel import Lost, Refusal
 from router.errors import NoWorker
+from router.exposition import written
 from router.fleet import Fleet
 from router.identity.case import Case
 from router.identity.status import TokenizerStatus
@@ -75,7 +75,7 @@ class View:
     async def metrics(self) -> bytes:
         """Return every series in Prometheus' text format."""
         if self.ask is None:
-            return generate_latest(self._metrics.registry)
+            return await written(self._metrics.registry.collect())
         return await _together(self.ask, "metrics")
 
     async def workers(self) -> list[WorkerStatus]:

@@ -207,7 +207,8 @@ class Strategy(Protocol):
 
     A strategy that hands its state to the next router process also has `left() -> bytes`, and
     `take_over(data) -> str`, which returns a description of what was taken over, or raises
-    ValueError with a sentence.
+    ValueError with a sentence. With `holders() -> Iterable[str]`, which names the workers that it
+    then knows, `forget` is called for those that the pool has no more.
 
     A strategy that wants to know which requests are held in the router has `waits(prompt)`. What it
     returns is called when the request is not held any more.

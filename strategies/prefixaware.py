@@ -1,6 +1,6 @@
 """`prefixaware`: a prompt goes where its prefix was sent before, unless waiting costs more."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -97,6 +97,10 @@ class PrefixAware:
         """Start with what another process left; return a description of it. Raises BadDump."""
         restore(self._tree, data)
         return f"it goes on with {len(self._tree)} blocks of prefixes that were left for it"
+
+    def holders(self) -> Iterable[str]:
+        """Return the name of every worker that has prefixes here."""
+        return [shadow.worker for shadow in self._tree.shadows()]
 
     def gauges(self) -> Mapping[str, float]:
         """Return the size of the tree."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warmroute.sessions")
 
-#: Seconds between two checks of remote session stores.
+#: Seconds between two checks of session stores.
 LOOK_S = 1.0
 
 
@@ -37,11 +37,11 @@ def keep_sessions(pool: "Pool", before: Sessions | None, settings: "SessionSetti
 
 
 async def look_after(fleet: "Fleet") -> None:
-    """Check remote stores regularly: how many sessions they hold, and whether they are
-    reachable."""
+    """Check stores regularly: how many sessions they hold, whether they can be reached, and, in
+    memory, what has expired there."""
     while True:
         for pool in fleet.pools:
-            if pool.sessions is not None and pool.sessions.redis is not None:
+            if pool.sessions is not None:
                 try:
                     await pool.sessions.look()
                 except Exception:  # so that this loop never ends

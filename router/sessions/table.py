@@ -4,7 +4,8 @@ Every session ends. Expiry is strict: the first use after it is refused (AWS's c
 lets one pass). If there are too many sessions, the least recently used one goes.
 
 The cost of expiry depends on how many have expired, not on how many are open: ends lie in a heap,
-and an end that has moved meanwhile is put back when its turn comes, a limited number per sweep.
+and an end that has moved meanwhile is put back when its turn comes. Each sweep looks at a limited
+number, because thousands may expire at once and a sweep is part of a request.
 """
 
 from collections import OrderedDict
@@ -16,9 +17,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-#: Most moved ends that one sweep puts back: a few milliseconds. Expired sessions behind them stay
-#: in the table until a later sweep, but are refused if used.
+#: Most moved ends that one sweep puts back, and most others that it drops: a few milliseconds each.
+#: Expired sessions behind them stay in the table until a later sweep, but are refused if used.
 MOVED = 1000
+DROPPED = 1000
 
 
 class Lease(NamedTuple):
@@ -169,23 +171,27 @@ class Table:
     def sweep(self, now: float, moved: int = MOVED) -> int:
         """Drop expired sessions and return how many.
 
-        Stops after finding `moved` entries whose end has moved.
+        Stops after `moved` entries whose end has moved, or `DROPPED` others.
         """
-        dropped = 0
+        dropped, left = 0, DROPPED
         ends, sessions = self._ends, self._sessions
-        while moved and ends and ends[0][0] <= now:
+        while moved and left and self.due(now):
             _, key = heappop(ends)
             session = sessions.get(key)
-            if session is None:
-                continue
-            if session.expires > now:  # its end has moved, or the id was opened again
+            if session is not None and session.expires > now:  # it moved, or was opened again
                 heappush(ends, (session.expires, key))
                 moved -= 1
-            else:
+                continue
+            left -= 1
+            if session is not None:
                 del sessions[key]
                 dropped += 1
         self.expired += dropped
         return dropped
+
+    def due(self, now: float) -> bool:
+        """Whether a sweep has something to look at."""
+        return bool(self._ends) and self._ends[0][0] <= now
 
     def items(self, most: int, now: float) -> Iterator[tuple[str, Session]]:
         """Return up to `most` open sessions, the least recently used first."""

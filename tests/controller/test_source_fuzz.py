@@ -49,6 +49,8 @@ def test_a_source_survives_anything(steps: list[tuple[str, int, bytes]], replays
             asks = source.opened(float(now))
         else:
             source.disconnected()
+        for _ in range(min(now % 3, len(source.late))):
+            source.catch_up()
         asked = asks[-1].round if asks else asked
     assert index.bytes <= LIMIT
     assert not source.refused[UNEXPECTED]

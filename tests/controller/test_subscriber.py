@@ -13,6 +13,7 @@ import zmq.asyncio
 from controller.index import Index
 from controller.line import binds
 from controller.source import Source
+from controller.stream import State
 from controller.subscriber import Subscriber
 
 SIZE = 16
@@ -263,6 +264,44 @@ def test_who_leaves_in_the_middle_of_a_replay_leaves_nothing() -> None:
             rest = [client, b"", b"", (1).to_bytes(8, "big"), stored(2)]
             await hung_up(router, rest)
             assert made.blocks() == {}
+
+    run(play())
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_waited_for_a_replay_lets_others_have_their_turns(
+    monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    """Thousands of live messages may wait for its end; requests do not wait for all of them."""
+    monkeypatch.setattr("controller.turns.TURN_S", 0.0)  # one message a turn
+    monkeypatch.setattr("controller.stream.COOLDOWN_S", 1000.0)  # and one replay
+    waiting = 300
+
+    async def play() -> None:
+        async with wire() as made:
+            source = made.source("a", replays=True)
+            pub, router = made.socket(zmq.PUB), made.socket(zmq.ROUTER)
+            ports = [one.bind_to_random_port("tcp://127.0.0.1") for one in (pub, router)]
+            made.subscriber.follow(source, *(f"tcp://127.0.0.1:{port}" for port in ports))
+            client = (await router.recv_multipart())[0]
+            await say(pub, b"", 0, source)
+            for number in range(1, waiting):
+                await pub.send_multipart([b"", number.to_bytes(8, "big"), stored(number + 1)])
+            await until(lambda: source.stream.live == waiting - 1)
+            assert source.stream.state is State.REPLAY
+            assert not source.events
+            if failed:
+                monkeypatch.setattr("controller.subscriber._taken", _fail)
+            await router.send_multipart([client, b"", b"", b"\xff" * 8, b""])
+            turns = 0
+            while source.events < waiting:
+                turns += source.events > 0
+                assert source.doubt == "gap"
+                await asyncio.sleep(0)
+            assert made.blocks() == {"a": waiting}
+            assert turns > waiting / 2
+            await say(pub, b"", waiting, source)
+            await until(lambda: made.blocks() == {"a": waiting + 1})
 
     run(play())
 

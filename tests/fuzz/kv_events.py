@@ -44,6 +44,8 @@ def one(data: bytes) -> None:
             decode(payload)
         except Refused:
             return
+    while _source.late:
+        _source.catch_up()
     assert not _source.refused[UNEXPECTED]
     assert _index.bytes <= LIMIT
     assert stream._pending_bytes <= MOST_BYTES

@@ -12,6 +12,7 @@ from router.pool import Pool
 from router.state import leave, take_over
 from strategies.base import NoOptions
 from strategies.leastload import LeastLoad
+from strategies.prefixaware import PrefixAware
 from tests.router.fleets import choice, fleet, prompt
 
 
@@ -38,6 +39,23 @@ def test_half_a_file_is_not_left(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     (file,) = tmp_path.iterdir()
     assert file.name == "p.1.prefixes"
     assert file.stat().st_size > 100
+
+
+def test_workers_that_are_gone_are_forgotten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Names change with every roll-out; each would keep a share of the memory for ever."""
+    before, after = fleet(workers=3), fleet(workers=1)
+    for number in range(3):
+        before.pools[0].book(prompt(f"prefix {number} " * 200), choice(before, number), 0.0)
+    leave(before, str(tmp_path), None)
+    caplog.set_level("INFO")
+    take_over(after, str(tmp_path), None)
+    strategy = after.pools[0].chooser
+    assert isinstance(strategy, PrefixAware)
+    assert list(strategy.holders()) == ["w0"]
+    assert "it goes on with" in caplog.text
+    assert "workers that it has no more: 2; forgotten" in caplog.text
 
 
 class Broken(LeastLoad):

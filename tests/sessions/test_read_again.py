@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from router.events import COMMENT
 from tests.reload.changing import change
 from tests.support import OK, MakeRouter, MakeStub, Router, until
 
@@ -133,3 +134,30 @@ def test_it_waits_no_longer_in_all(
     done.append(1)
     for thread in (first, second):
         thread.join(20)
+
+
+def test_a_session_whose_id_could_not_be_told_does_not_start(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """A comment has begun the answer before its pool got sessions."""
+    done: list[int] = []
+    worker = stub([lambda: bool(done), *OK])
+    known = {"name": "w", "url": worker.url}
+    rules = {"limits": ONE, "timeouts": {"comment": "20ms"}}
+    router = route(known, strategy="leastload", **rules)
+    first, _ = later(lambda: chat(router))
+    until(lambda: worker.requests)
+    fields = {"x-amzn-sagemaker-session-id": "NEW_SESSION"}
+    body, path = CHAT | {"stream": True}, "/v1/chat/completions"
+    with router.http.stream("POST", path, json=body, headers=fields) as reply:
+        pieces = reply.iter_raw()
+        assert next(pieces) == COMMENT
+        change(router, known, strategy="session", **rules)
+        done.append(1)
+        for _ in pieces:
+            pass
+    first.join(20)
+    assert len(worker.requests) == 2
+    assert "x-amzn-sagemaker-new-session-id" not in reply.headers
+    assert listed(router) == {}
+    assert router.metric(EVENTS, pool="default", event="new") == 0

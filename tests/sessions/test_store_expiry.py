@@ -5,8 +5,10 @@ import time
 
 import pytest
 
-from router.sessions.table import Binding, Lease
+from router.sessions.store import MemoryStore
+from router.sessions.table import DROPPED, Binding, Lease
 from tests.sessions.playing import Make, Play
+from tests.support import MakeRouter, MakeStub, until
 
 
 def test_expiry(play: Play) -> None:
@@ -65,3 +67,42 @@ def test_an_end_that_a_worker_has_given(play: Play) -> None:
         assert abs(capped.expires - capped.created - 1000) < 0.01
 
     play(test)
+
+
+def test_very_many_that_expire_at_once_are_dropped_bit_by_bit() -> None:
+    """All are gone after one look, and others had their turns in between."""
+    now, turns = 0.0, 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def test() -> None:
+        nonlocal now
+        store = MemoryStore(Lease(ttl=10, most=10 * DROPPED), lambda: now)
+        for number in range(10 * DROPPED):
+            await store.bind(str(number), Binding("w"), None)
+        other, now = asyncio.create_task(others()), 10.0
+        assert await store.look() == (0, 10 * DROPPED, 0)
+        other.cancel()
+
+    asyncio.run(test())
+    assert turns >= 9
+
+
+def test_what_expires_in_memory_is_dropped_without_any_request(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """Nobody has to ask for metrics or start another session."""
+    router = route(stub().url, strategy="session", session={"ttl": "1s"})
+    body, headers = {"model": "m", "messages": []}, {"x-session-id": "a"}
+    reply = router.http.post("/v1/chat/completions", json=body, headers=headers)
+    assert reply.status_code == 200
+    [pool] = router.door.fleet.pools
+    assert pool.sessions is not None
+    store = pool.sessions._store
+    assert isinstance(store, MemoryStore)
+    until(lambda: not len(store._table))
+    assert store._table.expired == 1

@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.sessions.table import MOVED, Binding, Lease, Table
+from router.sessions.table import DROPPED, MOVED, Binding, Lease, Table
 
 
 def test_expiry_is_strict() -> None:
@@ -91,6 +91,21 @@ def test_a_sweep_puts_back_only_so_many_that_have_moved() -> None:
     for _ in range(5):
         table.sweep(10.0)
     assert (len(table), table.expired) == (5 * MOVED - 1, 1)
+
+
+def test_a_sweep_drops_only_so_many() -> None:
+    """All may expire at once, and a sweep is part of the request that starts the next session."""
+    table = Table(Lease(ttl=10, most=5 * DROPPED))
+    for number in range(5 * DROPPED):
+        table.bind(str(number), Binding("w"), None, 0)
+    table.bind("next", Binding("w"), None, 10)
+    assert len(table) == 4 * DROPPED + 1
+    assert table.use("4999", 10) is None
+    sweeps = 0
+    while table.due(10):
+        table.sweep(10)
+        sweeps += 1
+    assert (sweeps, len(table), table.expired, table.evicted) == (4, 1, 5 * DROPPED, 0)
 
 
 def test_uses_put_back_what_has_moved() -> None:
