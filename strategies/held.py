@@ -18,6 +18,8 @@ T = TypeVar("T")
 #: idle until it suffices for a large prompt, which waits no longer than the small ones it delays.
 #: Reserving it this late is rarely needed, and leaves a third of the longest hold to find room.
 LACKING_S = 20.0
+#: The longest hold in seconds, for a request that some worker accepts.
+LONGEST_S = 30.0
 #: Requests that lack room wait for tokens of the KV cache, not only for prefill, so those that take
 #: much of it come later: a prompt that takes all of it as if its prefill took this much longer.
 AREA_S: Final = 8.0
@@ -84,11 +86,16 @@ class Held(Generic[T]):
         A second of waiting makes up for `aging` seconds.
 
         Requests that lack room after a long wait come before all others, in order of arrival.
-        Otherwise small prompts would take every token that comes free before a large one can.
+        Otherwise small prompts would take every token that comes free before a large one can. So
+        do those that were held for so long that they are sent.
         """
-        if self.lacks(now):
+        if self.is_over(now) or self.lacks(now):
             return False, self.since
         return True, self.prefill_s + self.area_s - aging * (now - self.since)
+
+    def is_over(self, now: float) -> bool:
+        """Whether it was held for `LONGEST_S`."""
+        return now - self.since >= LONGEST_S
 
     def lacks(self, now: float) -> bool:
         """Whether it lacks room in the KV cache and has waited for `LACKING_S`."""

@@ -13,7 +13,7 @@ from itertools import islice, takewhile, zip_longest
 from math import inf
 from typing import Final, Generic, TypeVar
 
-from strategies.aging import aging
+from strategies.aging import Crowd, aging
 from strategies.base import Candidate, Decision, Prompt
 from strategies.held import Held
 from strategies.load import AGING, Load
@@ -36,10 +36,9 @@ READY_EACH: Final = 12
 #: `JOINED_TOKENS` together with all that is booked there: by `READY_TOKENS` alone, each step would
 #: compute one such prompt while the next is on its way. Shorter prompts share a step anyway.
 JOINED_LEAST, JOINED_TOKENS = 512, 6_656
-#: The longest hold in seconds, for a request that some worker accepts.
-LONGEST_S = 30.0
-#: How many requests `release` looks at: the first of each line, then the second of each, and so on.
-#: There is a line for each tenant and model, so requests for one model do not hide others.
+#: How many requests `release` looks at: of each line the one with least need, then the next one of
+#: each, and so on. There is a line for each tenant and model, so requests for one model do not hide
+#: others.
 LOOKED_AT = 64
 #: The costly part of `release` is deciding anew, which compares all workers. At most `COMPARED`
 #: comparisons are spent on requests that are due, longest overdue first, and as many on requests
@@ -57,7 +56,11 @@ class LateBinding(Generic[T]):
         # By tenant and model; each line in order of arrival.
         self._lines: dict[tuple[str, str], dict[Held[T], None]] = {}
         self._held = 0
-        self._promised: set[Load] = set()
+        self._told: set[Load] = set()
+        """Those that know of held requests."""
+        self._seen: list[Held[T]] = []
+        """Those that were looked at last, or came since."""
+        self._crowd = Crowd()
         self._aging = AGING
         """Seconds of prefill that a second of waiting makes up for."""
 
@@ -100,12 +103,15 @@ class LateBinding(Generic[T]):
 
         `since`: when it was first held, if that was earlier.
         """
+        if not self._held:
+            self._crowd.note(0, now)
         held = Held(item, prompt, now, decision, tenant)
         if since is not None:
             held.since = since
         if self.waits is not None:
             held.over = self.waits(prompt)
         self._promise(held, now)
+        self._seen.append(held)
         self._add(held)
         self._held += 1
         return held
@@ -115,7 +121,7 @@ class LateBinding(Generic[T]):
         if held in self._lines.get(held.line, ()):
             self._remove(held)
             self._clear()
-            for other in islice(self, LOOKED_AT):
+            for other in self._seen:
                 self._promise(other, now)
 
     def release(
@@ -143,8 +149,12 @@ class LateBinding(Generic[T]):
         if not ready and not self._is_over(now):
             return None
         self._clear()
-        self._aging = aging(self._held, loads)
+        self._crowd.note(self._held, now)
+        self._aging = aging(self._crowd.held, loads)
+        if self._aging < AGING:
+            self._tell(loads)
         line = self._looked_at(now)
+        self._seen = line.copy()
         left = max(DECIDED_ANEW, COMPARED // max(1, len(loads)))
         due = self._due(line, now, left)
         for held in line:
@@ -156,7 +166,7 @@ class LateBinding(Generic[T]):
             decision = rank(held.prompt)
             if decision is None:
                 held.look_again(now)
-            elif now - held.since >= LONGEST_S or not self.must_hold(held.prompt, decision, now):
+            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now):
                 self._remove(held)
                 return held, decision
             else:
@@ -167,21 +177,25 @@ class LateBinding(Generic[T]):
     def _looked_at(self, now: float) -> list[Held[T]]:
         """Return the requests to look at this time, least need first."""
         names = list(islice(self._lines, LOOKED_AT))
-        lines = [self._lines[name] for name in names]
+        lines = [self._first(self._lines[name], now) for name in names]
         if len(self._lines) > LOOKED_AT:  # the other lines are looked at next time
             for name in names:
                 self._lines[name] = self._lines.pop(name)
         turns = (held for turn in zip_longest(*lines) for held in turn if held is not None)
-        return sorted(islice(turns, LOOKED_AT), key=lambda h: h.need(now, self._aging))
+        return self._first(list(islice(turns, LOOKED_AT)), now)
+
+    def _first(self, line: Collection[Held[T]], now: float) -> list[Held[T]]:
+        """Return at most `LOOKED_AT` requests with the least need, least first."""
+        return nsmallest(LOOKED_AT, line, key=lambda held: held.need(now, self._aging))
 
     def _due(self, line: list[Held[T]], now: float, most: int) -> set[Held[T]]:
         """Return at most `most` requests of `line` that are due to be decided anew."""
-        over = (held for held in line if now >= held.again or now - held.since >= LONGEST_S)
+        over = (held for held in line if now >= held.again or held.is_over(now))
         return set(nsmallest(most, over, key=lambda held: held.again))
 
     def _is_over(self, now: float) -> bool:
         """Whether any request has been held for `LONGEST_S`."""
-        return any(now - next(iter(line)).since >= LONGEST_S for line in self._lines.values())
+        return any(next(iter(line)).is_over(now) for line in self._lines.values())
 
     def _add(self, held: Held[T]) -> None:
         """Put a request in its line where its arrival puts it: near the end."""
@@ -199,6 +213,8 @@ class LateBinding(Generic[T]):
         if line:
             self._lines[held.line] = line
         self._held -= 1
+        if held in self._seen:
+            self._seen.remove(held)
         held.over()
 
     def _promise(self, held: Held[T], now: float) -> None:
@@ -210,14 +226,20 @@ class LateBinding(Generic[T]):
             load.promised_tokens += held.tokens
             need = -inf
         load.promises.append((need, held.prefill_s))
-        self._promised.add(load)
+        self._told.add(load)
+
+    def _tell(self, loads: Collection[Load]) -> None:
+        """Let waiting count less on all these workers, those first compared included."""
+        for load in loads:
+            load.aging = self._aging
+        self._told.update(loads)
 
     def _clear(self) -> None:
-        for load in self._promised:
+        for load in self._told:
             load.promised_s, load.promised_tokens = 0.0, 0
             load.promises.clear()
             load.aging = AGING
-        self._promised.clear()
+        self._told.clear()
 
 
 def queues_at(choice: Candidate) -> bool:

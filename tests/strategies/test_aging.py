@@ -1,10 +1,12 @@
 """How much waiting counts, by how much waits."""
 
+from math import exp
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.aging import USUAL, aging
+from strategies.aging import SMOOTHED_S, USUAL, Crowd, aging
 from strategies.load import AGING, Load
 from tests.strategies.desk import Desk, Stand
 
@@ -56,24 +58,52 @@ def test_the_shortest_goes_first_although_much_waits(others: int, first: str) ->
     assert released[0].item == first
 
 
-def test_it_is_told_to_the_workers_that_are_waited_for() -> None:
-    """What they are promised goes by it; where nothing is promised, waiting counts in full."""
+def test_it_is_told_to_all_workers() -> None:
+    """What they are promised goes by it, until nobody waits."""
     busy, idle = Stand("a", 50.0), Stand("b", 50.0)
     desk = Desk(busy, idle)
-    desk.now = 20.0
     for number in range(6):
         desk.come(str(number), 6, model="a")
     assert busy.load.aging == AGING
-    assert {need for need, _ in busy.load.promises} == {6.0 + AGING * 20.0}
+    assert {need for need, _ in busy.load.promises} == {6.0}
+    desk.now = 20.0
     assert desk.released() == []
-    fewer = AGING * 2 / 6
-    assert busy.load.aging == pytest.approx(fewer)
-    assert idle.load.aging == AGING
+    held = 6 * (1.0 - exp(-20.0 / SMOOTHED_S))
+    fewer = pytest.approx(AGING * 2 / held)
+    assert [busy.load.aging, idle.load.aging] == [fewer] * 2
+    desk.come("last", 6, model="a")
     needs = [need for need, _ in busy.load.promises]
-    assert needs == pytest.approx([6.0 + fewer * 20.0] * 6)
-    for held in list(desk.binding):
-        desk.binding.leave(held, 20.0)
-    assert busy.load.aging == AGING
+    assert needs == pytest.approx([6.0] * 6 + [6.0 + busy.load.aging * 20.0])
+    for one in list(desk.binding):
+        desk.binding.leave(one, 20.0)
+    assert [busy.load.aging, idle.load.aging] == [AGING] * 2
+
+
+def test_a_burst_does_not_count_at_once() -> None:
+    """It is over in a moment. Nor does what was held before a quiet while."""
+    crowd = Crowd()
+    crowd.note(0, 1000.0)
+    crowd.note(100, 1001.0)
+    assert crowd.held == pytest.approx(100 * (1.0 - exp(-1.0 / SMOOTHED_S)))
+    crowd.note(100, 1100.0)
+    assert crowd.held == pytest.approx(100.0, rel=0.01)
+    crowd.note(0, 1090.0)
+    assert crowd.held == pytest.approx(100.0, rel=0.01)
+    crowd.note(0, 1200.0)
+    assert crowd.held < 0.1
+
+
+def test_a_quiet_while_counts() -> None:
+    """As long as nobody is held, nobody asks how much waiting counts."""
+    desk = Desk(Stand("a", 1000.0))
+    desk.come("first", 6)
+    desk.now = 25.0
+    desk.released()
+    before = desk.binding._crowd.held
+    desk.binding.leave(next(iter(desk.binding)), desk.now)
+    desk.now = 75.0
+    desk.come("second", 6)
+    assert desk.binding._crowd.held == pytest.approx(before * exp(-50.0 / SMOOTHED_S))
 
 
 @given(
@@ -100,6 +130,7 @@ def test_nothing_is_told_where_nobody_waits(steps: list[tuple[str, int]]) -> Non
             if released is not None:
                 desk.binding.leave(released[0], desk.now)
         loads = [worker.load for worker in desk.workers]
-        assert {load.aging for load in loads if not load.promises} <= {AGING}
-        assert len({load.aging for load in loads if load.promises}) <= 1
+        assert {load.aging for load in loads if load.promises} <= {desk.binding._aging}
+        told = {load.aging for load in loads if load.aging < AGING}
+        assert told <= ({desk.binding._aging} if len(desk.binding) else set())
         assert sum(len(load.promises) for load in loads) <= len(desk.binding)

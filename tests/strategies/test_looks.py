@@ -1,7 +1,7 @@
 """A look at the held requests finds those that can go, whoever else is held."""
 
 from strategies.base import Decision, Prompt
-from strategies.held import LOOK_S
+from strategies.held import LONGEST_S, LOOK_S
 from strategies.latebinding import COMPARED, DECIDED_ANEW, LOOKED_AT
 from tests.strategies.desk import Desk, Stand
 
@@ -23,6 +23,45 @@ def test_a_worker_that_joins_is_seen() -> None:
     desk.workers = (*desk.workers, Stand("b"))
     desk.now = LOOK_S
     assert desk.released() == ["r"]
+
+
+def test_the_shortest_is_seen_behind_many_that_came_before_it() -> None:
+    """Of one tenant and model, those with least need are looked at, not those that came first."""
+    desk = Desk(Stand("a", 10.0))
+    for number in range(2 * LOOKED_AT):
+        assert desk.come(f"r{number}", 8)
+    assert desk.come("short", 2)
+    desk.now = 10.0
+    assert desk.released() == ["short"]
+
+
+def test_one_held_too_long_is_seen_behind_many_shorter_ones() -> None:
+    """It is sent, whoever needs less."""
+    desk = Desk(Stand("a", 1000.0))
+    assert desk.come("long", 8)
+    desk.now = LONGEST_S - 1.0
+    for number in range(2 * LOOKED_AT):
+        assert desk.come(f"r{number}", 2)
+    assert desk.released() == []
+    desk.now = LONGEST_S
+    assert desk.released() == ["long"]
+
+
+def test_what_was_looked_at_stays_promised_when_another_leaves() -> None:
+    """As do those that came since; not those that were not looked at."""
+    desk = Desk(Stand("a", 1000.0))
+    load = desk.workers[0].load
+    for number in range(2 * LOOKED_AT):
+        assert desk.come(f"r{number}", 8 if number < LOOKED_AT else 4)
+    desk.now = 1.0
+    assert desk.released() == []
+    assert load.promised_s == 4.0 * LOOKED_AT
+    assert desk.come("new", 8)
+    first, *_, last = desk.binding
+    desk.binding.leave(first, desk.now)
+    assert load.promised_s == 4.0 * LOOKED_AT + 8.0
+    desk.binding.leave(last, desk.now)
+    assert load.promised_s == 4.0 * LOOKED_AT
 
 
 def test_tenants_take_turns_at_being_looked_at() -> None:

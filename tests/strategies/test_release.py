@@ -3,7 +3,7 @@
 import pytest
 
 from strategies.base import Prompt
-from strategies.latebinding import LONGEST_S
+from strategies.held import LONGEST_S
 from strategies.load import AGING
 from tests.strategies.desk import ANY, Desk, Stand
 
