@@ -215,6 +215,8 @@ class LateBinding(Generic[T]):
         self._held -= 1
         if held in self._seen:
             self._seen.remove(held)
+        if not self._held:
+            self._clear()
         held.over()
 
     def _promise(self, held: Held[T], now: float) -> None:
