@@ -138,6 +138,8 @@ class LateBinding(Generic[T]):
         promised to the worker it would go to, so that those behind it, and new requests, take it
         into account.
         """
+        if not self._held:
+            return None
         waits = {load: load.wait(now) for load in loads}
         ready = {
             load: wait
