@@ -106,7 +106,8 @@ class Fleet:
         served = dict.fromkeys(islice(names, MOST_COMPARED))
         base = _base(model)
         alike = served if len(served) == 1 else [name for name in served if _base(name) == base]
-        return next((name for name in alike if self._pool(name) is not None), "")
+        found = (name for name in alike if name != model and self._pool(name) is not None)
+        return next(found, "")
 
     def _only_model(self) -> str:
         only = None

@@ -74,7 +74,7 @@ class Holding:
         waiter: Waiter = loop.create_future()
         binding = self._pools.get(pool)
         if binding is None:
-            binding = self._pools[pool] = LateBinding(pool.waits)
+            binding = self._pools[pool] = LateBinding(pool.waits, pool.crowd)
         now = monotonic()
         held: Held[Waiter] = binding.enter(waiter, prompt, decision, now, tenant, since=wait.held)
         if wait.held is None:

@@ -14,6 +14,7 @@ from router.errors import NoWorker, UnknownModel
 from router.prompts import Prompts
 from router.sessions.sessions import Sessions
 from router.worker import Worker
+from strategies.aging import Crowd
 from strategies.base import Candidate, Outcome, Prompt, Strategy, nothing
 from strategies.booking import Booking
 from strategies.pace import Curve
@@ -94,6 +95,8 @@ class Pool:
         """Tells the router's other processes, if there are any and they want to know."""
         self.consult: Consult | None = None
         """Asks a remote controller or a shared store about a prompt before the decision."""
+        self.crowd = Crowd()
+        """How many of its requests are held, smoothed; also while none is."""
         self._ejection = Ejection()
         self.breakers = Breakers(self._ejection, self.workers, self._tell)
 

@@ -46,4 +46,4 @@ def aging(held: float, loads: Collection[Load]) -> float:
         sent += load.in_flight
         here += load.here
     most = USUAL * len(loads) * (here / sent if here else 1.0)
-    return AGING * min(1.0, most / max(1.0, held))
+    return AGING * (most / held if held > most else 1.0)

@@ -89,9 +89,13 @@ class Held(Generic[T]):
         Otherwise small prompts would take every token that comes free before a large one can. So
         do those that were held for so long that they are sent.
         """
-        if self.is_over(now) or self.lacks(now):
+        if self.is_first(now):
             return False, self.since
         return True, self.prefill_s + self.area_s - aging * (now - self.since)
+
+    def is_first(self, now: float) -> bool:
+        """Whether it goes before all others, whatever it needs."""
+        return self.is_over(now) or self.lacks(now)
 
     def is_over(self, now: float) -> bool:
         """Whether it was held for `LONGEST_S`."""

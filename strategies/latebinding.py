@@ -49,8 +49,12 @@ COMPARED, DECIDED_ANEW = 512, 4
 class LateBinding(Generic[T]):
     """The held requests of one pool. Every time is the caller's clock, in seconds."""
 
-    def __init__(self, waits: Callable[[Prompt], Callable[[], object]] | None = None) -> None:
-        """Create it empty."""
+    def __init__(
+        self,
+        waits: Callable[[Prompt], Callable[[], object]] | None = None,
+        crowd: Crowd | None = None,
+    ) -> None:
+        """Create it empty; `crowd` says how many were held before."""
         self.waits = waits
         """Tells the pool's strategy that a request is held (see `Strategy`); raises no error."""
         # By tenant and model; each line in order of arrival.
@@ -60,7 +64,7 @@ class LateBinding(Generic[T]):
         """Those that know of held requests."""
         self._seen: list[Held[T]] = []
         """Those that were looked at last, or came since."""
-        self._crowd = Crowd()
+        self._crowd = Crowd() if crowd is None else crowd
         self._aging = AGING
         """Seconds of prefill that a second of waiting makes up for."""
 
@@ -103,8 +107,7 @@ class LateBinding(Generic[T]):
 
         `since`: when it was first held, if that was earlier.
         """
-        if not self._held:
-            self._crowd.note(0, now)
+        self._crowd.note(self._held, now)
         held = Held(item, prompt, now, decision, tenant)
         if since is not None:
             held.since = since
@@ -119,10 +122,9 @@ class LateBinding(Generic[T]):
     def leave(self, held: Held[T], now: float) -> None:
         """Remove a request whose client has gone; no effect if it is not held any more."""
         if held in self._lines.get(held.line, ()):
+            self._crowd.note(self._held, now)
             self._remove(held)
-            self._clear()
-            for other in self._seen:
-                self._promise(other, now)
+            self._promise_again(now)
 
     def release(
         self,
@@ -149,6 +151,7 @@ class LateBinding(Generic[T]):
             or load.uncached <= JOINED_TOKENS - JOINED_LEAST
         }
         if not ready and not self._is_over(now):
+            self._promise_again(now)
             return None
         self._clear()
         self._crowd.note(self._held, now)
@@ -219,6 +222,7 @@ class LateBinding(Generic[T]):
             self._seen.remove(held)
         if not self._held:
             self._clear()
+            self._aging = AGING
         held.over()
 
     def _promise(self, held: Held[T], now: float) -> None:
@@ -228,6 +232,7 @@ class LateBinding(Generic[T]):
         load.promised_s += held.prefill_s
         if held.lacks(now):
             load.promised_tokens += held.tokens
+        if held.is_first(now):
             need = -inf
         load.promises.append((need, held.prefill_s))
         self._told.add(load)
@@ -238,10 +243,25 @@ class LateBinding(Generic[T]):
             load.aging = self._aging
         self._told.update(loads)
 
-    def _clear(self) -> None:
+    def _promise_again(self, now: float) -> None:
+        """Promise all that was looked at last, or came since, and nothing else.
+
+        (Where `release` returned a request, it has not promised those behind it.)
+        """
+        self._take_back()
+        for held in self._seen:
+            self._promise(held, now)
+
+    def _take_back(self) -> None:
+        """Take back all promises."""
         for load in self._told:
             load.promised_s, load.promised_tokens = 0.0, 0
             load.promises.clear()
+
+    def _clear(self) -> None:
+        """Take back all that the workers were told."""
+        self._take_back()
+        for load in self._told:
             load.aging = AGING
         self._told.clear()
 

@@ -15,7 +15,8 @@ from tests.support import MakeRouter, MakeStub, send, until
 def test_who_would_only_queue_is_held_here(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """While a long prompt is computed, further requests are held; afterwards they are sent."""
+    """While a long prompt is computed, further requests are held; afterwards they are sent. That
+    they were held is remembered."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
@@ -28,6 +29,7 @@ def test_who_would_only_queue_is_held_here(
     assert router.metric("warmroute_held") == 0
     assert router.metric("warmroute_held_requests_total") == 3
     assert router.worker().load.promised_s == 0.0
+    assert router.door.fleet.pools[0].crowd.held > 0.0
     until(router.idle)
 
 

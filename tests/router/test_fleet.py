@@ -194,6 +194,14 @@ def test_the_only_model_is_meant() -> None:
         fleet.route("gpt-4o")
 
 
+def test_what_was_asked_for_is_not_meant() -> None:
+    """A worker of another pool may have it, where requests for it do not go."""
+    fleet = Fleet([pool("a", "m*", workers=[worker("n")]), pool("b", "*", workers=[worker("m")])])
+    with pytest.raises(UnknownModel) as refused:
+        fleet.route("m")
+    assert refused.value.message == "The model 'm' does not exist."
+
+
 def test_a_name_that_is_too_long_to_show_is_not_meant() -> None:
     """Models are named by the workers."""
     fleet = Fleet([pool("a", "*", workers=[worker("m" * 201)])])

@@ -34,6 +34,15 @@ def test_others_hold_as_much_as_they_send() -> None:
     assert aging(4, loads) == pytest.approx(AGING / 8)
 
 
+def test_a_small_share_is_not_taken_for_a_crowd() -> None:
+    """Hardly anything is held, however much more others have in flight."""
+    loads = [Load(), Load()]
+    for number in range(10):
+        loads[0].book(0.0, 1.0, elsewhere=number > 0)
+    assert aging(0.1, loads) == pytest.approx(AGING)
+    assert aging(0.4, loads) == pytest.approx(AGING / 2)
+
+
 def test_one_that_sends_nothing_goes_by_what_it_holds() -> None:
     """So its share of what is in flight is not known."""
     load = Load()
@@ -74,9 +83,14 @@ def test_it_is_told_to_all_workers() -> None:
     desk.come("last", 6, model="a")
     needs = [need for need, _ in busy.load.promises]
     assert needs == pytest.approx([6.0] * 6 + [6.0 + busy.load.aging * 20.0])
-    for one in list(desk.binding):
+    first, *others = desk.binding
+    desk.binding.leave(first, 20.0)
+    assert [busy.load.aging, idle.load.aging] == [fewer] * 2
+    for one in others:
         desk.binding.leave(one, 20.0)
     assert [busy.load.aging, idle.load.aging] == [AGING] * 2
+    desk.come("later", 6, model="a")
+    assert busy.load.aging == AGING
 
 
 def test_a_burst_does_not_count_at_once() -> None:
@@ -89,8 +103,28 @@ def test_a_burst_does_not_count_at_once() -> None:
     assert crowd.held == pytest.approx(100.0, rel=0.01)
     crowd.note(0, 1090.0)
     assert crowd.held == pytest.approx(100.0, rel=0.01)
+    crowd.note(0, 1101.0)
+    assert crowd.held == pytest.approx(100.0 * exp(-1.0 / SMOOTHED_S), rel=0.01)
     crowd.note(0, 1200.0)
     assert crowd.held < 0.1
+
+
+def test_what_came_or_left_just_now_was_not_held_before() -> None:
+    """Each counts from when it came to when it left, whenever the held requests are looked at."""
+    desk = Desk(Stand("a", 1000.0))
+    desk.come("first", 6)
+    desk.now = 10.0
+    for number in range(30):
+        desk.come(str(number), 6)
+    desk.released()
+    one = 1.0 - exp(-10.0 / SMOOTHED_S)
+    assert desk.binding._crowd.held == pytest.approx(one)
+    desk.now = 20.0
+    for held in list(desk.binding)[1:]:
+        desk.binding.leave(held, desk.now)
+    desk.released()
+    expected = one * exp(-10.0 / SMOOTHED_S) + 31 * (1.0 - exp(-10.0 / SMOOTHED_S))
+    assert desk.binding._crowd.held == pytest.approx(expected)
 
 
 def test_a_quiet_while_counts() -> None:

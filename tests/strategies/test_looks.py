@@ -1,9 +1,11 @@
 """A look at the held requests finds those that can go, whoever else is held."""
 
+import pytest
+
 from strategies.base import Decision, Prompt
 from strategies.held import LONGEST_S, LOOK_S
 from strategies.latebinding import COMPARED, DECIDED_ANEW, LOOKED_AT
-from tests.strategies.desk import Desk, Stand
+from tests.strategies.desk import MANY, Desk, Stand
 
 
 def test_an_idle_worker_is_seen_whoever_waits_for_another() -> None:
@@ -44,6 +46,17 @@ def test_one_held_too_long_is_seen_behind_many_shorter_ones() -> None:
         assert desk.come(f"r{number}", 2)
     assert desk.released() == []
     desk.now = LONGEST_S
+    assert desk.released() == ["long"]
+
+
+@pytest.mark.parametrize("uncached", [MANY, 10 * MANY])
+def test_one_held_too_long_is_sent_at_once(uncached: int) -> None:
+    """Whether or not a worker is ready, and although it was looked at a moment ago."""
+    desk = Desk(Stand("a", 1000.0))
+    assert desk.come("long", 8)
+    desk.now = LONGEST_S - LOOK_S / 2
+    assert desk.released() == []
+    desk.now, desk.workers[0].load.uncached = LONGEST_S, uncached
     assert desk.released() == ["long"]
 
 

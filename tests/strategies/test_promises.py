@@ -3,9 +3,9 @@
 from math import inf
 
 from strategies.base import Candidate, Cost, Decision, Prompt
-from strategies.held import LACKING_S
+from strategies.held import LACKING_S, LONGEST_S
 from strategies.load import AGING
-from tests.strategies.desk import ANY, Desk, Stand
+from tests.strategies.desk import ANY, MANY, Desk, Stand
 
 
 def test_what_is_promised_has_an_order() -> None:
@@ -49,6 +49,35 @@ def test_a_release_takes_the_promise_with_it() -> None:
     desk.now = 1.0
     assert desk.released() == ["r"]
     assert desk.workers[0].load.promised_s == 0.0
+
+
+def test_those_behind_one_that_was_released_are_promised_again() -> None:
+    """Even if no worker is ready any more once that one is booked."""
+    busy, free = Stand("a", 50.0), Stand("b", 10.0)
+    desk = Desk(busy, free)
+    for one in desk.workers:
+        one.load.uncached = 10 * MANY
+    for name in ("b", "b", "a", "a"):
+        assert desk.come(name, 4, model=name)
+    desk.now, free.load.uncached = 10.0, 0
+    loads = [busy.load, free.load]
+    released = desk.binding.release(desk.rank, desk.now, loads)
+    assert released is not None
+    free.load.book(desk.now, 4.0, uncached=10 * MANY)
+    assert desk.binding.release(desk.rank, desk.now, loads) is None
+    assert [len(load.promises) for load in loads] == [2, 1]
+    assert [load.promised_s for load in loads] == [8.0, 4.0]
+
+
+def test_one_held_too_long_is_promised_before_all_others() -> None:
+    """As it is sent before them, once some worker has room for it."""
+    desk = Desk(Stand("a", 1000.0))
+    assert desk.come("long", 8)
+    desk.now = LONGEST_S
+    loads = [worker.load for worker in desk.workers]
+    assert desk.binding.release(lambda _: None, desk.now, loads) is None
+    assert loads[0].promises == [(-inf, 8.0)]
+    assert loads[0].promised_tokens == 0
 
 
 def test_who_has_left_is_waited_for_by_nobody() -> None:
