@@ -248,7 +248,7 @@ def test_agents_do_not_queue_for_a_full_cache(
 
 def test_past_the_knee_caches_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues drown the cache term, hits fall and queues grow (Conductor, Dynamo at x2.2)."""
-    work = documents(1, 3.0, number=60)
+    work = documents(1, 3.0, number=120)
     without_pause(monkeypatch)  # it is not for the sake of the first token
     good = run(work)
     without_price(monkeypatch)
