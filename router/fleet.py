@@ -12,8 +12,8 @@ from router.worker import Worker
 
 #: How many model names have their pool cached; when there are more, the cache is emptied.
 MOST_ROUTES = 4096
-#: How many names a model that does not exist is compared with.
-MOST_COMPARED = 1000
+#: How many names a model that does not exist is compared with, each once for each worker.
+MOST_COMPARED = 5000
 
 
 class Fleet:
@@ -102,10 +102,13 @@ class Fleet:
 
         If there is only one model, return that one; if none is like it, an empty string.
         """
-        names = (name for worker in self.workers for name in worker.models)
-        served = dict.fromkeys(islice(names, MOST_COMPARED))
-        base = _base(model)
-        alike = served if len(served) == 1 else [name for name in served if _base(name) == base]
+        every = (name for worker in self.workers for name in worker.models)
+        names = list(islice(every, MOST_COMPARED))
+        served, base = dict.fromkeys(names), _base(model)
+        if len(served) == 1 and len(names) < MOST_COMPARED:
+            alike = list(served)
+        else:
+            alike = [name for name in served if _base(name) == base]
         found = (name for name in alike if name != model and self._pool(name) is not None)
         return next(found, "")
 

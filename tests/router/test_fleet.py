@@ -220,6 +220,17 @@ def test_not_many_names_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
         assert refused.value.message.removeprefix(f"The model {asked!r} does not exist.") == hint
 
 
+def test_it_is_not_called_the_only_model_if_not_all_were_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many workers may have the same one, and the last of them another."""
+    monkeypatch.setattr("router.fleet.MOST_COMPARED", 2)
+    fleet = Fleet([pool("a", "*", workers=[worker("a"), worker("a"), worker("b")])])
+    with pytest.raises(UnknownModel) as refused:
+        fleet.route("x")
+    assert refused.value.message == "The model 'x' does not exist."
+
+
 def test_unknown_names_leave_nothing_behind() -> None:
     """Names of unknown models are not cached, so clients cannot make the fleet's memory grow."""
     fleet = Fleet([pool("a", "*")])
