@@ -16,10 +16,10 @@ T = TypeVar("T")
 #: After this many seconds, a request that lacks room in the KV cache goes before all others, and
 #: its tokens count as taken. Reserving room at once would mean first come, first served: room stays
 #: idle until it suffices for a large prompt, which waits no longer than the small ones it delays.
-#: Reserving it this late is rarely needed, and leaves a third of the longest hold to find room.
+#: Reserving it this late is rarely needed, and leaves a quarter of the longest hold to find room.
 LACKING_S = 20.0
-#: The longest hold in seconds, for a request that some worker accepts: less than `timeouts.queue` is
-#: by default, so that there is time left to begin.
+#: The longest hold in seconds, for a request that some worker accepts: less than the default of
+#: `timeouts.queue`, so that there is time left to begin.
 LONGEST_S = 27.0
 #: Requests that lack room wait for tokens of the KV cache, not only for prefill, so those that take
 #: much of it come later: a prompt that takes all of it as if its prefill took this much longer.
