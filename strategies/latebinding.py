@@ -3,7 +3,8 @@
 A request in a worker's queue is bound to that worker, and waits behind everything that came before
 it. If requests are held in the router instead, the shortest can go first, each to the worker that
 is cheapest by then (`held.py` says which is first). A long prompt that was sent may still be
-preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`).
+preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`),
+or to leave the last part of a KV cache to shorter ones (`reserve.py`).
 After `LONGEST_S`, a request is sent even if it then has to wait in a worker's queue.
 """
 
@@ -19,6 +20,7 @@ from strategies.held import Held
 from strategies.load import AGING, Load
 from strategies.pause import pauses
 from strategies.preemption import STEP_S, promised
+from strategies.reserve import left_to_others
 
 T = TypeVar("T")
 
@@ -76,14 +78,19 @@ class LateBinding(Generic[T]):
         return iter([held for line in self._lines.values() for held in line])
 
     @staticmethod
-    def must_hold(prompt: Prompt, decision: Decision, now: float) -> bool:
+    def must_hold(
+        prompt: Prompt, decision: Decision, now: float, since: float | None = None
+    ) -> bool:
         """Whether the request would have to wait in a queue even on the cheapest worker.
 
-        Or the answers there are to have a pause before it (`pause.py`).
+        Or the answers there are to have a pause before it (`pause.py`), or it would take room that
+        is left to others (`reserve.py`). `since`: when it was first held, if it was.
         """
         choice = decision.candidates[0]
         cost, load = choice.cost, choice.worker.load
         if cost.room > 0.0 or pauses(prompt, decision, now):
+            return True
+        if left_to_others(prompt, choice, 0.0 if since is None else now - since):
             return True
         if cost.wait <= READY_S:
             return False
@@ -171,7 +178,7 @@ class LateBinding(Generic[T]):
             decision = rank(held.prompt)
             if decision is None:
                 held.look_again(now)
-            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now):
+            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now, held.since):
                 self._remove(held)
                 return held, decision
             else:
