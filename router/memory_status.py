@@ -121,7 +121,7 @@ _HELP = {
     "disagrees": " (it reports other cached tokens than its events promise: compare tokenizers,"
     " and see that vLLM has --enable-prefix-caching)",
     "gap": " (events were missed: give vLLM a replay_endpoint)",
-    "late": " (events come faster than one core applies them: see docs/kv.md, Too many events)",
+    "late": " (events come faster than one core applies them: give them a controller of their own)",
 }
 
 
