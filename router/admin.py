@@ -90,9 +90,10 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: Decide
     @app.get(MODELS + "/{name:path}")
     async def model(name: str) -> Mapping[str, Any]:
         """Describe one model as its worker does; slashes in its name may be escaped."""
-        found = fleet.models().get(unquote(name))
+        name = unquote(name)
+        found = fleet.models().get(name)
         if found is None:
-            raise UnknownModel(unquote(name))
+            raise UnknownModel(name, fleet.meant(name))
         return found
 
     _add_views(app, view)

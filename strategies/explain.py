@@ -172,6 +172,7 @@ _DOUBTS = {
     "no events": "it is not known where it publishes events",
     "not connected": "there is no connection to its events",
     "gap": "some of its events were missed",
+    "late": "its events come faster than they are applied",
     "silent": "it computes prompts and announces nothing",
     "disagrees": "it keeps reporting other cached tokens than its events promise",
     "controller slow": "the controller did not answer in time",
