@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import nsmallest
 from itertools import islice, takewhile, zip_longest
 from math import inf
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 from strategies.aging import Crowd, aging
 from strategies.base import Candidate, Decision, Prompt
@@ -273,9 +273,14 @@ class LateBinding(Generic[T]):
         self._told.clear()
 
 
-def queues_at(choice: Candidate) -> bool:
-    """Whether a request would wait there for room, or for other prompts."""
-    return choice.cost.room > 0.0 or choice.cost.wait > READY_S
+def why_held(prompt: Prompt, choice: Candidate) -> Literal["held", "pause", "reserve"]:
+    """Return what a request would be held for, if `must_hold` says that it would.
+
+    That is room or other prompts, a pause for answers, or room that is left to others.
+    """
+    if choice.cost.room > 0.0 or choice.cost.wait > READY_S:
+        return "held"
+    return "reserve" if left_to_others(prompt, choice, 0.0) else "pause"
 
 
 def _in_one_step(load: Load) -> bool:
