@@ -98,7 +98,7 @@ class Fleet:
         return found.value if found else None
 
     def _meant(self, model: str) -> str:
-        """Return a model whose name differs in case, or in what is before its last slash.
+        """Return a model whose name differs in case, or else in what is before its last slash.
 
         If there is only one model, return that one; if none is like it, an empty string.
         """
@@ -109,6 +109,8 @@ class Fleet:
             alike = list(served)
         else:
             alike = [name for name in served if _base(name) == base]
+        whole = model.casefold()
+        alike.sort(key=lambda name: name.casefold() != whole)
         found = (name for name in alike if name != model and self._pool(name) is not None)
         return next(found, "")
 

@@ -1,0 +1,133 @@
+"""What holding does with pools whose workers change."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from router.admission import Wait
+from router.holding import Holding
+from router.pool import Pool
+from router.worker import State, Worker
+from strategies.base import Decision, Prompt
+from strategies.registry import make
+from tests.router.test_fleet import worker
+
+FOR_EVER = 1e12
+LONG_S = 1000.0
+
+
+def _rank(pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
+    return pool.strategy.rank(prompt, workers, 0.0)
+
+
+def _busy(*models: str) -> Worker:
+    made = worker(*models)
+    made.load.book(asyncio.get_running_loop().time(), LONG_S, 100_000)
+    return made
+
+
+def _pool(*workers: Worker) -> Pool:
+    return Pool("p", ["*"], workers, make("prefixaware", {}))
+
+
+def _hold(holding: Holding, pool: Pool, model: str = "m") -> asyncio.Task[bool]:
+    prompt = Prompt(model, 4_000)
+    decision = _rank(pool, prompt, pool.workers)
+    return asyncio.create_task(holding.turn(pool, prompt, decision, "", Wait(0.0, FOR_EVER)))
+
+
+async def _end(*tasks: asyncio.Task[bool]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_what_a_new_pool_promises_stays() -> None:
+    """Requests that are let go leave the old pool one by one, and its workers are the new one's by
+    then."""
+
+    async def main() -> None:
+        holding = Holding(_rank)
+        one = _busy("m")
+        before, after = _pool(one), _pool(one)
+        old = [_hold(holding, before) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert len(holding) == len(one.load.promises) == 3
+        after.follow(before)
+        assert after.crowd is before.crowd
+        holding.let_go()
+        assert (len(holding), one.load.promises) == (0, [])
+        new = _hold(holding, after)
+        assert await asyncio.gather(*old) == [False] * 3
+        assert holding.count(before, "m") == 0
+        assert (len(holding), len(one.load.promises)) == (1, 1)
+        await _end(new)
+        assert (one.load.promises, one.load.promised_s) == ([], 0.0)
+
+    asyncio.run(main())
+
+
+def test_models_of_workers_are_not_gone_through() -> None:
+    """A check is frequent, and workers may have thousands of adapters each."""
+
+    class Counted(dict[str, dict[str, object]]):
+        def __iter__(self) -> None:  # type: ignore[override]
+            raise AssertionError
+
+    async def main() -> None:
+        holding = Holding(_rank)
+        one = _busy("m", "n")
+        one.models = Counted(one.models)
+        pool = _pool(one)
+        stays, goes = _hold(holding, pool, "m"), _hold(holding, pool, "n")
+        await asyncio.sleep(0)
+        holding._look()
+        await asyncio.sleep(0)
+        assert not stays.done()
+        assert not goes.done()
+        del one.models["n"]
+        holding._look()
+        assert await goes
+        assert not stays.done()
+        await _end(stays)
+
+    asyncio.run(main())
+
+
+def test_what_is_held_for_another_pool_is_not_woken() -> None:
+    """If no worker of this one has its model."""
+
+    async def main() -> None:
+        holding = Holding(_rank)
+        here, there = _pool(_busy("m")), _pool(_busy("n"))
+        first, second = _hold(holding, here, "m"), _hold(holding, there, "n")
+        await asyncio.sleep(0)
+        there.workers[0].become(State.DOWN, "as the test has it")
+        holding._look()
+        assert await second
+        assert not first.done()
+        await _end(first)
+
+    asyncio.run(main())
+
+
+def test_workers_that_drain_count_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held waits for the others only."""
+    seen: list[int] = []
+
+    async def main() -> None:
+        holding = Holding(_rank)
+        one, other = _busy("m"), _busy("m")
+        pool = _pool(one, other)
+        task = _hold(holding, pool)
+        await asyncio.sleep(0)
+        other.draining = True
+        pool.change(["*"], [one, other])
+        (binding,) = holding._pools.values()
+        monkeypatch.setattr(binding, "release", lambda _rank, _now, loads: seen.append(len(loads)))
+        holding._look()
+        await _end(task)
+
+    asyncio.run(main())
+    assert seen == [1]
