@@ -122,7 +122,6 @@ class Holding:
         for binding in self._pools.values():
             for held in binding.let_go(now):
                 _wake(held, let_go=True)
-        self._pools.clear()
 
     def _look(self) -> None:
         self._soon = False

@@ -10,6 +10,7 @@ from router.holding import Holding
 from router.pool import Pool
 from router.worker import State, Worker
 from strategies.base import Decision, Prompt
+from strategies.load import AGING
 from strategies.registry import make
 from tests.router.test_fleet import worker
 
@@ -112,22 +113,25 @@ def test_what_is_held_for_another_pool_is_not_woken() -> None:
     asyncio.run(main())
 
 
-def test_workers_that_drain_count_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is held waits for the others only."""
-    seen: list[int] = []
+def test_workers_that_drain_count_as_gone() -> None:
+    """Of how many workers requests are held for, those that get nothing new are none."""
 
     async def main() -> None:
         holding = Holding(_rank)
         one, other = _busy("m"), _busy("m")
+        one.load.uncached = 4_000  # so that it is ready for more
         pool = _pool(one, other)
         task = _hold(holding, pool)
         await asyncio.sleep(0)
         other.draining = True
         pool.change(["*"], [one, other])
-        (binding,) = holding._pools.values()
-        monkeypatch.setattr(binding, "release", lambda _rank, _now, loads: seen.append(len(loads)))
+        pool.crowd.held = 4.0
         holding._look()
-        await _end(task)
+        assert one.load.aging == pytest.approx(AGING / 4.0, rel=0.1)
+        assert not task.done()
+        one.draining = True
+        pool.change(["*"], [one, other])
+        holding._look()
+        assert await task
 
     asyncio.run(main())
-    assert seen == [1]

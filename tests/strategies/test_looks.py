@@ -158,5 +158,5 @@ def test_a_look_decides_on_a_few() -> None:
         before = desk.decided
         assert desk.binding.release(rank, desk.now, loads) is None
         most = max(most, desk.decided - before)
-    assert most <= 2 * DECIDED_ANEW
+    assert most == 2 * DECIDED_ANEW
     assert len(looked) == LOOKED_AT

@@ -101,6 +101,19 @@ def test_only_the_promise_of_who_leaves_is_taken_back() -> None:
     assert (load.promises, load.promised_s) == ([], 0.0)
 
 
+def test_nothing_is_left_of_promises_that_are_taken_back_one_by_one() -> None:
+    """Not even the error of a sum of floats, while others are held for another worker."""
+    worker, other = Stand("a", 1000.0), Stand("b", 1000.0)
+    desk = Desk(worker, other)
+    held = []
+    for one, seconds in ((other, 1.0), (worker, 0.1), (worker, 0.2), (worker, 0.3)):
+        decision = Decision([Candidate(one, Cost(wait=9.0, prefill=seconds))], "load")
+        held.append(desk.binding.enter("r", Prompt(ANY, 4), decision, 0.0))
+    for gone in held[1:]:
+        desk.binding.leave(gone, 0.0)
+    assert (worker.load.promised_s, other.load.promised_s) == (0.0, 1.0)
+
+
 def test_reserved_tokens_are_given_up_by_who_leaves() -> None:
     """Of one that lacked room for long; one that waits for prefill alone reserves none."""
     worker = Stand("a", 1000.0)
@@ -131,6 +144,19 @@ def test_who_is_let_go_is_promised_nothing() -> None:
     for held in gone:
         before.binding.leave(held, 1.0)
     assert worker.load.promises == [(8.0, 8.0)]
+
+
+def test_what_another_pool_tells_its_workers_stays() -> None:
+    """Also if they were this one's, and nobody is held here any more."""
+    moved, stays = Stand("a", 100.0), Stand("b", 100.0)
+    before = Desk(moved, stays)
+    assert before.come("r", 4)
+    before.binding.let_go(0.0)
+    moved.load.aging = AGING / 2.0
+    before.workers = (stays,)
+    assert before.come("r", 4)
+    before.binding.let_go(0.0)
+    assert moved.load.aging == AGING / 2.0
 
 
 def test_who_has_left_is_waited_for_by_nobody() -> None:
