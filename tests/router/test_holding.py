@@ -88,10 +88,31 @@ def test_models_of_workers_are_not_gone_through() -> None:
         assert not stays.done()
         assert not goes.done()
         del one.models["n"]
-        holding._look()
+        for _ in range(2):  # woken once, whoever looks again before it has left
+            holding._look()
         assert await goes
         assert not stays.done()
         await _end(stays)
+
+    asyncio.run(main())
+
+
+def test_nobody_waits_for_a_strategy_that_fails() -> None:
+    """All are sent, as nobody can tell when they should be; what they were promised ends."""
+
+    def rank(pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        holding = Holding(rank)
+        one = _busy("m")
+        one.load.uncached = 4_000  # so that it is ready for more
+        pool = _pool(one)
+        tasks = [_hold(holding, pool) for _ in range(3)]
+        await asyncio.sleep(0)
+        holding._look()
+        assert await asyncio.gather(*tasks) == [True] * 3
+        assert (len(holding), one.load.promises, one.load.promised_s) == (0, [], 0.0)
 
     asyncio.run(main())
 
