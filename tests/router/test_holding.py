@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from router.admission import Wait
-from router.holding import Holding
+from router.holding import SOON_S, Holding
 from router.pool import Pool
 from router.worker import State, Worker
 from strategies.base import Decision, Prompt
@@ -62,9 +63,62 @@ def test_what_a_new_pool_promises_stays() -> None:
         new = _hold(holding, after)
         assert await asyncio.gather(*old) == [False] * 3
         assert holding.count(before, "m") == 0
+        assert (before, "m") not in holding._models
         assert (len(holding), len(one.load.promises)) == (1, 1)
         await _end(new)
         assert (one.load.promises, one.load.promised_s) == ([], 0.0)
+
+    asyncio.run(main())
+
+
+def test_the_next_one_follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the one before it has been booked, whenever the next regular check is. No timer is left
+    of any."""
+    monkeypatch.setattr("router.holding.TICK_S", 3600.0)
+    timers: list[asyncio.TimerHandle] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        later = loop.call_at
+
+        def call_at(when: float, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+            timer = later(when, *args, **kwargs)
+            if when == FOR_EVER:
+                timers.append(timer)
+            return timer
+
+        monkeypatch.setattr(loop, "call_at", call_at)
+        holding = Holding(_rank)
+        one = _busy("m")
+        pool = _pool(one)
+        tasks = [_hold(holding, pool) for _ in range(3)]
+        await asyncio.sleep(0)
+        (booking,) = one.load.pending
+        one.load.release(booking, loop.time())
+        holding.freed()
+        assert await asyncio.wait_for(asyncio.gather(*tasks), 20.0) == [True] * 3
+
+    asyncio.run(main())
+    assert len(timers) == 3
+    assert all(timer.cancelled() for timer in timers)
+
+
+def test_news_of_other_processes_does_not_put_a_check_off() -> None:
+    """However often it comes; each check is soon after the first news since the last one."""
+
+    async def main() -> None:
+        loop, holding = asyncio.get_running_loop(), Holding(_rank)
+        task = _hold(holding, _pool(_busy("m")))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            holding.freed_elsewhere()
+            soon = holding._looking
+            assert isinstance(soon, asyncio.TimerHandle)
+            assert soon.when() <= loop.time() + SOON_S
+            holding.freed_elsewhere()
+            assert holding._looking is soon
+            holding._look()
+        await _end(task)
 
     asyncio.run(main())
 
