@@ -100,7 +100,7 @@ class Fleet:
     def meant(self, model: str) -> str:
         """Return the model that was probably meant by an unknown name; empty if none is like it.
 
-        Its name differs in case, or in what is before its last slash, or it is the only one.
+        Its name differs in case, or else in what is before its last slash, or it is the only one.
         """
         every = (name for worker in self.workers for name in worker.models)
         names = list(islice(every, MOST_COMPARED))
@@ -109,6 +109,8 @@ class Fleet:
             alike = list(served)
         else:
             alike = [name for name in served if _base(name) == base]
+        whole = model.casefold()
+        alike.sort(key=lambda name: name.casefold() != whole)
         found = (name for name in alike if name != model and self._pool(name) is not None)
         return next(found, "")
 

@@ -64,8 +64,10 @@ class LateBinding(Generic[T]):
         self._held = 0
         self._told: set[Load] = set()
         """Those that know of held requests."""
-        self._seen: list[Held[T]] = []
-        """Those that were looked at last, or came since."""
+        self._seen: dict[Held[T], None] = {}
+        """Those that were looked at last, or came since; a dict removes in O(1)."""
+        self._promised: dict[Held[T], tuple[float, float]] = {}
+        """Those of them that are promised now, each with its entry in `Load.promises`."""
         self._crowd = Crowd() if crowd is None else crowd
         self._aging = AGING
         """Seconds of prefill that a second of waiting makes up for."""
@@ -121,7 +123,7 @@ class LateBinding(Generic[T]):
         if self.waits is not None:
             held.over = self.waits(prompt)
         self._promise(held, now)
-        self._seen.append(held)
+        self._seen[held] = None
         self._add(held)
         self._held += 1
         return held
@@ -130,8 +132,15 @@ class LateBinding(Generic[T]):
         """Remove a request whose client has gone; no effect if it is not held any more."""
         if held in self._lines.get(held.line, ()):
             self._crowd.note(self._held, now)
+            self._withdraw(held)
             self._remove(held)
-            self._promise_again(now)
+
+    def let_go(self, now: float) -> list[Held[T]]:
+        """Remove all requests, and return them: their workers may be another binding's next."""
+        gone = list(self)
+        for held in gone:
+            self.leave(held, now)
+        return gone
 
     def release(
         self,
@@ -157,7 +166,7 @@ class LateBinding(Generic[T]):
             or _in_one_step(load)
             or load.uncached <= JOINED_TOKENS - JOINED_LEAST
         }
-        if not ready and not self._is_over(now):
+        if not loads or (not ready and not self._is_over(now)):
             self._promise_again(now)
             return None
         self._clear()
@@ -166,7 +175,7 @@ class LateBinding(Generic[T]):
         if self._aging < AGING:
             self._tell(loads)
         line = self._looked_at(now)
-        self._seen = line.copy()
+        self._seen = dict.fromkeys(line)
         left = max(DECIDED_ANEW, COMPARED // max(1, len(loads)))
         due = self._due(line, now, left)
         for held in line:
@@ -180,6 +189,8 @@ class LateBinding(Generic[T]):
                 held.look_again(now)
             elif held.is_over(now) or not self.must_hold(held.prompt, decision, now, held.since):
                 self._remove(held)
+                if held.line in self._lines:  # tenants take turns
+                    self._lines[held.line] = self._lines.pop(held.line)
                 return held, decision
             else:
                 held.look(decision, now)
@@ -219,14 +230,13 @@ class LateBinding(Generic[T]):
             line[other] = None
 
     def _remove(self, held: Held[T]) -> None:
-        """Remove a request, and move its line to the end."""
-        line = self._lines.pop(held.line)
+        """Remove a request, and its line if that is empty."""
+        line = self._lines[held.line]
         del line[held]
-        if line:
-            self._lines[held.line] = line
+        if not line:
+            del self._lines[held.line]
         self._held -= 1
-        if held in self._seen:
-            self._seen.remove(held)
+        self._seen.pop(held, None)
         if not self._held:
             self._clear()
             self._aging = AGING
@@ -236,13 +246,22 @@ class LateBinding(Generic[T]):
         load = held.load
         load.aging = self._aging
         need = held.prefill_s + held.area_s + load.aging * held.since
-        load.promised_s += held.prefill_s
-        if held.lacks(now):
-            load.promised_tokens += held.tokens
         if held.is_first(now):
             need = -inf
-        load.promises.append((need, held.prefill_s))
+            load.promised_tokens += held.lacking
+        self._promised[held] = promise = need, held.prefill_s
+        load.promised_s += held.prefill_s
+        load.promises.append(promise)
         self._told.add(load)
+
+    def _withdraw(self, held: Held[T]) -> None:
+        """Take back the promise of one request, if it has one."""
+        if held in self._promised:
+            load, promise = held.load, self._promised.pop(held)
+            load.promises.remove(promise)
+            load.promised_s = load.promised_s - held.prefill_s if load.promises else 0.0
+            if promise[0] == -inf:
+                load.promised_tokens -= held.lacking
 
     def _tell(self, loads: Collection[Load]) -> None:
         """Let waiting count less on all these workers, those first compared included."""
@@ -264,6 +283,7 @@ class LateBinding(Generic[T]):
         for load in self._told:
             load.promised_s, load.promised_tokens = 0.0, 0
             load.promises.clear()
+        self._promised.clear()
 
     def _clear(self) -> None:
         """Take back all that the workers were told."""
