@@ -78,7 +78,7 @@ def main(
         result = Found(means(first), _ideals(shown, seeds), searched)
         reached = goals(result)
         if not quick:
-            reached, cells = _surer(reached, cells, shown, more, jobs)
+            reached, cells = surer(reached, cells, shown, more, jobs)
             reached += decisions()
     except (ValueError, TraceError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -128,7 +128,7 @@ def _measured(
         return cells, found(searches, jobs, lambda: bar.advance(rate_bar))
 
 
-def _surer(
+def surer(
     reached: Sequence[Goal], cells: Sequence[Cell], shown: Sequence[Column], more: int, jobs: int
 ) -> tuple[list[Goal], list[Cell]]:
     """Judge the goals that are not decided by `more` seeds; also return all cells."""
