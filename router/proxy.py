@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Final
 
 from router.admission import Admission, Wait
-from router.attempt import CLIENT_LEFT, Elsewhere, log
+from router.attempt import CLIENT_LEFT, Elsewhere
 from router.comments import Comments
 from router.deciding import Deciding
 from router.errors import DoorError, Headers, Stopping
@@ -33,6 +33,7 @@ from router.openai import Endpoint, Request, parse
 from router.pool import Pool
 from router.preempting import Preempted, resumable
 from router.relay import CutShort
+from router.request_log import log, log_refusal
 from router.rescue import Rescue
 from router.retries import Budget
 from router.salts import Salts
@@ -409,17 +410,7 @@ class Proxy:
         """Count and log an answer that came from the router itself."""
         self._metrics.refused(status)
         if self._log_requests and exchange is not None:
-            identity, path = exchange.identity.decode(), exchange.path
-            fields = {"id": identity, "path": path, **exchange.named()}
-            log.info(
-                "id=%s path=%s%s status=%d reason=%r",
-                identity,
-                path,
-                exchange.whose(),
-                status,
-                reason,
-                extra={"fields": {**fields, "status": status, "reason": reason}},
-            )
+            log_refusal(exchange, status, reason)
 
 
 def _separate(request: Request, headers: Headers) -> None:
