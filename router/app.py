@@ -59,7 +59,7 @@ class Door:
         self.metrics.remember(self.memories)
         self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
         self._proxy = Proxy(fleet, self.metrics, settings)
-        app = admin(fleet, self.view, lambda: self.stopping, self._proxy)
+        app = admin(fleet, self.view, lambda: self.stopping, self._proxy.foreseeing)
         add_session_paths(app, fleet)
         self._admin = Bridge(app)
         self._sagemaker = SageMaker(fleet, self._proxy, settings)
