@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Final
 
 from router.decision_fields import decision_fields
-from router.errors import Gone, Refused, Stale, WorkerError, WorkerFailed
+from router.errors import WorkerFailed
 from router.headers import Incoming
 from router.hits import tiers, with_cached
 from router.job import Job
@@ -17,6 +17,7 @@ from router.sessions.visit import Visit
 from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
 from router.worker import Worker
+from router.worker_errors import Gone, Refused, Stale, WorkerError
 from strategies.base import Candidate, Outcome
 
 log = logging.getLogger("warmroute.requests")

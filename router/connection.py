@@ -13,11 +13,11 @@ from typing import Final, Self, cast
 
 from router.answer_head import Head
 from router.answer_reader import AnswerReader
-from router.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.events import only_comments
 from router.lifeline import watch
 from router.recall import Recall
 from router.tls import turned_away
+from router.worker_errors import Gone, Refused, Silent, Stale, WorkerError
 
 HIGH_WATER: Final = 256 * 1024
 SMALL: Final = 32 * 1024

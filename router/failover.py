@@ -11,7 +11,6 @@ from time import monotonic
 
 from router.admission import Admission
 from router.attempt import Attempt
-from router.errors import WorkerError
 from router.holding import Holding
 from router.job import Job
 from router.preempting import Preempting
@@ -22,6 +21,7 @@ from router.settings import Settings
 from router.tally import Tally
 from router.vacancies import Crowded, Vacancies
 from router.worker import Worker
+from router.worker_errors import WorkerError
 from strategies.base import Candidate
 
 

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import httpx
 
 from router.connection import Connection, Patience
-from router.errors import Refused, Silent, WorkerError
 from router.upstream import Upstream
+from router.worker_errors import Refused, Silent, WorkerError
 
 
 class LeanTransport(httpx.AsyncBaseTransport):

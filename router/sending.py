@@ -10,7 +10,6 @@ from router.added import with_field
 from router.admission import Admission
 from router.attempt import FULL, Attempt
 from router.connection import Connection
-from router.errors import WorkerError
 from router.headers import Incoming, upstream_head
 from router.holding import Holding
 from router.identity.forward import with_ids
@@ -23,6 +22,7 @@ from router.upstream import Upstream
 from router.usage import NO_USAGE
 from router.vacancies import Crowded, Vacancies
 from router.worker import Worker
+from router.worker_errors import WorkerError
 
 #: Dropped from the worker's request if comments may come first: a compressed body cannot follow.
 _CODINGS = b"\naccept-encoding:"

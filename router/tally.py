@@ -1,6 +1,7 @@
 """What has come of asking workers for one request, and whether another may still be asked."""
 
-from router.errors import DoorError, NoWorker, Refused, Stale, WorkerError, answer_for
+from router.errors import DoorError, NoWorker
+from router.worker_errors import Refused, Stale, WorkerError, answer_for
 
 
 class Tally:
