@@ -17,6 +17,7 @@ from controller.memory import Memory
 from controller.server import serve
 from controller.source import Source
 from router import logs
+from router.address import Address
 from router.controller_metrics import ControllerMetrics
 from router.fleet import Fleet
 from router.health import Health
@@ -28,7 +29,6 @@ from router.settings import Settings
 from router.signals import obeying
 from router.snapshots import CannotRestore, Snapshots
 from router.tls import Contexts
-from router.units import Address
 
 #: Seconds until an engine in a snapshot whose stream is not followed again is forgotten; at most
 #: twice as many.

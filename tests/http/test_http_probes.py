@@ -10,9 +10,9 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from router import health
+from router.address import Address
 from router.inquiry import NoAnswer
 from router.server import PortTaken, bind
-from router.units import Address
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from strategies.prefixaware import PrefixAware

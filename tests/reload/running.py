@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from router.address import Address
 from router.rebuild import CannotBuild
 from router.reload import Reload, Source
 from router.settings import Settings
-from router.units import Address
 from router.watch import Watch
 
 WORKERS = "workers: [http://10.0.0.1:8000]\n"

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
+from router.address import Address
+from router.quoting import shown_file
+from router.secret import Secret, resolve_secret
 from router.units import (
-    Address,
     Duration,
     DurationOrOff,
-    Secret,
     Share,
     Size,
     format_duration,
@@ -21,8 +22,6 @@ from router.units import (
     parse_duration_or_off,
     parse_share,
     parse_size,
-    resolve_secret,
-    shown_file,
 )
 
 DURATION = "is not a duration: write a whole number and a unit (ms, s, m, h, d), such as 30s"
