@@ -281,7 +281,7 @@ class Attempt:
         self._judge(now)
         self._settled(outcome, now)
         if usage.answer and outcome.ok and alone:
-            job.pool.prompts.learn_answer(usage.answer)
+            job.pool.prompts.estimates.learn_answer(usage.answer)
         learn(job, self.worker, self.choice, self._booking, usage, preempting=self._preempting)
 
     def _settled(self, outcome: Outcome, now: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.prompts import ANSWER_TOKENS
+from router.estimates import ANSWER_TOKENS
 from tests.support import (
     OK,
     MakeRouter,

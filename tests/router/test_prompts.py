@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.estimates import BYTES_PER_TOKEN
 from router.identity.media import same_start
 from router.openai import ENDPOINTS, Endpoint, parse
-from router.prompts import BYTES_PER_TOKEN, Prompts
+from router.prompts import Prompts
 from strategies.blocks import TEXT_BLOCK
 from tests.router.prompted import (
     CHAT,

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.estimates import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER
 from router.openai import parse
-from router.prompts import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER, Prompts
+from router.prompts import Prompts
 from strategies.base import Prompt
 from tests.router.prompted import (
     CHAT,
@@ -43,13 +44,13 @@ def test_the_length_of_answers_is_learned() -> None:
     """The expected length is learned from answers, and never exceeds the client's limit."""
     prompts = Prompts()
     for _ in range(200):
-        prompts.learn_answer(1000)
+        prompts.estimates.learn_answer(1000)
     request = parse(CHAT, json.dumps({"model": "m", "max_tokens": 100_000}).encode(), b"")
     assert prompts.prompt(CHAT, request).answer_tokens == pytest.approx(1000, rel=0.05)
     request = parse(CHAT, json.dumps({"model": "m", "max_tokens": 5}).encode(), b"")
     assert prompts.prompt(CHAT, request).answer_tokens == 5
-    prompts.learn_answer(10**9)
-    assert prompts.answer_tokens < LONGEST_ANSWER
+    prompts.estimates.learn_answer(10**9)
+    assert prompts.estimates.answer_tokens < LONGEST_ANSWER
 
 
 def asked(prompts: Prompts, text: str) -> Prompt:
@@ -65,7 +66,7 @@ def test_bytes_per_token_are_learned(truth: float) -> None:
     for _ in range(400):
         found = asked(prompts, "x" * 8000)
         prompts.learn(found, int(8000 / truth * chance.uniform(0.9, 1.1)))
-    assert prompts.bytes_per_token == pytest.approx(truth, rel=0.1)
+    assert prompts.estimates.bytes_per_token == pytest.approx(truth, rel=0.1)
     assert asked(prompts, "x" * 8000).tokens == pytest.approx(8000 / truth, rel=0.1)
 
 
@@ -75,12 +76,12 @@ def test_what_is_learned_is_bounded(reports: list[tuple[int, int]]) -> None:
     prompts = Prompts()
     for tokens, reported in reports:
         prompts.learn(Prompt("m", tokens, estimated=True), reported)
-        assert 1.0 <= prompts.bytes_per_token <= 16.0
+        assert 1.0 <= prompts.estimates.bytes_per_token <= 16.0
     for _ in range(50):
         prompts.learn(Prompt("m", 1000, estimated=True), 1000)
-    before = prompts.bytes_per_token
+    before = prompts.estimates.bytes_per_token
     prompts.learn(Prompt("m", 1000, estimated=True), 10**9)
-    assert prompts.bytes_per_token == pytest.approx(before, rel=0.05)
+    assert prompts.estimates.bytes_per_token == pytest.approx(before, rel=0.05)
 
 
 def test_what_was_learned_under_another_strategy_lasts() -> None:
@@ -88,12 +89,12 @@ def test_what_was_learned_under_another_strategy_lasts() -> None:
     before, after = Prompts(), Prompts()
     for _ in range(50):
         before.learn(Prompt("m", 1000, estimated=True), 1000)
-        before.learn_answer(100)
+        before.estimates.learn_answer(100)
     after.follow(before)
     after.learn(Prompt("m", 1000, estimated=True), 10**9)
-    after.learn_answer(200)
-    assert after.bytes_per_token == pytest.approx(BYTES_PER_TOKEN, rel=0.05)
-    assert after.answer_tokens == pytest.approx(100, rel=0.1)
+    after.estimates.learn_answer(200)
+    assert after.estimates.bytes_per_token == pytest.approx(BYTES_PER_TOKEN, rel=0.05)
+    assert after.estimates.answer_tokens == pytest.approx(100, rel=0.1)
 
 
 def test_short_and_exact_prompts_teach_nothing() -> None:
@@ -102,7 +103,7 @@ def test_short_and_exact_prompts_teach_nothing() -> None:
     prompts.learn(Prompt("m", 10, estimated=True), 1000)
     prompts.learn(Prompt("m", 1000), 10)
     prompts.learn(Prompt("m", 1000, estimated=True), 0)
-    assert prompts.bytes_per_token == BYTES_PER_TOKEN
+    assert prompts.estimates.bytes_per_token == BYTES_PER_TOKEN
 
 
 def test_keys_do_not_change_with_what_is_learned() -> None:
@@ -123,4 +124,4 @@ def test_batches_teach_nothing(body: dict[str, object]) -> None:
     for _ in range(20):
         raw = json.dumps({"model": "m", **body}).encode()
         prompts.learn(prompts.prompt(EMBEDDINGS, parse(EMBEDDINGS, raw, b"")), 100_000)
-    assert prompts.bytes_per_token == BYTES_PER_TOKEN
+    assert prompts.estimates.bytes_per_token == BYTES_PER_TOKEN
