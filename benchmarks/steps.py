@@ -17,14 +17,16 @@ from rich.table import Table
 
 from benchmarks.bodies import chat_bodies
 from benchmarks.load import HEADERS
-from router.connection import Connection, Patience
+from router.bounds import Bounds
+from router.connection import Connection
 from router.exchange import Exchange, Source
 from router.headers import upstream_head
 from router.limits import Limits
 from router.openai import ENDPOINTS, parse
+from router.patience import Patience
 from router.pool import Pool
 from router.prompts import Prompts
-from router.reading import Bounds, Reader
+from router.reading import Reader
 from router.relay import Relay
 from router.settings import LimitSettings
 from router.upstream import Upstream

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 
 import httpx
 
-from router.connection import Connection, Patience
+from router.connection import Connection
+from router.patience import Patience
 from router.upstream import Upstream
 from router.worker_errors import Refused, Silent, WorkerError
 

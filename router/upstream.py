@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from router.addresses import Addresses
 from router.answer_head import Head
-from router.connection import Connection, Patience
+from router.connection import Connection
+from router.patience import Patience
 from router.recall import Recall
 from router.tls import explain
 from router.worker_errors import Refused, Stale

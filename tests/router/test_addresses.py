@@ -13,7 +13,7 @@ import pytest
 
 from router import addresses
 from router.addresses import Addresses
-from router.connection import Patience
+from router.patience import Patience
 from router.upstream import Upstream
 from router.worker_errors import Refused
 from tests.support import accepting_nobody

@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from router.connection import Patience
 from router.health import Health
 from router.inquiry import Answer, Inquiries, NoAnswer, NotAsked
 from router.lifeline import watch
+from router.patience import Patience
 from router.settings import HealthSettings
 from router.upstream import Upstream
 from router.worker import State, Worker

@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from router.connection import CROSSING_LOOKS, Patience
+from router.connection import CROSSING_LOOKS
+from router.patience import Patience
 from router.upstream import TICK_S, Upstream
 from router.worker_errors import Gone, Refused
 

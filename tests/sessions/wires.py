@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from router.answer_head import Head as AnswerHead
 from router.breaker import Breaker
-from router.connection import NEVER, Connection, Patience
+from router.connection import Connection
 from router.exchange import Exchange, Source
 from router.guard import Head
 from router.metrics import Metrics
 from router.openai import ENDPOINTS
+from router.patience import NEVER, Patience
 from router.proxy import Proxy
 from router.rebuild import build
 from router.recall import Recall
