@@ -5,14 +5,12 @@ from asyncio import CancelledError, Timeout, get_running_loop
 from time import monotonic
 from typing import Final
 
-from router.decision_fields import decision_fields
 from router.errors import WorkerFailed
 from router.headers import Incoming
 from router.hits import tiers, with_cached
 from router.job import Job
 from router.learning import learn, learn_prefill
 from router.preempting import Preempted, Preempting, Rescued
-from router.request_log import log_answer
 from router.sessions.visit import Visit
 from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
@@ -42,7 +40,6 @@ class Attempt:
     __slots__ = (
         "_began",
         "_booking",
-        "_failure",
         "_first",
         "_first_byte_s",
         "_mark",
@@ -56,6 +53,7 @@ class Attempt:
         "_way",
         "booked_at",
         "choice",
+        "failure",
         "job",
         "made_way",
         "preempted",
@@ -98,7 +96,8 @@ class Attempt:
                 raise
         self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """What went wrong, if anything."""
         self._began = True
 
     @property
@@ -231,11 +230,11 @@ class Attempt:
 
     def failed(self, error: WorkerError) -> None:
         """Note that the worker failed, or that the router itself lacked, say, file descriptors."""
-        self._failure = error.kind
+        self.failure = error.kind
         if isinstance(error, Refused):
             self._began = False
             if error.ours:
-                self._failure = None
+                self.failure = None
             else:
                 self.worker.lost(str(error))
         elif isinstance(error, Gone | Stale):
@@ -268,7 +267,7 @@ class Attempt:
         if self.status == FULL or (400 <= self.status < 500 and not left):
             self._began = False
         outcome = Outcome(
-            ok=self._failure is None and 0 < self.status < 500 and not left,
+            ok=self.failure is None and 0 < self.status < 500 and not left,
             began=self._began,
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt if alone else None,
@@ -294,17 +293,9 @@ class Attempt:
     def _judge(self, now: float) -> None:
         """Report the outcome to the worker's breaker; a client that left counts as neutral."""
         breaker = self.worker.breaker
-        if self._failure is not None:
-            breaker.failed(now, self._mark, self._failure)
+        if self.failure is not None:
+            breaker.failed(now, self._mark, self.failure)
         elif self.status in {0, CLIENT_LEFT}:
             breaker.neutral(self._mark)
         else:
             breaker.answered(now, self._mark, self.status)
-
-    def fields(self) -> bytes:
-        """Return the header lines that tell the client about the decision."""
-        return decision_fields(self.job, self.worker, self.choice, self.status)
-
-    def log(self) -> None:
-        """Write one log line, without any text of the prompt."""
-        log_answer(self.job, self.worker, self.choice, self.status, self._failure)

@@ -40,8 +40,14 @@ def learn(
             first = min(job.held_first, prompt_tokens)
             held = min(choice.held_tokens, prompt_tokens)
             preempting.judge(worker, held - first, cached - first)
-    if not job.prompt.further and _computed(choice, usage, prompt_tokens):
-        _learn_pace(worker, choice, booking, prompt_tokens, cached)
+    if job.prompt.further or not _computed(choice, usage, prompt_tokens):
+        return
+    if cached is None:
+        cached = min(choice.held_tokens, prompt_tokens)
+    if booking.computed_s is not None:
+        worker.pace.observe(prompt_tokens - cached, cached, booking.computed_s)
+    elif booking.whole_s is not None:
+        worker.pace.bound(prompt_tokens - cached, cached, booking.whole_s)
 
 
 def _computed(choice: Candidate, usage: Usage, prompt_tokens: int) -> bool:
@@ -58,14 +64,3 @@ def _computed(choice: Candidate, usage: Usage, prompt_tokens: int) -> bool:
 def _hardly_loads(choice: Candidate) -> bool:
     """Whether its prefill was expected to be computing, not loading from slower tiers."""
     return choice.loading.seconds <= HARDLY * choice.cost.prefill
-
-
-def _learn_pace(
-    worker: Worker, choice: Candidate, booking: Booking, prompt_tokens: int, cached: int | None
-) -> None:
-    if cached is None:
-        cached = min(choice.held_tokens, prompt_tokens)
-    if booking.computed_s is not None:
-        worker.pace.observe(prompt_tokens - cached, cached, booking.computed_s)
-    elif booking.whole_s is not None:
-        worker.pace.bound(prompt_tokens - cached, cached, booking.whole_s)

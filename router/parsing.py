@@ -11,8 +11,8 @@ from router.job import Plea
 from router.lengths import within
 from router.limits import Limits
 from router.openai import Endpoint, Request, parse
-from router.pool import Pool
 from router.preempting import resumable
+from router.sessions.sessions import Sessions
 from router.sessions.visit import Visit
 from router.settings import LimitSettings
 from router.tokenizing import Tokenizing
@@ -55,7 +55,7 @@ class Parsing:
         if pool.consult is not None and made.prompt.blocks:
             await pool.consult(made.prompt, [worker.name for worker in workers])
             pool, _, workers = route(request.model, in_session=True)
-        visit = _visit(pool, exchange)
+        visit = None if pool.sessions is None else _visit(pool.sessions, exchange)
         if visit is None:
             workers = workers or pool.eligible(request.model)  # without any, this raises
         return Plea(
@@ -84,9 +84,9 @@ def holds(plea: Plea) -> bool:
     return plea.along is None or plea.pool.prompts.holds(plea.along)
 
 
-def _visit(pool: Pool, exchange: Exchange) -> Visit | None:
-    """Return the request's part in a session of the pool, if it has one."""
-    visit = None if pool.sessions is None else exchange.visit(pool.sessions)
+def _visit(sessions: Sessions, exchange: Exchange) -> Visit | None:
+    """Return the request's part in a session, if it has one."""
+    visit = exchange.visit(sessions)
     if visit is not None and visit.begins and exchange.commented:
         return None  # its pool had no sessions before, and its client cannot be told an id now
     if visit is not None:

@@ -10,11 +10,13 @@ from router.added import with_field
 from router.admission import Admission
 from router.attempt import FULL, Attempt
 from router.connection import Connection
+from router.decision_fields import decision_fields
 from router.headers import Incoming, upstream_head
 from router.holding import Holding
 from router.identity.forward import with_ids
 from router.job import Job
 from router.relay import CutShort, Relay
+from router.request_log import log_answer
 from router.resort import Resort
 from router.settings import Settings
 from router.stripped import Numbered, Stripped
@@ -73,7 +75,8 @@ class Sending:
                 if status >= 400:
                     await exchange.undo()
                 self._holding.freed()
-                if not relay.begin(connection, attempt.fields()):
+                told = decision_fields(job, worker, attempt.choice, status)
+                if not relay.begin(connection, told):
                     begun = partial(self._begun, attempt) if commented else None
                     await relay.flow(connection, begun)
                 usage = relay.usage()
@@ -94,7 +97,7 @@ class Sending:
         finally:
             attempt.settle(usage)
             if self._log_requests and not attempt.preempted:
-                attempt.log()
+                log_answer(job, worker, attempt.choice, attempt.status, attempt.failure)
         return True
 
     async def _passes(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
