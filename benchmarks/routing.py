@@ -19,11 +19,12 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeR
 
 from benchmarks.routing_cells import Cell, Task, computed, means
 from benchmarks.routing_columns import Column, chosen, columns
-from benchmarks.routing_goals import PEERS, Found, decisions, goals, hopeless
+from benchmarks.routing_goals import PEERS, Found, Goal, decisions, goals, hopeless
 from benchmarks.routing_plot import plot
 from benchmarks.routing_policies import OURS, POLICIES, Policy, policy_named
 from benchmarks.routing_rates import Rate, Search, found
 from benchmarks.routing_tables import markdown, sheets, terminal
+from benchmarks.routing_unsure import by_seed, judged, needed, unsure
 from benchmarks.routing_work import Ideal, ideal
 from simulator.traces import TraceError
 
@@ -43,6 +44,9 @@ def main(
     seeds: Annotated[
         int, typer.Option(min=1, help="Their mean is shown; of the hopeless the first.")
     ] = 3,
+    more: Annotated[
+        int, typer.Option(min=1, help="Seeds for goals that those do not decide.")
+    ] = 24,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     rates: Annotated[bool, typer.Option(help="Search sustainable rates too.")] = True,
     quick: Annotated[bool, typer.Option(help="One seed, no search.")] = False,
@@ -70,10 +74,14 @@ def main(
             cells, searched = _with_kept(keep, cells, searched)
         told = {cell.column for cell in cells}
         shown = [one for one in every if one.name in told]
-        result = Found(means(cells), _ideals(shown, seeds), searched)
+        first = [cell for cell in cells if cell.seed <= seeds]
+        result = Found(means(first), _ideals(shown, seeds), searched)
+        reached = goals(result)
+        if not quick:
+            reached, cells = surer(reached, cells, shown, more, jobs)
+            reached += decisions()
     except (ValueError, TraceError) as error:
         raise typer.BadParameter(str(error)) from error
-    reached = [*goals(result), *(() if quick else decisions())]
     names = [one.name for one in shown]
     several = list(sheets(result, names, reached))
     for sheet in several:
@@ -118,6 +126,25 @@ def _measured(
         searches = searches_of(picked, policies, cells) if rates else []
         rate_bar = bar.add_task("Rates", total=len(searches))
         return cells, found(searches, jobs, lambda: bar.advance(rate_bar))
+
+
+def surer(
+    reached: Sequence[Goal], cells: Sequence[Cell], shown: Sequence[Column], more: int, jobs: int
+) -> tuple[list[Goal], list[Cell]]:
+    """Judge the goals that are not decided by `more` seeds; also return all cells."""
+    known, columns = by_seed(cells), {one.name: one for one in shown}
+    open_goals = unsure(reached, known)
+    tasks = [
+        Task(columns[column], policy_named(policy), seed, columns[column].rate)
+        for column, policy in needed(open_goals)
+        for seed in range(1, more + 1)
+        if seed not in known[column, policy]
+    ]
+    with Progress(console=_err, transient=True) as bar:
+        bar_id = bar.add_task("More seeds", total=len(tasks))
+        cells = [*cells, *computed(tasks, jobs, lambda: bar.advance(bar_id))]
+    known = by_seed(cells)
+    return [judged(goal, known) if goal in open_goals else goal for goal in reached], cells
 
 
 def searches_of(

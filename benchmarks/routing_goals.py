@@ -1,9 +1,11 @@
 """The goals of the routing benchmark: each with its value, its bound, and whether it is met."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.decision import measured
 from benchmarks.routing_cells import Cell
@@ -25,6 +27,12 @@ TTFT_S = {
 P99_S = {"conversation x2": 9.5}
 #: Upper bounds for mean TTFT at moderate load, as multiples of the zero-queue floor.
 NEAR_FLOOR = {"conversation x1": 1.15}
+#: Fields of `Cell` that goals bound from above, and their names.
+NAMES = {
+    "ttft_s": "mean TTFT, s",
+    "ttft_p99_s": "p99 TTFT, s",
+    "e2e_s": "mean end to end, s",
+}
 #: Multiples of the best peer's number that count as no worse, to allow for noise.
 TTFT_OVER, E2E_OVER = 1.02, 1.03
 
@@ -34,6 +42,8 @@ DECISION_BYTES = 35_000
 DECISION_US = {8: 60.0, 64: 150.0, 500: 1_000.0}
 
 
+#: Peers up to this many times as slow as the best may be the best with other seeds.
+RIVALS_WITHIN = 1.02
 #: A policy that takes this many times as long as the best peer, both to the first token and to the
 #: end of the answer, is not competitive: one seed is enough for it.
 HOPELESS = 1.5
@@ -50,6 +60,13 @@ class Goal(Struct, frozen=True):
     against: str = ""
     """What the bound comes from."""
     least: bool = False
+    measure: str = ""
+    """The field of `Cell` that it is about; empty if more seeds cannot judge it."""
+    rivals: tuple[str, ...] = ()
+    """Policies of which the best by `measure`, times `over`, makes the bound; empty: a number."""
+    over: float = 1.0
+    seeds: int = 1
+    """How many seeds it was judged by."""
 
     @property
     def met(self) -> bool:
@@ -84,38 +101,43 @@ def _targets(found: Found) -> Iterator[Goal]:
     for cell in _ours(found):
         if cell.column in TTFT_S:
             bound = TTFT_S[cell.column]
-            yield Goal("mean TTFT, s", cell.policy, cell.column, cell.ttft_s, bound)
+            yield _goal(cell, "ttft_s", bound)
         if cell.column in P99_S:
-            bound = P99_S[cell.column]
-            yield Goal("p99 TTFT, s", cell.policy, cell.column, cell.ttft_p99_s, bound)
+            yield _goal(cell, "ttft_p99_s", P99_S[cell.column])
         if cell.column in NEAR_FLOOR:
             floor = found.ideals[cell.column].ttft_s
             bound = NEAR_FLOOR[cell.column] * floor
-            yield Goal("mean TTFT, s", cell.policy, cell.column, cell.ttft_s, bound, "floor x 1.15")
+            yield _goal(cell, "ttft_s", bound, "floor x 1.15")
 
 
 def _never_worse(found: Found) -> Iterator[Goal]:
-    for name, over, number in _NEVER_WORSE:
+    for measure, over in (("ttft_s", TTFT_OVER), ("e2e_s", E2E_OVER)):
         for cell in _ours(found):
-            best = best_peer(found.means, cell.column, number)
-            if best is not None:
-                value, bound = number(cell), over * number(best)
-                against = f"{best.policy} x {over:g}"
-                yield Goal(name, cell.policy, cell.column, value, bound, against)
+            peers = [found.means.get((cell.column, peer)) for peer in PEERS]
+            yield from _against(cell, measure, over, [peer for peer in peers if peer is not None])
 
 
-def _ttft_s(cell: Cell) -> float:
-    return cell.ttft_s
+def _goal(cell: Cell, measure: str, bound: float, against: str = "") -> Goal:
+    """Return the goal that a number of a cell is at most `bound`."""
+    value = getattr(cell, measure)
+    return Goal(
+        *(NAMES[measure], cell.policy, cell.column, value, bound, against),
+        measure=measure,
+        seeds=cell.seed,
+    )
 
 
-def _e2e_s(cell: Cell) -> float:
-    return cell.e2e_s
-
-
-_NEVER_WORSE = (
-    ("mean TTFT, s", TTFT_OVER, _ttft_s),
-    ("mean end to end, s", E2E_OVER, _e2e_s),
-)
+def _against(
+    cell: Cell, measure: str, over: float, rivals: Sequence[Cell | None]
+) -> Iterator[Goal]:
+    """Yield the goal that a number is at most `over` times the best of `rivals`, if any."""
+    ranked = sorted((getattr(one, measure), one.policy) for one in rivals if one is not None)
+    if ranked:
+        least, name = ranked[0]
+        near = tuple(policy for value, policy in ranked if value <= RIVALS_WITHIN * least)
+        against = name if over == 1.0 else f"{name} x {over:g}"
+        goal = _goal(cell, measure, over * least, against)
+        yield replace(goal, rivals=near, over=over)
 
 
 def _hits(found: Found) -> Iterator[Goal]:
@@ -144,36 +166,26 @@ def _no_reuse(found: Found) -> Iterator[Goal]:
     for policy in ("leastload", "Mooncake Conductor"):
         plain = found.means.get(("no_reuse", policy))
         for cell in _ours(found):
-            if cell.column == "no_reuse" and plain is not None:
-                for name, value, base in (
-                    ("mean TTFT, s", cell.ttft_s, plain.ttft_s),
-                    ("p99 TTFT, s", cell.ttft_p99_s, plain.ttft_p99_s),
-                ):
-                    against = f"{policy} x 1.02"
-                    yield Goal(name, cell.policy, cell.column, value, 1.02 * base, against)
+            if cell.column == "no_reuse":
+                for measure in ("ttft_s", "ttft_p99_s"):
+                    yield from _against(cell, measure, 1.02, [plain])
 
 
 def _one_prefix(found: Found) -> Iterator[Goal]:
     plain = found.means.get(("one_prefix", "round robin"))
     for cell in _ours(found):
         if cell.column == "one_prefix" and plain is not None:
-            for name, value, base in (
-                ("mean TTFT, s", cell.ttft_s, plain.ttft_s),
-                ("p99 TTFT, s", cell.ttft_p99_s, plain.ttft_p99_s),
-                ("mean end to end, s", cell.e2e_s, plain.e2e_s),
-            ):
-                yield Goal(name, cell.policy, cell.column, value, base, "round robin")
+            for measure in NAMES:
+                yield from _against(cell, measure, 1.0, [plain])
             yield Goal("imbalance", cell.policy, cell.column, cell.imbalance, 1.15)
 
 
 def _as_good_as_exact(found: Found) -> Iterator[Goal]:
     for cell in _ours(found):
         exact = found.means.get((cell.column, "kvaware"))
-        if cell.policy == "prefixaware" and exact is not None:
+        if cell.policy == "prefixaware":
             over = 1.10 if "tight" in cell.column else 1.03
-            against = f"kvaware x {over:g}"
-            bound = over * exact.ttft_s
-            yield Goal("mean TTFT, s", cell.policy, cell.column, cell.ttft_s, bound, against)
+            yield from _against(cell, "ttft_s", over, [exact])
 
 
 _PARTS: Sequence[Callable[[Found], Iterator[Goal]]] = (
@@ -206,7 +218,7 @@ def hopeless(means: Means) -> set[tuple[str, str]]:
         and all(
             (best := best_peer(means, column, number)) is not None
             and number(cell) > HOPELESS * number(best)
-            for number in (_ttft_s, _e2e_s)
+            for number in (attrgetter("ttft_s"), attrgetter("e2e_s"))
         )
     }
 

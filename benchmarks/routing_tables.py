@@ -126,12 +126,13 @@ def _goal_sheet(goals: Sequence[Goal]) -> Sheet:
         (
             *(goal.name, goal.policy, goal.column, f"{goal.value:.3f}"),
             *("≥" if goal.least else "≤", f"{goal.bound:.3f}", goal.against),
+            f"{goal.seeds}" if goal.measure else "",
             "met" if goal.met else "not met",
         )
         for goal in goals
     ]
-    headings = ("goal", "strategy", "column", "is", "", "to be", "against", "")
-    return Sheet(f"Goals, {met} of {len(goals)} met", headings, rows, (3, 5))
+    headings = ("goal", "strategy", "column", "is", "", "to be", "against", "seeds", "")
+    return Sheet(f"Goals, {met} of {len(goals)} met", headings, rows, (3, 5, 7))
 
 
 def _short(seconds: float) -> str:

@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from math import isfinite
 from typing import Any, NamedTuple
 
 import msgspec
@@ -103,7 +104,7 @@ class Batch(NamedTuple):
     """What one step of an engine changed."""
 
     time: float
-    """Seconds since the epoch, by the engine's clock."""
+    """Seconds since the epoch, by the engine's clock; 0 if it does not say."""
     events: list[Event]
     rank: int | None
     ignored: Counter[str]
@@ -153,7 +154,7 @@ def decode(payload: bytes) -> Batch:
         except Refused as refused:
             ignored[str(refused)] += 1
     return Batch(
-        float(time) if type(time) in (int, float) else 0.0,
+        float(time) if type(time) in (int, float) and isfinite(time) else 0.0,
         events,
         rank if type(rank) is int else None,
         ignored,

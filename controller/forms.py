@@ -91,6 +91,7 @@ class StreamState(BaseModel):
     epoch: int
     doubt: str
     seconds_since_event: float | None
+    seconds_behind: float
     events: int
     counts: dict[str, int]
     refused: dict[str, int]

@@ -26,6 +26,8 @@ class Line:
         self.shared = False
         """Whether there have ever been several sources at once; then topics tell them apart."""
         self._names: dict[str, set[Source]] = {}
+        self._behind: set[Source] = set()
+        """The sources of which messages came since the socket was empty."""
 
     def add(self, source: Source, replay: str | None, names: Iterable[str]) -> None:
         """Add an engine, whose topic contains one of `names`."""
@@ -37,6 +39,7 @@ class Line:
     def remove(self, source: Source) -> bool:
         """Remove an engine; return whether it was the last one."""
         self.replays.pop(source, None)
+        self._behind.discard(source)
         for name, named in list(self._names.items()):
             named.discard(source)
             if not named:
@@ -45,6 +48,24 @@ class Line:
 
     def of(self, topic: bytes) -> Source | None:
         """Return the source of a message; None if that is unclear, counted with every source."""
+        source = self._of(topic)
+        if source is not None:
+            self._behind.add(source)
+        return source
+
+    def waits(self, now: float) -> None:
+        """Note that messages of any source may wait in the socket from `now` on."""
+        for source in self.replays:
+            source.lag.came(now)
+        self._behind.update(self.replays)
+
+    def caught_up(self) -> None:
+        """Note that the socket is empty."""
+        for source in self._behind:
+            source.lag.caught_up()
+        self._behind.clear()
+
+    def _of(self, topic: bytes) -> Source | None:
         if not self.shared:
             return next(iter(self.replays), None)
         parts = topic.decode(errors="replace").split("@")

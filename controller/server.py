@@ -269,6 +269,7 @@ def _state(source: Source, memory: Memory) -> StreamState:
         epoch=stream.epoch,
         doubt=memory.doubt(source.worker),
         seconds_since_event=None if last is None else monotonic() - last,
+        seconds_behind=source.lag.seconds,
         events=source.events,
         counts=dict(stream.counts),
         refused=dict(source.refused),

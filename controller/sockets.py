@@ -16,8 +16,11 @@ log = logging.getLogger("warmroute.controller")
 #: Most sockets in all. Each engine takes three, two of them to monitor its connection; ZeroMQ's
 #: default limit is 1,023.
 MOST_SOCKETS = 1 << 14
-#: Most messages that wait in a socket.
-HIGH_WATER = 100_000
+#: Most live messages of one engine that wait in a socket, as many as vLLM keeps for a replay. What
+#: comes then waits at the engine, which drops it beyond a bound of its own (`hwm`).
+MOST_LIVE = 10_000
+#: Most messages of a replay that wait. An engine does not wait with those beyond, it drops them.
+MOST_REPLAYED = 100_000
 #: Largest message in bytes: with a larger one, ZeroMQ ends the connection.
 LARGEST = 32 << 20
 #: Seconds between two attempts to bind an address that is in use.
@@ -61,7 +64,7 @@ async def by_ipv6(endpoint: str) -> bool:
 def opened(context: zmq.asyncio.Context, kind: int, *, ipv6: bool) -> zmq.asyncio.Socket:
     """Create a socket. Raises ZMQError if sockets or file descriptors run out."""
     socket = context.socket(kind)
-    socket.set_hwm(HIGH_WATER)
+    socket.set_hwm(MOST_LIVE if kind == zmq.SUB else MOST_REPLAYED)
     socket.setsockopt(zmq.MAXMSGSIZE, LARGEST)
     socket.setsockopt(zmq.IPV6, ipv6)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)

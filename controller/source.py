@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from controller.agreement import First, first_of
 from controller.events import Event, Refused, Removed, Stored, Tier, decode
 from controller.index import Index
+from controller.lag import Lag
 from controller.stream import Apply, Ask, Clear, Step, Stream
 
 #: Reason for refusing an event that caused an unexpected exception.
@@ -36,6 +37,8 @@ class Source:
         self.told = 0.0
         """Time of the last batch, live or replayed, by the engine's clock, in seconds since the
         epoch; 0 if there was none."""
+        self.lag = Lag()
+        """How far what was applied is behind what was heard."""
         self.events = self.blocks = 0
         """Number of events applied, and of blocks that they stored or removed."""
         self.refused: Counter[str] = Counter()
@@ -66,10 +69,19 @@ class Source:
         """Handle a broken connection that may be this engine's or another one's."""
         self.stream.disconnected()
 
-    def heard(self, sequence: int, payload: bytes, now: float) -> list[Ask]:
-        """Handle a live message; return the replays to ask for."""
+    def heard(
+        self, sequence: int, payload: bytes, now: float, came: float | None = None
+    ) -> list[Ask]:
+        """Handle a live message; return the replays to ask for.
+
+        `came` is when it was taken from the socket, if that was earlier than `now`.
+        """
         self.last_event = self.still_since = now
-        return self._take(self.stream.heard(sequence, payload, now))
+        first, told = self.lag.came(now if came is None else came), self.told
+        asks = self._take(self.stream.heard(sequence, payload, now))
+        if self.stream.applied == sequence and not self.late:
+            self.lag.applied(now, self.told, first=first and self.told != told)
+        return asks
 
     def replayed(self, round_: int, sequence: int, payload: bytes) -> list[Ask]:
         """Handle a message of a replay."""
@@ -124,7 +136,7 @@ class Source:
             return "not connected"
         if self.stream.blind or self.late:
             return "gap"
-        return ""
+        return "late" if self.lag.late else ""
 
     def catch_up(self) -> None:
         """Take the next of the late steps, of which there must be one."""

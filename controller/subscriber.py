@@ -139,13 +139,17 @@ class Subscriber:
 
     async def _hear_all(self, line: Line, socket: zmq.asyncio.Socket) -> None:
         while True:
-            frames = await socket.recv_multipart()
+            frames = await _at_once(line, socket) or await socket.recv_multipart()
+            came = monotonic()
             async with self._turns:
-                source = self._hear(line, frames)
-                with contextlib.suppress(zmq.Again):
-                    while not (source and source.late) and self._turns.left():
-                        source = self._hear(line, await socket.recv_multipart(zmq.NOBLOCK))
-            if source is not None:
+                source = self._hear(line, frames, came)
+                while not (source and source.late) and self._turns.left():
+                    more = await _at_once(line, socket)
+                    if more is None:
+                        break
+                    source = self._hear(line, more, monotonic())
+            if source is not None and source.late:
+                line.waits(monotonic())
                 await self._catch_up(source)
 
     async def _catch_up(self, source: Source) -> None:
@@ -180,7 +184,7 @@ class Subscriber:
             self._ask(source, source.tick(monotonic()), replay)
             await self._catch_up(source)  # if who began with that has been cancelled
 
-    def _hear(self, line: Line, frames: list[bytes]) -> Source | None:
+    def _hear(self, line: Line, frames: list[bytes], came: float) -> Source | None:
         """Hand on a message and return its source, if that is known.
 
         Never raises, so that the messages after it are still handled.
@@ -189,12 +193,12 @@ class Subscriber:
         if source is None:
             return None
         try:
-            self._hand_on(line, source, frames)
+            self._hand_on(line, source, frames, came)
         except Exception as error:  # noqa: BLE001 - see above
             _count(source, error)
         return source
 
-    def _hand_on(self, line: Line, source: Source, frames: list[bytes]) -> None:
+    def _hand_on(self, line: Line, source: Source, frames: list[bytes], came: float) -> None:
         if len(frames) != 3 or len(frames[1]) != 8:
             source.refused["odd frames"] += 1
             return
@@ -202,7 +206,7 @@ class Subscriber:
         if line.shared and not source.connected:
             self._ask(source, source.opened(now), replay)
         sequence = int.from_bytes(frames[1], "big")
-        self._ask(source, source.heard(sequence, frames[2], now), replay)
+        self._ask(source, source.heard(sequence, frames[2], now, came), replay)
 
     def _ask(self, source: Source, asks: list[Ask], replay: str | None) -> None:
         for ask in asks:
@@ -250,6 +254,15 @@ class Subscriber:
             if asks is not None:
                 return asks
             await self._catch_up(source)
+
+
+async def _at_once(line: Line, socket: zmq.asyncio.Socket) -> list[bytes] | None:
+    """Return a message that waits; None, after telling the line, if there is none."""
+    try:
+        return await socket.recv_multipart(zmq.NOBLOCK)
+    except zmq.Again:
+        line.caught_up()
+        return None
 
 
 def _taken(source: Source, ask: Ask, frames: list[bytes]) -> list[Ask] | None:

@@ -49,9 +49,10 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
     @app.get(MODELS + "/{name:path}")
     async def model(name: str) -> Mapping[str, Any]:
         """Describe one model as its worker does; slashes in its name may be escaped."""
-        found = fleet.models().get(unquote(name))
+        name = unquote(name)
+        found = fleet.models().get(name)
         if found is None:
-            raise UnknownModel(unquote(name))
+            raise UnknownModel(name, fleet.meant(name))
         return found
 
 

@@ -135,13 +135,13 @@ class Door:
             left = plan.carry_out()
             self._settings = settings
             self.keeper.change(settings)
-            await self.memories.change(settings)
             self._health.change(settings.health)
             self._proxy.change(settings)
             self._sagemaker.change(settings)
             self._rule(settings)
             for client in self.everyone:
                 client.follow(self.bounds)
+            await self.memories.change(settings)  # last: it closes connections before it returns
             for gone in before.difference(pool.sessions for pool in self.fleet.pools):
                 await gone.stop()
         finally:

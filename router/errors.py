@@ -15,6 +15,11 @@ BUSY_HYPERPOD = "Too many concurrent requests"
 Headers = list[tuple[bytes, bytes]]
 
 
+def perhaps(meant: str) -> str:
+    """Return a question whether that was meant, to end a message; empty if it is empty or long."""
+    return f" Did you mean {meant!r}?" if 0 < len(meant) <= 200 else ""
+
+
 class DoorError(Exception):
     """An error that the router itself answers, in OpenAI's error shape."""
 
@@ -85,8 +90,7 @@ class UnknownPath(DoorError):
 
     def __init__(self, path: str, meant: str = "") -> None:
         """`meant` is the path that the client probably meant."""
-        hint = f" Did you mean {meant!r}?" if meant else ""
-        super().__init__(f"There is nothing at {path[:200]!r}.{hint}")
+        super().__init__(f"There is nothing at {path[:200]!r}.{perhaps(meant)}")
 
 
 class UnknownModel(DoorError):
@@ -99,8 +103,7 @@ class UnknownModel(DoorError):
     def __init__(self, model: str, meant: str = "") -> None:
         """`meant` is the model that the client probably meant."""
         shown = model if len(model) <= 200 else model[:200] + "…"
-        hint = f" Did you mean {meant!r}?" if 0 < len(meant) <= 200 else ""
-        super().__init__(f"The model {shown!r} does not exist.{hint}", param="model")
+        super().__init__(f"The model {shown!r} does not exist.{perhaps(meant)}", param="model")
 
 
 class WrongMethod(DoorError):

@@ -64,7 +64,7 @@ class Fleet:
                 raise UnknownModel(model)
             workers = pool.eligible(model, in_session=in_session)
         except UnknownModel:
-            raise UnknownModel(model, self._meant(model)) from None
+            raise UnknownModel(model, self.meant(model)) from None
         if known is None:
             if len(self._routes) >= MOST_ROUTES:
                 self._routes.clear()
@@ -97,10 +97,10 @@ class Fleet:
         found = self._patterns.longest_prefix(model + _END)
         return found.value if found else None
 
-    def _meant(self, model: str) -> str:
-        """Return a model whose name differs in case, or in what is before its last slash.
+    def meant(self, model: str) -> str:
+        """Return the model that was probably meant by an unknown name; empty if none is like it.
 
-        If there is only one model, return that one; if none is like it, an empty string.
+        Its name differs in case, or else in what is before its last slash, or it is the only one.
         """
         every = (name for worker in self.workers for name in worker.models)
         names = list(islice(every, MOST_COMPARED))
@@ -109,6 +109,8 @@ class Fleet:
             alike = list(served)
         else:
             alike = [name for name in served if _base(name) == base]
+        whole = model.casefold()
+        alike.sort(key=lambda name: name.casefold() != whole)
         found = (name for name in alike if name != model and self._pool(name) is not None)
         return next(found, "")
 

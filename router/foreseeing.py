@@ -18,7 +18,7 @@ from router.tokenizing import Tokenizing
 from router.worker import Worker
 from strategies.base import Prompt
 from strategies.explain import LeftOut, Waits
-from strategies.latebinding import queues_at
+from strategies.latebinding import why_held
 
 
 class Foreseeing:
@@ -85,7 +85,7 @@ class Foreseeing:
         full = self._admission.turned_away(pool, model, tenant, only) if queues else None
         waits: Waits = "place" if queues and full is None else ""
         if not queues and visit is None and self._holding.takes(prompt, decision):
-            waits = "held" if queues_at(decision.candidates[0]) else "pause"
+            waits = why_held(prompt, decision.candidates[0])
         others = left_out(pool, model, decision, self._admission.most)
         refused = None if full is None else refusal(full)
         ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)

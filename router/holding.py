@@ -113,28 +113,46 @@ class Holding:
             self._soon = True
 
     def let_go(self) -> None:
-        """Release all requests to be decided again: the fleet has changed."""
+        """Release all requests to be decided again: the fleet has changed.
+
+        All leave at once, so that no pool takes back what another has promised by then of a worker
+        that was its own.
+        """
+        now = monotonic()
         for binding in self._pools.values():
-            _wake_all(binding, let_go=True)
+            for held in binding.let_go(now):
+                _wake(held, let_go=True)
 
     def _look(self) -> None:
         self._soon = False
         now, loop = monotonic(), asyncio.get_running_loop()
         for pool, binding in list(self._pools.items()):
-            loads = [worker.load for worker in pool.workers if worker.ready]
+            loads = [worker.load for worker in pool.taking if worker.ready]
             try:
                 released = binding.release(partial(self._ranked, pool), now, loads)
             except Exception:
                 log.exception("pool %s: its strategy raised an error", pool.name)
-                _wake_all(binding)
+                for held in binding:
+                    _wake(held)
             else:
                 if released is not None:
                     _wake(released[0])
-                able = {model for worker in pool.taking if worker.ready for model in worker.models}
-                for held in binding:
-                    if not able or (held.prompt.model and held.prompt.model not in able):
+                gone = self._gone(pool)
+                for held in binding if gone else ():
+                    if held.prompt.model in gone:
                         _wake(held)  # no worker is left for it; the caller reports that
         self._looking = loop.call_later(TICK_S, self._look) if self._pools else None
+
+    def _gone(self, pool: Pool) -> set[str]:
+        """Return the models of held requests for which no worker is left.
+
+        (Workers may have thousands of models, so none goes through those of a worker.)
+        """
+        return {
+            model
+            for where, model in self._models
+            if where is pool and not any(pool.serves(worker, model) for worker in pool.taking)
+        }
 
     def _ranked(self, pool: Pool, prompt: Prompt) -> Decision | None:
         try:
@@ -147,8 +165,3 @@ class Holding:
 def _wake(held: Held[Waiter], *, let_go: bool = False) -> None:
     if not held.item.done():
         held.item.set_result(let_go)
-
-
-def _wake_all(binding: LateBinding[Waiter], *, let_go: bool = False) -> None:
-    for held in binding:
-        _wake(held, let_go=let_go)

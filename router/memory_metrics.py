@@ -173,6 +173,11 @@ def _streams(memories: Memories) -> Iterator[Metric]:
         "Since the worker's last event, or since it is listened to; of its stillest stream.",
         labels=_WHERE,
     )
+    behind = GaugeMetricFamily(
+        "warmroute_kv_behind_seconds",
+        "How long events wait here before they are applied; those of its stream furthest behind.",
+        labels=_WHERE,
+    )
     now = monotonic()
     for pool, memory in memories.pools():
         for name, sources in _sources(pool, memory).items():
@@ -189,7 +194,9 @@ def _streams(memories: Memories) -> Iterator[Metric]:
             since = [one.still_since for one in sources if one.still_since is not None]
             if since:
                 still.add_metric(where, now - min(since))
-    yield from (live, events, happened, refused, still)
+            if sources:
+                behind.add_metric(where, max(one.lag.seconds for one in sources))
+    yield from (live, events, happened, refused, still, behind)
 
 
 def _sources(pool: Pool, memory: Memory) -> dict[str, list[Source]]:

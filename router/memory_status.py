@@ -28,6 +28,8 @@ class KvStreamStatus(Shown):
     seconds_since_event: float | None
     seconds_since_batch: float | None
     """Since the engine made the last batch, by its clock: one that was replayed counts too."""
+    seconds_behind: float
+    """How long the last batch had waited here before it was applied; 0 if none waits now."""
     events: int
     counts: dict[str, int]
     """Gaps, replays, restarts and losses."""
@@ -47,6 +49,7 @@ class KvStreamStatus(Shown):
             epoch=stream.epoch,
             seconds_since_event=None if last is None else monotonic() - last,
             seconds_since_batch=time() - source.told if source.told else None,
+            seconds_behind=source.lag.seconds,
             events=source.events,
             counts=dict(stream.counts),
             refused=dict(source.refused),
@@ -119,6 +122,7 @@ _HELP = {
     "disagrees": " (it reports other cached tokens than its events promise: compare tokenizers,"
     " and see that vLLM has --enable-prefix-caching)",
     "gap": " (events were missed: give vLLM a replay_endpoint)",
+    "late": " (events come faster than one core applies them: give them a controller of their own)",
 }
 
 

@@ -34,6 +34,7 @@ _MOST = frozenset(
         "warmroute_kv_blocks",
         "warmroute_kv_blocks_held",
         "warmroute_kv_still_seconds",
+        "warmroute_kv_behind_seconds",
         "warmroute_build_info",
     )
 )

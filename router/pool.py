@@ -130,6 +130,7 @@ class Pool:
     def follow(self, before: "Pool") -> None:
         """Take over what the pool that this one replaces has learned and counted."""
         self.prompts.follow(before.prompts)
+        self.crowd = before.crowd
         self.curve = before.curve
         for worker in self.workers:
             worker.pace.follow(self.curve)

@@ -106,6 +106,11 @@ class Held(Generic[T]):
         """Whether it lacks room in the KV cache and has waited for `LACKING_S`."""
         return self.full and now - self.since >= LACKING_S
 
+    @property
+    def lacking(self) -> int:
+        """Tokens of the KV cache that count as taken by it once it goes before all others."""
+        return self.tokens if self.full else 0
+
     def look_again(self, now: float) -> None:
         """Set when it is due to be decided anew."""
         self.again = now + (FULL_LOOK_S if self.full else LOOK_S)

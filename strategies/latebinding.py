@@ -3,7 +3,8 @@
 A request in a worker's queue is bound to that worker, and waits behind everything that came before
 it. If requests are held in the router instead, the shortest can go first, each to the worker that
 is cheapest by then (`held.py` says which is first). A long prompt that was sent may still be
-preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`).
+preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`),
+or to leave the last part of a KV cache to shorter ones (`reserve.py`).
 After `LONGEST_S`, a request is sent even if it then has to wait in a worker's queue.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import nsmallest
 from itertools import islice, takewhile, zip_longest
 from math import inf
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 from strategies.aging import Crowd, aging
 from strategies.base import Candidate, Decision, Prompt
@@ -19,6 +20,7 @@ from strategies.held import Held
 from strategies.load import AGING, Load
 from strategies.pause import pauses
 from strategies.preemption import STEP_S, promised
+from strategies.reserve import left_to_others
 
 T = TypeVar("T")
 
@@ -62,8 +64,10 @@ class LateBinding(Generic[T]):
         self._held = 0
         self._told: set[Load] = set()
         """Those that know of held requests."""
-        self._seen: list[Held[T]] = []
-        """Those that were looked at last, or came since."""
+        self._seen: dict[Held[T], None] = {}
+        """Those that were looked at last, or came since; a dict removes in O(1)."""
+        self._promised: dict[Held[T], tuple[float, float]] = {}
+        """Those of them that are promised now, each with its entry in `Load.promises`."""
         self._crowd = Crowd() if crowd is None else crowd
         self._aging = AGING
         """Seconds of prefill that a second of waiting makes up for."""
@@ -76,14 +80,19 @@ class LateBinding(Generic[T]):
         return iter([held for line in self._lines.values() for held in line])
 
     @staticmethod
-    def must_hold(prompt: Prompt, decision: Decision, now: float) -> bool:
+    def must_hold(
+        prompt: Prompt, decision: Decision, now: float, since: float | None = None
+    ) -> bool:
         """Whether the request would have to wait in a queue even on the cheapest worker.
 
-        Or the answers there are to have a pause before it (`pause.py`).
+        Or the answers there are to have a pause before it (`pause.py`), or it would take room that
+        is left to others (`reserve.py`). `since`: when it was first held, if it was.
         """
         choice = decision.candidates[0]
         cost, load = choice.cost, choice.worker.load
         if cost.room > 0.0 or pauses(prompt, decision, now):
+            return True
+        if left_to_others(prompt, choice, 0.0 if since is None else now - since):
             return True
         if cost.wait <= READY_S:
             return False
@@ -114,7 +123,7 @@ class LateBinding(Generic[T]):
         if self.waits is not None:
             held.over = self.waits(prompt)
         self._promise(held, now)
-        self._seen.append(held)
+        self._seen[held] = None
         self._add(held)
         self._held += 1
         return held
@@ -123,8 +132,15 @@ class LateBinding(Generic[T]):
         """Remove a request whose client has gone; no effect if it is not held any more."""
         if held in self._lines.get(held.line, ()):
             self._crowd.note(self._held, now)
+            self._withdraw(held)
             self._remove(held)
-            self._promise_again(now)
+
+    def let_go(self, now: float) -> list[Held[T]]:
+        """Remove all requests, and return them: their workers may be another binding's next."""
+        gone = list(self)
+        for held in gone:
+            self.leave(held, now)
+        return gone
 
     def release(
         self,
@@ -150,7 +166,7 @@ class LateBinding(Generic[T]):
             or _in_one_step(load)
             or load.uncached <= JOINED_TOKENS - JOINED_LEAST
         }
-        if not ready and not self._is_over(now):
+        if not loads or (not ready and not self._is_over(now)):
             self._promise_again(now)
             return None
         self._clear()
@@ -159,7 +175,7 @@ class LateBinding(Generic[T]):
         if self._aging < AGING:
             self._tell(loads)
         line = self._looked_at(now)
-        self._seen = line.copy()
+        self._seen = dict.fromkeys(line)
         left = max(DECIDED_ANEW, COMPARED // max(1, len(loads)))
         due = self._due(line, now, left)
         for held in line:
@@ -171,8 +187,10 @@ class LateBinding(Generic[T]):
             decision = rank(held.prompt)
             if decision is None:
                 held.look_again(now)
-            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now):
+            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now, held.since):
                 self._remove(held)
+                if held.line in self._lines:  # tenants take turns
+                    self._lines[held.line] = self._lines.pop(held.line)
                 return held, decision
             else:
                 held.look(decision, now)
@@ -212,14 +230,13 @@ class LateBinding(Generic[T]):
             line[other] = None
 
     def _remove(self, held: Held[T]) -> None:
-        """Remove a request, and move its line to the end."""
-        line = self._lines.pop(held.line)
+        """Remove a request, and its line if that is empty."""
+        line = self._lines[held.line]
         del line[held]
-        if line:
-            self._lines[held.line] = line
+        if not line:
+            del self._lines[held.line]
         self._held -= 1
-        if held in self._seen:
-            self._seen.remove(held)
+        self._seen.pop(held, None)
         if not self._held:
             self._clear()
             self._aging = AGING
@@ -229,13 +246,22 @@ class LateBinding(Generic[T]):
         load = held.load
         load.aging = self._aging
         need = held.prefill_s + held.area_s + load.aging * held.since
-        load.promised_s += held.prefill_s
-        if held.lacks(now):
-            load.promised_tokens += held.tokens
         if held.is_first(now):
             need = -inf
-        load.promises.append((need, held.prefill_s))
+            load.promised_tokens += held.lacking
+        self._promised[held] = promise = need, held.prefill_s
+        load.promised_s += held.prefill_s
+        load.promises.append(promise)
         self._told.add(load)
+
+    def _withdraw(self, held: Held[T]) -> None:
+        """Take back the promise of one request, if it has one."""
+        if held in self._promised:
+            load, promise = held.load, self._promised.pop(held)
+            load.promises.remove(promise)
+            load.promised_s = load.promised_s - held.prefill_s if load.promises else 0.0
+            if promise[0] == -inf:
+                load.promised_tokens -= held.lacking
 
     def _tell(self, loads: Collection[Load]) -> None:
         """Let waiting count less on all these workers, those first compared included."""
@@ -257,6 +283,7 @@ class LateBinding(Generic[T]):
         for load in self._told:
             load.promised_s, load.promised_tokens = 0.0, 0
             load.promises.clear()
+        self._promised.clear()
 
     def _clear(self) -> None:
         """Take back all that the workers were told."""
@@ -266,9 +293,14 @@ class LateBinding(Generic[T]):
         self._told.clear()
 
 
-def queues_at(choice: Candidate) -> bool:
-    """Whether a request would wait there for room, or for other prompts."""
-    return choice.cost.room > 0.0 or choice.cost.wait > READY_S
+def why_held(prompt: Prompt, choice: Candidate) -> Literal["held", "pause", "reserve"]:
+    """Return what a request would be held for, if `must_hold` says that it would.
+
+    That is room or other prompts, a pause for answers, or room that is left to others.
+    """
+    if choice.cost.room > 0.0 or choice.cost.wait > READY_S:
+        return "held"
+    return "reserve" if left_to_others(prompt, choice, 0.0) else "pause"
 
 
 def _in_one_step(load: Load) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from router.attempt import CLIENT_LEFT
-from router.errors import BadRequest, DoorError, Stopping, UnknownModel, UnknownPath
+from router.errors import BadRequest, DoorError, Stopping, UnknownModel, UnknownPath, perhaps
 from router.exchange import Exchange, date_line
 from router.fleet import Fleet
 from router.headers import header
@@ -25,6 +25,8 @@ from router.worker import Worker
 
 _COMPONENT = b"x-amzn-sagemaker-inference-component"
 _TARGET = b"x-amzn-sagemaker-target-model"
+#: What AWS calls components in its errors.
+_COMPONENTS = "Inference component"
 log = logging.getLogger("warmroute.requests")
 
 _CHAT = ENDPOINTS["/v1/chat/completions"]
@@ -125,12 +127,12 @@ class SageMaker:
             )
         target = header(exchange.headers, _TARGET).decode("latin-1")
         if target and target not in self._fleet.models():
-            raise UnknownModel(target)
+            raise UnknownModel(target, self._fleet.meant(target))
         component = route.component or header(exchange.headers, _COMPONENT).decode("latin-1")
         if component in self._fleet.models():
             component_model = component
         else:
-            component_model = self._named(component, "Inference component")
+            component_model = self._named(component, _COMPONENTS)
         endpoint_model = self._named(route.name, "Endpoint")
         return target or component_model or endpoint_model
 
@@ -140,8 +142,16 @@ class SageMaker:
         Raises BadRequest if the settings list only other names.
         """
         if name and self._models and name not in self._models:
-            raise BadRequest(f"{what} {name} not found.", param="EndpointName")
+            hint = perhaps(self._meant(name, what))
+            raise BadRequest(f"{what} {name} not found.{hint}", param="EndpointName")
         return self._models.get(name, "")
+
+    def _meant(self, name: str, what: str) -> str:
+        """Return the name that was probably meant; empty if none is like it."""
+        alike = [one for one in self._models if one.casefold() == name.casefold()]
+        if not alike and what == _COMPONENTS:
+            return self._fleet.meant(name)
+        return alike[0] if alike else next(iter(self._models)) if len(self._models) == 1 else ""
 
     async def _infer(self, asked: Invocation) -> None:
         """Answer a prompt, in its session if it has one."""

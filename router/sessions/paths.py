@@ -1,5 +1,6 @@
 """The operators' paths that list and close sessions."""
 
+from collections.abc import Callable
 from urllib.parse import unquote
 
 from fastapi import FastAPI, Response
@@ -30,10 +31,12 @@ class SessionStatus(Shown):
     expires: str
 
     @classmethod
-    def of(cls, key: str, pool: str, session: Session) -> "SessionStatus":
-        """Return the form in which a session is listed."""
-        times = map(written, (session.created, session.used, session.expires))
-        created, used, expires = times
+    def of(
+        cls, key: str, pool: str, session: Session, shown: Callable[[float], float]
+    ) -> "SessionStatus":
+        """Return the form in which a session is listed, its times as `Sessions.shown` has them."""
+        times = map(shown, (session.created, session.used, session.expires))
+        created, used, expires = map(written, times)
         return cls(
             id=key, pool=pool, worker=session.worker, created=created, used=used, expires=expires
         )
@@ -55,7 +58,8 @@ def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
                     listed = await pool.sessions.listed(LISTED)
                 except StoreDown:
                     raise StoreAway(pool.name) from None
-                found += [SessionStatus.of(key, pool.name, session) for key, session in listed]
+                shown = pool.sessions.shown
+                found += [SessionStatus.of(key, pool.name, one, shown) for key, one in listed]
         return found
 
     @app.delete(SESSION + "{session:path}", status_code=204)

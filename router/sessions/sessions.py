@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from router.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
 from router.sessions.away import DOUBT_S, Away
+from router.sessions.steady import steady
 from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown
 from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session
 from router.sessions.visit import Visit, Wanted
@@ -28,8 +29,18 @@ _STATES = ("new", "rebound", "spilled")
 class Sessions:
     """All sessions of a pool."""
 
-    def __init__(self, settings: "SessionSettings", *, stays: bool, clock: Clock = time) -> None:
+    def __init__(
+        self,
+        settings: "SessionSettings",
+        *,
+        stays: bool,
+        clock: Clock = time,
+        lasting: Clock = steady,
+    ) -> None:
         self.clock = clock
+        """The system's clock: clients are told when sessions end."""
+        self.lasting = lasting
+        """The clock by which sessions in memory end."""
         self.counts: Counter[str] = Counter(
             dict.fromkeys((*_STATES, "closed", "lost", "hashed"), 0)
         )
@@ -37,7 +48,8 @@ class Sessions:
         self.down = False
         """The store cannot be reached; sessions are routed by the hash of their id."""
         self.away = Away(0)
-        self._store: Store = MemoryStore(Lease(), lambda: self.clock())  # noqa: PLW0108 - tests replace it
+        # (Looked up at each call, as tests replace them.)
+        self._store: Store = MemoryStore(Lease(), lambda: self.lasting(), lambda: self.clock())  # noqa: PLW0108
         self._former: list[Store] = []
         self._kept = Kept(0, 0, 0)
         self.redis: RedisSettings | None = None
@@ -61,6 +73,10 @@ class Sessions:
         store.lease = self._store.lease
         self._former.append(self._store)
         self._store = store
+
+    def shown(self, moment: float) -> float:
+        """Return a time of a session by the clock that clients and operators go by."""
+        return moment + self._store.ahead()
 
     # Which request belongs to which session.
 

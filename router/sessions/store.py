@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session, Table
 
-#: Returns seconds since 1970, UTC: clients are told when sessions expire.
+#: Returns seconds since 1970, UTC.
 Clock = Callable[[], float]
 
 
@@ -33,6 +33,9 @@ class Store(Protocol):
 
     lease: Lease
     """The rules for new sessions."""
+
+    def ahead(self) -> float:
+        """Return by how many seconds the clock that clients go by is ahead of the store's."""
 
     async def use(self, key: str) -> Session | None:
         """Return an open session, or PERHAPS, and count this as a use of it."""
@@ -69,9 +72,11 @@ class Store(Protocol):
 class MemoryStore:
     """Sessions in this process's memory, lost when it ends."""
 
-    def __init__(self, lease: Lease, clock: Clock) -> None:
+    def __init__(self, lease: Lease, clock: Clock, wall: Clock | None = None) -> None:
+        """Sessions live by `clock`; clients are told their ends by `wall`, the system's."""
         self._table = Table(lease)
         self._clock = clock
+        self._wall = wall or clock
 
     @property
     def lease(self) -> Lease:
@@ -81,6 +86,11 @@ class MemoryStore:
     @lease.setter
     def lease(self, lease: Lease) -> None:
         self._table.lease = lease
+
+    def ahead(self) -> float:
+        """See `Store`. In tenths: two clocks are never read at the same moment, and what clients
+        are told is to change only if one of them was set."""
+        return round(self._wall() - self._clock(), 1)
 
     async def use(self, key: str) -> Session | None:
         """See `Store`."""
@@ -92,6 +102,8 @@ class MemoryStore:
 
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
         """See `Store`."""
+        if to.expires is not None:
+            to = to._replace(expires=to.expires - self.ahead())
         return self._table.bind(key, to, expected, self._clock())
 
     async def close(self, key: str, *, begun: float | None = None) -> Session | None:

@@ -93,6 +93,7 @@ class Visit:
         self.own = ""
         """The worker's own id for the session, if it differs."""
         self.expires = 0.0
+        """When the session ends, as clients are told."""
         self.state = "kept"
         """`new`, `kept`, `rebound` (its worker was lost), `spilled` (moved for its load), or
         `hashed` (the store is down)."""
@@ -145,7 +146,8 @@ class Visit:
             return
         self._expected = session.worker if session.noted else None
         self._begun, self._used = session.created, session.used
-        self.bound, self.own, self.expires = session.worker, session.own, session.expires
+        self.bound, self.own = session.worker, session.own
+        self.expires = self._sessions.shown(session.expires)
 
     def has_begun(self, session: Session) -> bool:
         """Whether this request started the session, or another attempt at the same call did."""

@@ -38,3 +38,18 @@ def test_who_was_one_of_several_needs_its_topic_to_the_end() -> None:
     assert made.of(b"kv@b@m") is second
     assert made.remove(second)
     assert list(made) == []
+
+
+def test_an_empty_socket_ends_the_lag_of_all_that_were_heard() -> None:
+    """What came first has just come; what waited while others were attended to has not."""
+    made, (first, second) = line("a", "b")
+    for topic in (b"kv@a@m", b"kv@b@m"):
+        assert made.of(topic)
+    assert first.lag.came(10.0)
+    assert not first.lag.came(11.0)
+    made.caught_up()
+    assert first.lag.came(12.0)
+    made.waits(13.0)
+    assert not second.lag.came(14.0)
+    made.caught_up()
+    assert second.lag.came(15.0)

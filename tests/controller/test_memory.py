@@ -37,9 +37,9 @@ def stored(first: int, number: int, size: int = 16, **more: object) -> dict[str,
     }
 
 
-def batch(*events: object) -> bytes:
-    """Return a batch of events as an engine publishes it."""
-    return msgspec.msgpack.encode([0.0, list(events), 0])
+def batch(*events: object, made: float = 0.0) -> bytes:
+    """Return a batch of events as an engine publishes it, at `made` by its clock."""
+    return msgspec.msgpack.encode([made, list(events), 0])
 
 
 def push(source: Source, *events: object) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -12,8 +13,9 @@ import zmq.asyncio
 
 from controller.index import Index
 from controller.line import binds
+from controller.sockets import MOST_LIVE, MOST_REPLAYED, opened
 from controller.source import Source
-from controller.stream import State
+from controller.stream import Ask, State
 from controller.subscriber import Subscriber
 
 SIZE = 16
@@ -304,6 +306,51 @@ def test_what_waited_for_a_replay_lets_others_have_their_turns(
             await until(lambda: made.blocks() == {"a": waiting + 1})
 
     run(play())
+
+
+def test_an_engine_faster_than_its_events_are_applied_is_doubted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While its messages wait in the socket for longer than is on time; until none waits."""
+    clock = itertools.count(1000.0, 0.5)  # each message takes a second or so; the engine's stamps
+    monkeypatch.setattr("controller.subscriber.monotonic", lambda: next(clock))  # are all 0.0
+    doubts = []
+
+    async def play() -> None:
+        async with wire() as made:
+            source = made.source("a")
+            heard = source.heard
+
+            def hear(*message: Any) -> list[Ask]:
+                asks = heard(*message)
+                doubts.append(source.doubt)
+                return asks
+
+            monkeypatch.setattr(source, "heard", hear)
+            engine = made.socket(zmq.XPUB)
+            port = engine.bind_to_random_port("tcp://127.0.0.1")
+            made.subscriber.follow(source, f"tcp://127.0.0.1:{port}", None)
+            await engine.recv()
+            numbers = itertools.count()
+            async with asyncio.timeout(10):
+                while "late" not in doubts:
+                    for number in itertools.islice(numbers, 20):
+                        frames = [b"", number.to_bytes(8, "big"), stored(number + 1)]
+                        await engine.send_multipart(frames)
+                    await asyncio.sleep(0)
+            await until(lambda: not source.doubt)
+            assert source.lag.seconds == 0
+
+    run(play())
+    assert doubts[0] == ""
+
+
+def test_the_messages_that_wait_are_bounded() -> None:
+    """Live ones wait at the engine instead; those of a replay would be lost there."""
+    with zmq.asyncio.Context() as context:
+        for kind, most in ((zmq.SUB, MOST_LIVE), (zmq.DEALER, MOST_REPLAYED)):
+            with opened(context, kind, ipv6=False) as socket:
+                assert socket.get(zmq.RCVHWM) == most
 
 
 def test_an_engine_at_an_ipv6_address_is_listened_to() -> None:

@@ -126,13 +126,17 @@ def test_one_model(stub: MakeStub, route: MakeRouter, name: str) -> None:
     assert listed["id"] == name
 
 
+MEANT = "Did you mean 'plain'?"
+
+
 @pytest.mark.parametrize("path", ["/v1/models/other", "/v1/models/plain/", "/v1/models/PLAIN"])
 def test_no_such_model(stub: MakeStub, route: MakeRouter, path: str) -> None:
-    """An unknown model gives 404 with the name that was asked for."""
+    """An unknown model gives 404 with the name that was asked for, and the one that was meant."""
     router = route({"url": stub().url, "models": ["plain"]}, **SLOW)
     reply = router.http.get(path)
     assert (reply.status_code, error_of(reply)["code"]) == (404, "model_not_found")
-    assert path.removeprefix("/v1/models/") in error_of(reply)["message"]
+    asked = path.removeprefix("/v1/models/")
+    assert error_of(reply)["message"] == f"The model {asked!r} does not exist. {MEANT}"
     assert router.http.get("/v1/models/").json()["error"]["code"] == "unknown_url"
     assert router.http.post(path, json={}).status_code == 405
 

@@ -89,7 +89,7 @@ def test_what_is_pushed_is_found(client: Callable[..., TestClient]) -> None:
     salted = http.post("/query", json=question | {"cache_salt": "s"}).json()
     assert salted["default"]["a"]["longest_matched"] == 0
     (stream,) = http.get("/streams").json()
-    assert (stream["instance_id"], stream["events"]) == ("a", 3)
+    assert (stream["instance_id"], stream["events"], stream["seconds_behind"]) == ("a", 3, 0)
     gone = http.post("/unregister", json=one).json()
     assert gone["removed_instances"] == ["a|default|0"]
     assert http.post("/query", json=question).json() == {"default": {}}

@@ -51,3 +51,34 @@ def test_events_that_stop_under_load(
     until(lambda: router.metric("warmroute_kv_trusted", **where) == 1)
     assert decision(router, new(random)) == "cold"
     assert router.http.get("/health/ready").json()["status"] == "ready"
+
+
+def test_events_that_come_faster_than_they_are_applied(
+    fleet: MakeFleet, kvaware: MakeKvAware
+) -> None:
+    """While they are far behind, their worker is judged by placements; metrics say how far."""
+    simulated = fleet(workers=1)
+    router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
+    where = {"pool": "default", "worker": router.worker().name}
+    text = new(Random(12))
+    ask(router, text)
+    settle(router, simulated)
+    assert router.metric("warmroute_kv_behind_seconds", **where) == 0
+    ((_, memory),) = router.door.memories.pools()
+    (source,) = memory.all_sources()
+
+    def fall_behind() -> None:
+        source.lag.came(100.0)
+        source.lag.applied(126.0, 0.0, first=False)
+
+    router.call(fall_behind)
+    assert router.metric("warmroute_kv_behind_seconds", **where) == 26
+    assert router.metric("warmroute_kv_trusted", **where) == 0
+    assert router.http.get("/health/ready").json()["blind"] == {"default": 1}
+    (shown,) = router.http.get("/kv").json()
+    assert (shown["doubt"], shown["streams"][0]["seconds_behind"]) == ("late", 26)
+    assert decision(router, text) == "prefix (late)"
+    ask(router, new(Random(13)))  # with new blocks, so that events follow; then none waits
+    until(lambda: router.metric("warmroute_kv_trusted", **where) == 1)
+    assert router.metric("warmroute_kv_behind_seconds", **where) == 0
+    assert decision(router, text) == "prefix"

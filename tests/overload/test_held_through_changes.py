@@ -1,6 +1,8 @@
 """What becomes of held requests when settings change, or workers come and go."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from time import monotonic
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 
 from router.admission import Wait
 from router.holding import Holding
+from router.memories import Memories
+from router.settings import Settings
 from tests.overload.busy import QUIET, Gate, ask, busied, held
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, until
@@ -59,6 +63,35 @@ def test_new_settings_do_not_send_those_held(
     gate.opened.set()
     assert [reply.result().status_code for reply in (first, *replies)] == [200] * 4
     assert router.metric("warmroute_held_requests_total") == 3
+    until(router.idle)
+
+
+def test_a_new_pool_holds_what_the_old_one_held(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, although connections are still being closed: the two have the same workers, and each
+    would take back what the other promises there."""
+    closing, closed = Event(), Event()
+
+    async def closes(self: Memories, settings: Settings) -> None:
+        closing.set()
+        await asyncio.to_thread(closed.wait, 20)
+
+    monkeypatch.setattr(Memories, "change", closes)
+    gate = Gate()
+    worker = stub(gate.script())
+    router = route(worker.url, health=QUIET)
+    first = busied(router, crowd, worker)
+    replies = [ask(router, crowd, f"other {number}", 8_000) for number in range(2)]
+    until(held(router, 2))
+    changed = crowd.submit(change, router, worker.url, health=QUIET, strategy="leastload")
+    assert closing.wait(20)
+    until(lambda: [*router.door._proxy._holding._pools] == list(router.door.fleet.pools))
+    until(held(router, 2))
+    closed.set()
+    changed.result()
+    gate.opened.set()
+    assert [reply.result().status_code for reply in (first, *replies)] == [200] * 3
     until(router.idle)
 
 

@@ -16,6 +16,7 @@ KNOWING = {
     "reload.py",
     "sagemaker/sigv4.py",
     "sessions/sessions.py",  # sessions shared by several routers end at a wall-clock time
+    "sessions/steady.py",  # once, at the start
     "snapshots.py",
     "state.py",
 }

@@ -187,6 +187,14 @@ def test_a_model_that_was_probably_meant(asked: str, meant: str) -> None:
     assert refused.value.message == f"The model {asked!r} does not exist.{hint}"
 
 
+def test_a_name_that_differs_only_in_case_is_meant_first() -> None:
+    """Whoever else has a model with the same last part."""
+    fleet = Fleet([pool("a", "*", workers=[worker("x/m", "y/m", "z/m")])])
+    for asked, meant in (("Y/M", "y/m"), ("other/m", "x/m")):
+        with pytest.raises(UnknownModel, match=f"Did you mean '{meant}'"):
+            fleet.route(asked)
+
+
 def test_the_only_model_is_meant() -> None:
     """Whatever was asked for."""
     fleet = Fleet([pool("a", "*", workers=[worker("m"), worker("m")])])

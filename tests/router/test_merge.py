@@ -197,6 +197,9 @@ def test_what_engines_tell_each_process() -> None:
             said(gauge("warmroute_kv_trusted", a=1, b=1), gauge("warmroute_kv_blocks_held", a=5)),
             said(gauge("warmroute_kv_trusted", a=1, b=0), gauge("warmroute_kv_blocks_held", a=4)),
             said(gauge("warmroute_kv_wrong", a=0.4), gauge("warmroute_kv_wrong", a=0.2)),
+            said(
+                gauge("warmroute_kv_behind_seconds", a=0), gauge("warmroute_kv_behind_seconds", a=3)
+            ),
         ]
     )
     assert values(found) == {
@@ -204,4 +207,5 @@ def test_what_engines_tell_each_process() -> None:
         "warmroute_kv_trusted b": 0,
         "warmroute_kv_blocks_held a": 5,
         "warmroute_kv_wrong a": 0.4,
+        "warmroute_kv_behind_seconds a": 3,
     }

@@ -124,3 +124,24 @@ def test_who_goes_first_does_not_stay_for_ever(monkeypatch: pytest.MonkeyPatch) 
         assert list(found._first) == [b"last", b"one more"]
 
     run(scene)
+
+
+def test_those_behind_another_wait_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is accepted wakes only those that gave way to it."""
+    monkeypatch.setattr(vacancies, "AGAIN_S", 3600.0)
+
+    async def scene(found: Vacancies, _: Worker) -> None:
+        late = asyncio.get_running_loop().time() + 3600.0
+        for first in (b"a", b"b"):
+            found.refused(first)
+        tasks = [
+            asyncio.create_task(found.turn("m", 1.0, late, behind)) for behind in (b"a", b"b", b"")
+        ]
+        await asyncio.sleep(0)
+        found.settled(b"b")
+        assert await woken(tasks) == [False, True, False]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(scene)

@@ -209,7 +209,7 @@ class TestEnd:
         router = route(*place.fleet.urls, strategy="session", session={"ttl": "1s"})
         sessions = router.door.fleet.pools[0].sessions
         assert sessions is not None
-        sessions.clock = lambda: now[0]
+        sessions.lasting = lambda: now[0]
         key = opened(boto, router.url)
         now[0] += 0.9
         assert boto.invoke(router.url, chat("Hello"), SessionId=key).good
@@ -229,7 +229,7 @@ class TestEnd:
         router = route(*place.fleet.urls, strategy="session", session=rules)
         sessions = router.door.fleet.pools[0].sessions
         assert sessions is not None
-        sessions.clock = lambda: now[0]
+        sessions.lasting = lambda: now[0]
         key = opened(boto, router.url)
         for _ in range(3):
             now[0] += 0.8
@@ -254,7 +254,7 @@ class TestEnd:
         router = route(stub().url, strategy="session")
         sessions = router.door.fleet.pools[0].sessions
         assert sessions is not None
-        sessions.clock = lambda: 0.0
+        sessions.clock = sessions.lasting = lambda: 0.0
         reply = boto.invoke(router.url, OPEN, SessionId="NEW_SESSION").good
         ends = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         assert reply.output["NewSessionId"].endswith(f"; Expires={ends}")

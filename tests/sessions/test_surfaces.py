@@ -12,10 +12,11 @@ from botocore.credentials import Credentials
 
 from router.sagemaker.paths import speaks_aws
 from router.settings import Settings
-from tests.support import MakeRouter, MakeStub, head, read_all, send
+from tests.support import MakeRouter, MakeStub, error_of, head, read_all, send
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 KINDS = "x-amzn-errortype"
+COMPONENT, TARGET = "X-Amzn-SageMaker-Inference-Component", "X-Amzn-SageMaker-Target-Model"
 KEY = {"access_key": "AKIA1", "secret_key": "${SECRET}"}
 
 
@@ -123,6 +124,38 @@ def test_components_and_target_models(stub: MakeStub, route: MakeRouter) -> None
         reply = router.http.post("/endpoints/x/invocations", json=CHAT, headers=fields)
         assert reply.status_code == status
     assert (len(one.requests), len(two.requests)) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("X", {}, "Endpoint X not found. Did you mean 'x'?"),
+        ("other", {}, "Endpoint other not found."),
+        ("x", {COMPONENT: "Part"}, "Inference component Part not found. Did you mean 'part'?"),
+        ("x", {COMPONENT: "one"}, "Inference component one not found. Did you mean 'org/One'?"),
+        ("x", {COMPONENT: "three"}, "Inference component three not found."),
+        ("x", {TARGET: "ONE"}, "The model 'ONE' does not exist. Did you mean 'org/One'?"),
+        ("x", {TARGET: "three"}, "The model 'three' does not exist."),
+    ],
+)
+def test_what_was_probably_meant(
+    stub: MakeStub, route: MakeRouter, path: str, fields: dict[str, str], message: str
+) -> None:
+    """A name that differs in case, or a model that differs by its organization."""
+    endpoints = [{"name": "x", "model": "two"}, {"name": "part", "model": "two"}]
+    urls = [stub(model=model).url for model in ("org/One", "two")]
+    router = route(*urls, sagemaker={"endpoints": endpoints})
+    reply = router.http.post(f"/endpoints/{path}/invocations", json=CHAT, headers=fields)
+    assert (reply.status_code, reply.json()["Message"]) == (400, message)
+    reply = router.http.get(f"/endpoints/{path}/openai/v1/models", headers=fields)
+    assert error_of(reply)["message"] == message
+
+
+def test_the_only_endpoint_is_meant(stub: MakeStub, route: MakeRouter) -> None:
+    """Whatever was asked for."""
+    router = route(stub().url, sagemaker={"endpoints": ["x"]})
+    reply = router.http.post("/endpoints/prod/invocations", json=CHAT)
+    assert reply.json()["Message"] == "Endpoint prod not found. Did you mean 'x'?"
 
 
 class TestSignatures:

@@ -139,6 +139,9 @@ class Yielding:
     def lease(self, lease: Lease) -> None:
         self.store.lease = lease
 
+    def ahead(self) -> float:
+        return self.store.ahead()
+
     async def _yield(self) -> None:
         self._at += 1
         for _ in range(self._turns[self._at % len(self._turns)]):

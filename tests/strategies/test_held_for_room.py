@@ -83,3 +83,14 @@ def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
     for held in binding:
         binding.leave(held, now)
     assert (worker.load.promised_s, worker.load.promised_tokens) == (0.0, 0)
+
+
+def test_those_that_go_before_all_others_go_in_order_of_arrival() -> None:
+    """However short the later ones are: room stays reserved for the first."""
+    worker, binding = Stand("a"), LateBinding[str]()
+    for name, since, seconds in (("short", 1.0, 0.1), ("long", 0.0, 9.0), ("next", 2.0, 5.0)):
+        choice = Candidate(worker, Cost(prefill=seconds, room=1.0))
+        binding.enter(name, Prompt(ANY, 5), Decision([choice], "cold"), 20.0, since=since)
+    now = 2.0 + LACKING_S
+    in_order = sorted(binding, key=lambda held: held.need(now, AGING))
+    assert [held.item for held in in_order] == ["long", "short", "next"]

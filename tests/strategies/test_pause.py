@@ -6,7 +6,7 @@ import pytest
 
 from strategies.base import Candidate, Cost, Decision, Prompt
 from strategies.booking import Booking
-from strategies.latebinding import READY_S, LateBinding, queues_at
+from strategies.latebinding import READY_S, LateBinding, why_held
 from strategies.load import LONG_S, Load
 from strategies.pause import FEW, SHORT_ANSWER, TOKEN_S, WORTH, pauses
 from strategies.preemption import drop
@@ -162,4 +162,5 @@ def test_a_long_prompt_is_held_for_it() -> None:
 )
 def test_a_queue_is_told_from_a_pause(wait: float, room: float, *, queues: bool) -> None:
     """An explanation says which of them a request is held for."""
-    assert queues_at(long_one(worker(), wait=wait, room=room).candidates[0]) == queues
+    choice = long_one(worker(), wait=wait, room=room).candidates[0]
+    assert why_held(asked(), choice) == ("held" if queues else "pause")

@@ -66,6 +66,19 @@ def test_who_leaves_is_not_released() -> None:
     assert desk.released() == []
 
 
+def test_no_workers_are_not_too_few() -> None:
+    """While none can be reached, nothing is sent and nothing promised anew: how much waiting counts
+    stays as it was."""
+    desk = Desk(Stand("a", 1000.0))
+    assert desk.come("r", 5)
+    desk.now = LONGEST_S
+    assert desk.binding.release(desk.rank, desk.now, []) is None
+    assert desk.decided == 1
+    load = desk.workers[0].load
+    assert (load.promised_s, load.aging) == (5.0, AGING)
+    assert desk.released() == ["r"]
+
+
 def test_nobody_is_let_go_without_room() -> None:
     """However long a request was held, it stays while no worker can take it (`rank` returns
     None)."""

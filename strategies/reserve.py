@@ -1,0 +1,36 @@
+"""A reserve in each KV cache: its last part is left to prompts that take little time to compute.
+
+While an engine computes a prompt, the answers there nearly stand still, and what they hold of the
+KV cache does not come free. Where the cache is nearly full of answers, prompts that lack most of
+their prefix would fill it up one after the other. Then those of which nearly everything lies there
+find no room for the little that they need, though they would be computed in a moment. So a prompt
+that takes long is held while it would use the last part of a cache.
+"""
+
+from typing import Final
+
+from strategies.base import Candidate, Prompt
+
+#: The share of a KV cache that counts as full for prompts that take long.
+NEARLY: Final = 0.925
+#: A prompt takes long if its prefill is predicted to last so many seconds, which are more than the
+#: actual ones (see `pace.py`).
+LONG_S: Final = 1.6
+#: It is held for so many seconds at most: a cache may stay nearly full for long.
+MOST_S: Final = 8.0
+
+
+def left_to_others(prompt: Prompt, choice: Candidate, held_s: float) -> bool:
+    """Whether the prompt would use what is left to shorter ones in the KV cache of its worker.
+
+    `held_s`: seconds for which the request has been held. One that gave way has its place already,
+    and one that takes more of the cache than all others there waits for none of them.
+    """
+    load, space = choice.worker.load, choice.worker.room_tokens
+    if choice.cost.prefill < LONG_S or held_s >= MOST_S or not space:
+        return False
+    if choice.preempts or prompt.resumed:
+        return False
+    own = prompt.tokens - choice.held_tokens + prompt.answer_tokens
+    used = load.kv_tokens - load.shared_tokens
+    return own <= used and used + own > NEARLY * space
