@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from benchmarks.routing_fleet import Seat
 from benchmarks.routing_peers import Peer
-from simulator.strides import StrideCache
+from simulator.stride_cache import StrideCache
 from strategies.base import Candidate, Cost, Decision, Prompt, WorkerView
 from strategies.load import Load
 

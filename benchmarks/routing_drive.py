@@ -182,7 +182,7 @@ class Drive:
 
         Clients seldom set a limit, so the router expects the mean length of earlier answers.
         """
-        answer_tokens = int(self._prompts.answer_tokens)
+        answer_tokens = int(self._prompts.estimates.answer_tokens)
         return Prompt(
             *("model", job.prompt_tokens, job.keys, self._ends),
             answer_tokens=answer_tokens,
@@ -315,7 +315,7 @@ class Drive:
             seat.pace.observe(tokens - cached, cached, booking.computed_s)
         if asked.cached_tokens is not None:  # what it computed itself before is not a hit
             asked.job.cached_tokens = min(asked.cached_tokens, asked.job.cached_tokens or 0)
-        self._prompts.learn_answer(asked.job.answer_tokens)
+        self._prompts.estimates.learn_answer(asked.job.answer_tokens)
         seat.load.release(booking, self.now)
         self.done.append(placed)
         following = asked.place + 1

@@ -17,14 +17,16 @@ from rich.table import Table
 
 from benchmarks.bodies import chat_bodies
 from benchmarks.load import HEADERS
-from router.connection import Connection, Patience
+from router.bounds import Bounds
+from router.connection import Connection
 from router.exchange import Exchange, Source
 from router.headers import upstream_head
 from router.limits import Limits
 from router.openai import ENDPOINTS, parse
+from router.patience import Patience
 from router.pool import Pool
 from router.prompts import Prompts
-from router.reading import Bounds, Reader
+from router.reading import Reader
 from router.relay import Relay
 from router.settings import LimitSettings
 from router.upstream import Upstream
@@ -107,28 +109,56 @@ def main() -> None:
 
 def steps(strategy: str, size: int) -> dict[str, float]:
     """Return the microseconds of each step for prompts of one size."""
-    line = Nowhere()
-    body = chat_bodies(size, 1, 1)[0]
+    line, body = Nowhere(), chat_bodies(size, 1, 1)[0]
     request = (HEADERS % (8080, len(body))).encode() + body
+    again, new = _reading(line, request)
+    return {
+        "read a request like the one before it": again,
+        **_deciding(_pool(strategy), body),
+        **_answering(line, line.exchanges[0]),
+        NEW: max(0.0, new - again),
+    }
+
+
+def _reading(line: Nowhere, request: bytes) -> tuple[float, float]:
+    """Measure reading it after one with the same head, and after none."""
     fresh, again = Reader(line, Bounds()), Reader(line, Bounds())
     again.feed(request)
-    exchange = line.exchanges[0]
-    pool = _pool(strategy)
+
+    def first() -> None:
+        fresh.follow(Bounds())
+        fresh.feed(request)
+
+    return _cpu(lambda: again.feed(request)), _cpu(first)
+
+
+def _deciding(pool: Pool, body: bytes) -> dict[str, float]:
     limits, prompts = Limits(LimitSettings()), pool.prompts
     read = parse(CHAT, body, b"")
     read.model = "m"
     prompt = prompts.prompt(CHAT, read)
-    decision = pool.strategy.rank(prompt, pool.workers, 1.0)
-    choice = decision.candidates[0]
+    choice = pool.strategy.rank(prompt, pool.workers, 1.0).candidates[0]
     outcome = Outcome(ok=True, first_byte_s=0.01, prompt_tokens=100, cached_tokens=64)
     load = choice.worker.load
-    loop = uvloop.new_event_loop()
-    connection = Connection(loop, Patience(1, 1, 1, 1))
-    connection.connection_made(_Hole())
 
     def book() -> None:
         load.release(pool.book(prompt, choice, 1.0), 2.0)
         pool.strategy.settled(prompt, choice, outcome, 2.0)
+
+    return {
+        "parse what routing needs": _cpu(
+            lambda: limits.check(CHAT, parse(CHAT, body, b"", texts=prompts.keyed))
+        ),
+        "prompt: length and keys": _cpu(lambda: prompts.prompt(CHAT, read)),
+        "rank two workers": _cpu(lambda: pool.strategy.rank(prompt, pool.workers, 1.0)),
+        "book, place and settle": _cpu(book),
+    }
+
+
+def _answering(line: Nowhere, exchange: Exchange) -> dict[str, float]:
+    loop = uvloop.new_event_loop()
+    connection = Connection(loop, Patience(1, 1, 1, 1))
+    connection.connection_made(_Hole())
 
     def reply() -> None:
         connection.expect()
@@ -144,19 +174,8 @@ def steps(strategy: str, size: int) -> dict[str, float]:
         tail.add(_ANSWER)
         tail.read()
 
-    def first() -> None:
-        fresh.follow(Bounds())
-        fresh.feed(request)
-
     answer = _cpu(reply)
     found = {
-        "read a request like the one before it": _cpu(lambda: again.feed(request)),
-        "parse what routing needs": _cpu(
-            lambda: limits.check(CHAT, parse(CHAT, body, b"", texts=prompts.keyed))
-        ),
-        "prompt: length and keys": _cpu(lambda: prompts.prompt(CHAT, read)),
-        "rank two workers": _cpu(lambda: pool.strategy.rank(prompt, pool.workers, 1.0)),
-        "book, place and settle": _cpu(book),
         "write the head for the worker": _cpu(
             lambda: upstream_head(b"/v1/chat/completions", exchange, b"10.0.0.1:8000", None, 400)
         ),
@@ -164,7 +183,6 @@ def steps(strategy: str, size: int) -> dict[str, float]:
         "write the answer for the client": max(0.0, _cpu(relay) - answer),
         "read its usage": _cpu(usage),
     }
-    found[NEW] = max(0.0, _cpu(first) - found["read a request like the one before it"])
     loop.close()
     return found
 

@@ -19,27 +19,8 @@ from router.gate import MODELS, OPEN
 from router.identity.status import TokenizerStatus
 from router.memory_status import KvStatus
 from router.openapi import add_docs, describe
-from router.sagemaker.paths import PING
-from router.shown import Shown
+from router.readiness import add_health
 from router.view import View, WorkerStatus
-
-
-class Readiness(Shown):
-    """`ready`: every pool has a ready worker. `degraded`: some have, or a ready worker's KV events
-    are missing. `down`: none has.
-
-    `stopping`: whatever there is, the router was told to stop.
-    """
-
-    status: str
-    pools: dict[str, int]
-    """Ready workers by pool."""
-    blind: dict[str, int] | None = None
-    """Ready workers whose KV events are missing or not trusted, by pool; only with a strategy that
-    uses them. Requests continue, routed by what was sent before: the router is `degraded`."""
-    stores: dict[str, str] | None = None
-    """Shared stores that are `down` or `wrong`, by pool: L2 does not count and the router is
-    `degraded`."""
 
 
 def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: Decides) -> FastAPI:
@@ -50,37 +31,15 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: Decide
     app.add_exception_handler(DoorError, _refused)
     add_docs(app)
 
-    @app.head("/health/live", include_in_schema=False)
-    @app.get("/health/live")
-    async def live() -> dict[str, str]:
-        """Answer as long as the process does; says nothing of the workers."""
-        return {"status": "live"}
+    add_health(app, fleet, view, stopping)
+    _add_models(app, fleet)
+    _add_views(app, view)
+    _add_explain(app, fleet, router)
+    return app
 
-    @app.head("/health", include_in_schema=False)
-    @app.get("/health", include_in_schema=False, response_model_exclude_none=True)  # as vLLM has it
-    @app.head("/health/ready", include_in_schema=False)
-    @app.api_route(
-        PING,
-        methods=["GET", "HEAD", "POST"],
-        include_in_schema=False,
-        response_model_exclude_none=True,
-    )
-    @app.get(
-        "/health/ready", responses={503: {"model": Readiness}}, response_model_exclude_none=True
-    )
-    async def ready(response: Response) -> Readiness:
-        """503 while no worker is ready, and once the router was told to stop."""
-        ready = {pool.name: sum(w.ready for w in pool.workers) for pool in fleet.pools}
-        status = "ready" if all(ready.values()) else "degraded" if any(ready.values()) else "down"
-        blind = view.blind()
-        stores = view.stores()
-        if status == "ready" and (stores or any(blind.values())):
-            status = "degraded"
-        if stopping():
-            status = "stopping"
-        if status in {"down", "stopping"}:
-            response.status_code = 503
-        return Readiness(status=status, pools=ready, blind=blind or None, stores=stores or None)
+
+def _add_models(app: FastAPI, fleet: Fleet) -> None:
+    """Add the routes of OpenAI's API that describe models."""
 
     @app.get(MODELS)
     async def models() -> dict[str, Any]:
@@ -95,10 +54,6 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: Decide
         if found is None:
             raise UnknownModel(name, fleet.meant(name))
         return found
-
-    _add_views(app, view)
-    _add_explain(app, fleet, router)
-    return app
 
 
 def _add_explain(app: FastAPI, fleet: Fleet, router: Decides) -> None:

@@ -6,7 +6,8 @@ There is one reader per connection; it reads one answer after the other.
 import httptools
 
 from router.answer_head import Head
-from router.errors import Garbled, Headers
+from router.errors import Headers
+from router.worker_errors import Garbled
 
 #: Bytes that a worker may send without one of a body: headers, trailers, or what else frames a
 #: chunk, of which the parser keeps some. One read brings up to 256 KiB.

@@ -6,6 +6,7 @@ from typing import Any
 
 from router.admin import admin, operator_paths
 from router.asgi import Bridge
+from router.bounds import Bounds
 from router.exchange import Exchange, date_line
 from router.fleet import Fleet
 from router.gate import admin_gate, for_clients, main_gate
@@ -19,7 +20,6 @@ from router.openai import ENDPOINTS, Endpoint
 from router.own_metrics import own_metrics
 from router.protocol import Client
 from router.proxy import Proxy
-from router.reading import Bounds
 from router.rebuild import Plan, build
 from router.sagemaker.paths import Operation, Route, route
 from router.sagemaker.surface import SageMaker
@@ -59,7 +59,7 @@ class Door:
         self.metrics.remember(self.memories)
         self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
         self._proxy = Proxy(fleet, self.metrics, settings)
-        app = admin(fleet, self.view, lambda: self.stopping, self._proxy)
+        app = admin(fleet, self.view, lambda: self.stopping, self._proxy.foreseeing)
         add_session_paths(app, fleet)
         self._admin = Bridge(app)
         self._sagemaker = SageMaker(fleet, self._proxy, settings)

@@ -5,17 +5,18 @@ from asyncio import CancelledError, Timeout, get_running_loop
 from time import monotonic
 from typing import Final
 
-from router.errors import Gone, Refused, Stale, WorkerError, WorkerFailed
-from router.headers import Incoming, header
+from router.errors import WorkerFailed
+from router.headers import Incoming
+from router.hits import tiers, with_cached
 from router.job import Job
+from router.learning import learn, learn_prefill
 from router.preempting import Preempted, Preempting, Rescued
 from router.sessions.visit import Visit
 from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
 from router.worker import Worker
-from strategies.base import FREE, Candidate, Outcome
-from strategies.explain import gives_way, instead, terms, words
-from strategies.loads import HARDLY, Held, Loads
+from router.worker_errors import Gone, Refused, Stale, WorkerError
+from strategies.base import Candidate, Outcome
 
 log = logging.getLogger("warmroute.requests")
 
@@ -25,14 +26,6 @@ CLIENT_LEFT: Final = 499
 FULL: Final = 503
 #: How a failure is counted if the worker does not come to an end with what it was sent.
 STUCK: Final = "stuck"
-#: With this header, whatever its value, a client asks for the whole decision.
-DECISION: Final = b"x-warmroute-decision"
-#: The first word of the decision where a worker answers that was not the first choice.
-FAILOVER: Final = b"failover"
-#: How many of the best workers have their cost in a header then.
-MOST_TOLD = 16
-
-
 #: The outcome of an attempt that was never sent.
 NOTHING: Final = Outcome(ok=False, began=False)
 
@@ -47,7 +40,6 @@ class Attempt:
     __slots__ = (
         "_began",
         "_booking",
-        "_failure",
         "_first",
         "_first_byte_s",
         "_mark",
@@ -61,6 +53,7 @@ class Attempt:
         "_way",
         "booked_at",
         "choice",
+        "failure",
         "job",
         "made_way",
         "preempted",
@@ -103,7 +96,8 @@ class Attempt:
                 raise
         self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """What went wrong, if anything."""
         self._began = True
 
     @property
@@ -220,17 +214,11 @@ class Attempt:
             if self.status < 400:  # else perhaps its front process answered, without the engine
                 self.worker.load.answers()
                 self.worker.answered_at = now
-            self._timed()
+                learn_prefill(self.job, self.worker, self.choice, self._booking)
         if self._tells is not None and self.job.prompt.stream:
             self._tells.began(self._number, now)
         if self.job.prompt.stream:
             self.job.metrics.first_byte.observe(now - self.job.started)
-
-    def _timed(self) -> None:
-        """Learn from the time of its prefill, before the worker tells how much was cached."""
-        seconds, held = self._booking.computed_s, self.choice.held_tokens
-        if seconds is not None and self.status < 400 and self._hardly_loads():
-            self.worker.pace.began(self.job.prompt.tokens - held, held, seconds)
 
     def refused(self) -> None:
         """Note that the worker did not accept the request."""
@@ -242,11 +230,11 @@ class Attempt:
 
     def failed(self, error: WorkerError) -> None:
         """Note that the worker failed, or that the router itself lacked, say, file descriptors."""
-        self._failure = error.kind
+        self.failure = error.kind
         if isinstance(error, Refused):
             self._began = False
             if error.ours:
-                self._failure = None
+                self.failure = None
             else:
                 self.worker.lost(str(error))
         elif isinstance(error, Gone | Stale):
@@ -268,7 +256,7 @@ class Attempt:
         if self.preempted:
             return
         job, now = self.job, monotonic()
-        usage = self._whole_of(usage)
+        usage = with_cached(usage, self.worker, job.endpoint.path)
         alone = not job.prompt.further  # of several prompts, all counts are sums
         if self.status:
             job.metrics.answered(self.worker.name, self.status)
@@ -279,12 +267,12 @@ class Attempt:
         if self.status == FULL or (400 <= self.status < 500 and not left):
             self._began = False
         outcome = Outcome(
-            ok=self._failure is None and 0 < self.status < 500 and not left,
+            ok=self.failure is None and 0 < self.status < 500 and not left,
             began=self._began,
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt if alone else None,
             cached_tokens=usage.cached if alone else None,
-            found=self._told(usage) if alone else None,
+            found=tiers(self.choice, usage) if alone else None,
             answer_tokens=usage.answer,
             computed_s=self._booking.computed_s,
         )
@@ -292,9 +280,8 @@ class Attempt:
         self._judge(now)
         self._settled(outcome, now)
         if usage.answer and outcome.ok and alone:
-            job.pool.prompts.learn_answer(usage.answer)
-        if usage.prompt is not None:
-            self._learn(usage, usage.prompt)
+            job.pool.prompts.estimates.learn_answer(usage.answer)
+        learn(job, self.worker, self.choice, self._booking, usage, preempting=self._preempting)
 
     def _settled(self, outcome: Outcome, now: float) -> None:
         pool = self.job.pool
@@ -303,158 +290,12 @@ class Attempt:
         except Exception:
             log.exception("pool %s: its strategy raised an error", pool.name)
 
-    def _whole_of(self, usage: Usage) -> Usage:
-        """Add a missing 0: older vLLMs report cached tokens only if there are any.
-
-        Done once the worker has reported them on the same path. Source: vLLM 0.9,
-        `entrypoints/openai/serving_chat.py`.
-        """
-        path, tells = self.job.endpoint.path, self.worker.tells_cached
-        if usage.cached is not None:
-            tells.add(path)
-            self.worker.reused |= usage.cached > 0
-        elif usage.prompt is not None and path in tells:
-            return usage._replace(cached=0)
-        return usage
-
     def _judge(self, now: float) -> None:
         """Report the outcome to the worker's breaker; a client that left counts as neutral."""
         breaker = self.worker.breaker
-        if self._failure is not None:
-            breaker.failed(now, self._mark, self._failure)
+        if self.failure is not None:
+            breaker.failed(now, self._mark, self.failure)
         elif self.status in {0, CLIENT_LEFT}:
             breaker.neutral(self._mark)
         else:
             breaker.answered(now, self._mark, self.status)
-
-    def _believed(self) -> Held:
-        """Return on which tiers the decision expected the cached tokens."""
-        loading = self.choice.loading
-        on_gpu = self.choice.held_tokens - loading.l1 - loading.l2
-        return Held(max(0, on_gpu), loading.l1, loading.l2)
-
-    def _hardly_loads(self) -> bool:
-        """Whether its prefill was expected to be computing, not loading from slower tiers."""
-        return self.choice.loading.seconds <= HARDLY * self.choice.cost.prefill
-
-    def _told(self, usage: Usage) -> Held | None:
-        """Return on which tiers the worker found them; None if it does not report that."""
-        if usage.cached is None or usage.gpu is None:
-            return None
-        return self._believed().found(usage.cached, usage.gpu, usage.host)
-
-    def _learn(self, usage: Usage, prompt_tokens: int) -> None:
-        job, expected, cached = self.job, min(self.choice.held_tokens, prompt_tokens), usage.cached
-        job.pool.prompts.learn(job.prompt, prompt_tokens)
-        if cached is not None:
-            cached = min(cached, prompt_tokens)
-        if job.last is not None:
-            self._resumed(prompt_tokens, cached)
-        else:
-            self._count(prompt_tokens, cached, usage)
-        if job.prompt.further:
-            return
-        found = self._told(usage)
-        if cached is None:
-            cached = expected
-        computed, whole = self._booking.computed_s, self._booking.whole_s
-        if found is not None:
-            hardly = found.l1 + found.l2 <= HARDLY * prompt_tokens
-        else:
-            hardly = self._hardly_loads()
-        if not hardly:
-            return  # this time says more about the tier's load speed than about prefill
-        if computed is not None:
-            self.worker.pace.observe(prompt_tokens - cached, cached, computed)
-        elif whole is not None:
-            self.worker.pace.bound(prompt_tokens - cached, cached, whole)
-
-    def _count(self, prompt_tokens: int, cached: int | None, usage: Usage) -> None:
-        """Count the tokens that the worker reported."""
-        job, expected = self.job, min(self.choice.held_tokens, prompt_tokens)
-        job.metrics.used(prompt_tokens, cached, expected)
-        if cached is None:
-            return
-        if job.pool.prompts.keyed and not job.prompt.further:
-            job.metrics.compared(cached, expected)
-        found, loads = self._told(usage), getattr(job.pool.chooser, "loads", None)
-        if found is not None or loads is not None:
-            hit = found or self._believed().found(cached)
-            job.metrics.hit(loads.shown(hit) if isinstance(loads, Loads) else hit)
-
-    def _resumed(self, prompt_tokens: int, cached: int | None) -> None:
-        """Do the same for a request that was preempted: what it had got done itself is no hit."""
-        job = self.job
-        first = min(job.held_first, prompt_tokens)
-        held = min(self.choice.held_tokens, prompt_tokens)
-        job.metrics.used(prompt_tokens, None if cached is None else min(cached, first), first)
-        if cached is not None and self.worker is job.last:
-            self._preempting.judge(self.worker, held - first, cached - first)
-
-    def fields(self) -> bytes:
-        """Return the header lines that tell the client about the decision."""
-        exchange, visit = self.job.exchange, self.job.visit
-        lines = b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
-            exchange.identity,
-            self.worker.label,
-            self._explanation(),
-        )
-        if self.job.preemptions:
-            lines += b"x-warmroute-preempted: %d\r\n" % self.job.preemptions
-        if visit is not None:
-            lines += visit.fields(self.status)
-            self.job.metrics.decided(self.job.reason)
-        return lines + self._whole() if header(exchange.headers, DECISION) else lines
-
-    def _explanation(self) -> bytes:
-        job, choice = self.job, self.choice
-        # (Of a session, it is told why it is where it is by now.)
-        other = job.visit is None and choice is not job.decision.candidates[0]
-        told = job.reason  # a third-party strategy may give anything
-        reason = FAILOVER if other else (told if told.isprintable() else ascii(told)).encode()
-        return reason if choice.cost is FREE else b"%b; %b" % (reason, terms(choice).encode())
-
-    def _whole(self) -> bytes:
-        """Return the reason in words and the cost on each of the best workers, as header lines."""
-        decision = self.job.decision
-        why = words(self.job.prompt, decision)
-        why += instead(decision, self.choice) or gives_way(decision)
-        lines = [b"x-warmroute-reason: %b\r\n" % why.encode()]
-        for choice in decision.candidates[:MOST_TOLD]:
-            told = "; ".join(filter(None, (choice.worker.name, terms(choice))))
-            lines.append(b"x-warmroute-cost: %b\r\n" % told.encode())
-        return b"".join(lines)
-
-    def log(self) -> None:
-        """Write one log line, without any text of the prompt."""
-        job, decision = self.job, self._explanation().decode()
-        identity, seconds = job.exchange.identity.decode(), monotonic() - job.started
-        tokens = job.prompt.too_long or job.prompt.tokens
-        fields: dict[str, str | float] = {
-            "id": identity,
-            "path": job.endpoint.path,
-            **job.exchange.named(),
-            "status": self.status,
-            "worker": self.worker.name,
-            "decision": decision,
-            "tokens": tokens,
-            "seconds": round(seconds, 3),
-        }
-        if job.preemptions:
-            fields["preempted"] = job.preemptions
-        if self._failure:
-            fields["failure"] = self._failure
-        log.info(
-            "id=%s path=%s%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s%s",
-            identity,
-            job.endpoint.path,
-            job.exchange.whose(),
-            self.status,
-            self.worker.name,
-            decision,
-            tokens,
-            seconds,
-            f" preempted={job.preemptions}" if job.preemptions else "",
-            f" failure={self._failure}" if self._failure else "",
-            extra={"fields": fields},
-        )

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from router.units import shown_file
+from router.quoting import shown_file
 
 
 class Validity(NamedTuple):

@@ -14,7 +14,7 @@ from controller.memory import Memory
 from router.app import Door
 from router.asking import computed, model_of
 from router.inquiry import Inquiries, NoAnswer
-from router.memories import FLAG
+from router.kv_sources import FLAG
 from router.memory_status import held_by_tier
 from router.pool import Pool
 from router.settings_tiers import TiersSettings

@@ -12,6 +12,7 @@ import msgspec
 import uvloop
 
 from router import logs
+from router.address import Address
 from router.channel import Channel, Lost, Refusal, first
 from router.passing import Passing, Posts
 from router.process import raise_descriptors, settle
@@ -22,7 +23,6 @@ from router.serving import Serving
 from router.settings import Settings
 from router.sharing import Sharing
 from router.signals import obeying
-from router.units import Address
 from router.wires import Wires
 
 log = logging.getLogger("warmroute.processes")

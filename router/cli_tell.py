@@ -1,6 +1,7 @@
 """Commands that only inform: about a settings file, where a request would go, the schema."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import time
 from typing import Annotated
@@ -25,6 +26,7 @@ from router.salts import Salts
 from router.sessions.ids import is_plain
 from router.settings import LogSettings, Settings
 from router.settings_idle import idle
+from strategies.explain import Explanation
 
 #: Width in columns of a table that must not be cut, if there is no terminal.
 _WIDEST = 400
@@ -123,34 +125,53 @@ def explain(
     headers = _session(file, workers, session, url) if session else []
     url = None if url is None else url_of(url)
     trust = trust_of(ca, url)
-    try:
-        body = request.read_bytes()
-    except OSError as error:
-        raise fail(f"--request {request}: {error.strerror or error}", 2) from None
-    try:
+    asked = Question(path, _body(request), headers, key)
+    with _saying_why_not():
         if url is None:
-            settings, _ = load(file, workers)
-            if unknown := Salts(settings).unknown(key):
-                raise fail(f"--as: {unknown}", 2)
-            found = explained_offline(settings, path, body, str(request))
+            found = _offline(file, workers, asked, str(request))
         else:
-            asked = Question(path, body, headers, key)
             found = explain_told.explained_by(
                 url, asked, str(request), api_key=key_of(api_key), trust=trust
             )
+    if as_json:
+        print(explain_told.to_json(found))
+    else:
+        _print_explanation(found)
+
+
+def _body(request: Path) -> bytes:
+    """Return the body of a request. Raises Exit with 2."""
+    try:
+        return request.read_bytes()
+    except OSError as error:
+        raise fail(f"--request {request}: {error.strerror or error}", 2) from None
+
+
+def _offline(file: Path, workers: str | None, asked: Question, name: str) -> Explanation:
+    """Explain by the settings file alone. Raises Exit, CannotExplain, CannotBuild."""
+    settings, _ = load(file, workers)
+    if unknown := Salts(settings).unknown(asked.key):
+        raise fail(f"--as: {unknown}", 2)
+    return explained_offline(settings, asked.path, asked.body, name)
+
+
+@contextmanager
+def _saying_why_not() -> Iterator[None]:
+    try:
+        yield
     except CannotExplain as error:
         raise fail(str(error), 2 if isinstance(error, WrongQuestion) else 1) from None
     except CannotBuild as error:
         raise fail(str(error)) from None
-    if as_json:
-        print(explain_told.to_json(found))
-    else:
-        out.print(explain_told.sentence(found))
-        # As wide as needed: names may differ only at their ends.
-        wide = Console(width=_WIDEST)
-        if found.workers:
-            wide.print(explain_told.table(found))
-        wide.print(explain_told.others(found), end="")
+
+
+def _print_explanation(found: Explanation) -> None:
+    out.print(explain_told.sentence(found))
+    # As wide as needed: names may differ only at their ends.
+    wide = Console(width=_WIDEST)
+    if found.workers:
+        wide.print(explain_told.table(found))
+    wide.print(explain_told.others(found), end="")
 
 
 def _session(file: Path, workers: str | None, name: str, url: str | None) -> Headers:

@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 import typer
 
 from router import settings_file
+from router.address import Address
+from router.quoting import shown
 from router.settings_file import Loaded
 from router.settings_files import load_roots, readable
-from router.units import Address, parse_duration, shown
+from router.units import parse_duration
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The settings file, YAML.")]
 

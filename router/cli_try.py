@@ -1,6 +1,8 @@
 """Commands for trying a router: simulated workers, recorded traffic, or both together."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -136,14 +138,8 @@ def simulate(
     ] = None,
 ) -> None:
     """Run simulated vLLM workers, to try a router with."""
-
-    def announce(fleet: Fleet) -> None:
-        err.print("Of each worker: URL, KV events, replay of KV events")
-        for worker in fleet.workers:
-            print(worker.url, worker.kv_events, worker.kv_replay, flush=True)
-
     logs.set_up(LogSettings(level="warning"))
-    try:
+    with _advising():
         settings = FleetSettings(
             workers=workers,
             port=port,
@@ -159,7 +155,20 @@ def simulate(
             kv_encoding=kv_encoding,
             tokenizer=tokenizer,
         )
-        run_fleet(settings, announce)
+        run_fleet(settings, _announce)
+
+
+def _announce(fleet: Fleet) -> None:
+    err.print("Of each worker: URL, KV events, replay of KV events")
+    for worker in fleet.workers:
+        print(worker.url, worker.kv_events, worker.kv_replay, flush=True)
+
+
+@contextmanager
+def _advising() -> Iterator[None]:
+    """Say what is wrong with the options, or which one helps, if a fleet cannot be run."""
+    try:
+        yield
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             option = "--kv-port" if "tcp://" in str(error) else "--port"

@@ -8,16 +8,16 @@ wakes up for it. Nothing is read from the worker faster than the client takes it
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Self, cast
 
 from router.answer_head import Head
 from router.answer_reader import AnswerReader
-from router.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.events import only_comments
 from router.lifeline import watch
+from router.patience import NEVER, Patience
 from router.recall import Recall
 from router.tls import turned_away
+from router.worker_errors import Gone, Refused, Silent, Stale, WorkerError
 
 HIGH_WATER: Final = 256 * 1024
 SMALL: Final = 32 * 1024
@@ -25,25 +25,9 @@ SMALL: Final = 32 * 1024
 #: was closing it as idle and the two crossed on the way. Later, it may have started the request.
 #: Not in seconds, because a process that got no CPU meanwhile would see an early close late.
 CROSSING_LOOKS: Final = 3
-NEVER: Final = float("inf")
 
 #: Called with a piece of an answer, and whether it is the last one.
 Sink = Callable[[bytes, bool], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait for a worker, in seconds."""
-
-    connect: float
-    first_byte: float
-    """Until the first byte of the answer's body."""
-    idle: float
-    """Between two reads after that."""
-    keepalive: float
-    """How long an unused connection is kept; below the worker's own limit, or the two race."""
-    total: float = NEVER
-    """For the whole answer."""
 
 
 class Connection(asyncio.Protocol):

@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 
 from controller.memory import Memory
 from controller.server import serve
 from controller.source import Source
 from router import logs
+from router.address import Address
 from router.controller_metrics import ControllerMetrics
 from router.fleet import Fleet
 from router.health import Health
@@ -27,8 +29,6 @@ from router.settings import Settings
 from router.signals import obeying
 from router.snapshots import CannotRestore, Snapshots
 from router.tls import Contexts
-from router.units import Address
-from router.worker import Worker
 
 #: Seconds until an engine in a snapshot whose stream is not followed again is forgotten; at most
 #: twice as many.
@@ -59,23 +59,9 @@ async def run(
     snapshots = Snapshots(memory, snapshot) if snapshot is not None else None
     if snapshots is not None:
         snapshots.restore()
-
-    def notice(worker: Worker, back: bool) -> None:
-        del back
-        memories.notice(worker)
-
-    async def follow(source: Source, endpoint: str | None, replay: str | None) -> None:
-        if endpoint is not None:
-            memories.subscriber.follow(source, endpoint, replay)
-
-    async def leave(source: Source) -> None:
-        await memories.subscriber.leave([source])
-
     listener = bind(listen)
-    keys = {key.name: key.key.get_secret_value() for key in settings.door_keys}
-    series = ControllerMetrics(memories, snapshots)
-    app = serve(memory, follow, leave, keys, requests=series.requests, series=series.text)
-    health = Health(fleet, settings.health, inquiries, notice)
+    app = _app(settings, memories, memory, snapshots)
+    health = Health(fleet, settings.health, inquiries, lambda worker, _: memories.notice(worker))
     memories.start()
     tasks = [asyncio.create_task(_let_go(memory, fleet))]
     if snapshots is not None:
@@ -83,10 +69,7 @@ async def run(
     try:
         await health.start()
         announce(_url(listen, listener))
-        config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
-        server = _Server(config)
-        with obeying(partial(setattr, server, "should_exit", True), _nothing):
-            await server.serve([listener])
+        await _serve(app, listener)
     finally:
         for task in tasks:
             task.cancel()
@@ -96,6 +79,30 @@ async def run(
             worker.upstream.close()
         if snapshots is not None and not await snapshots.write():
             raise CannotRestore(f"{snapshot}: the index could not be written down")
+
+
+def _app(
+    settings: Settings, memories: Memories, memory: Memory, snapshots: Snapshots | None
+) -> FastAPI:
+    """Return the paths of the service, over an index and the subscriptions that feed it."""
+
+    async def follow(source: Source, endpoint: str | None, replay: str | None) -> None:
+        if endpoint is not None:
+            memories.subscriber.follow(source, endpoint, replay)
+
+    async def leave(source: Source) -> None:
+        await memories.subscriber.leave([source])
+
+    keys = {key.name: key.key.get_secret_value() for key in settings.door_keys}
+    series = ControllerMetrics(memories, snapshots)
+    return serve(memory, follow, leave, keys, requests=series.requests, series=series.text)
+
+
+async def _serve(app: FastAPI, listener: socket.socket) -> None:
+    """Answer until a signal says to stop."""
+    server = _Server(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False))
+    with obeying(partial(setattr, server, "should_exit", True), _nothing):
+        await server.serve([listener])
 
 
 async def _let_go(memory: Memory, fleet: Fleet) -> None:

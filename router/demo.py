@@ -16,13 +16,13 @@ from multiprocessing.connection import Connection
 import httpx
 from rich.console import Console
 
+from router.address import Address
 from router.app import create_app
 from router.replay import Options, Plan, replay
 from router.replay_report import Report
 from router.replay_tables import comparison
 from router.server import Ending, Server, bind
 from router.settings import Settings
-from router.units import Address
 from simulator.fleet import Fleet, FleetSettings, run_fleet
 from simulator.workloads import Conversation, chats, document_questions
 

@@ -1,8 +1,7 @@
 """Every error a client can see, and the one place that renders them.
 
-There are two families. A `DoorError` is sent to the client as it is. A `WorkerError` happened
-between the router and a worker, and says whether the worker may have started the request: only one
-that certainly did not start is tried on another worker.
+What happens between the router and a worker has errors of its own (`worker_errors.py`), which are
+translated to these.
 """
 
 from collections.abc import Mapping
@@ -287,66 +286,7 @@ class WorkerTooSlow(DoorError):
     code = "worker_timeout"
 
 
-class WorkerError(Exception):
-    """Something went wrong between the router and a worker."""
-
-    kind = "error"
-    """Metric label."""
-    safe = False
-    """Whether the request certainly did not start there, so that another worker may be asked."""
-
-
-class Refused(WorkerError):
-    """No connection could be made: nothing was sent."""
-
-    kind = "connect"
-    safe = True
-
-    def __init__(self, message: str, *, ours: bool = False) -> None:
-        super().__init__(message)
-        self.ours = ours
-        """The router lacked descriptors or ports; the worker may be fine."""
-
-
-class Stale(WorkerError):
-    """A kept-alive connection was closed before any byte of an answer.
-
-    The worker closed it as idle while the request was on its way (RFC 9112 section 9.5). If it has
-    started the request after all, the close has made it stop.
-    """
-
-    kind = "stale"
-    safe = True
-
-
-class Gone(WorkerError):
-    """The worker closed a connection in the middle of a request."""
-
-    kind = "closed"
-
-
-class Garbled(WorkerError):
-    """The worker's answer is not HTTP."""
-
-    kind = "garbled"
-
-
-class Silent(WorkerError):
-    """The worker sent nothing for longer than the timeout."""
-
-    kind = "timeout"
-
-
 def parted(error: DoorError) -> DoorError:
     """Strip an error's traceback and context, so that keeping it makes no reference cycle."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
-
-
-def answer_for(error: WorkerError, worker: str) -> DoorError:
-    """Translate a worker's error to the one that the client gets."""
-    if isinstance(error, Refused):
-        return NoWorker("No worker could be reached; please try again.")
-    if isinstance(error, Silent):
-        return WorkerTooSlow(f"Worker {worker} {error}.")
-    return WorkerFailed(f"Worker {worker} {error}.")

@@ -6,8 +6,8 @@ They use connections of their own, which are opened and closed like those of req
 import asyncio
 from typing import NamedTuple
 
-from router.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.worker import Worker
+from router.worker_errors import Gone, Refused, Silent, Stale, WorkerError
 
 #: Size limit in bytes of an answer; vLLM's metrics take about 100 KiB.
 LARGEST = 8 << 20

@@ -1,20 +1,16 @@
-"""The memory of each pool whose strategy uses one, and the KV event subscriptions that feed it."""
+"""The memory of each pool whose strategy uses one, its remote controller, and its L2 store."""
 
 import asyncio
-import logging
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
-from urllib.parse import urlsplit
-
-import msgspec
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, cast
 
 from controller.memory import Memory
-from controller.source import Source
 from router.fleet import Fleet
-from router.inquiry import Inquiries, NoAnswer
+from router.inquiry import Inquiries
+from router.kv_subscriptions import Subscriptions, memory_of
 from router.pool import Consult, Pool
 from router.remote_memory import RemoteMemory
-from router.settings import Settings, TiersSettings, WorkerSettings
+from router.settings import Settings, TiersSettings
 from router.stores.made import lookup_of
 from router.stores.shared import SharedStore
 from router.worker import Worker
@@ -23,16 +19,6 @@ from strategies.loads import Loads
 
 if TYPE_CHECKING:
     from controller.subscriber import Subscriber
-
-log = logging.getLogger("warmroute.controller")
-
-#: Seconds a worker may take to answer where it publishes KV events.
-PATIENCE_S = 5.0
-#: The flag that makes vLLM publish KV events.
-FLAG = (
-    '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",'
-    '"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}\''
-)
 
 
 class Remembers(Protocol):
@@ -44,31 +30,12 @@ class Remembers(Protocol):
     store: SharedStore | None
 
 
-class Published(NamedTuple):
-    """Where one engine publishes its KV events."""
-
-    rank: int
-    endpoint: str
-    replay: str | None
-    topic: str
-
-
-class _Said(msgspec.Struct):
-    """The answer of `GET /kv_event_sources` for one data-parallel rank."""
-
-    endpoint: str
-    enable_kv_cache_events: bool = True
-    publisher: str = "zmq"
-    replay_endpoint: str | None = None
-    topic: str = ""
-
-
 class Memories:
-    """Follows the fleet: subscribes to workers that join and forgets those that leave."""
+    """Gives every strategy the memory it uses, and follows the fleet with them."""
 
     def __init__(self, fleet: Fleet, settings: Settings, inquiries: Inquiries) -> None:
         self._fleet = fleet
-        self._settings = _by_name(settings)
+        self._subscriptions = Subscriptions(fleet, settings, inquiries)
         self._controller = settings.controller
         self._tiers = self._asked = settings.tiers
         self._loads: dict[str, tuple[TiersSettings, Loads]] = {}
@@ -76,16 +43,11 @@ class Memories:
         self.stores: dict[str, SharedStore] = {}
         """The L2 store of each pool that asks one."""
         self._gone: list[SharedStore] = []
-        self._inquiries = inquiries
-        self._subscriber: Subscriber | None = None
-        self._followed: dict[tuple[str, Worker], tuple[list[Published], list[Source]]] = {}
-        self._asking: dict[Worker, asyncio.Task[None]] = {}
         self._attach()
 
     def of(self, pool: Pool) -> Memory | None:
         """Return the pool's memory; None if its strategy uses none, or a remote controller's."""
-        memory = getattr(pool.chooser, "memory", None)
-        return memory if isinstance(memory, Memory) else None
+        return memory_of(pool)
 
     def remotes(self) -> Iterator[tuple[Pool, RemoteMemory]]:
         """Yield every pool that asks a remote controller."""
@@ -94,22 +56,14 @@ class Memories:
             if isinstance(memory, RemoteMemory):
                 yield pool, memory
 
+    def pools(self) -> Iterator[tuple[Pool, Memory]]:
+        """Iterate over the pools that have a memory in this process."""
+        return self._subscriptions.pools()
+
     @property
     def subscriber(self) -> "Subscriber":
         """The subscriber to KV events, made at first use."""
-        if self._subscriber is None:
-            # Loading ZeroMQ takes 3 MB, and only routers with a memory need it.
-            from controller.subscriber import Subscriber  # noqa: PLC0415
-
-            self._subscriber = Subscriber()
-        return self._subscriber
-
-    def pools(self) -> Iterator[tuple[Pool, Memory]]:
-        """Yield every pool that has a memory in this process."""
-        for pool in self._fleet.pools:
-            memory = self.of(pool)
-            if memory is not None:
-                yield pool, memory
+        return self._subscriptions.subscriber
 
     def all(self) -> Iterator[tuple[Pool, Memory | RemoteMemory]]:
         """Yield every pool that uses a memory, here or in a remote controller."""
@@ -121,15 +75,11 @@ class Memories:
         if any(self.pools()):
             _ = self.subscriber
         self._attach()
-        for pool, _ in self.pools():
-            for worker in pool.workers:
-                told = _told(self._settings.get(worker.name))
-                if told:
-                    self._follow(pool, worker, [told])
+        self._subscriptions.follow()
 
     async def change(self, settings: Settings) -> None:
         """Follow changed settings, and the fleet as it is now."""
-        self._settings = _by_name(settings)
+        self._subscriptions.change(settings)
         self._tiers = settings.tiers
         if settings.controller != self._controller:
             self._controller = settings.controller
@@ -140,7 +90,7 @@ class Memories:
         await self._let_go_of_stores()
         await self._let_go_of_remotes()
         wanted = {(pool.name, worker) for pool, _ in self.pools() for worker in pool.workers}
-        await self._leave_all_but(wanted, fresh)
+        await self._subscriptions.leave_all_but(wanted, fresh)
         self.start()
         for pool, memory in self.all():
             memory.tidy(pool.named)
@@ -148,41 +98,17 @@ class Memories:
             if worker.ready:
                 self.notice(worker)
 
-    async def _leave_all_but(self, wanted: Collection[tuple[str, Worker]], fresh: set[str]) -> None:
-        """Leave workers that are not wanted, publish elsewhere now, or whose pool is `fresh`."""
-        for where in list(self._followed):
-            if where not in wanted or where[0] in fresh:
-                await self._leave(where)
-        for (name, worker), (published, _) in list(self._followed.items()):
-            told = _told(self._settings.get(worker.name))
-            if told and [told] != published:
-                await self._leave((name, worker))
-
     def notice(self, worker: Worker) -> None:
         """Ask a ready worker where it publishes, unless the settings say so."""
-        asked = self._asking.get(worker)
-        if self._subscriber is None or (asked is not None and not asked.done()):
-            return
-        for pool, _ in self.pools():
-            if worker in pool.workers and _told(self._settings.get(worker.name)) is None:
-                self._asking[worker] = asyncio.create_task(self._discover(pool, worker))
+        self._subscriptions.notice(worker)
 
     async def settle(self) -> None:
         """Wait until the workers asked have answered, and up to two seconds for connections."""
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
-        for _ in range(100):
-            sources = [one for _, memory in self.pools() for one in memory.all_sources()]
-            if not any(one.doubt for one in sources):
-                return
-            await asyncio.sleep(0.02)
+        await self._subscriptions.settle()
 
     async def stop(self) -> None:
-        """End all subscriptions."""
-        for task in self._asking.values():
-            task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
-        if self._subscriber is not None:
-            await self._subscriber.close()
+        """End all subscriptions, and close the connections to controllers and stores."""
+        await self._subscriptions.stop()
         for remote in self._remotes:
             await remote.close()
         for store in self.stores.values():
@@ -252,95 +178,6 @@ class Memories:
         self._remotes.append(remote)
         return remote
 
-    async def _discover(self, pool: Pool, worker: Worker) -> None:
-        memory = self.of(pool)
-        if memory is None:
-            return
-        try:
-            published = await self._ask(worker)
-        except NoAnswer as lacking:
-            if (
-                worker in pool.workers
-                and worker.name not in memory.sources
-                and memory.missing.get(worker.name) != str(lacking)
-            ):
-                memory.missing[worker.name] = str(lacking)
-                log.warning(
-                    "pool %s: worker %s publishes no KV events: %s", pool.name, worker.name, lacking
-                )
-            return
-        finally:
-            gone = [one for one in self._asking if one not in set(self._fleet.workers)]
-            for one in gone:
-                self._asking.pop(one)
-        where = (pool.name, worker)
-        if pool not in self._fleet.pools:  # the settings have changed: ask for the new pool
-            self._ask_again(worker)
-        elif _told(self._settings.get(worker.name)) is not None:  # they say it by now
-            return
-        elif where in self._followed and self._followed[where][0] != published:
-            await self._leave(where)
-            self._ask_again(worker)  # for the settings may have changed meanwhile
-        elif worker in pool.workers:
-            self._follow(pool, worker, published)
-
-    def _ask_again(self, worker: Worker) -> None:
-        self._asking.pop(worker, None)
-        self.notice(worker)
-
-    async def _ask(self, worker: Worker) -> list[Published]:
-        """Ask a worker where it publishes. Raises NoAnswer, which says how to fix it."""
-        answer = await self._inquiries.ask(worker, "/kv_event_sources", patience=PATIENCE_S)
-        if answer.status == 404:
-            raise NoAnswer(
-                "it has no /kv_event_sources; set kv_events, and start vLLM with " + FLAG
-            )
-        try:
-            said = msgspec.json.decode(answer.body, type=dict[str, _Said]) if answer.good else {}
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            raise NoAnswer("/kv_event_sources answered something else than sources") from None
-        published = [
-            Published(
-                int(rank),
-                _reached(one.endpoint, worker),
-                _reached(one.replay_endpoint, worker) if one.replay_endpoint else None,
-                one.topic,
-            )
-            for rank, one in sorted(said.items())
-            if rank.isdecimal() and one.enable_kv_cache_events and one.publisher == "zmq"
-        ]
-        if not published:
-            raise NoAnswer("it publishes none; start vLLM with " + FLAG)
-        return published
-
-    def _follow(self, pool: Pool, worker: Worker, published: list[Published]) -> None:
-        memory, where = self.of(pool), (pool.name, worker)
-        if memory is None or self._subscriber is None or where in self._followed:
-            return
-        sources = []
-        known = {source.rank for source in memory.sources.get(worker.name, ())}
-        for one in published:
-            if one.rank in known:  # it was registered with the controller
-                continue
-            source = memory.join(worker.name, one.rank, replays=one.replay is not None)
-            names = (worker.url.partition("://")[2], urlsplit(worker.url).hostname or "")
-            self._subscriber.follow(source, one.endpoint, one.replay, one.topic, names)
-            sources.append(source)
-        self._followed[where] = (published, sources)
-        log.info(
-            "pool %s: worker %s: KV events from %s", pool.name, worker.name, published[0].endpoint
-        )
-
-    async def _leave(self, where: tuple[str, Worker]) -> None:
-        _, sources = self._followed.pop(where)
-        closing = self._subscriber.leave(sources) if self._subscriber is not None else None
-        for pool, memory in self.pools():  # before the await, during which it may be followed again
-            if pool.name == where[0]:
-                for source in sources:
-                    memory.leave(source)
-        if closing is not None:
-            await closing
-
 
 def _consulting(remote: RemoteMemory | None, store: SharedStore | None) -> Consult | None:
     """Return what asks the controller or the store before a decision; both concurrently."""
@@ -354,23 +191,3 @@ def _consulting(remote: RemoteMemory | None, store: SharedStore | None) -> Consu
             await asyncio.gather(remote.ask(prompt, workers), store.ask(prompt))
 
     return ask
-
-
-def _by_name(settings: Settings) -> dict[str, WorkerSettings]:
-    return {worker.name: worker for pool in settings.all_pools() for worker in pool.workers}
-
-
-def _told(settings: WorkerSettings | None) -> Published | None:
-    """Return where the settings say that a worker publishes, if they do."""
-    if settings is None or settings.kv_events is None:
-        return None
-    return Published(0, settings.kv_events, settings.kv_replay, "")
-
-
-def _reached(endpoint: str, worker: Worker) -> str:
-    """Replace a wildcard address in `endpoint` by the worker's host."""
-    host = urlsplit(worker.url).hostname or ""
-    host = f"[{host}]" if ":" in host else host
-    for anywhere in ("*", "0.0.0.0", "[::]"):  # noqa: S104 - not bound here
-        endpoint = endpoint.replace(f"//{anywhere}:", f"//{host}:")
-    return endpoint

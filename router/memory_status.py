@@ -4,7 +4,8 @@ from time import monotonic, time
 
 from controller.memory import Memory
 from controller.source import Source
-from router.memories import FLAG, Memories
+from router.kv_sources import FLAG
+from router.memories import Memories
 from router.pool import Pool
 from router.remote_memory import RemoteMemory
 from router.shown import Shown

@@ -15,6 +15,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily
 
 from router import logs
+from router.address import Address
 from router.channel import Refusal
 from router.child import Order
 from router.heartbeat import USUAL, Patience
@@ -26,7 +27,6 @@ from router.place import Place
 from router.rebuild import CannotBuild
 from router.sealed import seal
 from router.settings import Settings
-from router.units import Address
 from router.wires import Wiring
 
 log = logging.getLogger("warmroute.processes")

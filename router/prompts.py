@@ -2,17 +2,18 @@
 
 If the model's tokenizer and chat template are known (`identity/`), keys are made from the exact
 tokens that the engine will see. Otherwise they are made from the prompt's canonical bytes, and the
-number of bytes per token is learned from the `usage` that workers report.
+number of bytes per token is estimated (`estimates.py`).
 """
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from router.estimates import Estimates
 from router.identity.exact import Exact
 from router.identity.forward import may_have, written
 from router.identity.text import Text, apart, canonical, measured
@@ -21,16 +22,6 @@ from router.openai import Endpoint, Prompted, Request
 from strategies.base import NO_BLOCKS, Prompt
 from strategies.blocks import TEXT_ENDS, chain, even_chain, even_root, root_key
 
-#: Bytes per token until usage was seen; as for English text with a large vocabulary.
-BYTES_PER_TOKEN = 4.0
-#: Weight of one answer's usage in the learned averages, once there were many answers.
-LEARNING: Final = 0.05
-#: Prompts of fewer tokens are not learned from: the chat template is too large a part of them.
-SHORTEST: Final = 64
-#: Expected tokens of an answer until some were seen, and the most ever expected. The expectation is
-#: an average of past answers, because a client's limit is an upper bound that is seldom reached.
-ANSWER_TOKENS: Final = 256
-LONGEST_ANSWER: Final = 8192
 #: Bytes of a token id.
 ID_BYTES = 4
 #: Assumed tokens of a part that is not text, such as an image: in truth 64 to some thousands.
@@ -84,7 +75,7 @@ class Made:
 
 
 class Prompts:
-    """Makes the prompts of one pool, and learns the lengths of prompts and answers.
+    """Makes the prompts of one pool.
 
     If not `keyed`, nobody looks at keys, so prompts are only measured.
     """
@@ -102,21 +93,15 @@ class Prompts:
         """The same for models whose workers are asked for tokens; no model is in both."""
         self.asking = 0
         """Prompts whose tokens are being asked for right now."""
-        self.bytes_per_token = BYTES_PER_TOKEN
+        self.estimates = Estimates()
         self.by_reason: Counter[str] = Counter()
         """Prompts made, by the reason why they are not keyed by tokens; "" for those that are."""
         self.miscounted = 0
         """Prompts for which a worker reported a different number of tokens than was computed."""
-        self.answer_tokens = float(ANSWER_TOKENS)
-        """Average tokens of an answer, smoothed."""
-        self.seen = self.answered = 0
-        """How many prompts' lengths, and answers', were learned from."""
 
     def follow(self, before: "Prompts") -> None:
         """Take over what was learned and counted under another strategy."""
-        self.bytes_per_token = before.bytes_per_token
-        self.answer_tokens = before.answer_tokens
-        self.seen, self.answered = before.seen, before.answered
+        self.estimates.follow(before.estimates)
         # Shared, so that requests that are still with the other strategy count too.
         self.by_reason = before.by_reason
         self.miscounted = before.miscounted
@@ -228,7 +213,7 @@ class Prompts:
         """
         if not text.further:
             return prompt
-        per_token = self.bytes_per_token if text.tokens is None else ID_BYTES
+        per_token = self.estimates.bytes_per_token if text.tokens is None else ID_BYTES
         tokens = int(text.unread / per_token)
         return replace(
             prompt,
@@ -252,7 +237,7 @@ class Prompts:
         if more := apart(endpoint, request):
             roots.append(more)
         root = root_key(*roots)
-        per_token = self.bytes_per_token if text.tokens is None else ID_BYTES
+        per_token = self.estimates.bytes_per_token if text.tokens is None else ID_BYTES
         prompt = Prompt(
             model=request.model or "",
             tokens=int(len(text.data) / per_token) + PART_TOKENS * text.parts,
@@ -266,38 +251,25 @@ class Prompts:
         return self._with_further(prompt, text)
 
     def _measured(self, endpoint: Endpoint, request: Request) -> Prompt:
+        per_token = self.estimates.bytes_per_token
         return Prompt(
             model=request.model or "",
-            tokens=int(measured(endpoint, request) / self.bytes_per_token),
-            unit_tokens=1.0 / self.bytes_per_token,
+            tokens=int(measured(endpoint, request) / per_token),
+            unit_tokens=1.0 / per_token,
             answer_tokens=self._answer(endpoint, request),
             estimated=endpoint.prompted is not Prompted.NOTHING,
             stream=_tells_first(endpoint, request),
         )
 
     def learn(self, prompt: Prompt, reported_tokens: int) -> None:
-        """Correct the bytes per token by the length that a worker reported for `prompt`."""
+        """Learn from the length that a worker reported for `prompt`."""
         if prompt.counted and reported_tokens != prompt.tokens:
             self.miscounted += 1
-        if not prompt.estimated or prompt.tokens < SHORTEST or reported_tokens <= 0:
-            return
-        self.seen += 1
-        weight = max(LEARNING, 1 / self.seen)
-        step = min(2.0, max(0.5, prompt.tokens / reported_tokens)) ** weight
-        self.bytes_per_token = min(16.0, max(1.0, self.bytes_per_token * step))
-
-    def learn_answer(self, tokens: int) -> None:
-        """Learn from the length of an answer that a worker reported."""
-        self.answered += 1
-        weight = max(LEARNING, 1 / (self.answered + 1))
-        self.answer_tokens += weight * (min(tokens, LONGEST_ANSWER) - self.answer_tokens)
+        self.estimates.learn(prompt, reported_tokens)
 
     def _answer(self, endpoint: Endpoint, request: Request) -> int:
         """Return how many tokens the answer is expected to take in the KV cache."""
-        if not endpoint.answers:
-            return 0
-        expected = max(1, int(self.answer_tokens))
-        return min(request.answer_limit or expected, expected)
+        return self.estimates.answer(request.answer_limit) if endpoint.answers else 0
 
 
 def _tells_first(endpoint: Endpoint, request: Request) -> bool:

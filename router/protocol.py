@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol, cast
 
+from router.bounds import Bounds
 from router.errors import BadRequest, DoorError, NoWorker, Stopping, TooSlow, parted
 from router.exchange import Exchange, Source
 from router.lifeline import has_ended, reset
-from router.reading import Bounds, Reader
+from router.reading import Reader
 from router.sagemaker.paths import PING
 from router.untaken import untaken
 

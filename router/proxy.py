@@ -9,33 +9,29 @@ unwinds, it closes the connection to the worker, which makes the worker stop.
 import asyncio
 from collections.abc import Sequence
 from time import monotonic
-from typing import Final
 
 from router.admission import Admission, Wait
-from router.attempt import CLIENT_LEFT, Elsewhere, log
+from router.attempt import CLIENT_LEFT, Elsewhere
 from router.comments import Comments
 from router.deciding import Deciding
-from router.errors import DoorError, Headers, Stopping
+from router.errors import DoorError, Stopping
 from router.events import error_event
 from router.exchange import Exchange
-from router.explain import Foreseen, Question, refusal
 from router.failover import Failover
 from router.fleet import Fleet
-from router.headers import header
+from router.foreseeing import Foreseeing
 from router.holding import Holding
 from router.job import Job, Plea
-from router.left_out import left_out, unable
-from router.lengths import within
-from router.limits import Limits
 from router.metrics import Metrics
 from router.news import GiveWay
-from router.openai import Endpoint, Request, parse
+from router.openai import Endpoint
+from router.parsing import Parsing, holds
 from router.pool import Pool
-from router.preempting import Preempted, resumable
+from router.preempting import Preempted
 from router.relay import CutShort
+from router.request_log import log, log_refusal
 from router.rescue import Rescue
 from router.retries import Budget
-from router.salts import Salts
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tokenizing import Tokenizing
@@ -43,11 +39,6 @@ from router.vacancies import Crowded
 from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.booking import Booking
-from strategies.explain import LeftOut, Waits
-from strategies.latebinding import why_held
-
-#: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
-PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 
 
 class Proxy:
@@ -62,6 +53,11 @@ class Proxy:
         self._budget = Budget(settings.limits.retries)
         self._failover = Failover(self._admission, self._holding, self._budget)
         self._tokenizing = Tokenizing()
+        self._parsing = Parsing(fleet, self._tokenizing)
+        self.foreseeing = Foreseeing(
+            self._admission, self._holding, self._deciding, self._parsing, self._tokenizing
+        )
+        """What would be decided on requests that are not sent."""
         preempting = self._failover.preempting
         self._rescue = Rescue(preempting, self._with_room)
         vacancies = self._failover.vacancies
@@ -71,10 +67,8 @@ class Proxy:
 
     def change(self, settings: Settings) -> None:
         """Apply other settings to requests from now on."""
-        self._limits = Limits(settings.limits)
-        self._salts = Salts(settings)
-        self._operated = bool(settings.admin.keys)
-        self._names = settings.session.names
+        self._parsing.change(settings.limits)
+        self.foreseeing.change(settings)
         self._budget.change(settings.limits.retries)
         self._admission.change(settings)
         self._admission.follow(self._fleet)
@@ -124,7 +118,7 @@ class Proxy:
             failure = None  # breaks the reference cycle: traceback, this frame, exception
 
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        plea = await self._read(endpoint, exchange)
+        plea = await self._parsing.read(endpoint, exchange)
         if plea.visit is not None:  # before a comment starts the answer, with status 200
             await plea.visit.look(plea.pool, plea.workers)
         if self._comment is not None and plea.streams:
@@ -235,8 +229,8 @@ class Proxy:
             elif await self._ask_bound(plea, visit, home, workers):
                 return
             found, _, workers = self._fleet.route(model, in_session=True)
-            if found is not pool or not _holds(plea):
-                plea = await self._read_again(plea)
+            if found is not pool or not holds(plea):
+                plea = await self._parsing.read_again(plea)
                 if plea.visit is None:
                     await self._ask(plea, wait)
                     return
@@ -268,110 +262,13 @@ class Proxy:
     async def _again(self, plea: Plea) -> tuple[Plea, Sequence[Worker]]:
         """Route again after a wait; parse again if pool or tokenizer have changed meanwhile."""
         pool, _, workers = self._fleet.route(plea.prompt.model)
-        if pool is plea.pool and _holds(plea):
+        if pool is plea.pool and holds(plea):
             return plea, workers
-        plea = await self._read_again(plea)
+        plea = await self._parsing.read_again(plea)
         return plea, plea.workers
-
-    async def _read_again(self, before: Plea) -> Plea:
-        """Parse a request again, and keep what it has been through."""
-        plea = await self._read(before.endpoint, before.exchange)
-        plea.goes_on_from(before)
-        return plea
-
-    async def _read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
-        """Parse the request, make its prompt, and find the workers that could answer."""
-        started, body = monotonic(), exchange.body
-        kind = header(exchange.headers, b"content-type") if endpoint.form else b""
-        request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
-        self._limits.check(endpoint, request)
-        _separate(request, exchange.headers)
-        salts = exchange.salts
-        salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
-        pool, request.model, workers = self._fleet.route(request.model, in_session=True)
-        if self._tokenizing.is_short(pool.prompts, request, body):
-            made = self._tokenizing.made(pool.prompts, endpoint, request, body)
-        else:
-            made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
-            pool, _, workers = self._fleet.route(request.model, in_session=True)  # may have changed
-        if pool.consult is not None and made.prompt.blocks:
-            await pool.consult(made.prompt, [worker.name for worker in workers])
-            pool, _, workers = self._fleet.route(request.model, in_session=True)
-        visit = None if pool.sessions is None else exchange.visit(pool.sessions)
-        if visit is not None and visit.begins and exchange.commented:
-            visit = None  # its pool had no sessions before, and its client cannot be told an id now
-        if visit is not None:
-            exchange.part = visit
-        else:
-            workers = workers or pool.eligible(request.model)  # without any, this raises
-        return Plea(
-            endpoint,
-            exchange,
-            pool,
-            within(made.prompt, workers, body),
-            made.along,
-            workers=workers,
-            started=started,
-            visit=visit,
-            salt=salt,
-            streams=request.stream is True,
-            resumable=resumable(endpoint, request),
-        )
 
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
         return self._deciding.with_room(pool, prompt, workers)
-
-    async def foresee(
-        self, pool: Pool, endpoint: Endpoint, request: Request, body: bytes
-    ) -> Prompt:
-        """Make the prompt of a request that is not sent; count it nowhere."""
-        made = await self._tokenizing.uncounted(pool.prompts, endpoint, request, body)
-        able = [worker for worker in pool.workers if made.prompt.model in worker.models]
-        return within(made.prompt, able, body)
-
-    def would(
-        self,
-        pool: Pool,
-        prompt: Prompt,
-        workers: Sequence[Worker],
-        visit: Visit | None,
-        asked: Question,
-    ) -> Foreseen:
-        """Decide as if the prompt came now with that key, for the session of `visit`.
-
-        An operator who names no key asks of one with nothing in the queue.
-
-        Raises NoWorker, SessionLost.
-        """
-        must_wait, model, only = self._admission.must_wait, prompt.model, ""
-        if visit is None:
-            queues = must_wait(pool, model, workers)
-            decision = self._deciding.among(pool, prompt, workers)
-        else:
-            home, only, wanted = visit.options(pool, model, workers)
-            queues = must_wait(pool, model, wanted, only)
-            decide = self._deciding.in_session
-            prompt, decision, _ = decide(pool, prompt, visit, home, workers, stays=bool(only))
-            visit.going(decision.candidates[0].worker.name, pool, model)
-        tenant = asked.key if self._operated else asked.asker
-        full = self._admission.turned_away(pool, model, tenant, only) if queues else None
-        waits: Waits = "place" if queues and full is None else ""
-        if not queues and visit is None and self._holding.takes(prompt, decision):
-            waits = why_held(prompt, decision.candidates[0])
-        others = left_out(pool, model, decision, self._admission.most)
-        refused = None if full is None else refusal(full)
-        ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)
-        return Foreseen(prompt, decision, waits, others, refused, ignored)
-
-    def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
-        """Return the workers that could take no request for the model now, and why."""
-        return unable(pool, model, self._admission.most)
-
-    def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
-        """Check `request`, and give it what its header and its API key would. Raises BadRequest."""
-        self._limits.check(endpoint, request)
-        _separate(request, asked.headers)
-        self._salts.give(endpoint, request, self._salts.meant(asked.key, asked.asker))
 
     def _decided(self, plea: Plea, prompt: Prompt, decision: Decision) -> Job:
         pool = plea.pool
@@ -409,28 +306,7 @@ class Proxy:
         """Count and log an answer that came from the router itself."""
         self._metrics.refused(status)
         if self._log_requests and exchange is not None:
-            identity, path = exchange.identity.decode(), exchange.path
-            fields = {"id": identity, "path": path, **exchange.named()}
-            log.info(
-                "id=%s path=%s%s status=%d reason=%r",
-                identity,
-                path,
-                exchange.whose(),
-                status,
-                reason,
-                extra={"fields": {**fields, "status": status, "reason": reason}},
-            )
-
-
-def _separate(request: Request, headers: Headers) -> None:
-    """Let SageMaker's header stand for `prompt_cache_key`."""
-    if named := header(headers, PREFIX_AWARE_ID):
-        request.prompt_cache_key = named.decode("latin-1")
-
-
-def _holds(plea: Plea) -> bool:
-    """Whether its tokens are still made the way its model's tokens are."""
-    return plea.along is None or plea.pool.prompts.holds(plea.along)
+            log_refusal(exchange, status, reason)
 
 
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:

@@ -4,11 +4,11 @@ httptools (llhttp) parses. Whatever two parsers could read differently, or is la
 raises an error. Nothing is read after that, because the start of the next request is not known.
 """
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import httptools
 
+from router.bounds import Bounds
 from router.errors import (
     BadRequest,
     BodyTooLarge,
@@ -28,20 +28,6 @@ CHUNK = 12
 #: than its content.
 PIECES: Final = 256
 CHUNKED = b"transfer-encoding: chunked"
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The limits for each client, in seconds and bytes."""
-
-    header_s: float = 10.0
-    body_s: float = 30.0
-    write_s: float = 60.0
-    keepalive_s: float = 75.0
-    url: int = 8 << 10
-    headers: int = 32 << 10
-    header_count: int = 100
-    connections: int = 10_000
 
 
 class Owner(Line, Protocol):

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from ssl import SSLContext
 
 from router.breaker import Ejection
-from router.connection import NEVER, Patience
 from router.fleet import Fleet
+from router.patience import NEVER, Patience
 from router.pool import Pool
 from router.sessions.keeping import keep_sessions
 from router.settings import PoolSettings, Settings, TimeoutSettings, WorkerSettings

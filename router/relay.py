@@ -6,11 +6,12 @@ from typing import Final
 
 from router.answer_head import Head
 from router.connection import Connection, Sink
-from router.errors import Stopping, WorkerError
+from router.errors import Stopping
 from router.events import EVENT_ENDS, error_event, only_comments
 from router.exchange import Exchange, date_line
 from router.openai import Endpoint, Prompted
 from router.usage import Usage, UsageTail
+from router.worker_errors import WorkerError
 
 #: How the last event of a stream begins; clients disconnect when they have read it.
 _LAST_EVENTS = (b"data: [DONE]", b"event: message_stop")

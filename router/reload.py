@@ -17,6 +17,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from router import settings_file
+from router.address import Address
 from router.certificate import Validity, complaint, validity
 from router.hyperpod.notes import Fate, Note
 from router.rebuild import CannotBuild
@@ -25,7 +26,6 @@ from router.settings_diff import WAITS, changes, needs_restart
 from router.settings_errors import SettingsError
 from router.settings_file import Loaded
 from router.settings_idle import idle
-from router.units import Address
 from router.watch import Watch
 
 log = logging.getLogger("warmroute.reload")

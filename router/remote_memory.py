@@ -17,10 +17,10 @@ import msgspec
 from controller.events import WIDEST
 from controller.memory import SURELY_NEW, USUAL
 from controller.truth import Truth
-from router.connection import Patience
-from router.errors import Silent
+from router.patience import Patience
 from router.upstream import Upstream
 from router.usage import MOST
+from router.worker_errors import Silent
 from strategies.base import Outcome, Prompt
 from strategies.loads import Held
 

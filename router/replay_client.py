@@ -8,7 +8,7 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from router.connection import Patience
+from router.patience import Patience
 from router.replay_plan import NoModel, Options
 from router.replay_report import Sample
 from router.replay_stream import Answer, Fault, error_message

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 
 import httpx
 
-from router.connection import Connection, Patience
-from router.errors import Refused, Silent, WorkerError
+from router.connection import Connection
+from router.patience import Patience
 from router.upstream import Upstream
+from router.worker_errors import Refused, Silent, WorkerError
 
 
 class LeanTransport(httpx.AsyncBaseTransport):

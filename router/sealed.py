@@ -3,9 +3,9 @@
 import msgspec
 from pydantic import SecretStr, ValidationError
 
+from router.secret import SEALED, SEALED_MARK
 from router.settings import LogSettings, Settings
 from router.settings_errors import dotted
-from router.units import SEALED, SEALED_MARK
 
 
 def seal(settings: Settings) -> bytes:

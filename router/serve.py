@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import uvloop
 
 from router import logs
+from router.address import Address
 from router.one_process import refuse_what_needs_one
 from router.process import raise_descriptors, settle
 from router.processes import Processes
@@ -20,7 +21,6 @@ from router.settings import Settings
 from router.signals import obeying
 from router.stores.made import refuse_lost_stores
 from router.tls import Contexts
-from router.units import Address
 from router.watch import Watch
 from strategies import registry
 

@@ -16,11 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
+from router.address import Address
 from router.app import Door
 from router.passing import Passing
 from router.protocol import Client, House
 from router.settings import ShutdownSettings
-from router.units import Address, format_duration
+from router.units import format_duration
 
 log = logging.getLogger("warmroute.server")
 

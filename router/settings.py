@@ -14,6 +14,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+from router.address import Address
+from router.secret import Secret
 from router.settings_checks import contradictions
 from router.settings_controller import ControllerSettings
 from router.settings_errors import refuse
@@ -50,7 +52,6 @@ from router.settings_types import (
     WorkerUrl,
     url_address,
 )
-from router.units import Address, Secret
 
 __all__ = [
     "AdminSettings",

@@ -10,12 +10,13 @@ from typing import NamedTuple
 from pydantic_core import InitErrorDetails
 
 from controller.line import binds
+from router.quoting import shown
 from router.settings_errors import KeyPath, dotted, refusal
 from router.settings_exposure import exposures
 from router.settings_health import EjectionSettings
 from router.settings_sessions_check import session_contradictions
 from router.settings_types import is_endpoint, url_address
-from router.units import format_duration, parse_duration, shown
+from router.units import format_duration, parse_duration
 
 
 class _Worker(NamedTuple):

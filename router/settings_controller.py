@@ -5,8 +5,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
+from router.quoting import shown
+from router.secret import Secret
 from router.settings_types import Model, Wait, refuse_user
-from router.units import Secret, shown
 
 BASE_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$"
 

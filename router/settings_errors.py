@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-from router.units import shown
+from router.quoting import shown
 from router.watch import Mark
 
 KeyPath = tuple[str | int, ...]

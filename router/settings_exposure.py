@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
 
+from router.address import Address
 from router.settings_errors import KeyPath
-from router.units import Address
 
 LISTEN: Final = Address("127.0.0.1", 8080)
 """Where clients connect to if the settings do not say."""

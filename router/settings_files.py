@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 
-from router.units import shown, shown_file
+from router.quoting import shown, shown_file
 from router.watch import mark
 
 

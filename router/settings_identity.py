@@ -15,10 +15,10 @@ from pydantic import (
 
 from router.identity.folder import has_tokenizer
 from router.identity.hub import is_hub_id
+from router.quoting import shown, shown_file
 from router.settings_errors import nearest, refusal, refuse
 from router.settings_files import ReadableFile
 from router.settings_types import Model
-from router.units import shown, shown_file
 
 #: Sources that are neither a folder nor on the hub.
 WORDS = ("auto", "bytes", "worker")

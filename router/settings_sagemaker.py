@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
+from router.quoting import shown
+from router.secret import Secret
 from router.settings_types import Capacity, Model, ModelName, Name, Some
-from router.units import Secret, shown
 
 ENDPOINT_PATTERN = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
 PREFIX_PATTERN = r"^(/[A-Za-z0-9._~-]+)*$"

@@ -10,6 +10,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from router.address import Address
+from router.secret import SECRET_PATTERN
 from router.settings import (
     AuthSettings,
     KeySettings,
@@ -24,9 +26,7 @@ from router.settings_types import URL_PATTERN
 from router.units import (
     DURATION_OR_OFF_PATTERN,
     DURATION_PATTERN,
-    SECRET_PATTERN,
     SIZE_PATTERN,
-    Address,
     format_duration,
     format_duration_or_off,
     format_share,

@@ -18,10 +18,12 @@ from pydantic import (
     model_validator,
 )
 
+from router.address import Address
+from router.quoting import shown
+from router.secret import Secret
 from router.settings_errors import refusal, refuse
 from router.settings_files import ReadableFile, check_chain, check_roots
 from router.settings_types import Model, Name, Some
-from router.units import Address, Secret, shown
 
 KEY_LENGTH = 16
 ORIGIN_PATTERN = r"^(\*|[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?)$"

@@ -9,10 +9,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema
 
 from router.headers import CREDENTIALS
+from router.quoting import shown
+from router.secret import Secret
 from router.sessions.ids import Names
 from router.sessions.table import Lease
 from router.settings_types import Count, Model, Wait, refuse_user
-from router.units import DurationOrOff, Secret, shown
+from router.units import DurationOrOff
 
 HEADER_PATTERN = r"^[a-z0-9][a-z0-9-]{0,63}$"
 FIELD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"

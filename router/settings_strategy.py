@@ -17,8 +17,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
+from router.quoting import shown
 from router.settings_errors import nearest, refusal, refuse
-from router.units import Duration, DurationOrOff, Size, shown
+from router.units import Duration, DurationOrOff, Size
 from strategies import registry
 from strategies.base import Bytes, Other, Seconds
 

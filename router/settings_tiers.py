@@ -12,12 +12,13 @@ from pydantic import (
     model_validator,
 )
 
+from router.secret import Secret
 from router.settings_controller import BASE_PATTERN, base_url
 from router.settings_session import RedisUrl
 from router.settings_types import Model, Wait
 from router.stores.chunks import Chunking
 from router.stores.engine_chunks import LARGEST_SEED, EngineChunking, Hash
-from router.units import Secret, Size
+from router.units import Size
 from strategies.loads import Loads
 
 

@@ -13,7 +13,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from router.units import Address, Duration, Size, shown
+from router.address import Address
+from router.quoting import shown
+from router.units import Duration, Size
 
 NAME_PATTERN = r"^[A-Za-z0-9._:\[\]-]{1,259}$"
 URL_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$"

@@ -1,27 +1,15 @@
-"""Types for settings values: durations, sizes, shares, addresses and secrets.
+"""Types for settings values with a unit: durations, sizes and shares.
 
 Each is parsed strictly, so that a forgotten unit is an error and not a surprise.
 """
 
-import json
-import os
 import re
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from operator import itemgetter
-from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated
 
-from pydantic import (
-    BeforeValidator,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    PlainSerializer,
-    SecretStr,
-    SerializationInfo,
-    WithJsonSchema,
-)
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+from router.quoting import shown
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES = {
@@ -38,46 +26,6 @@ DURATION_PATTERN = f"^[0-9]{{1,9}}({'|'.join(_MILLISECONDS)})$"
 DURATION_OR_OFF_PATTERN = f"{DURATION_PATTERN}|^off$"
 SIZE_PATTERN = f"^[0-9]{{1,9}}({'|'.join(_BYTES)})$"
 _PERCENT = r"(100|[0-9]{1,2}(?:\.[0-9]{1,3})?)%"
-SECRET_PATTERN = r"^(\$\{[A-Za-z_][A-Za-z0-9_]*\}|file:/.+)$"  # noqa: S105
-_SECRET_FILE_BYTES = 64 << 10
-
-
-def shown(value: object, longest: int = 60) -> str:
-    """Return a value for a message: short, on one line, in YAML's terms; no secret of a URL."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        value = _without_secrets(value)
-        short = value if len(value) <= longest else value[:longest] + "…"
-        return json.dumps(short, ensure_ascii=False)
-    if isinstance(value, int | float):
-        return format(value, ".17g")
-    if value is None:
-        return "nothing"
-    return "a list" if isinstance(value, list | tuple) else "a mapping"
-
-
-def _without_secrets(text: str) -> str:
-    """Return a URL with `***` for its user and its query, and any other text as it is.
-
-    A URL may be malformed, or its scheme missing: what may be either is hidden too.
-    """
-    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text)
-    scheme = found[0] if found else ""
-    before, at, rest = text.removeprefix(scheme).rpartition("@")
-    if at and (scheme or ":" in before):
-        # With a `?` or `#` before the `@`, that may be in a password, or the `@` in a query.
-        return scheme + ("***" if re.search("[?#]", before) else f"***@{_without_query(rest)}")
-    return _without_query(text) if scheme or re.search(r"[?#].*=", text) else text
-
-
-def _without_query(text: str) -> str:
-    return re.sub(r"([?#]).+", r"\1***", text, count=1, flags=re.DOTALL)
-
-
-def shown_file(path: object) -> str:
-    """Return a file's path for a message, with more room than `shown`: its end matters."""
-    return f"file {shown(str(path), 400)}"
 
 
 def parse_duration(value: object) -> float:
@@ -195,123 +143,3 @@ Size = Annotated[
     WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN}),
 ]
 """Bytes, written with a unit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Host and port of a socket; an IPv6 host is written in brackets and kept without them."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, value: object) -> Self:
-        """Read `host:port` or `[::1]:port`. Raises ValueError with a sentence."""
-        if isinstance(value, cls):
-            return value
-        found = re.fullmatch(r"(\[.+\]|[^\[\]:]+):([0-9]{1,5})", str(value))
-        if not isinstance(value, str) or not found or not _is_host(found[1]):
-            raise ValueError(
-                f"{shown(value)} is not an address: write host:port,"
-                ' such as 127.0.0.1:8080 or "[::1]:8080"'
-            )
-        if int(found[2]) > 65535:
-            raise ValueError(f"{shown(value)} is not an address: a port is at most 65535")
-        return cls(found[1].strip("[]"), int(found[2]))
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it; a name other than localhost may be anywhere."""
-        if self.host.lower() == "localhost":
-            return True
-        try:
-            address = ip_address(self.host)
-        except ValueError:
-            return False
-        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-        return (mapped or address).is_loopback
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, _: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            cls.parse, serialization=core_schema.to_string_ser_schema(when_used="json")
-        )
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, _: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"}
-
-
-def _is_host(text: str) -> bool:
-    try:
-        if text.startswith("["):
-            return "%" not in text and bool(IPv6Address(text[1:-1]).packed)
-        if re.fullmatch(r"[0-9.]+", text):
-            return bool(IPv4Address(text).packed)
-    except ValueError:
-        return False
-    return re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?", text) is not None
-
-
-def resolve_secret(value: object) -> str:
-    """Return the secret that `${NAME}` or `file:/path` refers to. No error message contains it."""
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
-    text = value if isinstance(value, str) else ""
-    if found := re.fullmatch(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", text):
-        origin = f"environment variable {found[1]}"
-        secret = os.environ.get(found[1])
-        if secret is None:
-            raise ValueError(f"{origin} is not set")
-    elif text.startswith("file:/"):
-        origin = shown_file(text.removeprefix("file:"))
-        secret = _read_secret(text.removeprefix("file:"), origin)
-    elif text.startswith("file:"):
-        raise ValueError("the path of a secret's file must be absolute: file:/path")
-    else:
-        raise ValueError(
-            "a secret is never written here: give ${NAME} for an environment variable,"
-            " or file:/path for a file that holds it"
-        )
-    if not secret:
-        raise ValueError(f"{origin} is empty")
-    if re.fullmatch(r"[\x20-\x7e]+", secret) is None:
-        raise ValueError(f"{origin} holds characters other than printable ASCII")
-    return secret
-
-
-def _read_secret(path: str, origin: str) -> str:
-    try:
-        if not Path(path).is_file():  # a pipe would block, and a device may never end
-            raise ValueError(f"{origin} does not exist or is not a plain file")
-        with Path(path).open("rb") as file:
-            return file.read(_SECRET_FILE_BYTES).decode("latin-1").strip()
-    except OSError as error:
-        raise ValueError(f"{origin} cannot be read: {error.strerror}") from None
-
-
-#: The serialisation context for another process of this router, and the mark before a secret in it;
-#: settings files are never read with it.
-SEALED = {"sealed": True}
-SEALED_MARK = "\0secret:"
-
-
-def _hide(secret: SecretStr | str, info: SerializationInfo) -> str:
-    if info.context is not SEALED:
-        return "***"
-    return SEALED_MARK + (secret if isinstance(secret, str) else secret.get_secret_value())
-
-
-Secret = Annotated[
-    SecretStr,
-    BeforeValidator(resolve_secret),
-    PlainSerializer(_hide, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": SECRET_PATTERN}),
-]
-"""A `SecretStr`, read from the environment or a file; `get_secret_value()` returns it."""

@@ -8,10 +8,11 @@ from contextlib import suppress
 
 from router.addresses import Addresses
 from router.answer_head import Head
-from router.connection import Connection, Patience
-from router.errors import Refused, Stale
+from router.connection import Connection
+from router.patience import Patience
 from router.recall import Recall
 from router.tls import explain
+from router.worker_errors import Refused, Stale
 from strategies.base import nothing
 
 #: Errors of the router itself: out of file descriptors, memory or local ports.

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import httpx
 import uvloop
 
+from router.address import Address
 from router.app import Door, create_app
 from router.server import Ending, Server, bind
 from router.settings import Settings
 from router.tls import door_context
-from router.units import Address
 from router.worker import Worker
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import NamedTuple, cast
 
 from router import settings_yaml
+from router.quoting import shown
 from router.settings_errors import KeyPath, Problem, SettingsError, dotted
 from router.settings_yaml import Document
-from router.units import shown
 
 KIND = "InferenceEndpointConfig"
 GROUP = "inference.sagemaker.aws.amazon.com"

@@ -10,11 +10,12 @@ comes back in either of two headers, with or without its expiry.
 from time import monotonic
 from typing import NamedTuple
 
-from router.errors import DoorError, Headers, Refused, WorkerError
+from router.errors import DoorError, Headers
 from router.headers import header
 from router.sessions import expiry
 from router.sessions.ids import AWS_HEADER, NEW_SESSION
 from router.worker import Worker
+from router.worker_errors import Refused, WorkerError
 
 _NEW = b"x-amzn-sagemaker-new-session-id"
 #: The documented bodies that open and close a session.

@@ -5,14 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 
-from router.errors import (
-    BadRequest,
-    DoorError,
-    NoWorker,
-    SessionExists,
-    WorkerError,
-    answer_for,
-)
+from router.errors import BadRequest, DoorError, NoWorker, SessionExists
 from router.fleet import Fleet
 from router.pool import Pool
 from router.sagemaker import container
@@ -25,6 +18,7 @@ from router.sessions.sessions import Sessions
 from router.sessions.table import Binding
 from router.sessions.visit import Visit
 from router.worker import Worker
+from router.worker_errors import WorkerError, answer_for
 from strategies.base import Candidate, Outcome, Prompt
 
 _CLOSED = b"x-amzn-sagemaker-closed-session-id: %b\r\n"

@@ -5,10 +5,10 @@ from collections.abc import Coroutine
 from itertools import pairwise
 from typing import Any
 
+from router.bounds import Bounds
 from router.errors import UnknownPath
 from router.exchange import Exchange
 from router.protocol import AT_ONCE, CHUNKS_AT_ONCE, Client
-from router.reading import Bounds
 
 
 class Nobody:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.authority import Authority
-from tests.support import Router, Stub
+from tests.support import Router, Stub, until
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,17 @@ def door(worker: Stub) -> Iterator[Router]:
         made = Router({"workers": [worker.url], "limits": {"body": "64KiB"}})
         stack.callback(made.stop)
         yield made
+
+
+@pytest.fixture
+def still_open(worker: Stub, door: Router) -> Iterator[None]:
+    """Check after the test that nothing is booked and the next request is served."""
+    yield
+    until(door.idle)
+    body = {"model": "m", "messages": []}
+    assert door.http.post("/v1/chat/completions", json=body).status_code == 200
+    assert door.worker().ready
+    worker.requests.clear()
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import pytest
 
-from router.admin import Readiness
 from router.identity.status import TokenizerStatus
 from router.memory_status import KvStatus, KvStreamStatus
 from router.openai import ENDPOINTS
+from router.readiness import Readiness
 from router.shown import Shown
 from router.view import WorkerStatus
 from tests.support import MakeRouter, MakeStub, error_of, post, until

@@ -10,9 +10,9 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from router import health
+from router.address import Address
 from router.inquiry import NoAnswer
 from router.server import PortTaken, bind
-from router.units import Address
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from strategies.prefixaware import PrefixAware
@@ -170,7 +170,7 @@ def test_what_is_learned_from_answers(route: MakeRouter) -> None:
         until(router.idle)
     assert router.worker().pace.factor != 1.0
     (pool,) = router.door.fleet.pools
-    assert pool.prompts.seen == 3
+    assert pool.prompts.estimates.seen == 3
     cached = router.metric("warmroute_cached_tokens_total", pool="default")
     predicted = router.metric("warmroute_predicted_cached_tokens_total", pool="default")
     assert cached > 4000
@@ -198,14 +198,15 @@ def test_what_is_not_learned_from_answers_to_several_prompts(
     strategy, worker = pool.strategy, router.worker()
     assert isinstance(strategy, PrefixAware)
     assert strategy._tree._shadows[worker.name].scale == 1.0
-    assert (pool.prompts.answered, pool.prompts.seen, pool.curve.seen) == (0, 0, 0)
+    estimates = pool.prompts.estimates
+    assert (estimates.answered, estimates.seen, pool.curve.seen) == (0, 0, 0)
     assert (worker.pace.seen, pool.curve.sooner) == (0, 1.0)
     assert router.metric("warmroute_cached_tokens_total", pool="default") == 8000
     assert samples(router, "cached_error_tokens", "_bucket")[-1] == 0
     body["prompt"] = "three " * 4000
     assert router.http.post("/v1/completions", json=body).text == told.decode()
     until(router.idle)
-    assert (pool.prompts.answered, pool.prompts.seen) == (1, 1)
+    assert (estimates.answered, estimates.seen) == (1, 1)
     assert samples(router, "cached_error_tokens", "_bucket")[-1] == 1
     assert stream or pool.curve.seen == 1
 

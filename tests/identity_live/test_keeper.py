@@ -11,7 +11,6 @@ from typing import cast
 
 import pytest
 
-from router.connection import Patience
 from router.fleet import Fleet
 from router.identity import agreement, finding
 from router.identity.agreement import State
@@ -20,6 +19,7 @@ from router.identity.exact import Exact
 from router.identity.keeper import Keeper
 from router.identity.sources import Kind
 from router.inquiry import Answer, Inquiries
+from router.patience import Patience
 from router.pool import Pool
 from router.settings import Settings
 from router.upstream import Upstream

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from router.check_live import check_live
-from router.memories import FLAG
+from router.kv_sources import FLAG
 from router.settings import Settings
 from simulator import generation
 from simulator.thread import FleetThread

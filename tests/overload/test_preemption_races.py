@@ -9,7 +9,7 @@ import pytest
 
 from router import breaker, resort
 from router.attempt import Attempt
-from router.errors import Gone
+from router.worker_errors import Gone
 from tests.health.failing import health
 from tests.overload.busy import ANSWER, QUIET, ask, held
 from tests.overload.giving_way import LONG, SHORT, long, routed, short, sizes

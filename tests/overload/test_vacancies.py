@@ -9,9 +9,9 @@ import pytest
 from router import vacancies
 from router.admission import AGAIN_S
 from router.connection import Connection
-from router.errors import Refused
 from router.job import Plea
 from router.upstream import Upstream
+from router.worker_errors import Refused
 from tests.health.failing import health, says
 from tests.overload.busy import PATH, Gate, ask, asked, held
 from tests.overload.giving_way import LONG, MIDDLE, given_way, overtaken, routed, sizes

@@ -114,7 +114,7 @@ def test_other_options_are_another_strategy(stub: MakeStub, route: MakeRouter) -
     worker = stub()
     router = route(worker.url, health=QUIET)
     before = router.door.fleet.pools[0]
-    before.prompts.bytes_per_token = 2.5
+    before.prompts.estimates.bytes_per_token = 2.5
     same: Any
     for same in ("prefixaware", {"name": "prefixaware", "memory": "64MiB"}):
         change(router, worker.url, strategy=same)
@@ -123,7 +123,7 @@ def test_other_options_are_another_strategy(stub: MakeStub, route: MakeRouter) -
     (after,) = router.door.fleet.pools
     assert after.strategy is not before.strategy
     assert after.workers == before.workers
-    assert after.prompts.bytes_per_token == 2.5
+    assert after.prompts.estimates.bytes_per_token == 2.5
     change(router, worker.url)
     assert router.door.fleet.pools[0] not in (before, after)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from router.connection import NEVER, Patience
 from router.fleet import Fleet
+from router.patience import NEVER, Patience
 from router.pool import Pool
 from router.upstream import Upstream
 from router.worker import Worker

@@ -13,9 +13,9 @@ import pytest
 
 from router import addresses
 from router.addresses import Addresses
-from router.connection import Patience
-from router.errors import Refused
+from router.patience import Patience
 from router.upstream import Upstream
+from router.worker_errors import Refused
 from tests.support import accepting_nobody
 
 PATIENCE = Patience(connect=5, first_byte=5, idle=5, keepalive=5)

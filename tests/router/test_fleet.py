@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.connection import Patience
 from router.errors import BadRequest, NoWorker, UnknownModel
 from router.fleet import Fleet
+from router.patience import Patience
 from router.pool import Pool
 from router.upstream import Upstream
 from router.worker import State, Worker

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from router import processes
+from router.address import Address
 from router.channel import Refusal
 from router.child import Order
 from router.heartbeat import Patience
@@ -22,7 +23,6 @@ from router.sealed import seal
 from router.server import bind
 from router.settings import Settings
 from router.shares import SHUT
-from router.units import Address
 from tests.support import read_all, send
 
 LIVE = b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"

@@ -7,14 +7,14 @@ import socket
 
 import pytest
 
-from router.connection import Patience
-from router.errors import Refused
 from router.health import Health
 from router.inquiry import Answer, Inquiries, NoAnswer, NotAsked
 from router.lifeline import watch
+from router.patience import Patience
 from router.settings import HealthSettings
 from router.upstream import Upstream
 from router.worker import State, Worker
+from router.worker_errors import Refused
 from tests.router.fleets import fleet
 
 MODELS = b'{"data":[{"id":"m"}]}'

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from router import place, processes
+from router.address import Address
 from router.child import Order
 from router.merge import Family, merged
 from router.place import Place
@@ -21,7 +22,6 @@ from router.sealed import opened, seal
 from router.server import bind
 from router.settings import Settings
 from router.shares import Shares
-from router.units import Address
 from tests.pems import write_pems
 from tests.reload.changing import CHAT, chat
 from tests.support import MakeStub, post, until

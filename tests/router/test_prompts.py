@@ -1,53 +1,29 @@
 """How prompts are read: equal conversations give equal keys, however they are written."""
 
 import json
-import random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.estimates import BYTES_PER_TOKEN
 from router.identity.media import same_start
-from router.identity.text import MOST_IDS, MOST_SPELLED, canonical
-from router.messages import MOST_ENTRIES
 from router.openai import ENDPOINTS, Endpoint, parse
-from router.prompts import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER, Prompts
-from strategies.base import Prompt
+from router.prompts import Prompts
 from strategies.blocks import TEXT_BLOCK
-
-CHAT = ENDPOINTS["/v1/chat/completions"]
-COMPLETION = ENDPOINTS["/v1/completions"]
-MESSAGES = ENDPOINTS["/v1/messages"]
-RESPONSES = ENDPOINTS["/v1/responses"]
-EMBEDDINGS = ENDPOINTS["/v1/embeddings"]
-LONG = "All the king's horses and all the king's men. " * 40
-
-
-def prompt(endpoint: Endpoint, body: dict[str, Any] | bytes) -> Prompt:
-    """Return what a strategy gets of a request."""
-    raw = body if isinstance(body, bytes) else json.dumps({"model": "m", **body}).encode()
-    return Prompts().prompt(endpoint, parse(endpoint, raw, b"application/json"))
-
-
-def says(*texts: Any) -> list[dict[str, Any]]:
-    """Build a conversation in which user and assistant take turns."""
-    return [
-        {"role": ("user", "assistant")[place % 2], "content": text}
-        for place, text in enumerate(texts)
-    ]
-
-
-def shared(first: Prompt, second: Prompt) -> int:
-    """Return how many leading blocks two prompts share."""
-    pairs = zip(first.keys, second.keys, strict=False)
-    return next(
-        (place for place, (a, b) in enumerate(pairs) if a != b),
-        min(len(first.keys), len(second.keys)),
-    )
-
-
-TALK = says(LONG, 'Größe? 日本 😀 " \\ / \n\t\u0007', LONG)
+from tests.router.prompted import (
+    CHAT,
+    COMPLETION,
+    EMBEDDINGS,
+    LONG,
+    MESSAGES,
+    RESPONSES,
+    TALK,
+    prompt,
+    says,
+    shared,
+)
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, MESSAGES, RESPONSES], ids=lambda e: e.path)
@@ -281,38 +257,6 @@ def test_of_several_texts_the_first_decides() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ({}, ANSWER_TOKENS),
-        ({"max_tokens": 7}, 7),
-        ({"max_completion_tokens": 9, "max_tokens": 7}, 9),
-        ({"max_output_tokens": 11}, 11),
-        ({"max_tokens": 10**9}, ANSWER_TOKENS),
-        ({"max_tokens": -1}, ANSWER_TOKENS),
-        ({"max_tokens": "7"}, ANSWER_TOKENS),
-        ({"max_tokens": None}, ANSWER_TOKENS),
-    ],
-)
-def test_the_answers_room(body: dict[str, Any], expected: int) -> None:
-    """The client's limit if it is plausible; 0 where no answer is generated."""
-    assert prompt(CHAT, body).answer_tokens == expected
-    assert prompt(EMBEDDINGS, body).answer_tokens == 0
-
-
-def test_the_length_of_answers_is_learned() -> None:
-    """The expected length is learned from answers, and never exceeds the client's limit."""
-    prompts = Prompts()
-    for _ in range(200):
-        prompts.learn_answer(1000)
-    request = parse(CHAT, json.dumps({"model": "m", "max_tokens": 100_000}).encode(), b"")
-    assert prompts.prompt(CHAT, request).answer_tokens == pytest.approx(1000, rel=0.05)
-    request = parse(CHAT, json.dumps({"model": "m", "max_tokens": 5}).encode(), b"")
-    assert prompts.prompt(CHAT, request).answer_tokens == 5
-    prompts.learn_answer(10**9)
-    assert prompts.answer_tokens < LONGEST_ANSWER
-
-
 @pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (1, False)])
 def test_stream(stream: object, expected: bool) -> None:
     """Only a literal `true` streams; and a response begins before anything is computed."""
@@ -329,80 +273,6 @@ def test_paths_without_a_prompt(path: str) -> None:
         assert (found.tokens, list(found.keys)) == (0, [])
 
 
-def asked(prompts: Prompts, text: str) -> Prompt:
-    """Return the prompt of a completion request."""
-    raw = json.dumps({"model": "m", "prompt": text}).encode()
-    return prompts.prompt(COMPLETION, parse(COMPLETION, raw, b""))
-
-
-@pytest.mark.parametrize("truth", [1.5, 2.5, 4.0, 6.0, 10.0])
-def test_bytes_per_token_are_learned(truth: float) -> None:
-    """Reported usage corrects the estimate, upwards and downwards, despite noise."""
-    prompts, chance = Prompts(), random.Random(1)
-    for _ in range(400):
-        found = asked(prompts, "x" * 8000)
-        prompts.learn(found, int(8000 / truth * chance.uniform(0.9, 1.1)))
-    assert prompts.bytes_per_token == pytest.approx(truth, rel=0.1)
-    assert asked(prompts, "x" * 8000).tokens == pytest.approx(8000 / truth, rel=0.1)
-
-
-@given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(-5, 10**12)), max_size=300))
-def test_what_is_learned_is_bounded(reports: list[tuple[int, int]]) -> None:
-    """The estimate stays in bounds whatever is reported, and one report hardly moves it later."""
-    prompts = Prompts()
-    for tokens, reported in reports:
-        prompts.learn(Prompt("m", tokens, estimated=True), reported)
-        assert 1.0 <= prompts.bytes_per_token <= 16.0
-    for _ in range(50):
-        prompts.learn(Prompt("m", 1000, estimated=True), 1000)
-    before = prompts.bytes_per_token
-    prompts.learn(Prompt("m", 1000, estimated=True), 10**9)
-    assert prompts.bytes_per_token == pytest.approx(before, rel=0.05)
-
-
-def test_what_was_learned_under_another_strategy_lasts() -> None:
-    """One report hardly moves what the pool before it has learned from many."""
-    before, after = Prompts(), Prompts()
-    for _ in range(50):
-        before.learn(Prompt("m", 1000, estimated=True), 1000)
-        before.learn_answer(100)
-    after.follow(before)
-    after.learn(Prompt("m", 1000, estimated=True), 10**9)
-    after.learn_answer(200)
-    assert after.bytes_per_token == pytest.approx(BYTES_PER_TOKEN, rel=0.05)
-    assert after.answer_tokens == pytest.approx(100, rel=0.1)
-
-
-def test_short_and_exact_prompts_teach_nothing() -> None:
-    """In a short prompt the chat template weighs too much; an exact one needs no estimate."""
-    prompts = Prompts()
-    prompts.learn(Prompt("m", 10, estimated=True), 1000)
-    prompts.learn(Prompt("m", 1000), 10)
-    prompts.learn(Prompt("m", 1000, estimated=True), 0)
-    assert prompts.bytes_per_token == BYTES_PER_TOKEN
-
-
-def test_keys_do_not_change_with_what_is_learned() -> None:
-    """A better estimate of lengths leaves all keys as they are."""
-    prompts = Prompts()
-    before = asked(prompts, LONG)
-    prompts.learn(before, before.tokens * 2)
-    assert asked(prompts, LONG).keys == before.keys
-    assert asked(prompts, LONG).tokens > before.tokens
-
-
-@pytest.mark.parametrize(
-    "body", [{"input": [LONG, LONG]}, {"input": [[1] * 500, [2] * 500]}, {"input": {"odd": LONG}}]
-)
-def test_batches_teach_nothing(body: dict[str, object]) -> None:
-    """Reported usage covers the whole batch, but only its first prompt was read."""
-    prompts = Prompts()
-    for _ in range(20):
-        raw = json.dumps({"model": "m", **body}).encode()
-        prompts.learn(prompts.prompt(EMBEDDINGS, parse(EMBEDDINGS, raw, b"")), 100_000)
-    assert prompts.bytes_per_token == BYTES_PER_TOKEN
-
-
 def test_spacing_does_not_matter_in_parts() -> None:
     """A text part gives the same keys, however its JSON is written."""
     tight = b'{"messages":[{"role":"user","content":[{"type":"text","text":"%b"}]}]}'
@@ -410,44 +280,3 @@ def test_spacing_does_not_matter_in_parts() -> None:
     text = LONG.encode()
     first, second = (Prompts().prompt(CHAT, parse(CHAT, raw % text, b"")) for raw in (tight, loose))
     assert first.keys == second.keys
-
-
-def data_of(endpoint: Endpoint, body: object, indent: int | None = None) -> bytes:
-    """Return a prompt's canonical bytes."""
-    raw = json.dumps(body, indent=indent).encode()
-    return canonical(endpoint, parse(endpoint, raw, b"")).data
-
-
-@pytest.mark.parametrize("more", [0, 1, 5000])
-def test_of_too_many_ids_the_first_are_packed(more: int) -> None:
-    """Spaces matter only beyond a bound, and a longer prompt begins like a shorter one."""
-    body = {"prompt": [7] * (MOST_IDS + more)}
-    text = canonical(COMPLETION, parse(COMPLETION, json.dumps(body).encode(), b""))
-    assert text.tokens == MOST_IDS + more
-    assert text.data.startswith(data_of(COMPLETION, {"prompt": [7] * MOST_IDS}))
-    assert (text.data != data_of(COMPLETION, body, indent=0)) == bool(more)
-    assert text.data != data_of(COMPLETION, {"prompt": [7] * (MOST_IDS + more - 1) + [8]})
-
-
-def test_quotes_in_a_text_are_no_further_texts() -> None:
-    """A list of one text gives the same keys as the text, however many quotes there are in it."""
-    text = 'a "word", ' * MOST_ENTRIES
-    assert data_of(COMPLETION, {"prompt": [text]}) == data_of(COMPLETION, {"prompt": text})
-
-
-@pytest.mark.parametrize("endpoint", [RESPONSES, MESSAGES], ids=lambda e: e.path)
-def test_of_too_many_values_the_first_are_spelled(endpoint: Endpoint) -> None:
-    """Spaces matter only beyond a bound, and a longer conversation begins like a shorter one."""
-    values = [1] * 1000
-
-    def data(count: int, indent: int | None = None) -> bytes:
-        parts = [{"type": "tool_use", "input": values}] * count
-        body = {"input": parts, "messages": [{"role": "user", "content": parts}]}
-        raw = json.dumps(body, indent=indent).encode()
-        return canonical(endpoint, parse(endpoint, raw, b"")).data
-
-    few, many = MOST_SPELLED // 1002, MOST_SPELLED // 1000 + 4
-    assert data(few) == data(few, indent=0)
-    assert data(many) != data(many, indent=0)
-    assert data(many).startswith(data(few))
-    assert data(many + 1).startswith(data(many))

@@ -57,12 +57,12 @@ def test_tokens_are_counted() -> None:
     assert prompt.counted
     assert not prompt.estimated
     assert held_tokens(prompt, len(prompt.keys)) == 64 * len(prompt.keys)
-    before = prompts.bytes_per_token
+    before = prompts.estimates.bytes_per_token
     prompts.learn(prompt, 1000)
     assert prompts.miscounted == 0
     prompts.learn(prompt, 1001)
     assert prompts.miscounted == 1
-    assert prompts.bytes_per_token == before
+    assert prompts.estimates.bytes_per_token == before
     assert prompts.by_reason == {"": 1}
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.bounds import Bounds
 from router.errors import BodyTooLarge
 from router.exchange import Exchange
-from router.reading import Bounds, Reader
+from router.reading import Reader
 
 #: The longest body allowed, in bytes.
 LIMIT = 100

@@ -3,10 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
+from router.address import Address
 from router.settings import PoolSettings, Settings, TokenizerSettings, WorkerSettings
 from router.settings_file import describe, loads
 from router.settings_strategy import StrategySettings
-from router.units import Address, format_duration
+from router.units import format_duration
 
 POOLS = """
 strategy: leastload

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from router.answer_head import Head as AnswerHead
 from router.breaker import Breaker
-from router.connection import NEVER, Connection, Patience
-from router.errors import Refused
+from router.connection import Connection
 from router.exchange import Exchange, Source
 from router.guard import Head
 from router.metrics import Metrics
 from router.openai import ENDPOINTS
+from router.patience import NEVER, Patience
 from router.proxy import Proxy
 from router.rebuild import build
 from router.recall import Recall
@@ -28,6 +28,7 @@ from router.sessions.table import Binding, Bound, Lease, Session
 from router.settings import Settings
 from router.tls import Contexts
 from router.worker import State, Worker
+from router.worker_errors import Refused
 from strategies.load import Load
 from strategies.pace import Pace
 

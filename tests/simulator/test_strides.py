@@ -12,7 +12,8 @@ from simulator.engine import Engine
 from simulator.profiles import PROFILES
 from simulator.request import Request
 from simulator.store import SharedStore
-from simulator.strides import Job, StrideCache, StrideEngine
+from simulator.stride_cache import StrideCache
+from simulator.strides import Job, StrideEngine
 from simulator.tiers import Rates, Tiers
 
 BLOCK = 16

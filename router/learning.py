@@ -1,0 +1,66 @@
+"""What an answer teaches: its worker's pace, and how many tokens its prompt's text has."""
+
+from router import hits
+from router.job import Job
+from router.preempting import Preempting
+from router.usage import Usage
+from router.worker import Worker
+from strategies.base import Candidate
+from strategies.booking import Booking
+from strategies.loads import HARDLY
+
+
+def learn_prefill(job: Job, worker: Worker, choice: Candidate, booking: Booking) -> None:
+    """Learn from the time of its prefill, before the worker tells how much was cached."""
+    seconds, held = booking.computed_s, choice.held_tokens
+    if seconds is not None and _hardly_loads(choice):
+        worker.pace.began(job.prompt.tokens - held, held, seconds)
+
+
+def learn(
+    job: Job,
+    worker: Worker,
+    choice: Candidate,
+    booking: Booking,
+    usage: Usage,
+    *,
+    preempting: Preempting,
+) -> None:
+    """Learn from the tokens that its worker reported, if it did, and count them."""
+    prompt_tokens = usage.prompt
+    if prompt_tokens is None:
+        return
+    job.pool.prompts.learn(job.prompt, prompt_tokens)
+    cached = None if usage.cached is None else min(usage.cached, prompt_tokens)
+    if job.last is None:
+        hits.count(job, choice, usage, prompt_tokens, cached)
+    else:
+        hits.count_resumed(job, prompt_tokens, cached)
+        if cached is not None and worker is job.last:
+            first = min(job.held_first, prompt_tokens)
+            held = min(choice.held_tokens, prompt_tokens)
+            preempting.judge(worker, held - first, cached - first)
+    if job.prompt.further or not _computed(choice, usage, prompt_tokens):
+        return
+    if cached is None:
+        cached = min(choice.held_tokens, prompt_tokens)
+    if booking.computed_s is not None:
+        worker.pace.observe(prompt_tokens - cached, cached, booking.computed_s)
+    elif booking.whole_s is not None:
+        worker.pace.bound(prompt_tokens - cached, cached, booking.whole_s)
+
+
+def _computed(choice: Candidate, usage: Usage, prompt_tokens: int) -> bool:
+    """Whether the prefill was computing.
+
+    Otherwise its time says more about how fast a slower tier loads.
+    """
+    found = hits.tiers(choice, usage)
+    if found is None:
+        return _hardly_loads(choice)
+    return found.l1 + found.l2 <= HARDLY * prompt_tokens
+
+
+def _hardly_loads(choice: Candidate) -> bool:
+    """Whether its prefill was expected to be computing, not loading from slower tiers."""
+    return choice.loading.seconds <= HARDLY * choice.cost.prefill

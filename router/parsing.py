@@ -1,0 +1,94 @@
+"""Turns what a client sent into a plea: a request with its pool, its prompt and its workers."""
+
+from time import monotonic
+from typing import Final
+
+from router.errors import Headers
+from router.exchange import Exchange
+from router.fleet import Fleet
+from router.headers import header
+from router.job import Plea
+from router.lengths import within
+from router.limits import Limits
+from router.openai import Endpoint, Request, parse
+from router.preempting import resumable
+from router.sessions.sessions import Sessions
+from router.sessions.visit import Visit
+from router.settings import LimitSettings
+from router.tokenizing import Tokenizing
+
+#: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
+PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
+
+
+class Parsing:
+    """Parses requests. One instance for the whole router."""
+
+    def __init__(self, fleet: Fleet, tokenizing: Tokenizing) -> None:
+        self._fleet = fleet
+        self._tokenizing = tokenizing
+
+    def change(self, limits: LimitSettings) -> None:
+        """Apply other limits to requests from now on."""
+        self._limits = Limits(limits)
+
+    def check(self, endpoint: Endpoint, request: Request, headers: Headers) -> None:
+        """Check a request, and give it what its headers say. Raises BadRequest."""
+        self._limits.check(endpoint, request)
+        if named := header(headers, PREFIX_AWARE_ID):
+            request.prompt_cache_key = named.decode("latin-1")
+
+    async def read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
+        """Parse the request, make its prompt, and find the workers that could answer."""
+        started, body, route = monotonic(), exchange.body, self._fleet.route
+        kind = header(exchange.headers, b"content-type") if endpoint.form else b""
+        request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
+        self.check(endpoint, request, exchange.headers)
+        salts = exchange.salts
+        salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
+        pool, request.model, workers = route(request.model, in_session=True)
+        if self._tokenizing.is_short(pool.prompts, request, body):
+            made = self._tokenizing.made(pool.prompts, endpoint, request, body)
+        else:
+            made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
+            pool, _, workers = route(request.model, in_session=True)  # may have changed
+        if pool.consult is not None and made.prompt.blocks:
+            await pool.consult(made.prompt, [worker.name for worker in workers])
+            pool, _, workers = route(request.model, in_session=True)
+        visit = None if pool.sessions is None else _visit(pool.sessions, exchange)
+        if visit is None:
+            workers = workers or pool.eligible(request.model)  # without any, this raises
+        return Plea(
+            endpoint,
+            exchange,
+            pool,
+            within(made.prompt, workers, body),
+            made.along,
+            workers=workers,
+            started=started,
+            visit=visit,
+            salt=salt,
+            streams=request.stream is True,
+            resumable=resumable(endpoint, request),
+        )
+
+    async def read_again(self, before: Plea) -> Plea:
+        """Parse a request again, and keep what it has been through."""
+        plea = await self.read(before.endpoint, before.exchange)
+        plea.goes_on_from(before)
+        return plea
+
+
+def holds(plea: Plea) -> bool:
+    """Whether its tokens are still made the way its model's tokens are."""
+    return plea.along is None or plea.pool.prompts.holds(plea.along)
+
+
+def _visit(sessions: Sessions, exchange: Exchange) -> Visit | None:
+    """Return the request's part in a session, if it has one."""
+    visit = exchange.visit(sessions)
+    if visit is not None and visit.begins and exchange.commented:
+        return None  # its pool had no sessions before, and its client cannot be told an id now
+    if visit is not None:
+        exchange.part = visit
+    return visit

@@ -1,0 +1,64 @@
+"""The log of requests: one line for each, without any text of the prompt."""
+
+import logging
+from time import monotonic
+
+from router.decision_fields import explanation
+from router.exchange import Exchange
+from router.job import Job
+from router.worker import Worker
+from strategies.base import Candidate
+
+log = logging.getLogger("warmroute.requests")
+
+
+def log_answer(
+    job: Job, worker: Worker, choice: Candidate, status: int, failure: str | None
+) -> None:
+    """Log an answer that came from a worker; `failure` is what went wrong, if anything."""
+    identity, seconds = job.exchange.identity.decode(), monotonic() - job.started
+    decision = explanation(job, choice).decode()
+    tokens = job.prompt.too_long or job.prompt.tokens
+    fields: dict[str, str | float] = {
+        "id": identity,
+        "path": job.endpoint.path,
+        **job.exchange.named(),
+        "status": status,
+        "worker": worker.name,
+        "decision": decision,
+        "tokens": tokens,
+        "seconds": round(seconds, 3),
+    }
+    if job.preemptions:
+        fields["preempted"] = job.preemptions
+    if failure:
+        fields["failure"] = failure
+    log.info(
+        "id=%s path=%s%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s%s",
+        identity,
+        job.endpoint.path,
+        job.exchange.whose(),
+        status,
+        worker.name,
+        decision,
+        tokens,
+        seconds,
+        f" preempted={job.preemptions}" if job.preemptions else "",
+        f" failure={failure}" if failure else "",
+        extra={"fields": fields},
+    )
+
+
+def log_refusal(exchange: Exchange, status: int, reason: str) -> None:
+    """Log an answer that came from the router itself."""
+    identity, path = exchange.identity.decode(), exchange.path
+    fields = {"id": identity, "path": path, **exchange.named()}
+    log.info(
+        "id=%s path=%s%s status=%d reason=%r",
+        identity,
+        path,
+        exchange.whose(),
+        status,
+        reason,
+        extra={"fields": {**fields, "status": status, "reason": reason}},
+    )

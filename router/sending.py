@@ -1,0 +1,179 @@
+"""Sends a request to the worker it is booked on, and relays the answer."""
+
+import asyncio
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import Final
+
+from router.added import with_field
+from router.admission import Admission
+from router.attempt import FULL, Attempt
+from router.connection import Connection
+from router.decision_fields import decision_fields
+from router.headers import Incoming, upstream_head
+from router.holding import Holding
+from router.identity.forward import with_ids
+from router.job import Job
+from router.relay import CutShort, Relay
+from router.request_log import log_answer
+from router.resort import Resort
+from router.settings import Settings
+from router.stripped import Numbered, Stripped
+from router.upstream import Upstream
+from router.usage import NO_USAGE
+from router.vacancies import Crowded, Vacancies
+from router.worker import Worker
+from router.worker_errors import WorkerError
+
+#: Dropped from the worker's request if comments may come first: a compressed body cannot follow.
+_CODINGS = b"\naccept-encoding:"
+#: Statuses: too many requests; something asked for, usually the model, does not exist.
+TOO_MANY: Final = 429
+NOT_THERE: Final = 404
+#: The worker rejects the key. If the key is the router's own, every request there ends like this.
+_NOT_US: Final = frozenset((401, 403))
+
+
+class Sending:
+    """Gets attempts answered, each by its worker. One instance for the whole router."""
+
+    def __init__(
+        self, admission: Admission, holding: Holding, resort: Resort, vacancies: Vacancies
+    ) -> None:
+        self._admission = admission
+        self._holding = holding
+        self._resort = resort
+        self._vacancies = vacancies
+
+    def change(self, settings: Settings) -> None:
+        """Apply new settings to the requests to come."""
+        self._log_requests = settings.logs.requests
+        self._comments = settings.timeouts.comment is not None
+
+    async def send(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
+        """Ask one worker and relay its answer; False if it is full and another may be asked."""
+        job, worker = attempt.job, attempt.worker
+        exchange, upstream = job.exchange, worker.upstream  # a reload may replace the latter
+        asks = await self._as_shown(attempt)
+        usage, relay = NO_USAGE, Relay(job.endpoint, exchange)
+        try:
+            body = _body(job, worker)
+            path, key = job.endpoint.path.encode(), worker.api_key
+            head = upstream_head(path, asks, worker.host, key, len(body))
+            connection = await _answered(attempt, upstream, head, body)
+            try:
+                status = connection.head.status
+                self._feel(attempt, status)
+                if status == FULL and await self._passes(attempt, others=others, is_last=is_last):
+                    return False
+                self._vacancies.settled(job.identity)
+                attempt.on_answer(status)
+                commented = connection.commented
+                if not commented:
+                    attempt.on_first_byte()
+                if status >= 400:
+                    await exchange.undo()
+                self._holding.freed()
+                told = decision_fields(job, worker, attempt.choice, status)
+                if not relay.begin(connection, told):
+                    begun = partial(self._begun, attempt) if commented else None
+                    await relay.flow(connection, begun)
+                usage = relay.usage()
+            finally:
+                upstream.release(connection)
+        except WorkerError as error:
+            attempt.failed(error)
+            raise
+        except CutShort as cut:
+            attempt.failed(cut.error)
+            raise
+        except asyncio.CancelledError as cancelled:
+            if relay.complete:  # a stream's last event was sent: clients close then
+                usage = relay.usage()
+            else:
+                attempt.cancelled(cancelled)
+            raise
+        finally:
+            attempt.settle(usage)
+            if self._log_requests and not attempt.preempted:
+                log_answer(job, worker, attempt.choice, attempt.status, attempt.failure)
+        return True
+
+    async def _passes(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
+        """Whether a full worker's 503 is kept from the client, as another worker can be asked.
+
+        An ejected one only if the request would be refused otherwise. Raises Crowded if there is
+        none, but the request waits until there is.
+        """
+        job = attempt.job
+        if attempt.made_way and job.late == -inf:  # it may have come before the place was free
+            job.late = self._admission.wait_again(0.0).late
+        waits = may_wait(job)
+        found = not is_last and (others or (not waits and await self._resort.found(job)))
+        if found or waits:
+            attempt.full()
+            if not found:
+                raise Crowded
+        return found
+
+    def _begun(self, attempt: Attempt) -> None:
+        """Note that more than comments has come of an answer that began with them."""
+        attempt.on_first_byte()
+        self._holding.freed()
+
+    async def _as_shown(self, attempt: Attempt) -> Incoming:
+        """Return the request as its worker may see it."""
+        job = attempt.job
+        shown: Incoming = job.exchange
+        if job.visit is not None:
+            shown = await attempt.bound(job.visit)
+        if self._comments and job.streams:
+            shown = Stripped(shown, _CODINGS)
+        return Numbered(shown, job.preemptions) if job.preemptions else shown
+
+    def _feel(self, attempt: Attempt, status: int) -> None:
+        """Note what a status says about the worker's room, its key or its models."""
+        rests, worker = self._admission.rests, attempt.worker
+        if status == FULL:
+            attempt.refused()
+        if status in {FULL, TOO_MANY} or (status in _NOT_US and worker.api_key):
+            rests.refused(worker, monotonic())
+        elif status == NOT_THERE:
+            worker.doubt(attempt.job.prompt.model, monotonic())
+        elif rests and status < 400:
+            rests.answered(worker, attempt.booked_at)
+
+
+async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: bytes) -> Connection:
+    """Send the request and wait for the first byte. Raises Preempted, WorkerError."""
+    try:
+        async with asyncio.timeout(None) as patience:
+            attempt.asks(patience)
+            connection = await upstream.ask(head, body, attempt.sends)
+    except (TimeoutError, WorkerError):
+        if not attempt.preempted:
+            raise
+        raise attempt.why() from None
+    finally:
+        attempt.stays()
+    if attempt.preempted:  # at the very moment when the answer began
+        connection.close()
+        upstream.release(connection)
+        raise attempt.why()
+    return connection
+
+
+def may_wait(job: Job) -> bool:
+    """Whether a request that no worker takes may wait: it gave way before, or others to it."""
+    return job.visit is None and asyncio.get_running_loop().time() < job.late
+
+
+def _body(job: Job, worker: Worker) -> bytes:
+    """Return the body for the worker: with a cache salt, and token ids if the worker takes them."""
+    body = job.exchange.body
+    if job.salt:
+        body = with_field(body, job.salt)
+    if job.along and worker.takes_ids and job.pool.prompts.holds(job.along):
+        return with_ids(body, job.along.listed)
+    return body

@@ -1,0 +1,102 @@
+"""Paths and methods that are not served get a clear error, and the router goes on serving."""
+
+import pytest
+
+from tests.support import (
+    Router,
+    Stub,
+    error_of,
+    head,
+    read_all,
+    send,
+)
+
+CHAT = "/v1/chat/completions"
+FORM = "/v1/audio/transcriptions"
+pytestmark = pytest.mark.usefixtures("still_open")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/v1",
+        "/v1/chat",
+        CHAT + "/",
+        "/V1/CHAT/COMPLETIONS",
+        "/v1/chat/completions%00",
+        "/v1/chat/completions%0d%0ax",
+        "/reset_prefix_cache",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "/collective_rpc",
+        "/sleep",
+        "/shutdown",
+        "/simulator/fault",
+        "/%ff",
+        "/" + "x" * 5000,
+    ],
+    ids=lambda path: path[:30],
+)
+def test_a_path_that_is_not_served(worker: Stub, door: Router, path: str) -> None:
+    """Unknown paths get 404 in OpenAI's format; vLLM's admin paths never reach a worker."""
+    for method in ("GET", "POST"):
+        reply = door.http.request(method, path, json={"model": "m"})
+        assert reply.status_code == 404
+        assert error_of(reply)["code"] == "unknown_url"
+        assert reply.headers["x-request-id"]
+        assert len(reply.content) < 1000
+    assert worker.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", CHAT),
+        ("/v1" + CHAT, CHAT),
+        (CHAT + "/", CHAT),
+        ("/models", "/v1/models"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/nothing", None),
+        ("/", None),
+    ],
+)
+def test_a_base_url_that_is_wrong(door: Router, path: str, meant: str | None) -> None:
+    """A path with `/v1` missing or too much is a 404 that names the right one."""
+    error = error_of(door.http.post(path, json={"model": "m"}))
+    assert error["code"] == "unknown_url"
+    assert error["message"].partition(" Did you mean ")[2] == (f"{meant!r}?" if meant else "")
+
+
+def test_a_double_slash(worker: Stub, door: Router) -> None:
+    """A path with a doubled slash is another path: 404."""
+    body = b'{"model":"m"}'
+    for path in ("/" + CHAT, "/v1//chat/completions"):
+        sent = head(path, len(body), b"connection: close") + body
+        with send(door.port, sent) as client:
+            reply = read_all(client)
+        assert reply.startswith(b"HTTP/1.1 404 ")
+    assert worker.requests == []
+
+
+def test_a_percent_encoded_path(worker: Stub, door: Router) -> None:
+    """A percent-encoded path is decoded, and the worker gets it decoded."""
+    assert door.http.post("/v1/%63hat/completions", json={"model": "m"}).status_code == 200
+    assert worker.requests[0].startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"])
+@pytest.mark.parametrize(("path", "allowed"), [(CHAT, "POST"), (FORM, "POST"), ("/workers", "GET")])
+def test_a_wrong_method(worker: Stub, door: Router, path: str, allowed: str, method: str) -> None:
+    """A wrong method gets 405 that names the right one, also in `Allow`."""
+    if method == allowed:
+        assert door.http.request(method, path).status_code == 200
+        return
+    reply = door.http.request(method, path)
+    assert reply.status_code == 405
+    assert reply.headers["allow"] == allowed
+    if method == "HEAD":
+        assert reply.content == b""
+    else:
+        assert f"use {allowed}" in error_of(reply)["message"]
+    assert worker.requests == []
