@@ -27,7 +27,7 @@ FEW: Final = 12
 WORTH = 14.0
 #: There is none if so many held requests a worker come before it: where many wait, the time is
 #: needed for them.
-MOST_WAITING = 1.0
+MOST_WAITING = 1.5
 
 
 def pauses(prompt: Prompt, decision: Decision, now: float) -> bool:

@@ -8,7 +8,7 @@ from strategies.base import Candidate, Cost, Decision, Prompt
 from strategies.booking import Booking
 from strategies.latebinding import READY_S, LateBinding, why_held
 from strategies.load import LONG_S, Load
-from strategies.pause import FEW, SHORT_ANSWER, TOKEN_S, WORTH, pauses
+from strategies.pause import FEW, MOST_WAITING, SHORT_ANSWER, TOKEN_S, WORTH, pauses
 from strategies.preemption import drop
 from tests.strategies.placing import Stand
 
@@ -78,9 +78,13 @@ def test_only_between_long_prompts() -> None:
     assert not pauses(asked(), long_one(worker(long_s=0.99 * LONG_S)), 0.0)
 
 
-@pytest.mark.parametrize(("waiting", "pause"), [((0, 1), True), ((1, 0), True), ((1, 1), False)])
+@pytest.mark.parametrize(
+    ("waiting", "pause"),
+    [((0, 2), True), ((2, 0), True), ((1, 1), True), ((1, 2), False), ((3, 0), False)],
+)
 def test_not_if_many_wait(waiting: tuple[int, int], *, pause: bool) -> None:
-    """If about one held request a worker comes before it, wherever that would go."""
+    """If so many held requests a worker come before it, wherever that would go."""
+    assert MOST_WAITING == 1.5
     decision = long_one(worker())
     for one, number in zip(decision.candidates, waiting, strict=True):
         one.worker.load.promises.extend([(0.0, 1.0)] * number)
