@@ -17,7 +17,7 @@ NEARLY: Final = 0.925
 #: actual ones (see `pace.py`).
 LONG_S: Final = 1.6
 #: It is held for so many seconds at most: a cache may stay nearly full for long.
-MOST_S: Final = 8.0
+MOST_S: Final = 5.0
 
 
 def left_to_others(prompt: Prompt, choice: Candidate, held_s: float) -> bool:
