@@ -3,8 +3,7 @@
 A request in a worker's queue is bound to that worker, and waits behind everything that came before
 it. If requests are held in the router instead, the shortest can go first, each to the worker that
 is cheapest by then (`held.py` says which is first). A long prompt that was sent may still be
-preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`),
-or to leave the last part of a KV cache to shorter ones (`reserve.py`).
+preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`).
 After `LONGEST_S`, a request is sent even if it then has to wait in a worker's queue.
 """
 
@@ -20,7 +19,6 @@ from strategies.held import Held
 from strategies.load import AGING, Load
 from strategies.pause import pauses
 from strategies.preemption import STEP_S, promised
-from strategies.reserve import left_to_others
 
 T = TypeVar("T")
 
@@ -80,27 +78,15 @@ class LateBinding(Generic[T]):
         return iter([held for line in self._lines.values() for held in line])
 
     @staticmethod
-    def must_hold(
-        prompt: Prompt, decision: Decision, now: float, since: float | None = None
-    ) -> bool:
+    def must_hold(prompt: Prompt, decision: Decision, now: float) -> bool:
         """Whether the request would have to wait in a queue even on the cheapest worker.
 
-        Or the answers there are to have a pause before it (`pause.py`), or it would take room that
-        is left to others (`reserve.py`). `since`: when it was first held, if it was.
+        Or the answers there are to have a pause before it (`pause.py`).
         """
         choice = decision.candidates[0]
-        cost, load = choice.cost, choice.worker.load
-        if cost.room > 0.0 or pauses(prompt, decision, now):
+        if choice.cost.room > 0.0 or pauses(prompt, decision, now):
             return True
-        if left_to_others(prompt, choice, 0.0 if since is None else now - since):
-            return True
-        if cost.wait <= READY_S:
-            return False
-        if choice.preempts:
-            return cost.wait > READY_S + STEP_S
-        if promised(load, cost.prefill, now)[0] > READY_S:
-            return True
-        return not (_in_one_step(load) or _joins(prompt, choice))
+        return _would_queue(prompt, choice, now)
 
     def enter(
         self,
@@ -187,7 +173,7 @@ class LateBinding(Generic[T]):
             decision = rank(held.prompt)
             if decision is None:
                 held.look_again(now)
-            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now, held.since):
+            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now):
                 self._remove(held)
                 if held.line in self._lines:  # tenants take turns
                     self._lines[held.line] = self._lines.pop(held.line)
@@ -293,14 +279,26 @@ class LateBinding(Generic[T]):
         self._told.clear()
 
 
-def why_held(prompt: Prompt, choice: Candidate) -> Literal["held", "pause", "reserve"]:
+def why_held(prompt: Prompt, choice: Candidate, now: float) -> Literal["held", "pause"]:
     """Return what a request would be held for, if `must_hold` says that it would.
 
-    That is room or other prompts, a pause for answers, or room that is left to others.
+    That is room or other prompts, or a pause for answers.
     """
-    if choice.cost.room > 0.0 or choice.cost.wait > READY_S:
+    if choice.cost.room > 0.0 or _would_queue(prompt, choice, now):
         return "held"
-    return "reserve" if left_to_others(prompt, choice, 0.0) else "pause"
+    return "pause"
+
+
+def _would_queue(prompt: Prompt, choice: Candidate, now: float) -> bool:
+    """Whether it would wait for other prompts at its worker, or for some that are held."""
+    cost, load = choice.cost, choice.worker.load
+    if cost.wait <= READY_S:
+        return False
+    if choice.preempts:
+        return cost.wait > READY_S + STEP_S
+    if promised(load, cost.prefill, now)[0] > READY_S:
+        return True
+    return not (_in_one_step(load) or _joins(prompt, choice))
 
 
 def _in_one_step(load: Load) -> bool:

@@ -3,6 +3,7 @@
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 
 from strategies.base import Candidate, Cost, Decision, Prompt
 from strategies.booking import Booking
@@ -10,6 +11,7 @@ from strategies.latebinding import READY_S, LateBinding, why_held
 from strategies.load import LONG_S, Load
 from strategies.pause import FEW, MOST_WAITING, SHORT_ANSWER, TOKEN_S, WORTH, pauses
 from strategies.preemption import drop
+from tests.strategies.desk import MANY
 from tests.strategies.placing import Stand
 
 PAUSE_S = TOKEN_S * SHORT_ANSWER
@@ -161,10 +163,20 @@ def test_a_long_prompt_is_held_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wait", "room", "queues"),
-    [(READY_S, 0.0, False), (READY_S + 0.01, 0.0, True), (0.0, 0.1, True)],
+    ("wait", "uncached", "room", "queues"),
+    [
+        (READY_S, MANY, 0.0, False),
+        (READY_S + 0.01, MANY, 0.0, True),
+        (READY_S + 0.01, MANY - 1, 0.0, False),
+        (0.0, 0, 0.1, True),
+    ],
 )
-def test_a_queue_is_told_from_a_pause(wait: float, room: float, *, queues: bool) -> None:
-    """An explanation says which of them a request is held for."""
-    choice = long_one(worker(), wait=wait, room=room).candidates[0]
-    assert why_held(asked(), choice) == ("held" if queues else "pause")
+def test_a_queue_is_told_from_a_pause(
+    wait: float, uncached: int, room: float, *, queues: bool
+) -> None:
+    """An explanation says which of them a request is held for; it may join others in one step."""
+    stand = worker()
+    stand.load.book(0.0, 1.0, uncached=uncached)
+    decision = long_one(stand, wait=wait, room=room)
+    choice = replace(decision.candidates[0], held_tokens=asked().tokens)
+    assert why_held(asked(), choice, 0.0) == ("held" if queues else "pause")
