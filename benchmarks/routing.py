@@ -71,7 +71,7 @@ def main(
         seeds, rates = (1, False) if quick else (seeds, rates)
         cells, searched = _measured(picked, policies, seeds, rates=rates, jobs=jobs)
         if keep is not None:
-            cells, searched = _with_kept(keep, cells, searched)
+            cells, searched = _with_kept(keep, cells, searched, {one.name for one in every})
         told = {cell.column for cell in cells}
         shown = [one for one in every if one.name in told]
         first = [cell for cell in cells if cell.seed <= seeds]
@@ -171,13 +171,20 @@ class _Kept(msgspec.Struct):
     rates: list[Rate]
 
 
-def _with_kept(path: Path, cells: list[Cell], rates: list[Rate]) -> tuple[list[Cell], list[Rate]]:
-    """Add the results of an earlier run for policies and columns that were not run now."""
+def _with_kept(
+    path: Path, cells: list[Cell], rates: list[Rate], columns: Collection[str]
+) -> tuple[list[Cell], list[Rate]]:
+    """Add the results of an earlier run for policies and columns that were not run now.
+
+    Only of `columns`: without its trace, nothing can be said of a column.
+    """
     kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
     run = {(cell.column, cell.policy) for cell in cells}
     searched = {(rate.column, rate.policy) for rate in rates}
-    cells = [*cells, *(one for one in kept.cells if (one.column, one.policy) not in run)]
-    rates = [*rates, *(one for one in kept.rates if (one.column, one.policy) not in searched)]
+    old = [one for one in kept.cells if one.column in columns]
+    old_rates = [one for one in kept.rates if one.column in columns]
+    cells = [*cells, *(one for one in old if (one.column, one.policy) not in run)]
+    rates = [*rates, *(one for one in old_rates if (one.column, one.policy) not in searched)]
     return cells, rates
 
 

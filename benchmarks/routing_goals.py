@@ -43,7 +43,7 @@ DECISION_US = {8: 60.0, 64: 150.0, 500: 1_000.0}
 
 
 #: Peers up to this many times as slow as the best may be the best with other seeds.
-RIVALS_WITHIN = 1.02
+RIVALS_WITHIN = 1.05
 #: A policy that takes this many times as long as the best peer, both to the first token and to the
 #: end of the answer, is not competitive: one seed is enough for it.
 HOPELESS = 1.5

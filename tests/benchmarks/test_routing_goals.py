@@ -1,5 +1,6 @@
 """Goals: measurements are compared with the right numbers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,9 @@ def test_the_command_writes_what_it_found(tmp_path: Path) -> None:
         jobs=1,
         rates=True,
     )
+    before = json.loads(path.read_text())
+    before["cells"].append({**before["cells"][0], "column": "conversation x2"})
+    path.write_text(json.dumps(before))  # of a trace that is not at hand now
     main(
         column=["bursts"],
         policy=["prefixaware"],
@@ -235,4 +239,5 @@ def test_the_command_writes_what_it_found(tmp_path: Path) -> None:
     text = path.read_text()
     assert text.count('"policy": "prefixaware",\n   "seed"') == 1
     assert text.count('"policy": "round robin"') == 1
+    assert "conversation" not in text
     assert '"name": "mean TTFT, s"' in text
