@@ -50,7 +50,7 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
     async def model(name: str) -> Mapping[str, Any]:
         """Describe one model as its worker does; slashes in its name may be escaped."""
         name = unquote(name)
-        found = fleet.models().get(name)
+        found = fleet.described(name)
         if found is None:
             raise UnknownModel(name, fleet.meant(name))
         return found

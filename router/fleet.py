@@ -88,6 +88,14 @@ class Fleet:
             found |= {name: one for name, one in told.items() if self._pool(name) is pool}
         return found
 
+    def described(self, model: str) -> Mapping[str, Any] | None:
+        """Return what `models` has of one model; None if it cannot be requested."""
+        pool = self._pool(model)
+        if pool is None:
+            return None
+        told = [worker.models[model] for worker in pool.workers if model in worker.models]
+        return told[-1] if told else None
+
     def answers_for(self, model: str, pool: Pool) -> bool:
         """Whether requests for that model go to that pool."""
         return self._pool(model) is pool

@@ -5,6 +5,7 @@ room as far as `admission.py` knows, and only the end of an answer may tell that
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 from router.worker import Worker
@@ -72,16 +73,24 @@ class Vacancies:
         timer = loop.call_at(min(late, loop.time() + AGAIN_S), _wake, waiter)
         try:
             await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():  # its turn had come in the same moment: the next one's has
+                self._next((model,))
+            raise
         finally:
             timer.cancel()
             del self._waiting[waiter]
 
     def freed(self, worker: Worker) -> None:
         """Wake the one that came first: a request that `worker` had accepted has ended."""
+        self._next(worker.models)
+
+    def _next(self, models: Collection[str]) -> None:
+        """Wake the first that waits for one of these models, behind none."""
         able = [
             (since, waiter)
             for waiter, (model, since, behind) in self._waiting.items()
-            if model in worker.models and not (waiter.done() or self.goes_first(behind))
+            if model in models and not (waiter.done() or self.goes_first(behind))
         ]
         if able:
             _wake(min(able, key=lambda one: one[0])[1])

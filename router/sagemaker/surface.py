@@ -126,10 +126,10 @@ class SageMaker:
                 param="EndpointName",
             )
         target = header(exchange.headers, _TARGET).decode("latin-1")
-        if target and target not in self._fleet.models():
+        if target and self._fleet.described(target) is None:
             raise UnknownModel(target, self._fleet.meant(target))
         component = route.component or header(exchange.headers, _COMPONENT).decode("latin-1")
-        if component in self._fleet.models():
+        if component and self._fleet.described(component) is not None:
             component_model = component
         else:
             component_model = self._named(component, _COMPONENTS)

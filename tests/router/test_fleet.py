@@ -167,6 +167,22 @@ def test_each_model_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(looked) == ["m", "m", "n", "n"]
 
 
+def test_one_model_is_described_as_among_all() -> None:
+    """By a worker of its own pool; one that no pool takes, or no worker has, is not."""
+    fleet = Fleet(
+        [
+            pool("a", "m", workers=[worker("m", "n", "x"), worker("m")]),
+            pool("b", "n", "o", workers=[worker("m", "n")]),
+        ]
+    )
+    for number, one in enumerate(fleet.workers):
+        one.models = {name: {"id": name, "told by": number} for name in one.models}
+    every = fleet.models()
+    assert set(every) == {"m", "n"}
+    for name in ("m", "n", "o", "x", ""):
+        assert fleet.described(name) == every.get(name)
+
+
 @pytest.mark.parametrize(
     ("asked", "meant"),
     [

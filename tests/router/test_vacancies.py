@@ -145,3 +145,25 @@ def test_those_behind_another_wait_on(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     run(scene)
+
+
+def test_a_turn_of_who_leaves_in_that_moment_goes_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its client has gone just when it was woken; otherwise nobody takes its turn."""
+    monkeypatch.setattr(vacancies, "AGAIN_S", 3600.0)
+
+    async def scene(found: Vacancies, worker: Worker) -> None:
+        tasks = await begin(found, ("other", 0.0), ("m", 1.0), ("m", 2.0), ("m", 3.0))
+        found.freed(worker)
+        tasks[1].cancel()
+        assert await woken(tasks) == [False, True, True, False]
+        tasks[3].cancel()
+        tasks[0].cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [isinstance(one, asyncio.CancelledError) for one in results] == [
+            *(True, True, False, True)
+        ]
+        assert len(found) == 0
+
+    run(scene)
