@@ -23,7 +23,7 @@ from benchmarks.routing_goals import PEERS, Found, Goal, decisions, goals, hopel
 from benchmarks.routing_plot import plot
 from benchmarks.routing_policies import OURS, POLICIES, Policy, policy_named
 from benchmarks.routing_rates import Rate, Search, found
-from benchmarks.routing_tables import markdown, sheets, terminal
+from benchmarks.routing_tables import Sheet, markdown, sheets, terminal
 from benchmarks.routing_unsure import by_seed, judged, needed, unsure
 from benchmarks.routing_work import Ideal, ideal
 from simulator.traces import TraceError
@@ -83,16 +83,20 @@ def main(
     except (ValueError, TraceError) as error:
         raise typer.BadParameter(str(error)) from error
     names = [one.name for one in shown]
-    several = list(sheets(result, names, reached))
-    for sheet in several:
-        Console(width=200).print(terminal(sheet))
-    if markdown_file is not None:
-        markdown_file.write_text("\n".join(map(markdown, several)))
+    _print(list(sheets(result, names, reached)), markdown_file)
     if json_file is not None:
         parts = {"cells": cells, "rates": searched, "ideals": result.ideals, "goals": reached}
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(parts), indent=1) + b"\n")
     if plot_file is not None:
         plot(result, names, plot_file)
+
+
+def _print(several: Sequence[Sheet], markdown_file: Path | None) -> None:
+    """Print the tables, and write them to the file."""
+    for sheet in several:
+        Console(width=200).print(terminal(sheet))
+    if markdown_file is not None:
+        markdown_file.write_text("\n".join(map(markdown, several)))
 
 
 def _measured(

@@ -114,7 +114,7 @@ def _never_worse(found: Found) -> Iterator[Goal]:
     for measure, over in (("ttft_s", TTFT_OVER), ("e2e_s", E2E_OVER)):
         for cell in _ours(found):
             peers = [found.means.get((cell.column, peer)) for peer in PEERS]
-            yield from _against(cell, measure, over, [peer for peer in peers if peer is not None])
+            yield from _against(cell, measure, over, peers)
 
 
 def _goal(cell: Cell, measure: str, bound: float, against: str = "") -> Goal:
@@ -127,6 +127,11 @@ def _goal(cell: Cell, measure: str, bound: float, against: str = "") -> Goal:
     )
 
 
+def times(policy: str, over: float) -> str:
+    """Say what a bound is: so many times a policy's number."""
+    return policy if over == 1.0 else f"{policy} x {over:g}"
+
+
 def _against(
     cell: Cell, measure: str, over: float, rivals: Sequence[Cell | None]
 ) -> Iterator[Goal]:
@@ -135,8 +140,7 @@ def _against(
     if ranked:
         least, name = ranked[0]
         near = tuple(policy for value, policy in ranked if value <= RIVALS_WITHIN * least)
-        against = name if over == 1.0 else f"{name} x {over:g}"
-        goal = _goal(cell, measure, over * least, against)
+        goal = _goal(cell, measure, over * least, times(name, over))
         yield replace(goal, rivals=near, over=over)
 
 

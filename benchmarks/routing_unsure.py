@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from msgspec.structs import replace
 
 from benchmarks.routing_cells import Cell
-from benchmarks.routing_goals import Goal
+from benchmarks.routing_goals import Goal, times
 
 #: A bound that is so many standard errors away, or fewer, leaves a goal undecided.
 ERRORS = 2.0
@@ -49,8 +49,7 @@ def judged(goal: Goal, seeds: Seeds) -> Goal:
     if not goal.rivals:
         return goal
     least, name = min(zip(means[1:], goal.rivals, strict=True))
-    against = name if goal.over == 1.0 else f"{name} x {goal.over:g}"
-    return replace(goal, bound=goal.over * least, against=against)
+    return replace(goal, bound=goal.over * least, against=times(name, goal.over))
 
 
 def _decided(goal: Goal, seeds: Seeds) -> bool:
