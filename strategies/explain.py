@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 
-#: What a request would wait for before it is sent: a place, a worker that is about to be free, or a
-#: pause for the answers there (`pause.py`).
-Waits = Literal["", "place", "held", "pause"]
+#: What a request would wait for before it is sent: a place, a worker that is about to be free, a
+#: pause for the answers there (`pause.py`), or room that is not for shorter ones (`reserve.py`).
+Waits = Literal["", "place", "held", "pause", "reserve"]
 _WAITS: dict[Waits, str] = {
     "": "",
     "place": " Before that it would queue: no worker that it may go to has room, or others came"
@@ -17,6 +17,8 @@ _WAITS: dict[Waits, str] = {
     "held": " Before that it would be held until a worker is about to be free.",
     "pause": " Before that it would be held for a moment: answers there nearly stand still while so"
     " long a prompt is computed, so those that have begun may end first.",
+    "reserve": " Before that it would be held for some seconds at most: the KV cache there is"
+    " nearly full, and what is left of it is for prompts that take little time to compute.",
 }
 #: All terms of a cost in one line.
 _TERMS = "; ".join(["held=%d", *(f"{name}=%.3fs" for name in Cost._fields)])

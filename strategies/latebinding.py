@@ -3,7 +3,8 @@
 A request in a worker's queue is bound to that worker, and waits behind everything that came before
 it. If requests are held in the router instead, the shortest can go first, each to the worker that
 is cheapest by then (`held.py` says which is first). A long prompt that was sent may still be
-preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`).
+preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`),
+or to leave the last part of a KV cache to shorter ones (`reserve.py`).
 After `LONGEST_S`, a request is sent even if it then has to wait in a worker's queue.
 """
 
@@ -19,11 +20,16 @@ from strategies.held import Held
 from strategies.load import AGING, Load
 from strategies.pause import pauses
 from strategies.preemption import STEP_S, promised
+from strategies.reserve import left_to_others
 
 T = TypeVar("T")
 
 #: A worker with at most this many seconds of prefill booked is sent more, so that it never idles.
 READY_S: Final = 0.3
+#: So is one with at most this many, if all workers hold as much of most of the prompt: it makes no
+#: difference which of them computes it then, and those that hold it by now are not all of those
+#: that will in a moment.
+ALIKE_READY_S: Final = 2.0
 #: So is one with at most this many uncached tokens booked, however long they take. One engine step
 #: computes that many (the smallest usual `max_num_batched_tokens` of vLLM). While many requests
 #: decode, steps are long, and prompts sent one by one would waste them.
@@ -78,13 +84,18 @@ class LateBinding(Generic[T]):
         return iter([held for line in self._lines.values() for held in line])
 
     @staticmethod
-    def must_hold(prompt: Prompt, decision: Decision, now: float) -> bool:
+    def must_hold(
+        prompt: Prompt, decision: Decision, now: float, since: float | None = None
+    ) -> bool:
         """Whether the request would have to wait in a queue even on the cheapest worker.
 
-        Or the answers there are to have a pause before it (`pause.py`).
+        Or the answers there are to have a pause before it (`pause.py`), or it would take room that
+        is left to others (`reserve.py`). `since`: when it was first held, if it was.
         """
         choice = decision.candidates[0]
         if choice.cost.room > 0.0 or pauses(prompt, decision, now):
+            return True
+        if left_to_others(prompt, choice, 0.0 if since is None else now - since):
             return True
         return _would_queue(prompt, choice, now)
 
@@ -173,7 +184,7 @@ class LateBinding(Generic[T]):
             decision = rank(held.prompt)
             if decision is None:
                 held.look_again(now)
-            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now):
+            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now, held.since):
                 self._remove(held)
                 if held.line in self._lines:  # tenants take turns
                     self._lines[held.line] = self._lines.pop(held.line)
@@ -279,24 +290,25 @@ class LateBinding(Generic[T]):
         self._told.clear()
 
 
-def why_held(prompt: Prompt, choice: Candidate, now: float) -> Literal["held", "pause"]:
+def why_held(prompt: Prompt, choice: Candidate, now: float) -> Literal["held", "pause", "reserve"]:
     """Return what a request would be held for, if `must_hold` says that it would.
 
-    That is room or other prompts, or a pause for answers.
+    That is room or other prompts, a pause for answers, or room that is left to others.
     """
     if choice.cost.room > 0.0 or _would_queue(prompt, choice, now):
         return "held"
-    return "pause"
+    return "reserve" if left_to_others(prompt, choice, 0.0) else "pause"
 
 
 def _would_queue(prompt: Prompt, choice: Candidate, now: float) -> bool:
     """Whether it would wait for other prompts at its worker, or for some that are held."""
     cost, load = choice.cost, choice.worker.load
-    if cost.wait <= READY_S:
+    ready_s = ALIKE_READY_S if choice.alike else READY_S
+    if cost.wait <= ready_s:
         return False
     if choice.preempts:
-        return cost.wait > READY_S + STEP_S
-    if promised(load, cost.prefill, now)[0] > READY_S:
+        return cost.wait > ready_s + STEP_S
+    if promised(load, cost.prefill, now)[0] > ready_s:
         return True
     return not (_in_one_step(load) or _joins(prompt, choice))
 

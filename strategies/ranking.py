@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final, overload
 
 from strategies.base import Candidate, Cost
-from strategies.latebinding import READY_S, READY_TOKENS
+from strategies.latebinding import ALIKE_READY_S, READY_S, READY_TOKENS
 
 #: Where at least `WIDELY` of the workers hold the same `MOSTLY` or more of a prompt, such as a
 #: system prompt that everybody sends, requests are alike. Those of these workers that cost at most
@@ -32,17 +32,19 @@ _new = tuple.__new__  # twice as fast as `Cost(...)`
 class Ranking(Sequence[Candidate]):
     """Candidates, cheapest first."""
 
-    __slots__ = ("_first", "_rows", "_sorted")
+    __slots__ = ("_alike", "_first", "_rows", "_sorted")
 
     def __init__(self, rows: list[Row], tokens: int = 0) -> None:
         """Take the rows, and put the best first; the others are sorted when accessed.
 
         `tokens`: the length of the prompt.
         """
+        self._alike = False
+        """All workers hold as much of the prompt, and compute the rest as fast."""
         if rows:
             best = min(rows)
             if tokens and best[10] >= MOSTLY * tokens:
-                best = _next_of_alike(rows, best)
+                best, self._alike = _next_of_alike(rows, best)
             place = rows.index(best)
             rows[0], rows[place] = rows[place], rows[0]
         self._rows = rows
@@ -73,7 +75,7 @@ class Ranking(Sequence[Candidate]):
         if place:
             return _candidate(self._in_order()[place])
         if self._first is None:
-            self._first = _candidate(self._rows[0])
+            self._first = _candidate(self._rows[0], alike=self._alike)
         return self._first
 
     def led_by(self, worker: str) -> "Ranking | None":
@@ -90,22 +92,28 @@ class Ranking(Sequence[Candidate]):
         return f"<Ranking {list(self)}>"
 
 
-def _next_of_alike(rows: list[Row], best: Row) -> Row:
-    """Return the worker whose turn it is if workers are alike (see `WIDELY`), else `best`."""
+def _next_of_alike(rows: list[Row], best: Row) -> tuple[Row, bool]:
+    """Return the worker whose turn it is if workers are alike (see `WIDELY`), else `best`.
+
+    Also returns whether all of them are alike.
+    """
     held, prefill = best[10], best[5]
     alike = [row for row in rows if row[10] == held and row[5] == prefill]
     if len(alike) < WIDELY * len(rows):
-        return best
+        return best, False
+    all_alike = 1 < len(alike) == len(rows)
+    ready_s = ALIKE_READY_S if all_alike else READY_S
     most = best[0] + ALIKE_S
-    return min([row for row in alike if row[0] <= most and _takes(row, best)], key=_turn)
+    takes = [row for row in alike if row[0] <= most and _takes(row, best, ready_s)]
+    return min(takes, key=_turn), all_alike
 
 
-def _takes(row: Row, best: Row) -> bool:
+def _takes(row: Row, best: Row, ready_s: float) -> bool:
     """Whether a worker takes a request as soon as `best` would: nobody is held for a turn."""
     wait: float = row[1]
     if row[8] > best[8]:
         return False
-    if wait <= max(best[1], READY_S):
+    if wait <= max(best[1], ready_s):
         return True
     uncached: int = row[4].load.uncached
     return uncached <= READY_TOKENS
@@ -132,7 +140,7 @@ def ordered_as(ranked: Sequence[Candidate], other: Sequence[Candidate]) -> Seque
     return [found[one.worker.name] for one in other]
 
 
-def _candidate(row: Row) -> Candidate:
+def _candidate(row: Row, *, alike: bool = False) -> Candidate:
     _, wait, _, _, worker, prefill, price, decode, room, home, held, loads, preempts = row
     cost = _new(Cost, (wait, prefill, price, decode, room, home))
-    return Candidate(worker, cost, held, loads, preempts)
+    return Candidate(worker, cost, held, loads, preempts, alike)

@@ -58,3 +58,24 @@ def test_an_explanation_tells_a_pause_from_a_queue(stub: MakeStub, route: MakeRo
     assert waits(2_000) == ("", False)
     router.call(lambda: end(begun))
     assert waits(60_000) == ("", False)
+
+
+def test_an_explanation_says_that_room_is_left_to_others(stub: MakeStub, route: MakeRouter) -> None:
+    """`/explain` says so if a prompt would be held though there is still room for it."""
+    router = route(stub().url, health=QUIET)
+    worker = router.worker()
+
+    def waits(tokens: int) -> tuple[str, bool]:
+        found = router.http.post("/explain", json=asked("explained", tokens)).json()
+        return found["waits"], "is for prompts that take little time" in found["words"]
+
+    def fill() -> None:
+        worker.gpu_tokens = 100_000
+        now = monotonic()
+        for _ in range(10):
+            worker.load.first_byte(worker.load.book(now, 0.1, 7_000), now)
+
+    assert waits(30_000) == ("", False)
+    router.call(fill)
+    assert waits(25_000) == ("reserve", True)
+    assert waits(100) == ("", False)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strategies.base import NO_LOADING, Candidate, Cost, Decision, Prompt
 from strategies.explain import words
-from strategies.latebinding import READY_TOKENS
+from strategies.latebinding import ALIKE_READY_S, READY_S, READY_TOKENS, LateBinding
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.ranking import ALIKE_S, Ranking, Row
@@ -62,17 +62,56 @@ def test_otherwise_the_cheapest_is(held: Sequence[int], prefill: Sequence[float]
     assert order(rows) == ["w0", "w1", "w2", "w3"]
 
 
-def test_nobody_is_held_for_a_turn() -> None:
+def waiting(one: Row, wait: float) -> Row:
+    """Return the row with so many seconds booked on its worker, in more than one step."""
+    one[4].load.book(0.0, wait, uncached=READY_TOKENS + 1)
+    return one[0], wait, *one[2:]
+
+
+@pytest.mark.parametrize(("everywhere", "ready_s"), [(False, READY_S), (True, ALIKE_READY_S)])
+def test_nobody_is_held_for_a_turn(ready_s: float, *, everywhere: bool) -> None:
     """A worker with a queue, or without room, is passed over if another would take the request at
-    once; a queue that one step computes is none."""
+    once; a queue that one step computes is none, and less is one if not all workers are alike."""
     free, queue, full = (row(place, 1.0 + place / 100, 900, 9 - place) for place in range(3))
-    queue = (queue[0], 0.4, *queue[2:])
+    rest = [] if everywhere else [row(3, 2.0, 0, 0)]
+    last = [one[4].name for one in rest]
     full = (*full[:8], 0.01, *full[9:])
-    queue[4].load.book(0.0, 0.4, uncached=READY_TOKENS + 1)
-    assert order([free, queue, full]) == ["w0", "w1", "w2"]
+    assert order([free, waiting(queue, ready_s), full, *rest]) == ["w1", "w0", "w2", *last]
+    queue = waiting(queue, ready_s + 0.1)
+    assert order([free, queue, full, *rest]) == ["w0", "w1", "w2", *last]
+    late = waiting(free, ready_s + 0.2)
+    assert order([late, queue, full, *rest])[0] == "w1"
     queue[4].load.uncached = READY_TOKENS
-    assert order([free, queue, full]) == ["w1", "w0", "w2"]
-    assert order([(free[0], 0.5, *free[2:]), (queue[0], 0.5, *queue[2:]), full])[0] == "w1"
+    assert order([free, queue, full, *rest]) == ["w1", "w0", "w2", *last]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ready_s"),
+    [
+        ([(900, 0.1), (900, 0.1)], ALIKE_READY_S),
+        ([(900, 0.1), (900, 0.1), (0, 1.0)], READY_S),
+        ([(900, 0.1), (900, 0.2)], READY_S),
+        ([(700, 0.1), (700, 0.1)], READY_S),
+        ([(900, 0.1)], READY_S),
+    ],
+    ids=["all", "not all hold it", "one is slower", "too little of it", "there is one only"],
+)
+def test_where_all_are_alike_prompts_are_hardly_ever_held(
+    rows: list[tuple[int, float]], ready_s: float
+) -> None:
+    """Sent at once they wait as long on each worker; held, they would all go to those that are
+    done first with what all of them compute."""
+
+    def held(wait: float) -> bool:
+        there = [
+            waiting(row(place, 1.0 + place, held, 0, prefill), wait)
+            for place, (held, prefill) in enumerate(rows)
+        ]
+        decision = Decision(Ranking(there, TOKENS), "prefix")
+        return LateBinding.must_hold(Prompt("m", TOKENS), decision, 0.0)
+
+    assert not held(ready_s)
+    assert held(ready_s + 0.01)
 
 
 def test_half_of_the_workers_are_enough() -> None:
