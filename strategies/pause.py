@@ -8,13 +8,15 @@ begun come to their end. Shorter prompts are not held up.
 
 A pause makes everyone who comes later wait, so there is one only if it spares the answers there
 much more than it takes, and if it is likely to end most of them: few of them, and short ones. Where
-many decode, new answers begin as fast as others end.
+many decode, new answers begin as fast as others end. And only if most workers are busy with long
+prompts: else they do not follow each other, as some worker is always free for the next one.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
-from strategies.base import Decision, Prompt
-from strategies.load import LONG_S
+from strategies.base import Candidate, Decision, Prompt
+from strategies.load import LONG_S, Load
 
 #: Seconds of pause for each token of the answer that is expected.
 TOKEN_S = 0.013
@@ -28,6 +30,8 @@ WORTH = 14.0
 #: There is none if so many held requests a worker come before it: where many wait, the time is
 #: needed for them.
 MOST_WAITING = 1.5
+#: There is one only if this share of the workers compute a long prompt, or have their own pause.
+MOST_BUSY = 0.75
 
 
 def pauses(prompt: Prompt, decision: Decision, now: float) -> bool:
@@ -40,7 +44,18 @@ def pauses(prompt: Prompt, decision: Decision, now: float) -> bool:
     decoding = load.decoding
     if decoding > FEW or decoding * prefill_s < WORTH * pause:
         return False
-    if now - load.long_at >= pause and not load.computes_long():
-        return False
-    waiting = sum(len(one.worker.load.promises) for one in decision.candidates)
-    return waiting < MOST_WAITING * len(decision.candidates)
+    return _is_busy(load, pause, now) and _all_are(decision.candidates, pause, now)
+
+
+def _is_busy(load: Load, pause: float, now: float) -> bool:
+    """Whether a worker computes a long prompt, or one has ended there less than a pause ago."""
+    return now - load.long_at < pause or load.computes_long()
+
+
+def _all_are(workers: Sequence[Candidate], pause: float, now: float) -> bool:
+    """Whether most workers are busy with long prompts, and not much waits for them."""
+    busy = waiting = 0
+    for one in workers:
+        busy += _is_busy(one.worker.load, pause, now)
+        waiting += len(one.worker.load.promises)
+    return busy >= MOST_BUSY * len(workers) and waiting < MOST_WAITING * len(workers)

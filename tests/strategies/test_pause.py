@@ -39,9 +39,12 @@ def long_one(
     *,
     preempts: int = 0,
 ) -> Decision:
-    """Return the choice of that worker for a prompt of so many seconds, and of an idle one."""
+    """Return the choice of that worker for a prompt of so many seconds, and of one that computes a
+    long prompt."""
     choice = Candidate(stand, Cost(wait, prefill_s, room=room), preempts=preempts)
-    return Decision((choice, Candidate(Stand("b"), Cost(prefill=99.0))), "load")
+    other = Stand("b")
+    other.load.book(0.0, LONG_S)
+    return Decision((choice, Candidate(other, Cost(prefill=99.0))), "load")
 
 
 def asked(answer: int = SHORT_ANSWER) -> Prompt:
@@ -91,6 +94,26 @@ def test_not_if_many_wait(waiting: tuple[int, int], *, pause: bool) -> None:
     for one, number in zip(decision.candidates, waiting, strict=True):
         one.worker.load.promises.extend([(0.0, 1.0)] * number)
     assert pauses(asked(), decision, 0.0) == pause
+
+
+@pytest.mark.parametrize(
+    ("computing", "ended", "pause"),
+    [(2, 0, True), (1, 0, False), (1, 1, True), (0, 2, True), (0, 1, False)],
+)
+def test_only_if_most_workers_are_busy_with_long_prompts(
+    computing: int, ended: int, *, pause: bool
+) -> None:
+    """Of four, three have to be: they compute one, or have a pause. Else one is free for it."""
+    others = [Stand(str(number)) for number in range(3)]
+    for stand in others[:computing]:
+        stand.load.book(-9.0, LONG_S)
+    for stand in others[computing : computing + ended]:
+        stand.load.long_at = -0.5 * PAUSE_S
+    first, _ = long_one(worker()).candidates
+    rest = [Candidate(stand, Cost(prefill=99.0)) for stand in others]
+    decision = Decision((first, *rest), "load")
+    assert pauses(asked(), decision, 0.0) == pause
+    assert pauses(asked(), decision, 0.6 * PAUSE_S) == (pause and not ended)
 
 
 def test_who_has_others_dropped_goes_at_once() -> None:
