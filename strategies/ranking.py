@@ -71,7 +71,8 @@ class Ranking(Sequence[Candidate]):
     def __getitem__(self, place: slice) -> list[Candidate]: ...
     def __getitem__(self, place: int | slice) -> Candidate | list[Candidate]:
         if isinstance(place, slice):
-            return [_candidate(row) for row in self._in_order()[place]]
+            rows, alike = self._in_order(), self._alike
+            return [_candidate(row, alike=alike and row is rows[0]) for row in rows[place]]
         if place:
             return _candidate(self._in_order()[place])
         if self._first is None:

@@ -1,0 +1,80 @@
+"""Where all workers hold most of a prompt, those that are held are sent before those that come."""
+
+from strategies.base import NO_LOADING, Decision, Prompt
+from strategies.latebinding import ALIKE_READY_S, READY_S, READY_TOKENS, LateBinding
+from strategies.ranking import Ranking, Row
+from tests.strategies.placing import Stand, fleet
+
+TOKENS = 10_000
+PREFILL_S = 0.2
+
+
+class Desk:
+    """Two workers that both have so many seconds of prefill, in more than a few steps."""
+
+    def __init__(self, wait: float) -> None:
+        self.workers = fleet(2)
+        self.binding: LateBinding[str] = LateBinding()
+        self.now = 0.0
+        for worker in self.workers:
+            worker.load.book(0.0, wait, uncached=10 * READY_TOKENS)
+
+    def rank(self, prompt: Prompt) -> Decision:
+        """Rank by wait; only the second worker holds prompts for the model `one`."""
+        rows = [self._row(place, worker, prompt) for place, worker in enumerate(self.workers)]
+        return Decision(Ranking(rows, TOKENS), "prefix")
+
+    def _row(self, place: int, worker: Stand, prompt: Prompt) -> Row:
+        held = TOKENS - 1_000 if place or prompt.model == "all" else 0
+        wait = worker.load.wait(self.now) + worker.load.promised_s
+        rest = 0.0, 0.0, 0.0, 0.0, held, NO_LOADING, 0
+        return wait + PREFILL_S, wait, worker.load.turn, place, worker, PREFILL_S, *rest
+
+    def come(self, name: str, model: str = "all") -> bool:
+        """Let a request arrive; return whether it is held."""
+        prompt = Prompt(model, TOKENS)
+        decision = self.rank(prompt)
+        if not self.binding.must_hold(prompt, decision, self.now):
+            return False
+        self.binding.enter(name, prompt, decision, self.now)
+        return True
+
+    def released(self) -> str | None:
+        """Return the request that is released now."""
+        loads = [worker.load for worker in self.workers]
+        found = self.binding.release(self.rank, self.now, loads)
+        return found[0].item if found is not None else None
+
+
+def test_who_is_held_goes_when_one_that_comes_would_be_sent() -> None:
+    """Otherwise all that come later go before it, for as long as workers always have a queue."""
+    desk = Desk(ALIKE_READY_S + 0.1)
+    assert desk.come("first")
+    assert desk.released() is None
+    desk.now = 0.2
+    assert not Desk(ALIKE_READY_S - 0.1).come("later")
+    assert desk.released() == "first"
+
+
+def test_others_are_held_as_ever() -> None:
+    """Those of which not all workers hold most are sent to a worker that is about to be free."""
+    desk = Desk(ALIKE_READY_S + 0.1)
+    assert desk.come("other", "one")
+    assert desk.come("first")
+    desk.now = 0.2
+    assert desk.released() == "first"
+    assert desk.released() is None
+    desk.now = ALIKE_READY_S + 0.11 - READY_S
+    assert desk.released() == "other"
+
+
+def test_only_the_first_candidate_says_so() -> None:
+    """Whichever way it is accessed, and not one that another was put before."""
+    candidates = Desk(1.0).rank(Prompt("all", TOKENS)).candidates
+    for listed in (candidates[:2], candidates[:], list(candidates), [candidates[0], candidates[1]]):
+        assert [one.alike for one in listed] == [True, False]
+    assert [one.alike for one in candidates[1:]] == [False]
+    assert isinstance(candidates, Ranking)
+    led = candidates.led_by("w1")
+    assert led is not None
+    assert not any(one.alike for one in led)
