@@ -1,7 +1,10 @@
 """Where all workers hold most of a prompt, those that are held are sent before those that come."""
 
-from strategies.base import NO_LOADING, Decision, Prompt
+import pytest
+
+from strategies.base import NO_LOADING, Candidate, Cost, Decision, Prompt
 from strategies.latebinding import ALIKE_READY_S, READY_S, READY_TOKENS, LateBinding
+from strategies.preemption import STEP_S
 from strategies.ranking import Ranking, Row
 from tests.strategies.placing import Stand, fleet
 
@@ -16,11 +19,14 @@ class Desk:
         self.workers = fleet(2)
         self.binding: LateBinding[str] = LateBinding()
         self.now = 0.0
+        self.decided = 0
+        """Number of decisions so far."""
         for worker in self.workers:
             worker.load.book(0.0, wait, uncached=10 * READY_TOKENS)
 
     def rank(self, prompt: Prompt) -> Decision:
         """Rank by wait; only the second worker holds prompts for the model `one`."""
+        self.decided += 1
         rows = [self._row(place, worker, prompt) for place, worker in enumerate(self.workers)]
         return Decision(Ranking(rows, TOKENS), "prefix")
 
@@ -63,9 +69,30 @@ def test_others_are_held_as_ever() -> None:
     assert desk.come("first")
     desk.now = 0.2
     assert desk.released() == "first"
+    decided = desk.decided
+    desk.now = ALIKE_READY_S + 0.09 - READY_S
     assert desk.released() is None
+    assert desk.decided == decided, "it is not decided anew in vain"
     desk.now = ALIKE_READY_S + 0.11 - READY_S
     assert desk.released() == "other"
+
+
+@pytest.mark.parametrize(("alike", "ready_s"), [(True, ALIKE_READY_S), (False, READY_S)])
+def test_a_longer_queue_is_none(ready_s: float, *, alike: bool) -> None:
+    """Nor if some of it gives way, or if much of it is only promised there and the rest is computed
+    in one step."""
+
+    def held(wait: float, preempts: int = 0) -> bool:
+        choice = Candidate(there, Cost(wait=wait, prefill=1.0), preempts=preempts, alike=alike)
+        return LateBinding.must_hold(Prompt("m", TOKENS), Decision([choice], "prefix"), 0.0)
+
+    there = Stand("a")
+    assert not held(ready_s + STEP_S, preempts=1)
+    assert held(ready_s + STEP_S + 0.01, preempts=1)
+    there.load.promises = [(0.0, ready_s)]
+    assert not held(ready_s + 0.1)
+    there.load.promises = [(0.0, ready_s + 0.01)]
+    assert held(ready_s + 0.1)
 
 
 def test_only_the_first_candidate_says_so() -> None:

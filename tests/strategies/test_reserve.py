@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from strategies.base import Candidate, Cost, Decision, Prompt
-from strategies.held import FULL_LOOK_S
+from strategies.held import FULL_LOOK_S, LOOK_S
 from strategies.latebinding import LateBinding, why_held
 from strategies.load import STAY_S
 from strategies.loads import Loading
@@ -58,7 +58,10 @@ def test_what_is_left_of_a_nearly_full_cache_is_for_shorter_ones() -> None:
 
 def test_what_takes_long_depends_on_how_often_answers_end() -> None:
     """Where they end seldom, a prompt would wait for long compared with its own time."""
-    assert not left_to_others(asked(), choice(answers=FLOW - 1), 0.0)
+    there = choice(answers=FLOW - 1)
+    assert not left_to_others(asked(), there, 0.0)
+    there.worker.load.book(0.0, 0.1)
+    assert left_to_others(asked(), there, 0.0), "one that is still computed counts as well"
     there = choice()
     there.worker.load.stay_s *= 1.01
     assert not left_to_others(asked(), there, 0.0)
@@ -154,3 +157,17 @@ def test_it_is_looked_at_now_and_then() -> None:
         now = step * FULL_LOOK_S / 4
         ended.release(rank, now, [there.worker.load])
     assert decided == pytest.approx([FULL_LOOK_S * (1 + n) for n in range(9)])
+
+
+def test_once_it_was_held_for_long_enough_it_is_held_as_others_are() -> None:
+    """If it then waits for a queue, it is looked at as seldom, or once it gains."""
+    there, queue = choice(), Stand("b")
+    loads = [there.worker.load, queue.load]
+    room = Decision((there,), "load")
+    queued = Decision((replace(there, cost=there.cost._replace(wait=9.0)),), "load")
+    there.worker.load.book(0.0, 9.0, uncached=20_000)
+    binding: LateBinding[str] = LateBinding()
+    held = binding.enter("long", asked(), room, 0.0)
+    assert (held.reserve, held.again) == (True, FULL_LOOK_S)
+    assert binding.release(lambda _: queued, MOST_S, loads) is None
+    assert (held.reserve, held.again) == (False, MOST_S + LOOK_S)
