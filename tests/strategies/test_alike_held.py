@@ -5,7 +5,7 @@ import pytest
 from strategies.base import NO_LOADING, Candidate, Cost, Decision, Prompt
 from strategies.latebinding import ALIKE_READY_S, READY_S, READY_TOKENS, LateBinding
 from strategies.preemption import STEP_S
-from strategies.ranking import Ranking, Row
+from strategies.ranking import Ranking, Row, ordered_as
 from tests.strategies.placing import Stand, fleet
 
 TOKENS = 10_000
@@ -105,3 +105,15 @@ def test_only_the_first_candidate_says_so() -> None:
     led = candidates.led_by("w1")
     assert led is not None
     assert not any(one.alike for one in led)
+
+
+def test_it_says_so_in_another_order_as_well() -> None:
+    """As of `kvaware` with a threshold: the first in that order says it, and no other."""
+    desk = Desk(1.0)
+    candidates = desk.rank(Prompt("all", TOKENS)).candidates
+    for other in (candidates, candidates[::-1]):
+        ordered = ordered_as(candidates, other)
+        assert [one.worker for one in ordered] == [one.worker for one in other]
+        assert [one.alike for one in ordered] == [True, False]
+    rest = desk.rank(Prompt("one", TOKENS)).candidates
+    assert not any(one.alike for one in ordered_as(rest, rest[::-1]))
