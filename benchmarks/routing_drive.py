@@ -104,6 +104,8 @@ class Drive:
         """The workers that may get requests now."""
         self.reports: Callable[[Placed], int | None] = _honest
         """The cached tokens that a worker reports for a request."""
+        self._reads = getattr(self.strategy, "reads_prompt", True)
+        """Whether it looks at what prompts have in common; if not, the router does not either."""
         self._preempts = False
         if isinstance(hold, LateBinding):
             hold.waits = getattr(self.strategy, "waits", None)
@@ -184,7 +186,7 @@ class Drive:
         """
         answer_tokens = int(self._prompts.estimates.answer_tokens)
         return Prompt(
-            *("model", job.prompt_tokens, job.keys, self._ends),
+            *("model", job.prompt_tokens, job.keys if self._reads else (), self._ends),
             answer_tokens=answer_tokens,
             counted=True,
             stream=True,

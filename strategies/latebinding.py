@@ -156,10 +156,12 @@ class LateBinding(Generic[T]):
         if not self._held:
             return None
         waits = {load: load.wait(now) for load in loads}
+        # (As in `_would_queue`: those that come now would be sent there, and pass by those held.)
+        ready_s = ALIKE_READY_S if any(held.alike for held in self._seen) else READY_S
         ready = {
             load: wait
             for load, wait in waits.items()
-            if wait <= READY_S
+            if wait <= ready_s
             or _in_one_step(load)
             or load.uncached <= JOINED_TOKENS - JOINED_LEAST
         }

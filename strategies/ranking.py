@@ -7,6 +7,8 @@ take as long as comparing them.
 from collections.abc import Sequence
 from typing import Any, Final, overload
 
+from msgspec.structs import replace
+
 from strategies.base import Candidate, Cost
 from strategies.latebinding import ALIKE_READY_S, READY_S, READY_TOKENS
 
@@ -71,7 +73,8 @@ class Ranking(Sequence[Candidate]):
     def __getitem__(self, place: slice) -> list[Candidate]: ...
     def __getitem__(self, place: int | slice) -> Candidate | list[Candidate]:
         if isinstance(place, slice):
-            return [_candidate(row) for row in self._in_order()[place]]
+            rows, alike = self._in_order(), self._alike
+            return [_candidate(row, alike=alike and row is rows[0]) for row in rows[place]]
         if place:
             return _candidate(self._in_order()[place])
         if self._first is None:
@@ -137,7 +140,12 @@ def led_by(ranked: Sequence[Candidate], worker: str) -> Sequence[Candidate] | No
 def ordered_as(ranked: Sequence[Candidate], other: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return the candidates of `ranked` in the order of `other`, a ranking of the same workers."""
     found = {one.worker.name: one for one in ranked}
-    return [found[one.worker.name] for one in other]
+    ordered = [found[one.worker.name] for one in other]
+    first = ranked[0]
+    if first.alike and ordered[0] is not first:  # that all are alike does not depend on the order
+        ordered[0] = replace(ordered[0], alike=True)
+        ordered = [replace(one, alike=False) if one is first else one for one in ordered]
+    return ordered
 
 
 def _candidate(row: Row, *, alike: bool = False) -> Candidate:

@@ -27,12 +27,17 @@ def left_to_others(prompt: Prompt, choice: Candidate, held_s: float) -> bool:
     """Whether the prompt would use what is left to shorter ones in the KV cache of its worker.
 
     `held_s`: seconds for which the request has been held. One that gave way has its place already,
-    and one that takes more of the cache than all others there waits for none of them.
+    and one that takes more of the cache than all others there waits for none of them. Without keys,
+    nothing is known of what lies there: all prompts would seem to take long, and to share nothing.
     """
     load, space = choice.worker.load, choice.worker.room_tokens
-    if not space or held_s >= MOST_S or choice.preempts or prompt.resumed:
+    if not space or not prompt.keys or prompt.resumed:
         return False
-    own = prompt.tokens - choice.held_tokens + prompt.answer_tokens
+    if held_s >= MOST_S or choice.preempts:
+        return False
+    # (What is loaded from slower tiers takes room as what is computed does.)
+    lacks = prompt.tokens - choice.held_tokens + choice.loading.tokens
+    own = lacks + prompt.answer_tokens
     used = load.kv_tokens - load.shared_tokens
     if own > used or used + own <= NEARLY * space:
         return False

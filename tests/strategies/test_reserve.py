@@ -3,12 +3,15 @@
 from math import nextafter
 
 import pytest
+from msgspec.structs import replace
 
 from strategies.base import Candidate, Cost, Decision, Prompt
-from strategies.held import FULL_LOOK_S
+from strategies.held import FULL_LOOK_S, LOOK_S
 from strategies.latebinding import LateBinding, why_held
 from strategies.load import STAY_S
+from strategies.loads import Loading
 from strategies.pace import MARGIN
+from strategies.registry import make
 from strategies.reserve import ANSWERS, MOST_S, NEARLY, left_to_others
 from tests.strategies.placing import Stand
 
@@ -43,7 +46,7 @@ def choice(
 
 def asked(tokens: int = OWN - 100, *, resumed: bool = False) -> Prompt:
     """Return a prompt, of whose answer 100 tokens are expected."""
-    return Prompt("m", tokens, answer_tokens=100, resumed=resumed)
+    return Prompt("m", tokens, keys=(1,), answer_tokens=100, resumed=resumed)
 
 
 def test_what_is_left_of_a_nearly_full_cache_is_for_shorter_ones() -> None:
@@ -55,7 +58,10 @@ def test_what_is_left_of_a_nearly_full_cache_is_for_shorter_ones() -> None:
 
 def test_what_takes_long_depends_on_how_often_answers_end() -> None:
     """Where they end seldom, a prompt would wait for long compared with its own time."""
-    assert not left_to_others(asked(), choice(answers=FLOW - 1), 0.0)
+    there = choice(answers=FLOW - 1)
+    assert not left_to_others(asked(), there, 0.0)
+    there.worker.load.book(0.0, 0.1)
+    assert left_to_others(asked(), there, 0.0), "one that is still computed counts as well"
     there = choice()
     there.worker.load.stay_s *= 1.01
     assert not left_to_others(asked(), there, 0.0)
@@ -75,6 +81,23 @@ def test_what_lies_there_or_is_shared_takes_no_room() -> None:
     assert left_to_others(asked(), choice(FREE + 501, held=500), 0.0)
     assert not left_to_others(asked(), choice(FREE + 500, shared=500), 0.0)
     assert left_to_others(asked(), choice(FREE + 501, shared=500), 0.0)
+
+
+def test_what_is_loaded_takes_room() -> None:
+    """A prompt of which some lies on a slower tier takes as much as one that is computed."""
+    loading = Loading(1.0, l1=500)
+    assert left_to_others(asked(), replace(choice(held=500), loading=loading), 0.0)
+    assert not left_to_others(asked(), replace(choice(FREE, held=500), loading=loading), 0.0)
+
+
+def test_where_nothing_is_known_of_prompts_none_is_held() -> None:
+    """`leastload` takes each for one of which nothing lies there, however little it computes."""
+    there, strategy = choice().worker, make("leastload", {})
+    prompt = Prompt("m", 2 * OWN, answer_tokens=100)
+    decision = strategy.rank(prompt, [there], 0.0)
+    assert decision.candidates[0].cost.prefill > LONG_S
+    assert not LateBinding.must_hold(prompt, decision, 0.0)
+    assert LateBinding.must_hold(replace(prompt, keys=(1,)), decision, 0.0)
 
 
 def test_not_for_long() -> None:
@@ -134,3 +157,17 @@ def test_it_is_looked_at_now_and_then() -> None:
         now = step * FULL_LOOK_S / 4
         ended.release(rank, now, [there.worker.load])
     assert decided == pytest.approx([FULL_LOOK_S * (1 + n) for n in range(9)])
+
+
+def test_once_it_was_held_for_long_enough_it_is_held_as_others_are() -> None:
+    """If it then waits for a queue, it is looked at as seldom, or once it gains."""
+    there, queue = choice(), Stand("b")
+    loads = [there.worker.load, queue.load]
+    room = Decision((there,), "load")
+    queued = Decision((replace(there, cost=there.cost._replace(wait=9.0)),), "load")
+    there.worker.load.book(0.0, 9.0, uncached=20_000)
+    binding: LateBinding[str] = LateBinding()
+    held = binding.enter("long", asked(), room, 0.0)
+    assert (held.reserve, held.again) == (True, FULL_LOOK_S)
+    assert binding.release(lambda _: queued, MOST_S, loads) is None
+    assert (held.reserve, held.again) == (False, MOST_S + LOOK_S)
