@@ -150,9 +150,6 @@ class Candidate(Struct, frozen=True, gc=False):
     """The part of them to load from slower tiers; its seconds are included in `cost.prefill`."""
     preempts: int = 0
     """Longer prompts there, not yet computed, that give way to it (`preemption.py`)."""
-    alike: bool = False
-    """All workers hold as much of the prompt, which is most of it (`ranking.py`). Only the first
-    candidate says so."""
 
 
 class Decision(Struct, frozen=True, gc=False):

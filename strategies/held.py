@@ -37,7 +37,6 @@ class Held(Generic[T]):
 
     __slots__ = (
         "again",
-        "alike",
         "area_s",
         "full",
         "item",
@@ -73,8 +72,6 @@ class Held(Generic[T]):
         """Its cost on each of the best workers, without the wait."""
         self.prefill_s = choice.cost.prefill
         """Its prefill time on the best worker."""
-        self.alike = choice.alike
-        """All workers hold as much of it (`ranking.py`): it may go to one with a short queue."""
         self.tokens = self.prompt.tokens - choice.held_tokens + self.prompt.answer_tokens
         """Tokens it takes in the KV cache there, beyond those already held."""
         self.full = choice.cost.room > 0.0

@@ -19,17 +19,17 @@ from strategies.base import Candidate, Decision, Prompt
 from strategies.held import Held
 from strategies.load import AGING, Load
 from strategies.pause import pauses
-from strategies.preemption import STEP_S, promised
+from strategies.preemption import STEP_S, computes_most, promised
 from strategies.reserve import left_to_others
 
 T = TypeVar("T")
 
 #: A worker with at most this many seconds of prefill booked is sent more, so that it never idles.
 READY_S: Final = 0.3
-#: So is one with at most this many, if all workers hold as much of most of the prompt: it makes no
-#: difference which of them computes it then, and those that hold it by now are not all of those
-#: that will in a moment.
-ALIKE_READY_S: Final = 2.0
+#: So is one with at most this many that is just computing most of the same prompt. When a fleet
+#: computes a prompt that everybody sends, one worker after the other is done; what was held until
+#: then would go to the first of them, as the others seem busy for longer than they are.
+OWN_READY_S: Final = 1.6
 #: So is one with at most this many uncached tokens booked, however long they take. One engine step
 #: computes that many (the smallest usual `max_num_batched_tokens` of vLLM). While many requests
 #: decode, steps are long, and prompts sent one by one would waste them.
@@ -156,12 +156,10 @@ class LateBinding(Generic[T]):
         if not self._held:
             return None
         waits = {load: load.wait(now) for load in loads}
-        # (As in `_would_queue`: those that come now would be sent there, and pass by those held.)
-        ready_s = ALIKE_READY_S if any(held.alike for held in self._seen) else READY_S
         ready = {
             load: wait
             for load, wait in waits.items()
-            if wait <= ready_s
+            if wait <= READY_S
             or _in_one_step(load)
             or load.uncached <= JOINED_TOKENS - JOINED_LEAST
         }
@@ -305,12 +303,13 @@ def why_held(prompt: Prompt, choice: Candidate, now: float) -> Literal["held", "
 def _would_queue(prompt: Prompt, choice: Candidate, now: float) -> bool:
     """Whether it would wait for other prompts at its worker, or for some that are held."""
     cost, load = choice.cost, choice.worker.load
-    ready_s = ALIKE_READY_S if choice.alike else READY_S
-    if cost.wait <= ready_s:
+    if cost.wait <= READY_S:
         return False
     if choice.preempts:
-        return cost.wait > ready_s + STEP_S
-    if promised(load, cost.prefill, now)[0] > ready_s:
+        return cost.wait > READY_S + STEP_S
+    if cost.wait <= OWN_READY_S and computes_most(load, prompt.keys):
+        return False
+    if promised(load, cost.prefill, now)[0] > READY_S:
         return True
     return not (_in_one_step(load) or _joins(prompt, choice))
 

@@ -26,6 +26,8 @@ GAIN_S: Final = 1.5
 ANYWHERE_S: Final = 1.5
 #: Predicted seconds until a worker has ended the step that it is in when a request is dropped.
 STEP_S: Final = 1.0
+#: The share of a prompt that counts as most of it.
+MOSTLY: Final = 0.75
 #: How much a second costs of each prompt that waits longer because this one goes first: more than
 #: its own time, as it is long itself, and others wait for it in turn.
 LATER: Final = 1.5
@@ -115,6 +117,17 @@ def _computes(booking: Booking, keys: Sequence[int]) -> bool:
     """Whether a booking computes blocks of a prompt with these `keys`."""
     at = booking.held_blocks
     return at < len(keys) and at < len(booking.keys) and keys[at] == booking.keys[at]
+
+
+def computes_most(load: Load, keys: Sequence[int]) -> bool:
+    """Whether a pending prompt there computes most of the blocks of a prompt with these `keys`."""
+    most = int(MOSTLY * len(keys))
+    return any(
+        booking.held_blocks < len(keys) - most
+        and len(booking.keys) > most
+        and keys[most] == booking.keys[most]
+        for booking in load.pending
+    )
 
 
 def _awaited(load: Load, booking: Booking, counted: dict[int, set[int]]) -> bool:

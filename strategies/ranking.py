@@ -7,10 +7,10 @@ take as long as comparing them.
 from collections.abc import Sequence
 from typing import Any, Final, overload
 
-from msgspec.structs import replace
-
 from strategies.base import Candidate, Cost
-from strategies.latebinding import ALIKE_READY_S, READY_S, READY_TOKENS
+from strategies.latebinding import OWN_READY_S, READY_S, READY_TOKENS
+from strategies.load import Load
+from strategies.preemption import MOSTLY, computes_most
 
 #: Where at least `WIDELY` of the workers hold the same `MOSTLY` or more of a prompt, such as a
 #: system prompt that everybody sends, requests are alike. Those of these workers that cost at most
@@ -19,7 +19,6 @@ from strategies.latebinding import ALIKE_READY_S, READY_S, READY_TOKENS
 #: begun, and the next request waits for all of it. (That is a seventh of what a full KV cache
 #: costs: where requests differ, evenly filled caches matter more than turns.)
 WIDELY: Final = 0.5
-MOSTLY: Final = 0.75
 ALIKE_S: Final = 0.45
 
 #: Sort keys first: total cost, wait, turn, position in the list. Then worker, prefill, price,
@@ -34,19 +33,17 @@ _new = tuple.__new__  # twice as fast as `Cost(...)`
 class Ranking(Sequence[Candidate]):
     """Candidates, cheapest first."""
 
-    __slots__ = ("_alike", "_first", "_rows", "_sorted")
+    __slots__ = ("_first", "_rows", "_sorted")
 
-    def __init__(self, rows: list[Row], tokens: int = 0) -> None:
+    def __init__(self, rows: list[Row], tokens: int = 0, keys: Sequence[int] = ()) -> None:
         """Take the rows, and put the best first; the others are sorted when accessed.
 
-        `tokens`: the length of the prompt.
+        `tokens`, `keys`: the length of the prompt, and the keys of its blocks.
         """
-        self._alike = False
-        """All workers hold as much of the prompt, and compute the rest as fast."""
         if rows:
             best = min(rows)
             if tokens and best[10] >= MOSTLY * tokens:
-                best, self._alike = _next_of_alike(rows, best)
+                best = _next_of_alike(rows, best, keys)
             place = rows.index(best)
             rows[0], rows[place] = rows[place], rows[0]
         self._rows = rows
@@ -73,12 +70,11 @@ class Ranking(Sequence[Candidate]):
     def __getitem__(self, place: slice) -> list[Candidate]: ...
     def __getitem__(self, place: int | slice) -> Candidate | list[Candidate]:
         if isinstance(place, slice):
-            rows, alike = self._in_order(), self._alike
-            return [_candidate(row, alike=alike and row is rows[0]) for row in rows[place]]
+            return [_candidate(row) for row in self._in_order()[place]]
         if place:
             return _candidate(self._in_order()[place])
         if self._first is None:
-            self._first = _candidate(self._rows[0], alike=self._alike)
+            self._first = _candidate(self._rows[0])
         return self._first
 
     def led_by(self, worker: str) -> "Ranking | None":
@@ -95,31 +91,26 @@ class Ranking(Sequence[Candidate]):
         return f"<Ranking {list(self)}>"
 
 
-def _next_of_alike(rows: list[Row], best: Row) -> tuple[Row, bool]:
-    """Return the worker whose turn it is if workers are alike (see `WIDELY`), else `best`.
-
-    Also returns whether all of them are alike.
-    """
+def _next_of_alike(rows: list[Row], best: Row, keys: Sequence[int]) -> Row:
+    """Return the worker whose turn it is if workers are alike (see `WIDELY`), else `best`."""
     held, prefill = best[10], best[5]
     alike = [row for row in rows if row[10] == held and row[5] == prefill]
     if len(alike) < WIDELY * len(rows):
-        return best, False
-    all_alike = 1 < len(alike) == len(rows)
-    ready_s = ALIKE_READY_S if all_alike else READY_S
+        return best
     most = best[0] + ALIKE_S
-    takes = [row for row in alike if row[0] <= most and _takes(row, best, ready_s)]
-    return min(takes, key=_turn), all_alike
+    takes = [row for row in alike if row[0] <= most and _takes(row, best, keys)]
+    return min(takes, key=_turn)
 
 
-def _takes(row: Row, best: Row, ready_s: float) -> bool:
+def _takes(row: Row, best: Row, keys: Sequence[int]) -> bool:
     """Whether a worker takes a request as soon as `best` would: nobody is held for a turn."""
     wait: float = row[1]
+    load: Load = row[4].load
     if row[8] > best[8]:
         return False
-    if wait <= max(best[1], ready_s):
+    if wait <= max(best[1], READY_S) or load.uncached <= READY_TOKENS:
         return True
-    uncached: int = row[4].load.uncached
-    return uncached <= READY_TOKENS
+    return wait <= OWN_READY_S and computes_most(load, keys)
 
 
 def _turn(row: Row) -> tuple[int, float]:
@@ -140,15 +131,10 @@ def led_by(ranked: Sequence[Candidate], worker: str) -> Sequence[Candidate] | No
 def ordered_as(ranked: Sequence[Candidate], other: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return the candidates of `ranked` in the order of `other`, a ranking of the same workers."""
     found = {one.worker.name: one for one in ranked}
-    ordered = [found[one.worker.name] for one in other]
-    first = ranked[0]
-    if first.alike and ordered[0] is not first:  # that all are alike does not depend on the order
-        ordered[0] = replace(ordered[0], alike=True)
-        ordered = [replace(one, alike=False) if one is first else one for one in ordered]
-    return ordered
+    return [found[one.worker.name] for one in other]
 
 
-def _candidate(row: Row, *, alike: bool = False) -> Candidate:
+def _candidate(row: Row) -> Candidate:
     _, wait, _, _, worker, prefill, price, decode, room, home, held, loads, preempts = row
     cost = _new(Cost, (wait, prefill, price, decode, room, home))
-    return Candidate(worker, cost, held, loads, preempts, alike)
+    return Candidate(worker, cost, held, loads, preempts)

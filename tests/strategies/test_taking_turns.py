@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strategies.base import NO_LOADING, Candidate, Cost, Decision, Prompt
 from strategies.explain import words
-from strategies.latebinding import ALIKE_READY_S, READY_S, READY_TOKENS, LateBinding
+from strategies.latebinding import OWN_READY_S, READY_S, READY_TOKENS
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.ranking import ALIKE_S, Ranking, Row
@@ -23,11 +23,19 @@ def row(place: int, total: float, held: int, turn: int, prefill: float = 0.1) ->
     return total, 0.0, turn, place, worker, prefill, 0.0, 0.0, 0.0, 0.0, held, NO_LOADING, 0
 
 
-def order(rows: list[Row]) -> list[str]:
+def order(rows: list[Row], keys: Sequence[int] = ()) -> list[str]:
     """Return the names, best first; the first is looked at before the others."""
-    ranking = Ranking(rows, TOKENS)
+    ranking = Ranking(rows, TOKENS, keys)
     assert ranking[0] is ranking[0]
     return [ranking[0].worker.name, *(one.worker.name for one in ranking[1:])]
+
+
+def waiting(one: Row, wait: float, own: bool) -> Row:
+    """Return the row with so many seconds booked on its worker, in more than one step; `own`: for
+    the blocks that all prompts have in common."""
+    booking = one[4].load.book(0.0, wait, uncached=READY_TOKENS + 1)
+    booking.keys = range(4) if own else ()
+    return one[0], wait, *one[2:]
 
 
 def test_who_was_chosen_longest_ago_is_next() -> None:
@@ -62,56 +70,19 @@ def test_otherwise_the_cheapest_is(held: Sequence[int], prefill: Sequence[float]
     assert order(rows) == ["w0", "w1", "w2", "w3"]
 
 
-def waiting(one: Row, wait: float) -> Row:
-    """Return the row with so many seconds booked on its worker, in more than one step."""
-    one[4].load.book(0.0, wait, uncached=READY_TOKENS + 1)
-    return one[0], wait, *one[2:]
-
-
-@pytest.mark.parametrize(("everywhere", "ready_s"), [(False, READY_S), (True, ALIKE_READY_S)])
-def test_nobody_is_held_for_a_turn(ready_s: float, *, everywhere: bool) -> None:
+@pytest.mark.parametrize(("own", "ready_s"), [(False, READY_S), (True, OWN_READY_S)])
+def test_nobody_is_held_for_a_turn(ready_s: float, *, own: bool) -> None:
     """A worker with a queue, or without room, is passed over if another would take the request at
-    once; a queue that one step computes is none, and less is one if not all workers are alike."""
+    once; a queue that one step computes is none, and a short one for most of the same prompt."""
     free, queue, full = (row(place, 1.0 + place / 100, 900, 9 - place) for place in range(3))
-    rest = [] if everywhere else [row(3, 2.0, 0, 0)]
-    last = [one[4].name for one in rest]
     full = (*full[:8], 0.01, *full[9:])
-    assert order([free, waiting(queue, ready_s), full, *rest]) == ["w1", "w0", "w2", *last]
-    queue = waiting(queue, ready_s + 0.1)
-    assert order([free, queue, full, *rest]) == ["w0", "w1", "w2", *last]
-    late = waiting(free, ready_s + 0.2)
-    assert order([late, queue, full, *rest])[0] == "w1"
+    keys = range(4)
+    assert order([free, waiting(queue, ready_s, own), full], keys) == ["w1", "w0", "w2"]
+    queue = waiting(queue, ready_s + 0.1, own)
+    assert order([free, queue, full], keys) == ["w0", "w1", "w2"]
+    assert order([waiting(free, ready_s + 0.2, own), queue, full], keys)[0] == "w1"
     queue[4].load.uncached = READY_TOKENS
-    assert order([free, queue, full, *rest]) == ["w1", "w0", "w2", *last]
-
-
-@pytest.mark.parametrize(
-    ("rows", "ready_s"),
-    [
-        ([(900, 0.1), (900, 0.1)], ALIKE_READY_S),
-        ([(900, 0.1), (900, 0.1), (0, 1.0)], READY_S),
-        ([(900, 0.1), (900, 0.2)], READY_S),
-        ([(700, 0.1), (700, 0.1)], READY_S),
-        ([(900, 0.1)], READY_S),
-    ],
-    ids=["all", "not all hold it", "one is slower", "too little of it", "there is one only"],
-)
-def test_where_all_are_alike_prompts_are_hardly_ever_held(
-    rows: list[tuple[int, float]], ready_s: float
-) -> None:
-    """Sent at once they wait as long on each worker; held, they would all go to those that are
-    done first with what all of them compute."""
-
-    def held(wait: float) -> bool:
-        there = [
-            waiting(row(place, 1.0 + place, held, 0, prefill), wait)
-            for place, (held, prefill) in enumerate(rows)
-        ]
-        decision = Decision(Ranking(there, TOKENS), "prefix")
-        return LateBinding.must_hold(Prompt("m", TOKENS), decision, 0.0)
-
-    assert not held(ready_s)
-    assert held(ready_s + 0.01)
+    assert order([free, queue, full], keys) == ["w1", "w0", "w2"]
 
 
 def test_half_of_the_workers_are_enough() -> None:
