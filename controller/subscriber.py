@@ -87,6 +87,7 @@ class Subscriber:
         sources = set(sources)
         ended = [task for task, source in self._asking.items() if source in sources]
         for source in sources:
+            source.late.clear()  # a task that listens to others as well may be taking them
             if source in self._followed:
                 place, ticking = self._followed.pop(source)
                 ended.append(ticking)

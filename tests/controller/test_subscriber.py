@@ -270,6 +270,37 @@ def test_who_leaves_in_the_middle_of_a_replay_leaves_nothing() -> None:
     run(play())
 
 
+def test_who_leaves_while_late_steps_are_taken_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that are left are not taken, although others are still heard at the same address."""
+    monkeypatch.setattr("controller.turns.TURN_S", 0.0)  # one message a turn
+    waiting = 300
+    monkeypatch.setattr("controller.stream.MOST_WAITING", waiting)
+
+    async def play() -> None:
+        async with wire() as made:
+            a, b, router = made.source("a", replays=True), made.source("b"), made.socket(zmq.ROUTER)
+            port, replay = _free(), router.bind_to_random_port("tcp://127.0.0.1")
+            made.subscriber.follow(a, f"tcp://*:{port}", f"tcp://127.0.0.1:{replay}")
+            made.subscriber.follow(b, f"tcp://*:{port}", None)
+            engine = await dialled(made, port)
+            for number in range(waiting + 1):  # one more than may wait for a replay that hangs
+                frames = [b"kv@a@m", number.to_bytes(8, "big"), stored(number + 1)]
+                await engine.send_multipart(frames)
+            async with asyncio.timeout(10):
+                while not a.late:  # noqa: ASYNC110 - there is no event to wait for
+                    await asyncio.sleep(0)
+            closing = made.subscriber.leave([a])
+            made.index.forget(a.name)
+            await closing
+            await engine.send_multipart([b"kv@b@m", bytes(8), stored(1)])
+            await until(lambda: b.events)
+            assert made.blocks() == {"b": 1}
+
+    run(play())
+
+
 @pytest.mark.parametrize("failed", [False, True])
 def test_what_waited_for_a_replay_lets_others_have_their_turns(
     monkeypatch: pytest.MonkeyPatch, failed: bool
