@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from router.controller_command import ENDING_S
 from router.process import OTHERS
 from router.processes import GRACE_S
 from router.settings import Settings
@@ -27,6 +28,8 @@ OWN = {
     *("ExecStart", "ExecReload", "TimeoutStopSec", "KillMode"),
     *("StateDirectory", "CacheDirectory", "Environment"),
 }
+#: Seconds that the last snapshot of a large index may take.
+SNAPSHOT_S = 60
 README = (DEPLOY / "README.md").read_text("utf-8")
 
 
@@ -91,6 +94,7 @@ def test_stopping_has_the_time_that_it_takes() -> None:
     """With several processes too, which are killed after some grace."""
     ending = settings().shutdown
     assert int(unit("warmroute").one("TimeoutStopSec")) > ending.delay + ending.drain + GRACE_S
+    assert int(unit("warmroute-controller").one("TimeoutStopSec")) > ENDING_S + SNAPSHOT_S
 
 
 @pytest.mark.parametrize("name", NAMES)
