@@ -270,12 +270,25 @@ def test_who_leaves_in_the_middle_of_a_replay_leaves_nothing() -> None:
     run(play())
 
 
-def test_who_leaves_while_late_steps_are_taken_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+async def behind(engine: Any, source: Source, waiting: int) -> None:
+    """Have one message more come than may wait for a replay that hangs; return while the steps that
+    it releases are being taken."""
+    for number in range(waiting + 1):
+        frames = [b"kv@a@m", number.to_bytes(8, "big"), stored(number + 1)]
+        await engine.send_multipart(frames)
+    async with asyncio.timeout(10):
+        while not source.late:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_late_steps_when_nobody_listens_any_more(
+    monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
-    """Those that are left are not taken, although others are still heard at the same address."""
-    monkeypatch.setattr("controller.turns.TURN_S", 0.0)  # one message a turn
+    """Of a worker that leaves they are not taken, although others are heard at the same address. If
+    all ends, a snapshot that says how far the stream is has them all."""
     waiting = 300
+    monkeypatch.setattr("controller.turns.TURN_S", 0.0)  # one message a turn
     monkeypatch.setattr("controller.stream.MOST_WAITING", waiting)
 
     async def play() -> None:
@@ -285,12 +298,12 @@ def test_who_leaves_while_late_steps_are_taken_leaves_nothing(
             made.subscriber.follow(a, f"tcp://*:{port}", f"tcp://127.0.0.1:{replay}")
             made.subscriber.follow(b, f"tcp://*:{port}", None)
             engine = await dialled(made, port)
-            for number in range(waiting + 1):  # one more than may wait for a replay that hangs
-                frames = [b"kv@a@m", number.to_bytes(8, "big"), stored(number + 1)]
-                await engine.send_multipart(frames)
-            async with asyncio.timeout(10):
-                while not a.late:  # noqa: ASYNC110 - there is no event to wait for
-                    await asyncio.sleep(0)
+            await behind(engine, a, waiting)
+            if ends:
+                await made.subscriber.close()
+                assert a.mark()[0] == waiting
+                assert made.blocks() == {"a": waiting + 1}
+                return
             closing = made.subscriber.leave([a])
             made.index.forget(a.name)
             await closing
