@@ -85,6 +85,17 @@ class Subscriber:
         Await the result, which closes their sockets.
         """
         sources = set(sources)
+        for source in sources:
+            source.late.clear()  # a task that listens to others as well may be taking them
+        return _end(self._tasks_of(sources))
+
+    async def close(self) -> None:
+        """Stop listening to all engines; late steps are left to who asks for their marks."""
+        await _end(self._tasks_of(set(self._followed)))
+        self._context.destroy(linger=0)
+
+    def _tasks_of(self, sources: set[Source]) -> list[asyncio.Task[None]]:
+        """Forget these; return the tasks that are of no use without them, cancelled."""
         ended = [task for task, source in self._asking.items() if source in sources]
         for source in sources:
             if source in self._followed:
@@ -96,12 +107,7 @@ class Subscriber:
                     ended.append(listening)
         for task in ended:
             task.cancel()
-        return _end(ended)
-
-    async def close(self) -> None:
-        """Stop listening to all engines."""
-        await self.leave(list(self._followed))
-        self._context.destroy(linger=0)
+        return ended
 
     async def _listen(self, line: Line, endpoint: str, topic: str) -> None:
         """Keep listening, whatever happens to a socket; give up if the address is bad."""

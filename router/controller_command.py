@@ -30,6 +30,9 @@ from router.signals import obeying
 from router.snapshots import CannotRestore, Snapshots
 from router.tls import Contexts
 
+#: Seconds that requests under way may take to end once it is told to stop. Without an end a client
+#: that hangs in the middle of one would keep the last snapshot from being written.
+ENDING_S = 3
 #: Seconds until an engine in a snapshot whose stream is not followed again is forgotten; at most
 #: twice as many.
 CLAIM_S = 300.0
@@ -100,7 +103,14 @@ def _app(
 
 async def _serve(app: FastAPI, listener: socket.socket) -> None:
     """Answer until a signal says to stop."""
-    server = _Server(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False))
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        lifespan="off",
+        access_log=False,
+        timeout_graceful_shutdown=ENDING_S,
+    )
+    server = _Server(config)
     with obeying(partial(setattr, server, "should_exit", True), _nothing):
         await server.serve([listener])
 

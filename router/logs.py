@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from asyncio import CancelledError
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -33,14 +34,15 @@ class _Json(logging.Formatter):
 
 
 class _CutOnPurpose(logging.Filter):
-    """Drops uvicorn's complaint about incomplete answers.
+    """Drops uvicorn's complaints about answers that are cut off on purpose.
 
-    Cutting an answer off is how a client learns that a worker died in mid-answer; it is logged with
-    its reason where it happens.
+    That is how a client learns that a worker died in mid-answer, which is logged with its reason
+    where it happens. And a server that is told to stop ends what has not ended by itself.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "without completing response" not in record.msg
+        ended = record.exc_info is not None and record.exc_info[0] is CancelledError
+        return not ended and "without completing response" not in record.msg
 
 
 def set_up(settings: LogSettings, place: int | None = None) -> None:

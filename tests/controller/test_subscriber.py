@@ -270,6 +270,50 @@ def test_who_leaves_in_the_middle_of_a_replay_leaves_nothing() -> None:
     run(play())
 
 
+async def behind(engine: Any, source: Source, waiting: int) -> None:
+    """Have one message more come than may wait for a replay that hangs; return while the steps that
+    it releases are being taken."""
+    for number in range(waiting + 1):
+        frames = [b"kv@a@m", number.to_bytes(8, "big"), stored(number + 1)]
+        await engine.send_multipart(frames)
+    async with asyncio.timeout(10):
+        while not source.late:  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_late_steps_when_nobody_listens_any_more(
+    monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """Of a worker that leaves they are not taken, although others are heard at the same address. If
+    all ends, a snapshot that says how far the stream is has them all."""
+    waiting = 300
+    monkeypatch.setattr("controller.turns.TURN_S", 0.0)  # one message a turn
+    monkeypatch.setattr("controller.stream.MOST_WAITING", waiting)
+
+    async def play() -> None:
+        async with wire() as made:
+            a, b, router = made.source("a", replays=True), made.source("b"), made.socket(zmq.ROUTER)
+            port, replay = _free(), router.bind_to_random_port("tcp://127.0.0.1")
+            made.subscriber.follow(a, f"tcp://*:{port}", f"tcp://127.0.0.1:{replay}")
+            made.subscriber.follow(b, f"tcp://*:{port}", None)
+            engine = await dialled(made, port)
+            await behind(engine, a, waiting)
+            if ends:
+                await made.subscriber.close()
+                assert a.mark()[0] == waiting
+                assert made.blocks() == {"a": waiting + 1}
+                return
+            closing = made.subscriber.leave([a])
+            made.index.forget(a.name)
+            await closing
+            await engine.send_multipart([b"kv@b@m", bytes(8), stored(1)])
+            await until(lambda: b.events)
+            assert made.blocks() == {"b": 1}
+
+    run(play())
+
+
 @pytest.mark.parametrize("failed", [False, True])
 def test_what_waited_for_a_replay_lets_others_have_their_turns(
     monkeypatch: pytest.MonkeyPatch, failed: bool

@@ -4,8 +4,10 @@ import asyncio
 import errno
 import re
 import signal
+import socket
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -92,6 +94,23 @@ def _snapshots_go_on(url: str, folder: Path, log: Path) -> None:
     before = series(url)[written]
     until(lambda: series(url)[written] > before)
     assert [one.name for one in folder.iterdir() if one.suffix != ".new"] == ["index"]
+
+
+def test_who_hangs_keeps_no_snapshot_from_being_written(tmp_path: Path, stack: ExitStack) -> None:
+    """A client that never sends the rest of its request is cut off once it is told to stop."""
+    settings, file = tmp_path / "controller.yaml", tmp_path / "index"
+    settings.write_text("strategy: kvaware\nworkers: ['http://127.0.0.1:1']\n")
+    args = ("--config", settings, "--listen", "127.0.0.1:0", "--snapshot", file)
+    url, process = stack.enter_context(controller(tmp_path, *args))
+    where = (urlsplit(url).hostname, urlsplit(url).port)
+    hanging = stack.enter_context(socket.create_connection(where, timeout=10))
+    head = b"POST /query HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n"
+    hanging.sendall(head)
+    assert b"100 Continue" in hanging.recv(100)  # its body is waited for
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert file.stat().st_size > 0
+    assert "Traceback" not in (tmp_path / "controller.log").read_text()
 
 
 def test_series_are_for_who_has_a_key(fleet: MakeFleet, tmp_path: Path, stack: ExitStack) -> None:
