@@ -26,12 +26,12 @@ SHORT_ANSWER = 256
 FEW: Final = 12
 #: A pause has to spare the answers there so many times its length together, in predicted seconds,
 #: which are more than the actual ones (see `pace.py`).
-WORTH = 14.0
+WORTH = 12.0
 #: There is none if so many held requests a worker come before it: where many wait, the time is
 #: needed for them.
 MOST_WAITING = 1.5
 #: There is one only if this share of the workers compute a long prompt, or have their own pause.
-MOST_BUSY = 0.75
+MOST_BUSY = 0.6
 
 
 def pauses(prompt: Prompt, decision: Decision, now: float) -> bool:

@@ -30,7 +30,7 @@ STEP_S: Final = 1.0
 MOSTLY: Final = 0.75
 #: How much a second costs of each prompt that waits longer because this one goes first: more than
 #: its own time, as it is long itself, and others wait for it in turn.
-LATER: Final = 1.5
+LATER: Final = 3.0
 
 
 def before(

@@ -130,9 +130,10 @@ def test_a_newcomer_is_not_drowned(monkeypatch: pytest.MonkeyPatch) -> None:
         late = runs.eligible.pop(0)
         runs.at(5.0, lambda: runs.eligible.insert(0, late))
         done = runs.run(no_reuse(1, 20.0, number=400))
-        return largest_share([placed for placed in done if 5.0 < placed.at_s < 10.0])
+        soon = [placed for placed in done if 5.0 < placed.at_s < 10.0]
+        return sum(placed.seat is late for placed in soon) / len(soon)
 
-    assert share() < 0.25
+    assert share() < 0.2
     without_wait(monkeypatch)
     without_decode(monkeypatch)
     without_home(monkeypatch)
@@ -157,7 +158,7 @@ def test_siblings_find_their_first(monkeypatch: pytest.MonkeyPatch) -> None:
     work = bursts(1, 12.0, number=6)
     good = computed(run(work))
     without_placements(monkeypatch)
-    assert computed(run(work)) > 1.1 * good
+    assert computed(run(work)) > 1.05 * good
 
 
 def test_a_restarted_worker_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
