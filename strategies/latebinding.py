@@ -26,9 +26,10 @@ T = TypeVar("T")
 
 #: A worker with at most this many seconds of prefill booked is sent more, so that it never idles.
 READY_S: Final = 0.3
-#: So is one with at most this many that is just computing most of the same prompt. When a fleet
-#: computes a prompt that everybody sends, one worker after the other is done; what was held until
-#: then would go to the first of them, as the others seem busy for longer than they are.
+#: So is one with at most this many that is just computing most of the same prompt, unless others
+#: are held for it. When a fleet computes a prompt that everybody sends, one worker after the other
+#: is done; what was held until then would go to the first of them, as the others seem busy for
+#: longer than they are.
 OWN_READY_S: Final = 1.6
 #: So is one with at most this many uncached tokens booked, however long they take. One engine step
 #: computes that many (the smallest usual `max_num_batched_tokens` of vLLM). While many requests
@@ -307,10 +308,10 @@ def _would_queue(prompt: Prompt, choice: Candidate, now: float) -> bool:
         return False
     if choice.preempts:
         return cost.wait > READY_S + STEP_S
-    if cost.wait <= OWN_READY_S and computes_most(load, prompt.keys):
-        return False
     if promised(load, cost.prefill, now)[0] > READY_S:
         return True
+    if cost.wait <= OWN_READY_S and load.promised_s <= READY_S and computes_most(load, prompt.keys):
+        return False
     return not (_in_one_step(load) or _joins(prompt, choice))
 
 

@@ -21,19 +21,21 @@ NEARLY: Final = 0.92
 ANSWERS: Final = 2.5
 #: It is held for so many seconds at most: a cache may stay nearly full for long.
 MOST_S: Final = 5.0
+#: Seconds that its later turns are expected to wait there (the cost's *home*), at the least: where
+#: little is asked for again, no prompts come of which nearly everything lies there.
+LATER_S: Final = 0.4
 
 
 def left_to_others(prompt: Prompt, choice: Candidate, held_s: float) -> bool:
     """Whether the prompt would use what is left to shorter ones in the KV cache of its worker.
 
     `held_s`: seconds for which the request has been held. One that gave way has its place already,
-    and one that takes more of the cache than all others there waits for none of them. Without keys,
-    nothing is known of what lies there: all prompts would seem to take long, and to share nothing.
+    and one that takes more of the cache than all others there waits for none of them.
     """
     load, space = choice.worker.load, choice.worker.room_tokens
-    if not space or not prompt.keys or prompt.resumed:
+    if not space or prompt.resumed or choice.preempts:
         return False
-    if held_s >= MOST_S or choice.preempts:
+    if held_s >= MOST_S or choice.cost.home < LATER_S:
         return False
     # (What is loaded from slower tiers takes room as what is computed does.)
     lacks = prompt.tokens - choice.held_tokens + choice.loading.tokens

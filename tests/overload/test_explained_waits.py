@@ -71,9 +71,9 @@ def test_an_explanation_says_that_room_is_left_to_others(stub: MakeStub, route: 
 
     def fill() -> None:
         worker.gpu_tokens = 100_000
-        now = monotonic()
+        then = monotonic() - 100.0
         for _ in range(10):
-            worker.load.first_byte(worker.load.book(now, 0.1, 7_000), now)
+            worker.load.first_byte(worker.load.book(then, 0.1, 7_000), then)
 
     assert waits(30_000) == ("", False)
     router.call(fill)

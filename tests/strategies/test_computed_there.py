@@ -69,6 +69,18 @@ def test_it_is_held_if_that_takes_long(keys: tuple[int, ...], ready_s: float) ->
     assert held(ready_s, room=0.1)
 
 
+def test_not_before_those_that_are_held_for_it() -> None:
+    """Where more comes than is computed, those with least need go first, in whatever order they
+    came."""
+    there = computing()
+    choice = Candidate(there, Cost(wait=OWN_READY_S, prefill=0.1))
+    asked, decision = Prompt("m", 10_000, ASKED), Decision([choice], "prefix")
+    there.load.promised_s, there.load.promises = READY_S, [(9.0, READY_S)]
+    assert not LateBinding.must_hold(asked, decision, 0.0)
+    there.load.promised_s, there.load.promises = READY_S + 0.01, [(9.0, READY_S + 0.01)]
+    assert LateBinding.must_hold(asked, decision, 0.0)
+
+
 @pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
 def test_a_fleet_that_starts_with_one_prompt_for_all(strategy: str) -> None:
     """None of those that come while it is computed is held, and they go round."""

@@ -127,10 +127,10 @@ def test_it_moves_only_where_it_is_taken_at_once() -> None:
 
 def test_it_leaves_no_room_to_others() -> None:
     """A worker whose KV cache is nearly full takes it, as long as there is room for it."""
-    stand, prompt = Placed("other"), Prompt("m", 19_900, keys=(1,), answer_tokens=100)
+    stand, prompt = Placed("other"), Prompt("m", 19_900, answer_tokens=100)
     for _ in range(12):
         stand.load.first_byte(stand.load.book(20.0, 0.1, 30_500), 20.0)
-    decision = Decision([Candidate(stand, Cost(prefill=2.0))], "cold")
+    decision = Decision([Candidate(stand, Cost(prefill=2.0, home=1.0))], "cold")
     assert LateBinding.must_hold(prompt, decision, 22.0)
     assert better(prompt, late(), decision, 22.0) is decision.candidates[0]
 

@@ -12,7 +12,7 @@ from strategies.load import STAY_S
 from strategies.loads import Loading
 from strategies.pace import MARGIN
 from strategies.registry import make
-from strategies.reserve import ANSWERS, MOST_S, NEARLY, left_to_others
+from strategies.reserve import ANSWERS, LATER_S, MOST_S, NEARLY, left_to_others
 from tests.strategies.placing import Stand
 
 SPACE = 400_000
@@ -33,6 +33,7 @@ def choice(
     held: int = 0,
     space: int | None = SPACE,
     answers: int = FLOW,
+    home: float = LATER_S,
 ) -> Candidate:
     """Return the choice of a worker where answers use so many tokens of the KV cache."""
     stand = Stand("a")
@@ -41,12 +42,12 @@ def choice(
         booking = stand.load.book(0.0, 0.1, used if number == 0 else 0)
         stand.load.first_byte(booking, 0.0)
     stand.load.share(shared, 0.0)
-    return Candidate(stand, Cost(prefill=prefill_s), held, preempts=preempts)
+    return Candidate(stand, Cost(prefill=prefill_s, home=home), held, preempts=preempts)
 
 
 def asked(tokens: int = OWN - 100, *, resumed: bool = False) -> Prompt:
     """Return a prompt, of whose answer 100 tokens are expected."""
-    return Prompt("m", tokens, keys=(1,), answer_tokens=100, resumed=resumed)
+    return Prompt("m", tokens, answer_tokens=100, resumed=resumed)
 
 
 def test_what_is_left_of_a_nearly_full_cache_is_for_shorter_ones() -> None:
@@ -97,7 +98,11 @@ def test_where_nothing_is_known_of_prompts_none_is_held() -> None:
     decision = strategy.rank(prompt, [there], 0.0)
     assert decision.candidates[0].cost.prefill > LONG_S
     assert not LateBinding.must_hold(prompt, decision, 0.0)
-    assert LateBinding.must_hold(replace(prompt, keys=(1,)), decision, 0.0)
+
+
+def test_where_little_is_asked_for_again_none_is_held() -> None:
+    """Nor where later turns hardly wait: then no short prompts come that need the room."""
+    assert not left_to_others(asked(), choice(home=nextafter(LATER_S, 0.0)), 0.0)
 
 
 def test_not_for_long() -> None:
