@@ -172,7 +172,7 @@ class Costs:
             rows.append(row)
         # (A session can be created without a prompt. It counts as no demand and has no home term.)
         self._last = (prompt, busy / count, most / tokens) if tokens else None
-        return Ranking(rows, tokens, prompt.keys)
+        return Ranking(rows, prompt)
 
     def placed(self, prompt: Prompt, now: float) -> None:
         """Count a prompt that is sent, if it was ranked last; retries are not counted again."""

@@ -310,9 +310,14 @@ def _would_queue(prompt: Prompt, choice: Candidate, now: float) -> bool:
         return cost.wait > READY_S + STEP_S
     if promised(load, cost.prefill, now)[0] > READY_S:
         return True
-    if cost.wait <= OWN_READY_S and load.promised_s <= READY_S and computes_most(load, prompt.keys):
+    if follows(prompt, load, cost.wait):
         return False
     return not (_in_one_step(load) or _joins(prompt, choice))
+
+
+def follows(prompt: Prompt, load: Load, wait: float) -> bool:
+    """Whether it is sent after most of the same prompt, though it waits there (`OWN_READY_S`)."""
+    return wait <= OWN_READY_S and load.promised_s <= READY_S and computes_most(load, prompt)
 
 
 def _in_one_step(load: Load) -> bool:

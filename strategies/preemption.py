@@ -119,11 +119,17 @@ def _computes(booking: Booking, keys: Sequence[int]) -> bool:
     return at < len(keys) and at < len(booking.keys) and keys[at] == booking.keys[at]
 
 
-def computes_most(load: Load, keys: Sequence[int]) -> bool:
-    """Whether a pending prompt there computes most of the blocks of a prompt with these `keys`."""
-    most = int(MOSTLY * len(keys))
+def computes_most(load: Load, prompt: Prompt) -> bool:
+    """Whether a pending prompt there has most of this one, and held at most the rest before.
+
+    By tokens: blocks get longer further into a prompt, and images and further prompts have none.
+    """
+    keys, most = prompt.keys, prompt.blocks_in(MOSTLY * prompt.tokens)
+    if most >= len(keys):
+        return False
+    rest = prompt.blocks_in((1.0 - MOSTLY) * prompt.tokens)
     return any(
-        booking.held_blocks < len(keys) - most
+        booking.held_blocks <= rest
         and len(booking.keys) > most
         and keys[most] == booking.keys[most]
         for booking in load.pending

@@ -7,10 +7,10 @@ take as long as comparing them.
 from collections.abc import Sequence
 from typing import Any, Final, overload
 
-from strategies.base import Candidate, Cost
-from strategies.latebinding import OWN_READY_S, READY_S, READY_TOKENS
+from strategies.base import Candidate, Cost, Prompt
+from strategies.latebinding import READY_S, READY_TOKENS, follows
 from strategies.load import Load
-from strategies.preemption import MOSTLY, computes_most
+from strategies.preemption import MOSTLY
 
 #: Where at least `WIDELY` of the workers hold the same `MOSTLY` or more of a prompt, such as a
 #: system prompt that everybody sends, requests are alike. Those of these workers that cost at most
@@ -35,15 +35,15 @@ class Ranking(Sequence[Candidate]):
 
     __slots__ = ("_first", "_rows", "_sorted")
 
-    def __init__(self, rows: list[Row], tokens: int = 0, keys: Sequence[int] = ()) -> None:
-        """Take the rows, and put the best first; the others are sorted when accessed.
+    def __init__(self, rows: list[Row], prompt: Prompt | None = None) -> None:
+        """Take the rows for a prompt, and put the best first; the others are sorted when accessed.
 
-        `tokens`, `keys`: the length of the prompt, and the keys of its blocks.
+        Without the prompt, workers do not take turns.
         """
         if rows:
             best = min(rows)
-            if tokens and best[10] >= MOSTLY * tokens:
-                best = _next_of_alike(rows, best, keys)
+            if prompt is not None and prompt.tokens and best[10] >= MOSTLY * prompt.tokens:
+                best = _next_of_alike(rows, best, prompt)
             place = rows.index(best)
             rows[0], rows[place] = rows[place], rows[0]
         self._rows = rows
@@ -91,18 +91,18 @@ class Ranking(Sequence[Candidate]):
         return f"<Ranking {list(self)}>"
 
 
-def _next_of_alike(rows: list[Row], best: Row, keys: Sequence[int]) -> Row:
+def _next_of_alike(rows: list[Row], best: Row, prompt: Prompt) -> Row:
     """Return the worker whose turn it is if workers are alike (see `WIDELY`), else `best`."""
     held, prefill = best[10], best[5]
     alike = [row for row in rows if row[10] == held and row[5] == prefill]
     if len(alike) < WIDELY * len(rows):
         return best
     most = best[0] + ALIKE_S
-    takes = [row for row in alike if row[0] <= most and _takes(row, best, keys)]
+    takes = [row for row in alike if row[0] <= most and _takes(row, best, prompt)]
     return min(takes, key=_turn)
 
 
-def _takes(row: Row, best: Row, keys: Sequence[int]) -> bool:
+def _takes(row: Row, best: Row, prompt: Prompt) -> bool:
     """Whether a worker takes a request as soon as `best` would: nobody is held for a turn."""
     wait: float = row[1]
     load: Load = row[4].load
@@ -110,7 +110,7 @@ def _takes(row: Row, best: Row, keys: Sequence[int]) -> bool:
         return False
     if wait <= max(best[1], READY_S) or load.uncached <= READY_TOKENS:
         return True
-    return wait <= OWN_READY_S and computes_most(load, keys)
+    return follows(prompt, load, wait)
 
 
 def _turn(row: Row) -> tuple[int, float]:

@@ -2,14 +2,21 @@
 
 import pytest
 
-from strategies.base import Candidate, Cost, Decision, Prompt
+from strategies.base import TOKEN_ENDS, Candidate, Cost, Decision, Prompt
 from strategies.latebinding import OWN_READY_S, READY_S, READY_TOKENS, LateBinding
 from strategies.preemption import MOSTLY, computes_most
 from tests.strategies.placing import Run, Stand, fleet, prompt
 
+BLOCK = TOKEN_ENDS[1]
+
 COMMON = tuple(range(8))
 #: The common beginning, and two blocks of its own.
 ASKED = (*COMMON, 100, 101)
+
+
+def of(keys: tuple[int, ...], more: int = 0) -> Prompt:
+    """Return a prompt of these blocks, and so many tokens that are in none."""
+    return Prompt("m", BLOCK * len(keys) + more, keys)
 
 
 def computing(keys: tuple[int, ...] = COMMON, held_blocks: int = 0) -> Stand:
@@ -36,13 +43,51 @@ def computing(keys: tuple[int, ...] = COMMON, held_blocks: int = 0) -> Stand:
 def test_most_of_it(keys: tuple[int, ...], held_blocks: int, *, most: bool) -> None:
     """Three quarters of it, of which the worker holds at most one when it begins."""
     assert MOSTLY == 0.75
-    assert computes_most(computing(keys, held_blocks).load, ASKED) == most
+    assert computes_most(computing(keys, held_blocks).load, of(ASKED)) == most
+
+
+@pytest.mark.parametrize(("common", "most"), [(0.7, False), (0.8, True)])
+def test_most_of_its_tokens(common: float, *, most: bool) -> None:
+    """Three quarters of the blocks of a long text are less than half of it: the last are longer."""
+    text = "what a request begins with " * 10_000
+    shared = int(common * len(text))
+    asked, other = prompt(text), prompt(text[:shared] + "and how another one goes on" * 1_000)
+    stand = computing(tuple(other.keys))
+    assert computes_most(stand.load, asked) == most
+    same = sum(one == two for one, two in zip(asked.keys, other.keys, strict=False))
+    assert same > MOSTLY * len(asked.keys)
+
+
+@pytest.mark.parametrize(("held", "most"), [(0.2, True), (0.3, False)])
+def test_what_it_computes_of_a_text(held: float, *, most: bool) -> None:
+    """A quarter of it has more than a quarter of its blocks: the first are shorter."""
+    asked = prompt("what a request begins with " * 10_000)
+    blocks = asked.blocks_in(held * asked.tokens)
+    assert computes_most(computing(tuple(asked.keys), blocks).load, asked) == most
+    assert blocks > 0.25 * len(asked.keys)
+
+
+def test_what_has_no_blocks_counts() -> None:
+    """Images, and all but the first of several prompts, are computed for this one alone."""
+    assert computes_most(computing().load, of(COMMON, 2 * BLOCK))
+    assert not computes_most(computing().load, of(COMMON, 3 * BLOCK))
+
+
+def test_a_short_prompt() -> None:
+    """Of one with fewer than four blocks, all have to be computed there; or it has none."""
+    assert not computes_most(computing((1, 2, 3)).load, of((), BLOCK - 1))
+    for blocks in (1, 2, 3):
+        keys = COMMON[:blocks]
+        assert computes_most(computing(keys).load, of(keys))
+        assert not computes_most(computing(keys[:-1]).load, of(keys))
+        assert not computes_most(computing((*keys[:-1], 55)).load, of(keys))
+        assert not computes_most(computing(keys, 1).load, of(keys))
 
 
 def test_nothing_is_known_of_a_prompt_without_keys() -> None:
     """As of one that no strategy looks at."""
-    assert not computes_most(computing(()).load, ())
-    assert not computes_most(computing().load, ())
+    assert not computes_most(computing(()).load, of((), 10_000))
+    assert not computes_most(computing().load, of((), 10_000))
 
 
 def test_it_need_not_be_the_first_in_the_queue() -> None:
@@ -51,9 +96,9 @@ def test_it_need_not_be_the_first_in_the_queue() -> None:
     stand.load.book(0.0, 1.0)
     booking = stand.load.book(0.0, 1.0)
     booking.keys = COMMON
-    assert computes_most(stand.load, ASKED)
+    assert computes_most(stand.load, of(ASKED))
     stand.load.first_byte(booking, 1.0)
-    assert not computes_most(stand.load, ASKED)
+    assert not computes_most(stand.load, of(ASKED))
 
 
 @pytest.mark.parametrize(("keys", "ready_s"), [(ASKED, OWN_READY_S), ((77,) * 10, READY_S)])
@@ -62,7 +107,7 @@ def test_it_is_held_if_that_takes_long(keys: tuple[int, ...], ready_s: float) ->
 
     def held(wait: float, room: float = 0.0) -> bool:
         choice = Candidate(computing(), Cost(wait=wait, prefill=0.1, room=room))
-        return LateBinding.must_hold(Prompt("m", 10_000, keys), Decision([choice], "prefix"), 0.0)
+        return LateBinding.must_hold(of(keys), Decision([choice], "prefix"), 0.0)
 
     assert not held(ready_s)
     assert held(ready_s + 0.01)
@@ -74,11 +119,19 @@ def test_not_before_those_that_are_held_for_it() -> None:
     came."""
     there = computing()
     choice = Candidate(there, Cost(wait=OWN_READY_S, prefill=0.1))
-    asked, decision = Prompt("m", 10_000, ASKED), Decision([choice], "prefix")
+    asked, decision = of(ASKED), Decision([choice], "prefix")
     there.load.promised_s, there.load.promises = READY_S, [(9.0, READY_S)]
     assert not LateBinding.must_hold(asked, decision, 0.0)
     there.load.promised_s, there.load.promises = READY_S + 0.01, [(9.0, READY_S + 0.01)]
     assert LateBinding.must_hold(asked, decision, 0.0)
+
+
+def test_nobody_gives_way_for_it_to_wait_as_long() -> None:
+    """If others are dropped for it, it is sent only where it then waits for little more."""
+    there = computing()
+    asked = of(ASKED)
+    before = Candidate(there, Cost(wait=OWN_READY_S, prefill=0.1), preempts=1)
+    assert LateBinding.must_hold(asked, Decision([before], "prefix"), 0.0)
 
 
 @pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])

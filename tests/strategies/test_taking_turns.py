@@ -25,7 +25,7 @@ def row(place: int, total: float, held: int, turn: int, prefill: float = 0.1) ->
 
 def order(rows: list[Row], keys: Sequence[int] = ()) -> list[str]:
     """Return the names, best first; the first is looked at before the others."""
-    ranking = Ranking(rows, TOKENS, keys)
+    ranking = Ranking(rows, Prompt("m", TOKENS, keys, ends=range(0, 8 * TOKENS, TOKENS // 4)))
     assert ranking[0] is ranking[0]
     return [ranking[0].worker.name, *(one.worker.name for one in ranking[1:])]
 
@@ -83,6 +83,17 @@ def test_nobody_is_held_for_a_turn(ready_s: float, *, own: bool) -> None:
     assert order([waiting(free, ready_s + 0.2, own), queue, full], keys)[0] == "w1"
     queue[4].load.uncached = READY_TOKENS
     assert order([free, queue, full], keys) == ["w1", "w0", "w2"]
+
+
+def test_nobody_follows_who_would_be_held_for_others() -> None:
+    """If some are held for a worker, it takes none sooner because it computes most of it."""
+    free, queue = (row(place, 1.0 + place / 100, 900, 9 - place) for place in range(2))
+    queue, keys = waiting(queue, READY_S + 0.1, own=True), range(4)
+    load = queue[4].load
+    load.promised_s = READY_S
+    assert order([free, queue], keys) == ["w1", "w0"]
+    load.promised_s = READY_S + 0.01
+    assert order([free, queue], keys) == ["w0", "w1"]
 
 
 def test_half_of_the_workers_are_enough() -> None:
