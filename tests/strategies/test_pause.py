@@ -116,6 +116,32 @@ def test_only_if_most_workers_are_busy_with_long_prompts(
     assert pauses(asked(), decision, 0.6 * PAUSE_S) == (pause and not ended)
 
 
+@pytest.mark.parametrize(("busy", "pause"), [(3, True), (2, False)])
+def test_three_in_five_are_enough(busy: int, *, pause: bool) -> None:
+    """Its own worker counts like the others."""
+    first, _ = long_one(worker()).candidates
+    others = [Stand(str(number)) for number in range(4)]
+    for stand in others[: busy - 1]:
+        stand.load.book(-9.0, LONG_S)
+    rest = [Candidate(stand, Cost(prefill=99.0)) for stand in others]
+    assert pauses(asked(), Decision((first, *rest), "load"), 0.0) == pause
+
+
+def test_not_where_no_long_prompt_was_computed() -> None:
+    """Answers there did not stand still, however busy all other workers are."""
+    first, other = long_one(worker(long_s=None)).candidates
+    others = [other] * 3
+    assert not pauses(asked(), Decision((first, *others), "load"), 0.0)
+
+
+@pytest.mark.parametrize(("workers", "pause"), [(1, True), (2, False)])
+def test_few_workers(workers: int, *, pause: bool) -> None:
+    """One that all prompts go to is busy; of two, both have to be."""
+    first, _ = long_one(worker()).candidates
+    idle = [Candidate(Stand("c"), Cost(prefill=99.0))] * (workers - 1)
+    assert pauses(asked(), Decision((first, *idle), "load"), 0.0) == pause
+
+
 def test_who_has_others_dropped_goes_at_once() -> None:
     """The prompts that it is sent instead of are longer still."""
     assert not pauses(asked(), long_one(worker(), preempts=1), 0.0)
