@@ -23,7 +23,7 @@ ANSWERS: Final = 2.5
 MOST_S: Final = 5.0
 #: Seconds that its later turns are expected to wait there (the cost's *home*), at the least: where
 #: little is asked for again, no prompts come of which nearly everything lies there.
-LATER_S: Final = 0.4
+LATER_S: Final = 0.2
 
 
 def left_to_others(prompt: Prompt, choice: Candidate, held_s: float) -> bool:
