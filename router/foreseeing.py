@@ -86,7 +86,7 @@ class Foreseeing:
         full = self._admission.turned_away(pool, model, tenant, only) if queues else None
         waits: Waits = "place" if queues and full is None else ""
         if not queues and visit is None and self._holding.takes(prompt, decision):
-            waits = why_held(prompt, decision.candidates[0], monotonic())
+            waits = why_held(prompt, decision, monotonic())
         others = left_out(pool, model, decision, self._admission.most)
         refused = None if full is None else refusal(full)
         ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)

@@ -4,7 +4,8 @@ A request in a worker's queue is bound to that worker, and waits behind everythi
 it. If requests are held in the router instead, the shortest can go first, each to the worker that
 is cheapest by then (`held.py` says which is first). A long prompt that was sent may still be
 preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`),
-or to leave the last part of a KV cache to shorter ones (`reserve.py`).
+or to leave the last part of a KV cache to shorter ones (`reserve.py`). One of many alike may follow
+others (`following.py`).
 After `LONGEST_S`, a request is sent even if it then has to wait in a worker's queue.
 """
 
@@ -16,21 +17,17 @@ from typing import Final, Generic, Literal, TypeVar
 
 from strategies.aging import Crowd, aging
 from strategies.base import Candidate, Decision, Prompt
+from strategies.following import alike, follows
 from strategies.held import Held
 from strategies.load import AGING, Load
 from strategies.pause import pauses
-from strategies.preemption import STEP_S, computes_most, promised
+from strategies.preemption import STEP_S, promised
 from strategies.reserve import left_to_others
 
 T = TypeVar("T")
 
 #: A worker with at most this many seconds of prefill booked is sent more, so that it never idles.
 READY_S: Final = 0.3
-#: So is one with at most this many that is just computing most of the same prompt, unless others
-#: are held for it. When a fleet computes a prompt that everybody sends, one worker after the other
-#: is done; what was held until then would go to the first of them, as the others seem busy for
-#: longer than they are.
-OWN_READY_S: Final = 1.6
 #: So is one with at most this many uncached tokens booked, however long they take. One engine step
 #: computes that many (the smallest usual `max_num_batched_tokens` of vLLM). While many requests
 #: decode, steps are long, and prompts sent one by one would waste them.
@@ -98,7 +95,7 @@ class LateBinding(Generic[T]):
             return True
         if left_to_others(prompt, choice, 0.0 if since is None else now - since):
             return True
-        return _would_queue(prompt, choice, now)
+        return _would_queue(prompt, decision, now)
 
     def enter(
         self,
@@ -291,18 +288,20 @@ class LateBinding(Generic[T]):
         self._told.clear()
 
 
-def why_held(prompt: Prompt, choice: Candidate, now: float) -> Literal["held", "pause", "reserve"]:
+def why_held(prompt: Prompt, decision: Decision, now: float) -> Literal["held", "pause", "reserve"]:
     """Return what a request would be held for, if `must_hold` says that it would.
 
     That is room or other prompts, a pause for answers, or room that is left to others.
     """
-    if choice.cost.room > 0.0 or _would_queue(prompt, choice, now):
+    choice = decision.candidates[0]
+    if choice.cost.room > 0.0 or _would_queue(prompt, decision, now):
         return "held"
     return "reserve" if left_to_others(prompt, choice, 0.0) else "pause"
 
 
-def _would_queue(prompt: Prompt, choice: Candidate, now: float) -> bool:
+def _would_queue(prompt: Prompt, decision: Decision, now: float) -> bool:
     """Whether it would wait for other prompts at its worker, or for some that are held."""
+    choice = decision.candidates[0]
     cost, load = choice.cost, choice.worker.load
     if cost.wait <= READY_S:
         return False
@@ -310,14 +309,9 @@ def _would_queue(prompt: Prompt, choice: Candidate, now: float) -> bool:
         return cost.wait > READY_S + STEP_S
     if promised(load, cost.prefill, now)[0] > READY_S:
         return True
-    if follows(prompt, load, cost.wait):
+    if follows(prompt, load, cost.wait) and alike(decision.candidates, choice.held_tokens):
         return False
     return not (_in_one_step(load) or _joins(prompt, choice))
-
-
-def follows(prompt: Prompt, load: Load, wait: float) -> bool:
-    """Whether it is sent after most of the same prompt, though it waits there (`OWN_READY_S`)."""
-    return wait <= OWN_READY_S and load.promised_s <= READY_S and computes_most(load, prompt)
 
 
 def _in_one_step(load: Load) -> bool:

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from typing import Any, Final, overload
 
 from strategies.base import Candidate, Cost, Prompt
-from strategies.latebinding import READY_S, READY_TOKENS, follows
+from strategies.following import WIDELY, follows
+from strategies.latebinding import READY_S, READY_TOKENS
 from strategies.load import Load
 from strategies.preemption import MOSTLY
 
-#: Where at least `WIDELY` of the workers hold the same `MOSTLY` or more of a prompt, such as a
-#: system prompt that everybody sends, requests are alike. Those of these workers that cost at most
+#: Requests are alike where at least `WIDELY` of the workers hold the same `MOSTLY` or more of a
+#: prompt, such as a system prompt that everybody sends. Those of these workers that cost at most
 #: `ALIKE_S` seconds more than the cheapest then take turns: whoever gets requests at even intervals
 #: seldom has two in one step. The cheapest is where an answer has just ended, so a step has just
 #: begun, and the next request waits for all of it. (That is a seventh of what a full KV cache
 #: costs: where requests differ, evenly filled caches matter more than turns.)
-WIDELY: Final = 0.5
 ALIKE_S: Final = 0.45
 
 #: Sort keys first: total cost, wait, turn, position in the list. Then worker, prefill, price,
@@ -92,7 +92,7 @@ class Ranking(Sequence[Candidate]):
 
 
 def _next_of_alike(rows: list[Row], best: Row, prompt: Prompt) -> Row:
-    """Return the worker whose turn it is if workers are alike (see `WIDELY`), else `best`."""
+    """Return the worker whose turn it is if requests are alike (see `ALIKE_S`), else `best`."""
     held, prefill = best[10], best[5]
     alike = [row for row in rows if row[10] == held and row[5] == prefill]
     if len(alike) < WIDELY * len(rows):

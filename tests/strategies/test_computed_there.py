@@ -3,7 +3,8 @@
 import pytest
 
 from strategies.base import TOKEN_ENDS, Candidate, Cost, Decision, Prompt
-from strategies.latebinding import OWN_READY_S, READY_S, READY_TOKENS, LateBinding
+from strategies.following import OWN_READY_S
+from strategies.latebinding import READY_S, READY_TOKENS, LateBinding, why_held
 from strategies.preemption import MOSTLY, computes_most
 from tests.strategies.placing import Run, Stand, fleet, prompt
 
@@ -120,10 +121,20 @@ def test_not_before_those_that_are_held_for_it() -> None:
     there = computing()
     choice = Candidate(there, Cost(wait=OWN_READY_S, prefill=0.1))
     asked, decision = of(ASKED), Decision([choice], "prefix")
-    there.load.promised_s, there.load.promises = READY_S, [(9.0, READY_S)]
     assert not LateBinding.must_hold(asked, decision, 0.0)
-    there.load.promised_s, there.load.promises = READY_S + 0.01, [(9.0, READY_S + 0.01)]
+    there.load.promised_s, there.load.promises = 0.01, [(9.0, 0.01)]
     assert LateBinding.must_hold(asked, decision, 0.0)
+
+
+@pytest.mark.parametrize(("same", "others", "held"), [(4, 4, False), (4, 5, True), (2, 0, False)])
+def test_half_of_the_workers_hold_as_much(same: int, others: int, *, held: bool) -> None:
+    """If fewer do, more of them would come to compute it."""
+    cost = Cost(wait=OWN_READY_S, prefill=0.1)
+    candidates = [Candidate(computing(), cost, 640) for _ in range(same)]
+    candidates += [Candidate(Stand(f"other {n}"), Cost(wait=9.0)) for n in range(others)]
+    decision = Decision(candidates, "prefix")
+    assert LateBinding.must_hold(of(ASKED), decision, 0.0) == held
+    assert not held or why_held(of(ASKED), decision, 0.0) == "held"
 
 
 def test_nobody_gives_way_for_it_to_wait_as_long() -> None:
@@ -136,15 +147,18 @@ def test_nobody_gives_way_for_it_to_wait_as_long() -> None:
 
 @pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
 def test_a_fleet_that_starts_with_one_prompt_for_all(strategy: str) -> None:
-    """None of those that come while it is computed is held, and they go round."""
+    """Once all workers compute it, none of those that come meanwhile is held, and they go round."""
     workers = fleet(4)
     run = Run(strategy, workers)
     common = "what all requests begin with " * 700
     for n in range(16):
         asked = prompt(f"{common} {n}")
         decision = run.strategy.rank(asked, workers, 0.01 * n)
-        assert not LateBinding.must_hold(asked, decision, 0.01 * n)
         choice = decision.candidates[0]
+        if n < len(workers):
+            choice = next(one for one in decision.candidates if one.worker is workers[n])
+        else:
+            assert not LateBinding.must_hold(asked, decision, 0.01 * n)
         load = choice.worker.load
         lacks = asked.tokens - choice.held_tokens
         booking = load.book(0.01 * n, choice.cost.prefill, asked.tokens, uncached=lacks)
@@ -152,4 +166,4 @@ def test_a_fleet_that_starts_with_one_prompt_for_all(strategy: str) -> None:
         booking.held_blocks = asked.blocks_in(choice.held_tokens)
         load.turn = n
         run.strategy.placed(asked, choice.worker, 0.01 * n)
-    assert sorted(worker.load.in_flight for worker in workers) == [3, 4, 4, 5]
+    assert sorted(worker.load.in_flight for worker in workers) == [4, 4, 4, 4]

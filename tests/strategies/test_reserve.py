@@ -137,7 +137,7 @@ def test_it_is_held_until_an_answer_ends_or_it_waited_long_enough() -> None:
     short = Decision((Candidate(there.worker, Cost(prefill=0.1)),), "load")
     assert LateBinding.must_hold(asked(), decision, 0.0)
     assert not LateBinding.must_hold(asked(), short, 0.0)
-    assert why_held(asked(), there, 0.0) == "reserve"
+    assert why_held(asked(), decision, 0.0) == "reserve"
     ended: LateBinding[str] = LateBinding()
     ended.enter("long", asked(), decision, 0.0)
     assert ended.release(lambda _: decision, 0.99 * MOST_S, [load]) is None

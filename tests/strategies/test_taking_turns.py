@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from strategies.base import NO_LOADING, Candidate, Cost, Decision, Prompt
 from strategies.explain import words
-from strategies.latebinding import OWN_READY_S, READY_S, READY_TOKENS
+from strategies.following import OWN_READY_S
+from strategies.latebinding import READY_S, READY_TOKENS
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.ranking import ALIKE_S, Ranking, Row
@@ -90,9 +91,8 @@ def test_nobody_follows_who_would_be_held_for_others() -> None:
     free, queue = (row(place, 1.0 + place / 100, 900, 9 - place) for place in range(2))
     queue, keys = waiting(queue, READY_S + 0.1, own=True), range(4)
     load = queue[4].load
-    load.promised_s = READY_S
     assert order([free, queue], keys) == ["w1", "w0"]
-    load.promised_s = READY_S + 0.01
+    load.promises.append((0.0, 0.01))
     assert order([free, queue], keys) == ["w0", "w1"]
 
 
