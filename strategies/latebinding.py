@@ -309,7 +309,7 @@ def _would_queue(prompt: Prompt, decision: Decision, now: float) -> bool:
         return cost.wait > READY_S + STEP_S
     if promised(load, cost.prefill, now)[0] > READY_S:
         return True
-    if follows(prompt, load, cost.wait) and alike(decision.candidates, choice.held_tokens):
+    if follows(prompt, load, cost.wait) and alike(prompt, decision):
         return False
     return not (_in_one_step(load) or _joins(prompt, choice))
 

@@ -1,4 +1,7 @@
-"""A prompt is hardly ever held where most of the same prompt is just being computed."""
+"""A prompt is hardly held where most of it is being computed, if half of the workers do that."""
+
+import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,6 +16,8 @@ BLOCK = TOKEN_ENDS[1]
 COMMON = tuple(range(8))
 #: The common beginning, and two blocks of its own.
 ASKED = (*COMMON, 100, 101)
+#: Tokens of it where the common beginning is computed.
+HELD = BLOCK * len(COMMON)
 
 
 def of(keys: tuple[int, ...], more: int = 0) -> Prompt:
@@ -107,7 +112,7 @@ def test_it_is_held_if_that_takes_long(keys: tuple[int, ...], ready_s: float) ->
     """It waits there in any case, and the others of its kind are done no sooner elsewhere."""
 
     def held(wait: float, room: float = 0.0) -> bool:
-        choice = Candidate(computing(), Cost(wait=wait, prefill=0.1, room=room))
+        choice = Candidate(computing(), Cost(wait=wait, prefill=0.1, room=room), HELD)
         return LateBinding.must_hold(of(keys), Decision([choice], "prefix"), 0.0)
 
     assert not held(ready_s)
@@ -119,29 +124,65 @@ def test_not_before_those_that_are_held_for_it() -> None:
     """Where more comes than is computed, those with least need go first, in whatever order they
     came."""
     there = computing()
-    choice = Candidate(there, Cost(wait=OWN_READY_S, prefill=0.1))
+    choice = Candidate(there, Cost(wait=OWN_READY_S, prefill=0.1), HELD)
     asked, decision = of(ASKED), Decision([choice], "prefix")
     assert not LateBinding.must_hold(asked, decision, 0.0)
     there.load.promised_s, there.load.promises = 0.01, [(9.0, 0.01)]
     assert LateBinding.must_hold(asked, decision, 0.0)
 
 
-@pytest.mark.parametrize(("same", "others", "held"), [(4, 4, False), (4, 5, True), (2, 0, False)])
-def test_half_of_the_workers_hold_as_much(same: int, others: int, *, held: bool) -> None:
+def among(held: Sequence[int], aside: int = 0) -> bool:
+    """Whether it is held if the first of the workers computes it, and they hold so many tokens."""
+    first = Candidate(computing(), Cost(wait=OWN_READY_S, prefill=0.1), held[0])
+    others = [Candidate(Stand(f"{n}"), Cost(wait=9.0), tokens) for n, tokens in enumerate(held[1:])]
+    decision = Decision([first, *others], "prefix", aside=aside)
+    holds = LateBinding.must_hold(of(ASKED), decision, 0.0)
+    assert not holds or why_held(of(ASKED), decision, 0.0) == "held"
+    return holds
+
+
+def test_half_of_the_workers_hold_as_much() -> None:
     """If fewer do, more of them would come to compute it."""
-    cost = Cost(wait=OWN_READY_S, prefill=0.1)
-    candidates = [Candidate(computing(), cost, 640) for _ in range(same)]
-    candidates += [Candidate(Stand(f"other {n}"), Cost(wait=9.0)) for n in range(others)]
-    decision = Decision(candidates, "prefix")
-    assert LateBinding.must_hold(of(ASKED), decision, 0.0) == held
-    assert not held or why_held(of(ASKED), decision, 0.0) == "held"
+    assert not among([HELD] * 4 + [0] * 4)
+    assert among([HELD] * 4 + [0] * 5)
+    assert not among([HELD] * 2)
+
+
+def test_most_of_it_counts_as_as_much() -> None:
+    """Events tell of the engine's blocks, which end elsewhere than those that were sent."""
+    most = math.ceil(MOSTLY * of(ASKED).tokens)
+    assert not among([HELD + 80, most, 0, 0])
+    assert not among([most, HELD + 80, 0, 0])
+    assert among([HELD + 80, most - 1, 0, 0])
+    assert not among([most - 1, most - 1, 0, 0])
+
+
+def test_workers_that_rest_are_not_counted() -> None:
+    """As where workers take turns: those are compared that may get it."""
+    assert among([HELD, HELD, 0, 0, 0, 0])
+    assert not among([HELD, HELD, 0, 0, 0, 0], aside=2)
+    assert among([HELD, 0, 0, HELD], aside=1)
+
+
+def test_what_nobody_is_known_to_hold() -> None:
+    """A strategy that looks at no cache has no requests that are alike."""
+    assert among([0] * 4)
+    workers = fleet(4)
+    strategy = Run("leastload", workers).strategy
+    asked = of(ASKED)
+    for stand in workers:
+        booking = stand.load.book(0.0, 1.0, asked.tokens, uncached=READY_TOKENS + asked.tokens)
+        booking.keys = asked.keys
+    decision = strategy.rank(asked, workers, 0.0)
+    assert READY_S < decision.candidates[0].cost.wait <= OWN_READY_S
+    assert LateBinding.must_hold(asked, decision, 0.0)
 
 
 def test_nobody_gives_way_for_it_to_wait_as_long() -> None:
     """If others are dropped for it, it is sent only where it then waits for little more."""
     there = computing()
     asked = of(ASKED)
-    before = Candidate(there, Cost(wait=OWN_READY_S, prefill=0.1), preempts=1)
+    before = Candidate(there, Cost(wait=OWN_READY_S, prefill=0.1), HELD, preempts=1)
     assert LateBinding.must_hold(asked, Decision([before], "prefix"), 0.0)
 
 
