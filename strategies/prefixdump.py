@@ -13,9 +13,10 @@ import msgspec
 
 from strategies.base import TOKEN_ENDS
 from strategies.blocks import TEXT_ENDS
+from strategies.capacity import LEAST, MOST
 from strategies.node import Node
 from strategies.prefixtree import BLOCKS, PrefixTree
-from strategies.shadow import LEAST, MOST, Shadow
+from strategies.shadow import Shadow
 
 #: Has to change with the format, and with the way keys are computed.
 VERSION = 1
@@ -73,7 +74,7 @@ def dump(tree: PrefixTree) -> bytes:
     workers = [
         _Worker(
             shadow.worker,
-            shadow.scale,
+            shadow.capacity.scale,
             [
                 _Held(places[entry.node], entry.held, entry.extra, entry.stamp)
                 for entry in shadow
@@ -130,7 +131,7 @@ def _hold(shadow: Shadow, worker: _Worker, nodes: Sequence[Node]) -> None:
     """Fill one worker's shadow. Raises ValueError, IndexError."""
     if not LEAST <= worker.scale <= MOST:
         raise ValueError("a worker of an odd size")
-    shadow.scale = worker.scale
+    shadow.capacity.scale = worker.scale
     if any(before.stamp > after.stamp for before, after in pairwise(worker.held)):
         raise ValueError("prefixes in no order")
     for held in _connected(worker.held, nodes):

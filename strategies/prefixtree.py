@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from sys import maxsize
 
+from strategies.capacity import Capacity
 from strategies.match import Match
 from strategies.node import Node, count
 from strategies.shadow import UNBOUNDED, Shadow
@@ -50,6 +51,7 @@ class PrefixTree:
         self._shadows: dict[str, Shadow] = {}
         self._by_bit: dict[int, Shadow] = {}
         """The shadow of each worker by its bit, including workers that are being forgotten."""
+        self._capacities: dict[Capacity, None] = {}
         self._untidy: dict[Shadow, None] = {}
         """Shadows that may be over their share of memory, or have lost what they were sent."""
 
@@ -95,7 +97,7 @@ class PrefixTree:
                 tail = 0.0
             node = node.parent
         node.users += 1
-        tokens = UNBOUNDED if capacity is None else capacity * shadow.scale
+        tokens = UNBOUNDED if capacity is None else capacity * shadow.capacity.scale
         share = self._share()
         if shadow.size > tokens or shadow.bytes > share:
             shadow.shrink(share, tokens, most=AT_ONCE)
@@ -203,13 +205,13 @@ class PrefixTree:
         shadow = placement.shadow
         if not self._knows(shadow):
             return
-        shadow.hear(told=told)
+        shadow.capacity.hear(capacity, told=told)
         if more > 0:
-            shadow.more()
+            shadow.capacity.more()
         elif more == 0:
-            shadow.right()
+            shadow.capacity.right()
         elif placement.stamp >= 0:
-            shadow.lost(placement.stamp, capacity)
+            shadow.lost(placement.stamp)
             self._untidy[shadow] = None
             self._tidy()
 
@@ -222,6 +224,7 @@ class PrefixTree:
         shadow = self._shadows.pop(worker, None)
         if shadow is not None:
             shadow.leaving = True
+            del self._capacities[shadow.capacity]
             self._untidy[shadow] = None
             self._tidy()
 
@@ -293,8 +296,9 @@ class PrefixTree:
         """Create the shadow of a worker that has none."""
         taken = sum(self._by_bit)
         self._untidy.update(dict.fromkeys(self._shadows.values()))  # their share becomes smaller
-        shadow = self._shadows[worker] = Shadow(worker, ~taken & (taken + 1))  # the lowest free bit
-        self._by_bit[shadow.bit] = shadow
+        bit = ~taken & (taken + 1)  # the lowest that is free
+        shadow = self._shadows[worker] = Shadow(worker, bit, Capacity(self._capacities))
+        self._by_bit[bit] = shadow
         return shadow
 
     def _tidy(self) -> None:
@@ -322,6 +326,7 @@ class PrefixTree:
         """Forget everything."""
         for known in (self._shadows, self._by_bit, self._untidy, self.root.children):
             known.clear()
+        self._capacities.clear()
 
     def _share(self) -> float:
         return self._limit / max(1, len(self._shadows))

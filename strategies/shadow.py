@@ -4,13 +4,14 @@ When a request ends, engines free its blocks starting with the last one, and evi
 longest ago (vLLM `v1/core/block_pool.py`, `free_blocks`). So a path is touched from its leaf up to
 the root: a child is never younger than its parent, and the oldest entry is always a leaf.
 
-A worker may hold less than its stated capacity, because others use it too, or more, because it has
-host memory behind the GPU. The cached tokens that it reports show which: since eviction follows the
-order of use, a worker that has lost a prefix has also lost everything used before it.
+Since eviction follows the order of use, a worker that has lost a prefix has also lost everything
+used before it. How much it holds in all is learned from that (`capacity.py`).
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from strategies.capacity import Capacity
 
 if TYPE_CHECKING:
     from strategies.node import Node
@@ -20,17 +21,8 @@ UNBOUNDED = float("inf")
 ENTRY_BYTES, KEY_BYTES = 760, 8
 #: One report can remove at most this share of what is believed to be held, as it may be wrong.
 MOST_LOST = 0.5
-#: Bounds of the learned capacity, as multiples of the stated one.
-LEAST, MOST = 0.25, 16.0
-#: Capacity of a worker that reports cached tokens, as a multiple of its GPU's, if nothing is known
-#: of what lies behind the GPU (such as host memory). Too large a value is noticed with the first
-#: reports, too small a value only prompt by prompt.
-BEHIND = 5.0
 #: One `shrink` gives up once so many entries in use were passed over.
 MOST_PASSED = 8
-#: Effect of one report on the learned capacity: factor (at least) if fewer tokens were cached than
-#: predicted, factor if more were, and weight of the return to the stated one if it was right.
-LOWER, RISE, RETURN = 0.5, 1.3, 0.001
 
 
 class Entry:
@@ -61,23 +53,21 @@ class Shadow:
         "bit",
         "blocks",
         "bytes",
+        "capacity",
         "clock",
         "first",
         "least",
         "leaving",
         "lost_at",
-        "reports",
-        "scale",
         "shared",
         "size",
-        "stated",
-        "told",
         "worker",
     )
 
-    def __init__(self, worker: str, bit: int) -> None:
+    def __init__(self, worker: str, bit: int, capacity: Capacity) -> None:
         self.worker = worker
         self.bit = bit
+        self.capacity = capacity
         self.leaving = False
         """The worker has been forgotten, but some of its entries still have to be dropped."""
         self.bytes = 0
@@ -89,18 +79,10 @@ class Shadow:
         first: what a sum over requests counts too much."""
         self.clock = 0
         """Number of placements and ends of requests so far."""
-        self.scale = 1.0
-        """Learned capacity over stated capacity."""
         self.lost_at = -1
         """What was last used by then turned out to be gone and is to be dropped; -1: nothing is."""
         self.least = 0.0
         """As many tokens stay even so."""
-        self.stated: float | None = None
-        """The stated capacity when that was found."""
-        self.reports = False
-        """The worker has reported cached tokens."""
-        self.told = True
-        """The stated capacity covers all tiers of the worker."""
         self.first = Entry(None, 0)  # type: ignore[arg-type]  # a ring: `younger` is the oldest
 
     def touch(self, entry: Entry, next_: Entry | None = None) -> None:
@@ -225,19 +207,13 @@ class Shadow:
         if blocks < entry.held:
             self._cut(entry, entry.held - blocks)
 
-    def hear(self, *, told: bool) -> None:
-        """Note that the worker reports cached tokens, and whether its capacity was `told`."""
-        if not (self.reports or told):
-            self.scale = BEHIND
-        self.reports, self.told = True, told
-
-    def lost(self, stamp: int, capacity: float | None) -> None:
+    def lost(self, stamp: int) -> None:
         """Note that a prefix last used at `stamp` turned out to be gone; see `drop_lost`.
 
         At most `MOST_LOST` of all tokens are to go.
         """
         self.least = self.size * (1.0 - MOST_LOST)
-        self.lost_at, self.stated = max(self.lost_at, stamp), capacity
+        self.lost_at = max(self.lost_at, stamp)
 
     def drop_lost(self, most: int) -> int:
         """Forget what was last used as early as what is gone; return how many entries that took.
@@ -249,26 +225,11 @@ class Shadow:
         while self.lost_at >= 0 and done < most:
             entry = ring.younger
             if entry is ring or entry.stamp > self.lost_at or self.size <= self.least:
-                self._lower()
+                self.lost_at = -1
+                self.capacity.less(self.size)
             elif entry.users:
                 done += self._pass(entry)
             else:
                 self.drop(entry)
                 done += 1
         return min(done, most)
-
-    def _lower(self) -> None:
-        """Lower the learned capacity to what is still believed to be held."""
-        self.lost_at = -1
-        if self.stated:
-            lowest = min(self.scale, self.size / self.stated)
-            self.scale = max(LEAST, self.scale * LOWER, lowest)
-
-    def more(self) -> None:
-        """Raise the learned capacity: the worker held more than predicted."""
-        self.scale = min(MOST, self.scale * RISE)
-
-    def right(self) -> None:
-        """Move the learned capacity back towards the stated one: a prediction was right."""
-        if self.told:
-            self.scale += RETURN * (1.0 - self.scale)

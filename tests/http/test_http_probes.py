@@ -197,7 +197,7 @@ def test_what_is_not_learned_from_answers_to_several_prompts(
     until(router.idle)
     strategy, worker = pool.strategy, router.worker()
     assert isinstance(strategy, PrefixAware)
-    assert strategy._tree._shadows[worker.name].scale == 1.0
+    assert strategy._tree._shadows[worker.name].capacity.scale == 1.0
     estimates = pool.prompts.estimates
     assert (estimates.answered, estimates.seen, pool.curve.seen) == (0, 0, 0)
     assert (worker.pace.seen, pool.curve.sooner) == (0, 1.0)

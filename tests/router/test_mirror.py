@@ -107,7 +107,9 @@ def picture(of: Fleet, now: float) -> list[dict[str, Any]]:
             "surplus": worker.load.kv_surplus(now),
             "stay": worker.load.stay_s,
             "held": held.get(worker.name),
-            "scale": tree._shadows[worker.name].scale if tree and worker.name in held else None,
+            "scale": tree._shadows[worker.name].capacity.scale
+            if tree and worker.name in held
+            else None,
         }
         for worker in of.workers
     ]

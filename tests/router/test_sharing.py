@@ -65,7 +65,7 @@ def test_all_hear_that_a_request_is_preempted_and_resumed(wiring: Wiring) -> Non
         one.send(worker=1)
         await until(lambda: two.flying == [0, 1])
         assert held() > asked.tokens - 300
-        assert strategy._tree._shadows["w0"].scale == 1.0
+        assert strategy._tree._shadows["w0"].capacity.scale == 1.0
 
     play(wiring, 2, script)
 

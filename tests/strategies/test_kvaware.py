@@ -342,7 +342,7 @@ def test_what_others_sent_corrects_only_a_shadow(memory: Told | None) -> None:
         assert kvaware._shadow.held(keys) == {"a": 64}
         there = Candidate(worker, Cost(), 0)
         kvaware.settled(theirs, there, Outcome(True, cached_tokens=2048), 0.0)
-    scale = kvaware._shadow._shadows["a"].scale
+    scale = kvaware._shadow._shadows["a"].capacity.scale
     assert (scale > 1.5) == (memory is None)
     assert kvaware._placed == {}
     assert memory is None or (memory.observed, memory.corrected) == ([], [])

@@ -361,7 +361,7 @@ def test_a_resumed_prompt_corrects_nothing(name: str) -> None:
         strategy = run.strategy
         assert isinstance(strategy, PrefixAware | KvAware)
         tree = strategy._tree if isinstance(strategy, PrefixAware) else strategy._shadow
-        found.append(tree._shadows[worker.name].scale)
+        found.append(tree._shadows[worker.name].capacity.scale)
     assert found[0] > found[1] == 1.0
 
 

@@ -85,9 +85,9 @@ def test_tokens_are_those_of_before(ends: Any) -> None:
     tree = PrefixTree(LARGE)
     tree.close(tree.insert(keys((1, 2, 3)), "a", None, ends, 0.25, tail=5.0), answer=7.0)
     tree.close(tree.insert(keys((4,)), "b", None, range(0, 100, 7), 1.0))
-    next(iter(tree.shadows())).scale = 0.5
+    next(iter(tree.shadows())).capacity.scale = 0.5
     (before, _), (after, other) = (list(one.shadows()) for one in (tree, taken_over(tree)))
-    assert (after.size, after.scale) == (before.size, before.scale)
+    assert (after.size, after.capacity.scale) == (before.size, before.capacity.scale)
     assert (other.worker, other.blocks) == ("b", 0)
 
 

@@ -1,11 +1,12 @@
 """What workers' reports of cached tokens tell of how much they hold."""
 
 from itertools import pairwise
+from math import prod
 
 import pytest
 
+from strategies.capacity import BEHIND, DOWN, FIRST_RISE, RISE, STEEPER, UP, Capacity
 from strategies.prefixtree import AT_ONCE, PrefixTree
-from strategies.shadow import BEHIND
 from tests.strategies.tries import LARGE, keys
 
 
@@ -30,7 +31,7 @@ def test_one_report_does_not_empty_a_shadow() -> None:
     tree.close(again)
     tree.correct(again, -2, 40)
     assert len(tree) == 20
-    assert tree._shadows["w"].scale == 0.5
+    assert tree._shadows["w"].capacity.scale == 0.5
 
 
 def test_nobody_has_said_what_lies_behind_the_gpu() -> None:
@@ -64,15 +65,16 @@ def test_what_was_told_is_come_back_to() -> None:
         for number in range(8_000):
             placed = tree.insert(keys((number, 1)), f"{told}", 10)
             tree.close(placed)
-            tree.correct(placed, 5 if number < 3 else 0, 10, told=told)
-            found.append(tree._shadows[f"{told}"].scale)
-        return found[2:]
+            tree.correct(placed, 5 if number < 6 else 0, 10, told=told)
+            found.append(tree._shadows[f"{told}"].capacity.scale)
+        return found[5:]
 
+    raised = prod(min(RISE, FIRST_RISE ** (STEEPER**number)) for number in range(6))
     returned, stayed = scales(told=True), scales(told=False)
     assert returned == sorted(returned, reverse=True)
-    assert (returned[0], returned[-1]) == pytest.approx((1.3**3, 1.0), abs=0.001)
+    assert (returned[0], returned[-1]) == pytest.approx((raised, 1.0), abs=0.001)
     assert returned[300] > 1.8
-    assert (min(stayed), max(stayed)) == pytest.approx((BEHIND * 1.3**3,) * 2)
+    assert (min(stayed), max(stayed)) == pytest.approx((BEHIND * raised,) * 2)
 
 
 def test_nobody_waits_while_much_that_was_lost_is_forgotten() -> None:
@@ -85,14 +87,104 @@ def test_nobody_waits_while_much_that_was_lost_is_forgotten() -> None:
     tree.close(gone)
     tree.correct(gone, -1, count)
     (shadow,) = tree.shadows()
-    sizes, scales = [len(tree)], [shadow.scale]
+    sizes, scales = [len(tree)], [shadow.capacity.scale]
     while shadow.lost_at >= 0:
         tree.close(tree.insert((), "a", count))
         sizes.append(len(tree))
-        scales.append(shadow.scale)
+        scales.append(shadow.capacity.scale)
     assert sizes[0] >= count - AT_ONCE
     assert all(0 <= one - other <= AT_ONCE for one, other in pairwise(sizes))
-    assert (sizes[-1], shadow.scale, set(scales[:-1])) == (count // 2, 0.5, {1.0})
+    assert (sizes[-1], shadow.capacity.scale, set(scales[:-1])) == (count // 2, 0.5, {1.0})
     assert tree.held(keys((0,))) == {"a": 1}  # it is in use
     assert not tree.held(keys((1,)))
     tree.close(running)
+
+
+def of(scale: float, fellows: dict[Capacity, None], stated: float = 10.0) -> Capacity:
+    """Return the capacity of a worker that reports, and of which nothing is told but the GPU's."""
+    made = Capacity(fellows)
+    made.hear(stated, told=False)
+    made.scale = scale
+    return made
+
+
+def test_steps_grow_as_long_as_they_go_up() -> None:
+    """The first is small, so little has to be taken back where the capacity is about right; a much
+    larger one is found in a few more."""
+    one = of(1.0, {})
+    steps = []
+    for _ in range(6):
+        before = one.scale
+        one.more()
+        steps.append(one.scale / before)
+    assert steps[:2] == pytest.approx([FIRST_RISE, FIRST_RISE**STEEPER])
+    assert steps == sorted(steps)
+    assert steps[-1] == pytest.approx(RISE)
+    one.less(10.0)
+    lowered = one.scale
+    one.more()
+    assert one.scale / lowered == pytest.approx(FIRST_RISE)
+
+
+def test_workers_alike_follow_but_not_beyond() -> None:
+    """Of a worker with more, they go half of a step; of one with less, a third of the way."""
+    fellows = dict[Capacity, None]()
+    first, lower, nearly, higher = (of(scale, fellows) for scale in (5.0, 4.0, 5.19, 8.0))
+    first.more()
+    assert first.scale == pytest.approx(5.0 * FIRST_RISE)
+    assert lower.scale == pytest.approx(4.0 * FIRST_RISE**UP)
+    assert (nearly.scale, higher.scale) == (first.scale, 8.0)
+    first.less(45.0)
+    assert first.scale == 4.5
+    assert higher.scale == pytest.approx(8.0 * (4.5 / 8.0) ** DOWN)
+    assert lower.scale == pytest.approx(4.0 * FIRST_RISE**UP)
+
+
+def test_the_more_a_worker_has_seen_itself_the_less_it_follows() -> None:
+    """Else one with twice the memory, or that reports nonsense, would mislead others for ever."""
+    fellows = dict[Capacity, None]()
+    odd, other = of(4.0, fellows), of(2.0, fellows)
+    for _ in range(9):
+        other.more()
+        other.scale = 2.0
+    odd.scale = 4.0
+    odd.less(30.0)
+    odd.more()
+    assert 2.0 < other.scale < 2.0 * FIRST_RISE ** (UP / 9)
+    odd.less(10.0)
+    assert 2.0 * 0.5 ** (DOWN / 9) < other.scale < 2.0
+
+
+@pytest.mark.parametrize("unlike", ["stated", "told", "reports", "gone"])
+def test_others_are_left_alone(unlike: str) -> None:
+    """Only what reports, and has the same stated of the same tiers, says anything about it."""
+    tree = PrefixTree(LARGE)
+    one, other = (tree.join(name).capacity for name in ("one", "other"))
+    for capacity in (one, other):
+        capacity.hear(10.0, told=False)
+        capacity.scale = 2.0
+    if unlike == "stated":
+        other.stated = 11.0
+    elif unlike == "told":
+        other.told = True
+    elif unlike == "reports":
+        other.reports = False
+    else:
+        tree.forget("other")
+    one.more()
+    assert (one.scale, other.scale) == (2.0 * FIRST_RISE, 2.0)
+
+
+def test_a_new_worker_starts_with_what_others_have_shown() -> None:
+    """A fleet that grows does not learn again what is known of its workers."""
+    fellows = dict[Capacity, None]()
+    of(1.0, fellows), of(1.5, fellows), of(9.0, fellows, 20.0)
+    made = Capacity(fellows)
+    made.hear(10.0, told=False)
+    assert made.scale == 1.25
+    made.scale = 3.0
+    made.hear(10.0, told=False)
+    assert made.scale == 3.0
+    alone = Capacity(fellows)
+    alone.hear(30.0, told=False)
+    assert alone.scale == BEHIND

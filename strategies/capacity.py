@@ -1,0 +1,91 @@
+"""How much a worker turns out to hold, by the cached tokens that it reports.
+
+It may be less than is stated, because others use the cache too, or more, because there is host
+memory behind the GPU. And what a request leaves in a cache is known only roughly, so even a correct
+number is a few percent off what predicts best. Each wrong prediction tells in which direction; they
+are rare, so workers of which the same is stated also learn from each other.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+#: Bounds of the learned capacity, as multiples of the stated one.
+LEAST, MOST = 0.25, 16.0
+#: Capacity of a worker that reports cached tokens, as a multiple of its GPU's, if nothing is known
+#: of what lies behind the GPU (such as host memory). Too large a value is noticed with the first
+#: reports, too small a value only prompt by prompt.
+BEHIND = 5.0
+#: If more tokens were cached than predicted, it is raised by this factor; if that happens again, by
+#: the factor to the power of `STEEPER`, and so on, up to `RISE`. Where it is about right, a larger
+#: step would only have to be taken back, prompt by prompt.
+FIRST_RISE, STEEPER, RISE = 1.04, 1.5, 1.3
+#: If fewer were cached, it is lowered to what is still believed to be held, but by this factor at
+#: most; and if a prediction was right, it returns to the stated one with this weight.
+LOWER, RETURN = 0.5, 0.001
+#: Others like it follow a worker by so much of the way up, and down, divided by one more than the
+#: number of times that they were wrong themselves.
+UP: Final = 0.5
+DOWN: Final = 0.3
+
+
+class Capacity:
+    """The learned capacity of one worker."""
+
+    __slots__ = ("_all", "_rise", "reports", "scale", "stated", "told", "wrong")
+
+    def __init__(self, fellows: "dict[Capacity, None]") -> None:
+        """Create it as one of `fellows`, all that learn from each other, to which it is added."""
+        self.scale = 1.0
+        """Learned capacity over stated capacity."""
+        self.stated: float | None = None
+        """The stated capacity in tokens, as of the last report."""
+        self.told = True
+        """The stated capacity covers all tiers of the worker."""
+        self.reports = False
+        """The worker has reported cached tokens."""
+        self._rise = FIRST_RISE
+        self.wrong = 0
+        """How often its predictions were wrong."""
+        self._all = fellows
+        fellows[self] = None
+
+    def hear(self, stated: float | None, *, told: bool) -> None:
+        """Note that the worker reports cached tokens, and whether its capacity was `told`."""
+        before, self.stated = self.reports, stated
+        self.reports, self.told = True, told
+        if not (before or told):
+            known = [other.scale for other in self._alike()]
+            self.scale = sum(known) / len(known) if known else BEHIND
+
+    def more(self) -> None:
+        """Raise it: the worker held more than predicted."""
+        by, self._rise = self._rise, min(RISE, self._rise**STEEPER)
+        self.scale = min(MOST, self.scale * by)
+        self.wrong += 1
+        for other in self._alike():
+            if other.scale < self.scale:
+                other.scale = min(self.scale, other.scale * by ** (UP / (1 + other.wrong)))
+
+    def less(self, held: float) -> None:
+        """Lower it to `held` tokens, all that is still believed to be held."""
+        self._rise = FIRST_RISE
+        if not self.stated:
+            return
+        lowest = min(self.scale, held / self.stated)
+        self.scale = max(LEAST, self.scale * LOWER, lowest)
+        self.wrong += 1
+        for other in self._alike():
+            if other.scale > self.scale:
+                other.scale *= (self.scale / other.scale) ** (DOWN / (1 + other.wrong))
+
+    def right(self) -> None:
+        """Move it back towards what was told: a prediction was right."""
+        if self.told:
+            self.scale += RETURN * (1.0 - self.scale)
+
+    def _alike(self) -> "Iterator[Capacity]":
+        """Iterate over the others that report and of which the same is stated."""
+        for other in self._all:
+            same = other.stated == self.stated and other.told == self.told
+            if same and other.reports and other is not self:
+                yield other
