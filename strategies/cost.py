@@ -26,6 +26,14 @@ CROWD: Final = 0.03
 #: on the length of this request's answer: with that as a weight, answers of a thousand tokens drove
 #: prompts away from their prefixes and gained nothing.
 DECODE_S: Final = 3.0
+#: Prompts that are bound to the holders of their prefixes pile up there, so all others have to keep
+#: away from answers. If hardly any is, answers spread by themselves, and what is charged for them
+#: only sends short prompts to workers that compute others just now. So if nothing is asked for
+#: again, this share of it is charged, and more by the share of prompts that is held, times
+#: `BY_REUSE`; for stalling, only that of the first `BRIEF_S` of prefill, in predicted seconds.
+SPREAD: Final = 0.3
+BY_REUSE: Final = 3.5
+BRIEF_S: Final = 1.0
 #: A request that finds no room waits at least this share of the time that requests stay.
 LEAST_WAIT: Final = 0.45
 #: Seconds that a later turn waits on a worker that was busy half of the time. At another busy share
@@ -47,7 +55,7 @@ class _Charge:
 
     __slots__ = (
         *("_least_room", "_match", "_reuse", "_tokens", "_wanted"),
-        *("bound", "depth", "later", "slowness"),
+        *("bound", "brief", "depth", "later", "slowness"),
     )
 
     def __init__(self, prompt: Prompt, demand: Demand, match: Match | None, workers: int) -> None:
@@ -61,7 +69,10 @@ class _Charge:
         self._wanted = wanted.tokens
         self.depth = held_tokens(prompt, wanted.blocks)
         """A worker that holds fewer tokens than this would hold a wanted copy afterwards."""
-        self.slowness = DECODE_S if prompt.answer_tokens else 0.0
+        counts = min(1.0, SPREAD + BY_REUSE * demand.reuse)
+        self.brief = CROWD * (1.0 - counts)
+        """How much less of short prefill is charged for each request that decodes there."""
+        self.slowness = counts * DECODE_S if prompt.answer_tokens else 0.0
         """Seconds that a full KV cache costs answers."""
         if self._wanted:  # later turns would be slowed there as well
             self.slowness *= 1.0 + demand.turns() * min(1.0, self._wanted / self._tokens)
@@ -153,7 +164,8 @@ class Costs:
                 wait, preempts, later = before(
                     load, wait, prompt.keys, has, prefill, now=now, sooner=sooner
                 )
-            price = (each + CROWD * load.decoding + later) * prefill
+            stalls = CROWD * prefill - charge.brief * min(prefill, BRIEF_S)
+            price = (each + later) * prefill + stalls * load.decoding
             decode = room = home = used = 0.0
             space = worker.room_tokens or charge.least_room(workers)
             if space:

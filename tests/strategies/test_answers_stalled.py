@@ -1,0 +1,50 @@
+"""What is charged for the answers on a worker, which wait for a prompt and slow each other."""
+
+import pytest
+
+from strategies.base import Candidate, Prompt
+from strategies.cost import BRIEF_S, BY_REUSE, CROWD, DECODE_S, SPREAD, Costs
+from tests.strategies.placing import Stand
+
+
+def charged(reuse: float, tokens: int) -> tuple[Candidate, Candidate]:
+    """Return a worker with ten answers and an idle one, where so much of prompts is held."""
+    costs = Costs()
+    costs._demand.reuse = reuse
+    workers = [Stand("w0"), Stand("w1")]
+    workers[0].load.decoding, workers[0].load.kv_tokens = 10, 200_000
+    found = costs.rank(Prompt("m", tokens, answer_tokens=200), workers, 0.0)
+    few, many = sorted(found, key=lambda one: one.worker.name == "w0")
+    return many, few
+
+
+@pytest.mark.parametrize("tokens", [1_000, 40_000])
+@pytest.mark.parametrize("reuse", [0.0, 0.1, 0.2, 0.9])
+def test_answers_count_in_full_only_where_prompts_are_asked_for_again(
+    reuse: float, tokens: int
+) -> None:
+    """Elsewhere they spread by themselves. What a long prompt stalls counts even so."""
+    many, few = charged(reuse, tokens)
+    counts = min(1.0, SPREAD + BY_REUSE * reuse)
+    prefill = many.cost.prefill
+    assert (prefill > BRIEF_S) == (tokens > 10_000)
+    least = CROWD * 10 * (counts * min(prefill, BRIEF_S) + max(0.0, prefill - BRIEF_S))
+    assert many.cost.price - few.cost.price == pytest.approx(least)
+    used = 200_000 / 400_000
+    assert many.cost.decode - few.cost.decode == pytest.approx(counts * DECODE_S * used)
+
+
+def test_a_short_prompt_need_not_wait_to_spare_answers() -> None:
+    """It would be sent behind another one, for the sake of half as many answers."""
+
+    def chosen(reuse: float) -> str:
+        costs = Costs()
+        costs._demand.reuse = reuse
+        idle, busy = Stand("idle"), Stand("busy")
+        idle.load.decoding, idle.load.kv_tokens = 40, 160_000
+        busy.load.decoding, busy.load.kv_tokens = 20, 100_000
+        busy.load.book(0.0, 0.25, 1_000)
+        prompt = Prompt("m", 1_500, answer_tokens=200)
+        return costs.rank(prompt, [idle, busy], 0.0)[0].worker.name
+
+    assert (chosen(0.0), chosen(0.5)) == ("idle", "busy")
