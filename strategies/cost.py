@@ -30,10 +30,13 @@ DECODE_S: Final = 3.0
 #: away from answers. If hardly any is, answers spread by themselves, and what is charged for them
 #: only sends short prompts to workers that compute others just now. So if nothing is asked for
 #: again, this share of it is charged, and more by the share of prompts that is held, times
-#: `BY_REUSE`; for stalling, only that of the first `BRIEF_S` of prefill, in predicted seconds.
+#: `BY_REUSE`. For stalling, that is so for the first `BRIEF_S` of prefill; what is more than
+#: `LASTING_S` is charged as much more instead, because a prompt that is not bound may as well go
+#: where it stalls fewer. (In seconds as measured, not as predicted.)
 SPREAD: Final = 0.3
 BY_REUSE: Final = 3.5
 BRIEF_S: Final = 1.0
+LASTING_S: Final = 2.0
 #: A request that finds no room waits at least this share of the time that requests stay.
 LEAST_WAIT: Final = 0.45
 #: Seconds that a later turn waits on a worker that was busy half of the time. At another busy share
@@ -54,8 +57,8 @@ class _Charge:
     """Computes a prompt's cost terms from what does not depend on the worker."""
 
     __slots__ = (
-        *("_least_room", "_match", "_reuse", "_tokens", "_wanted"),
-        *("bound", "brief", "depth", "later", "slowness"),
+        *("_least_room", "_match", "_reuse", "_tokens", "_unbound", "_wanted"),
+        *("bound", "depth", "later", "slowness"),
     )
 
     def __init__(self, prompt: Prompt, demand: Demand, match: Match | None, workers: int) -> None:
@@ -70,12 +73,22 @@ class _Charge:
         self.depth = held_tokens(prompt, wanted.blocks)
         """A worker that holds fewer tokens than this would hold a wanted copy afterwards."""
         counts = min(1.0, SPREAD + BY_REUSE * demand.reuse)
-        self.brief = CROWD * (1.0 - counts)
-        """How much less of short prefill is charged for each request that decodes there."""
+        self._unbound = CROWD * (1.0 - counts)
+        """How much less is charged for brief stalls, and more for lasting ones."""
         self.slowness = counts * DECODE_S if prompt.answer_tokens else 0.0
         """Seconds that a full KV cache costs answers."""
         if self._wanted:  # later turns would be slowed there as well
             self.slowness *= 1.0 + demand.turns() * min(1.0, self._wanted / self._tokens)
+
+    def crowd(self, prefill: float) -> float:
+        """Return the share of prefill charged for one request that decodes meanwhile.
+
+        It takes `prefill` seconds by the curve of the pool.
+        """
+        if not prefill:
+            return CROWD
+        eased = min(prefill, BRIEF_S) - max(0.0, prefill - LASTING_S)
+        return CROWD - self._unbound * eased / prefill
 
     def in_part(self, held: int) -> float:
         """Return `later` on a worker with `held` tokens, fewer than `depth`.
@@ -136,7 +149,7 @@ class Costs:
         demand, count = self._demand, len(workers)
         charge, turns = _Charge(prompt, demand, match, count), demand.turns() if tokens else 0.0
         rows: list[Row] = []
-        busy, curve, sooner, computed = 0, None, 1.0, dict[int, tuple[float, float]]()
+        busy, curve, sooner, computed = 0, None, 1.0, dict[int, tuple[float, float, float]]()
         own = tokens - prompt.further_tokens
         lately = [worker.load.given_lately(now) for worker in workers]
         spare = UNUSED * sum(lately) / count
@@ -150,8 +163,9 @@ class Costs:
             has = held.get(name, 0)
             if has not in computed:
                 each = charge.later if has >= charge.depth else charge.in_part(has)
-                computed[has] = _seconds(curve, prompt, own - has, has), each
-            seconds, each = computed[has]
+                seconds = _seconds(curve, prompt, own - has, has)
+                computed[has] = seconds, each, charge.crowd(seconds)
+            seconds, each, crowd = computed[has]
             prefill = pace.slower * seconds
             loads = NO_LOADING
             if loading and name in loading:
@@ -164,8 +178,7 @@ class Costs:
                 wait, preempts, later = before(
                     load, wait, prompt.keys, has, prefill, now=now, sooner=sooner
                 )
-            stalls = CROWD * prefill - charge.brief * min(prefill, BRIEF_S)
-            price = (each + later) * prefill + stalls * load.decoding
+            price = (each + crowd * load.decoding + later) * prefill
             decode = room = home = used = 0.0
             space = worker.room_tokens or charge.least_room(workers)
             if space:

@@ -3,7 +3,8 @@
 import pytest
 
 from strategies.base import Candidate, Prompt
-from strategies.cost import BRIEF_S, BY_REUSE, CROWD, DECODE_S, SPREAD, Costs
+from strategies.cost import BRIEF_S, BY_REUSE, CROWD, DECODE_S, LASTING_S, SPREAD, Costs
+from strategies.pace import MARGIN
 from tests.strategies.placing import Stand
 
 
@@ -23,13 +24,16 @@ def charged(reuse: float, tokens: int) -> tuple[Candidate, Candidate]:
 def test_answers_count_in_full_only_where_prompts_are_asked_for_again(
     reuse: float, tokens: int
 ) -> None:
-    """Elsewhere they spread by themselves. What a long prompt stalls counts even so."""
+    """Elsewhere they spread by themselves. But what a long prompt stalls counts more there, as it
+    can go anywhere."""
     many, few = charged(reuse, tokens)
     counts = min(1.0, SPREAD + BY_REUSE * reuse)
-    prefill = many.cost.prefill
-    assert (prefill > BRIEF_S) == (tokens > 10_000)
-    least = CROWD * 10 * (counts * min(prefill, BRIEF_S) + max(0.0, prefill - BRIEF_S))
-    assert many.cost.price - few.cost.price == pytest.approx(least)
+    prefill = many.cost.prefill / MARGIN
+    assert (BRIEF_S < LASTING_S < prefill) == (tokens > 10_000)
+    assert (prefill < BRIEF_S) == (tokens < 10_000)
+    brief, lasting = min(prefill, BRIEF_S), max(0.0, prefill - LASTING_S)
+    stalls = CROWD * 10 * (prefill - (1.0 - counts) * (brief - lasting))
+    assert many.cost.price - few.cost.price == pytest.approx(MARGIN * stalls)
     used = 200_000 / 400_000
     assert many.cost.decode - few.cost.decode == pytest.approx(counts * DECODE_S * used)
 
@@ -48,3 +52,18 @@ def test_a_short_prompt_need_not_wait_to_spare_answers() -> None:
         return costs.rank(prompt, [idle, busy], 0.0)[0].worker.name
 
     assert (chosen(0.0), chosen(0.5)) == ("idle", "busy")
+
+
+def test_a_long_prompt_goes_where_it_stalls_fewer() -> None:
+    """If it is bound to no worker, it waits longer for that."""
+
+    def chosen(reuse: float) -> str:
+        costs = Costs()
+        costs._demand.reuse = reuse
+        many, few = Stand("many"), Stand("few")
+        many.load.decoding, few.load.decoding = 20, 10
+        few.load.book(0.0, 4.0, 10_000)
+        prompt = Prompt("m", 40_000, answer_tokens=200)
+        return costs.rank(prompt, [many, few], 0.0)[0].worker.name
+
+    assert (chosen(0.0), chosen(0.5)) == ("few", "many")
