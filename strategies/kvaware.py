@@ -20,7 +20,7 @@ from strategies.base import (
 )
 from strategies.cost import Costs, held_tokens
 from strategies.loads import Held, Loading, Loads
-from strategies.prefixaware import SLACK, capacity_of
+from strategies.prefixaware import beyond, capacity_of
 from strategies.prefixtree import Placement, PrefixTree
 from strategies.promoted import Promoted
 from strategies.ranking import ordered_as
@@ -232,8 +232,7 @@ class KvAware:
             self.store.computed(prompt, candidate.held_tokens if cached is None else cached)
         self._learn(prompt, candidate, outcome, now, shadowed=placed.shadowed)
         if placed.shadowed and cached is not None and prompt.keys and not prompt.resumed:
-            more = cached - candidate.held_tokens
-            more = more if abs(more) > SLACK else 0
+            more = beyond(prompt, candidate.held_tokens, cached)
             told = candidate.worker.kv_tokens is not None
             tree.correct(placed.placement, more, capacity_of(candidate.worker), told=told)
         if self.memory is not None:

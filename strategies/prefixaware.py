@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
 from strategies.cost import Costs, held_tokens
@@ -11,6 +11,10 @@ from strategies.prefixtree import Placement, PrefixTree
 
 #: A reported number of cached tokens that differs from the prediction by no more confirms it.
 SLACK = 512
+#: Or by no more than this share of what was predicted, if blocks are bytes: what a prompt has in
+#: common with others may end within a block, which is up to a 32nd of the text before
+#: (`blocks.FINENESS`), and tokens per byte are an average.
+ROUGHLY: Final = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,7 @@ class PrefixAware:
             return
         cached = None if prompt.resumed else outcome.cached_tokens
         if cached is not None and prompt.keys:
-            more = cached - candidate.held_tokens
-            more = more if abs(more) > SLACK else 0
+            more = beyond(prompt, candidate.held_tokens, cached)
             told = worker.kv_tokens is not None
             tree.correct(placement, more, capacity_of(worker), told=told)
 
@@ -105,6 +108,12 @@ class PrefixAware:
     def gauges(self) -> Mapping[str, float]:
         """Return the size of the tree."""
         return {"prefix_tree_blocks": len(self._tree), "prefix_tree_bytes": self._tree.bytes}
+
+
+def beyond(prompt: Prompt, held: int, cached: int) -> int:
+    """Return how many more tokens were cached than `held`, as predicted; 0 if about as many."""
+    slack = max(SLACK, 0 if prompt.unit_tokens == 1.0 else ROUGHLY * held)
+    return cached - held if abs(cached - held) > slack else 0
 
 
 def capacity_of(worker: WorkerView) -> int | None:

@@ -1,12 +1,17 @@
 """What workers' reports of cached tokens tell of how much they hold."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from math import prod
 
 import pytest
 
+from strategies.base import Outcome, Prompt
 from strategies.capacity import BEHIND, DOWN, FIRST_RISE, RISE, STEEPER, UP, Capacity
+from strategies.kvaware import KvAware
+from strategies.prefixaware import PrefixAware
 from strategies.prefixtree import AT_ONCE, PrefixTree
+from tests.strategies.placing import Run, fleet, prompt
 from tests.strategies.tries import LARGE, keys
 
 
@@ -188,3 +193,37 @@ def test_a_new_worker_starts_with_what_others_have_shown() -> None:
     alone = Capacity(fellows)
     alone.hear(30.0, told=False)
     assert alone.scale == BEHIND
+
+
+def learned(strategy: str, prompts: list[Prompt], cached: Callable[[int], int]) -> float:
+    """Return the learned capacity, where `cached` makes the report of what was predicted."""
+    (worker,) = workers = fleet(1)
+    run = Run(strategy, workers)
+    for asked in prompts:
+        run.place(asked)
+        choice = run.strategy.rank(asked, workers, 0.0).candidates[0]
+        run.strategy.placed(asked, worker, 0.0)
+        outcome = Outcome(ok=True, cached_tokens=cached(choice.held_tokens), answer_tokens=1)
+        run.strategy.settled(asked, choice, outcome, 0.0)
+    assert isinstance(run.strategy, PrefixAware | KvAware)
+    tree = run.strategy._tree if isinstance(run.strategy, PrefixAware) else run.strategy._shadow
+    return tree._shadows["w0"].capacity.scale
+
+
+@pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
+@pytest.mark.parametrize(("off", "changes"), [(0.05, 0), (0.1, 1), (-0.05, 0), (-0.1, -1)])
+def test_what_ends_within_a_block_of_text_tells_nothing(
+    strategy: str, off: float, changes: int
+) -> None:
+    """Blocks deep in a prompt have thousands of bytes, of which all but the last may be cached; and
+    how many tokens these are is known only roughly."""
+    text = [prompt("word " * 40_000 + f"end {number}") for number in range(4)]
+    scale = learned(strategy, text, lambda held: int(held * (1.0 + off)))
+    assert (scale > 1.0) - (scale < 1.0) == changes
+
+
+def test_where_blocks_are_tokens_every_block_counts() -> None:
+    """Nothing is cut roughly there, so more than 512 tokens mean something, however long it is."""
+    exact = [Prompt("m", 60_000, range(1, 3_000), answer_tokens=1) for _ in range(2)]
+    assert learned("prefixaware", exact, lambda held: held + 513) > 1.0
+    assert learned("prefixaware", exact, lambda held: held + 512) == 1.0
