@@ -74,6 +74,8 @@ class Capacity:
         lowest = min(self.scale, held / self.stated)
         self.scale = max(LEAST, self.scale * LOWER, lowest)
         self.wrong += 1
+        if self.scale == LEAST:
+            return  # as of a worker that caches nothing, which says nothing about others
         for other in self._alike():
             if other.scale > self.scale:
                 other.scale *= (self.scale / other.scale) ** (DOWN / (1 + other.wrong))

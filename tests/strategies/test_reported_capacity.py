@@ -5,7 +5,7 @@ from math import prod
 
 import pytest
 
-from strategies.capacity import BEHIND, DOWN, FIRST_RISE, RISE, STEEPER, UP, Capacity
+from strategies.capacity import BEHIND, DOWN, FIRST_RISE, LEAST, MOST, RISE, STEEPER, UP, Capacity
 from strategies.prefixtree import AT_ONCE, PrefixTree
 from tests.strategies.tries import LARGE, keys
 
@@ -140,6 +140,31 @@ def test_workers_alike_follow_but_not_beyond() -> None:
     assert lower.scale == pytest.approx(4.0 * FIRST_RISE**UP)
 
 
+def test_it_stays_within_bounds() -> None:
+    """A dump with another one could not be read."""
+    one = of(BEHIND, {})
+    for _ in range(20):
+        one.more()
+    assert one.scale == MOST
+    for _ in range(20):
+        one.less(0.0)
+    assert one.scale == LEAST
+
+
+@pytest.mark.parametrize("wrong", ["more", "less"])
+def test_either_way_of_being_wrong_counts(wrong: str) -> None:
+    """It follows half as far after one error as before."""
+    fellows = dict[Capacity, None]()
+    other = of(4.0, fellows)
+    if wrong == "more":
+        other.more()
+    else:
+        other.less(30.0)
+    other.scale = 4.0
+    of(4.0, fellows).less(20.0)
+    assert other.scale == pytest.approx(4.0 * 0.5 ** (DOWN / 2))
+
+
 def test_the_more_a_worker_has_seen_itself_the_less_it_follows() -> None:
     """Else one with twice the memory, or that reports nonsense, would mislead others for ever."""
     fellows = dict[Capacity, None]()
@@ -153,6 +178,37 @@ def test_the_more_a_worker_has_seen_itself_the_less_it_follows() -> None:
     assert 2.0 < other.scale < 2.0 * FIRST_RISE ** (UP / 9)
     odd.less(10.0)
     assert 2.0 * 0.5 ** (DOWN / 9) < other.scale < 2.0
+
+
+def test_nobody_follows_a_worker_that_caches_nothing() -> None:
+    """It loses what it was sent with each request, so others would go on following it down."""
+    fellows = dict[Capacity, None]()
+    odd, other = of(0.6, fellows), of(2.0, fellows)
+    odd.less(0.0)
+    assert odd.scale == 0.3
+    followed = other.scale
+    assert followed < 2.0
+    for _ in range(1_000):
+        odd.less(0.0)
+    assert (odd.scale, other.scale) == (LEAST, followed)
+
+
+def test_what_a_forgotten_worker_had_lost_lowers_nobody() -> None:
+    """It was restarted, and that was noticed only while what it had lost was being forgotten."""
+    tree = PrefixTree(LARGE)
+    for number in range(4 * AT_ONCE):
+        tree.close(tree.insert(keys((number,)), "a", 1_000))
+    gone = tree.insert(keys((4 * AT_ONCE - 1,)), "a", 1_000)
+    tree.close(gone)
+    for name in ("a", "b"):
+        (tree._shadows.get(name) or tree.join(name)).capacity.hear(1_000, told=False)
+    tree.correct(gone, -1, 1_000, told=False)
+    forgotten, other = tree.shadows()
+    assert forgotten.lost_at >= 0
+    tree.forget("a")
+    for _ in range(8):
+        tree.close(tree.insert(keys((0,)), "b", 1_000))
+    assert (len(tree), other.capacity.scale) == (1, BEHIND)
 
 
 @pytest.mark.parametrize("unlike", ["stated", "told", "reports", "gone"])
