@@ -23,9 +23,13 @@ FIRST_RISE, STEEPER, RISE = 1.04, 1.5, 1.3
 #: most; and if a prediction was right, it returns to the stated one with this weight.
 LOWER, RETURN = 0.5, 0.001
 #: Others like it follow a worker by so much of the way up, and down, divided by one more than the
-#: number of times that they were wrong themselves.
+#: number of times that they were wrong themselves, and by how often the worker was: the first time,
+#: it shows what may be true of all, and later on that it is another one.
 UP: Final = 0.5
 DOWN: Final = 0.3
+#: Workers are alike if what is stated of them differs by this share at most: how many blocks an
+#: engine finds room for varies a little between equal machines.
+ALIKE: Final = 0.05
 
 
 class Capacity:
@@ -59,12 +63,15 @@ class Capacity:
 
     def more(self) -> None:
         """Raise it: the worker held more than predicted."""
+        if not self.stated:
+            return
         by, self._rise = self._rise, min(RISE, self._rise**STEEPER)
         self.scale = min(MOST, self.scale * by)
         self.wrong += 1
         for other in self._alike():
             if other.scale < self.scale:
-                other.scale = min(self.scale, other.scale * by ** (UP / (1 + other.wrong)))
+                power = UP / (self.wrong * (1 + other.wrong))
+                other.scale = min(self.scale, other.scale * by**power)
 
     def less(self, held: float) -> None:
         """Lower it to `held` tokens, all that is still believed to be held."""
@@ -74,9 +81,12 @@ class Capacity:
         lowest = min(self.scale, held / self.stated)
         self.scale = max(LEAST, self.scale * LOWER, lowest)
         self.wrong += 1
+        if self.scale == LEAST:
+            return  # as of a worker that caches nothing, which says nothing about others
         for other in self._alike():
             if other.scale > self.scale:
-                other.scale *= (self.scale / other.scale) ** (DOWN / (1 + other.wrong))
+                power = DOWN / (self.wrong * (1 + other.wrong))
+                other.scale *= (self.scale / other.scale) ** power
 
     def right(self) -> None:
         """Move it back towards what was told: a prediction was right."""
@@ -84,8 +94,12 @@ class Capacity:
             self.scale += RETURN * (1.0 - self.scale)
 
     def _alike(self) -> "Iterator[Capacity]":
-        """Iterate over the others that report and of which the same is stated."""
+        """Iterate over the others that report, and of which about the same is stated."""
+        stated = self.stated
+        if not stated:
+            return
         for other in self._all:
-            same = other.stated == self.stated and other.told == self.told
-            if same and other.reports and other is not self:
+            if other is self or not other.reports or other.told != self.told:
+                continue
+            if other.stated and abs(other.stated - stated) <= ALIKE * stated:
                 yield other

@@ -132,6 +132,7 @@ def _hold(shadow: Shadow, worker: _Worker, nodes: Sequence[Node]) -> None:
     if not LEAST <= worker.scale <= MOST:
         raise ValueError("a worker of an odd size")
     shadow.capacity.scale = worker.scale
+    shadow.capacity.reports = worker.scale != 1.0  # its first report does not set the scale anew
     if any(before.stamp > after.stamp for before, after in pairwise(worker.held)):
         raise ValueError("prefixes in no order")
     for held in _connected(worker.held, nodes):

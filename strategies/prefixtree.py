@@ -224,6 +224,7 @@ class PrefixTree:
         shadow = self._shadows.pop(worker, None)
         if shadow is not None:
             shadow.leaving = True
+            shadow.lost_at = -1  # else what it lost would lower others once that is dropped
             del self._capacities[shadow.capacity]
             self._untidy[shadow] = None
             self._tidy()

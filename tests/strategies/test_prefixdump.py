@@ -91,6 +91,20 @@ def test_tokens_are_those_of_before(ends: Any) -> None:
     assert (other.worker, other.blocks) == ("b", 0)
 
 
+def test_what_was_learned_of_a_capacity_is_not_set_anew() -> None:
+    """Nor does a worker that had not reported yet keep the stated one."""
+    tree = PrefixTree(LARGE)
+    for worker in ("a", "b"):
+        tree.close(tree.insert(keys((1, 2)), worker, 10))
+    next(iter(tree.shadows())).capacity.scale = 2.0
+    after = taken_over(tree)
+    for worker, other in (("a", 2.0), ("b", 2.0)):
+        placed = after.insert(keys((1, 2)), worker, 10)
+        after.close(placed)
+        after.correct(placed, 0, 10, told=False)
+        assert after._shadows[worker].capacity.scale == other
+
+
 def form() -> dict[str, Any]:
     """Return the decoded dump of two prompts."""
     tree = PrefixTree(LARGE)

@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from strategies.base import Outcome, Prompt
-from strategies.capacity import BEHIND, DOWN, FIRST_RISE, RISE, STEEPER, UP, Capacity
+from strategies.capacity import BEHIND, DOWN, FIRST_RISE, LEAST, MOST, RISE, STEEPER, UP, Capacity
 from strategies.kvaware import KvAware
 from strategies.prefixaware import PrefixAware
 from strategies.prefixtree import AT_ONCE, PrefixTree
@@ -132,17 +132,59 @@ def test_steps_grow_as_long_as_they_go_up() -> None:
 
 
 def test_workers_alike_follow_but_not_beyond() -> None:
-    """Of a worker with more, they go half of a step; of one with less, a third of the way."""
+    """Of a worker with more, they go half of a step; of one with less, a third of the way; and less
+    each time. What is stated of them may differ a little."""
     fellows = dict[Capacity, None]()
-    first, lower, nearly, higher = (of(scale, fellows) for scale in (5.0, 4.0, 5.19, 8.0))
+    first, lower, nearly, higher = (
+        of(scale, fellows, stated)
+        for scale, stated in ((5.0, 10.0), (4.0, 10.4), (5.19, 10.0), (8.0, 9.6))
+    )
     first.more()
     assert first.scale == pytest.approx(5.0 * FIRST_RISE)
     assert lower.scale == pytest.approx(4.0 * FIRST_RISE**UP)
     assert (nearly.scale, higher.scale) == (first.scale, 8.0)
     first.less(45.0)
     assert first.scale == 4.5
-    assert higher.scale == pytest.approx(8.0 * (4.5 / 8.0) ** DOWN)
+    assert higher.scale == pytest.approx(8.0 * (4.5 / 8.0) ** (DOWN / 2))  # its second error
     assert lower.scale == pytest.approx(4.0 * FIRST_RISE**UP)
+
+
+def test_it_stays_within_bounds() -> None:
+    """A dump with another one could not be read."""
+    one = of(BEHIND, {})
+    for _ in range(20):
+        one.more()
+    assert one.scale == MOST
+    for _ in range(20):
+        one.less(0.0)
+    assert one.scale == LEAST
+
+
+@pytest.mark.parametrize("wrong", ["more", "less"])
+def test_either_way_of_being_wrong_counts(wrong: str) -> None:
+    """It follows half as far after one error as before."""
+    fellows = dict[Capacity, None]()
+    other = of(4.0, fellows)
+    if wrong == "more":
+        other.more()
+    else:
+        other.less(30.0)
+    other.scale = 4.0
+    of(4.0, fellows).less(20.0)
+    assert other.scale == pytest.approx(4.0 * 0.5 ** (DOWN / 2))
+
+
+def test_a_worker_that_is_always_wrong_misleads_others_little() -> None:
+    """It may report nonsense, or share its cache with others."""
+    fellows = dict[Capacity, None]()
+    odd, other = of(8.0, fellows), of(8.0, fellows)
+    fell = []
+    for _ in range(50):
+        before, odd.scale = other.scale, 8.0
+        odd.less(40.0)
+        fell.append(before / other.scale - 1.0)
+        other.scale = 8.0
+    assert fell[0] > 4 * fell[4] > 16 * fell[-1] > 0.0
 
 
 def test_the_more_a_worker_has_seen_itself_the_less_it_follows() -> None:
@@ -158,6 +200,37 @@ def test_the_more_a_worker_has_seen_itself_the_less_it_follows() -> None:
     assert 2.0 < other.scale < 2.0 * FIRST_RISE ** (UP / 9)
     odd.less(10.0)
     assert 2.0 * 0.5 ** (DOWN / 9) < other.scale < 2.0
+
+
+def test_nobody_follows_a_worker_that_caches_nothing() -> None:
+    """It loses what it was sent with each request, so others would go on following it down."""
+    fellows = dict[Capacity, None]()
+    odd, other = of(0.6, fellows), of(2.0, fellows)
+    odd.less(0.0)
+    assert odd.scale == 0.3
+    followed = other.scale
+    assert followed < 2.0
+    for _ in range(1_000):
+        odd.less(0.0)
+    assert (odd.scale, other.scale) == (LEAST, followed)
+
+
+def test_what_a_forgotten_worker_had_lost_lowers_nobody() -> None:
+    """It was restarted, and that was noticed only while what it had lost was being forgotten."""
+    tree = PrefixTree(LARGE)
+    for number in range(4 * AT_ONCE):
+        tree.close(tree.insert(keys((number,)), "a", 1_000))
+    gone = tree.insert(keys((4 * AT_ONCE - 1,)), "a", 1_000)
+    tree.close(gone)
+    for name in ("a", "b"):
+        (tree._shadows.get(name) or tree.join(name)).capacity.hear(1_000, told=False)
+    tree.correct(gone, -1, 1_000, told=False)
+    forgotten, other = tree.shadows()
+    assert forgotten.lost_at >= 0
+    tree.forget("a")
+    for _ in range(8):
+        tree.close(tree.insert(keys((0,)), "b", 1_000))
+    assert (len(tree), other.capacity.scale) == (1, BEHIND)
 
 
 @pytest.mark.parametrize("unlike", ["stated", "told", "reports", "gone"])
