@@ -23,10 +23,12 @@ FIRST_RISE, STEEPER, RISE = 1.04, 1.5, 1.3
 #: most; and if a prediction was right, it returns to the stated one with this weight.
 LOWER, RETURN = 0.5, 0.001
 #: Others like it follow a worker by so much of the way up, and down, divided by one more than the
-#: number of times that they were wrong themselves, and by how often the worker was: the first time,
-#: it shows what may be true of all, and later on that it is another one.
+#: number of times that they were wrong themselves.
 UP: Final = 0.5
 DOWN: Final = 0.3
+#: If the worker itself was wrong more often than this, they follow less in proportion: the first
+#: times, it shows what may be true of all, and later on that it is unlike them.
+FREELY: Final = 5.0
 #: Workers are alike if what is stated of them differs by this share at most: how many blocks an
 #: engine finds room for varies a little between equal machines.
 ALIKE: Final = 0.05
@@ -70,8 +72,7 @@ class Capacity:
         self.wrong += 1
         for other in self._alike():
             if other.scale < self.scale:
-                power = UP / (self.wrong * (1 + other.wrong))
-                other.scale = min(self.scale, other.scale * by**power)
+                other.scale = min(self.scale, other.scale * by ** (UP * self._weight(other)))
 
     def less(self, held: float) -> None:
         """Lower it to `held` tokens, all that is still believed to be held."""
@@ -85,13 +86,16 @@ class Capacity:
             return  # as of a worker that caches nothing, which says nothing about others
         for other in self._alike():
             if other.scale > self.scale:
-                power = DOWN / (self.wrong * (1 + other.wrong))
-                other.scale *= (self.scale / other.scale) ** power
+                other.scale *= (self.scale / other.scale) ** (DOWN * self._weight(other))
 
     def right(self) -> None:
         """Move it back towards what was told: a prediction was right."""
         if self.told:
             self.scale += RETURN * (1.0 - self.scale)
+
+    def _weight(self, other: "Capacity") -> float:
+        """Return how much another worker follows this one, at most 1."""
+        return 1.0 / (max(1.0, self.wrong / FREELY) * (1 + other.wrong))
 
     def _alike(self) -> "Iterator[Capacity]":
         """Iterate over the others that report, and of which about the same is stated."""
