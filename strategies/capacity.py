@@ -3,7 +3,7 @@
 It may be less than is stated, because others use the cache too, or more, because there is host
 memory behind the GPU. And what a request leaves in a cache is known only roughly, so even a correct
 number is a few percent off what predicts best. Each wrong prediction tells in which direction; they
-are rare, so workers of which the same is stated also learn from each other.
+are rare, so workers of which about the same is stated also learn from each other.
 """
 
 from collections.abc import Iterator
