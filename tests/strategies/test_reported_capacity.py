@@ -149,6 +149,17 @@ def test_workers_alike_follow_but_not_beyond() -> None:
     assert lower.scale == pytest.approx(4.0 * FIRST_RISE**UP)
 
 
+def test_nothing_is_learned_of_what_is_not_stated() -> None:
+    """It would take effect, unfounded, once the worker reports its size."""
+    fellows = dict[Capacity, None]()
+    unknown, other = Capacity(fellows), Capacity(fellows)
+    for one in (unknown, other):
+        one.hear(None, told=False)
+    unknown.more()
+    unknown.less(5.0)
+    assert (unknown.scale, other.scale) == (BEHIND, BEHIND)
+
+
 def test_it_stays_within_bounds() -> None:
     """A dump with another one could not be read."""
     one = of(BEHIND, {})
