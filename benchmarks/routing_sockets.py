@@ -45,7 +45,7 @@ APART = 0.15
 #: Where prompts are not looked at, hits are chance: such a shift alone changes them by a tenth.
 RUNS, SHIFT_S = 12, 0.02
 #: So many runs through sockets, for the same reason: round robin does not depend on time.
-REPEATS = {"leastload": 3}
+REPEATS = {"leastload": 3, "prefixaware": 3}
 _READY_S = 30.0
 _ROOT = Path(__file__).parents[1]
 
