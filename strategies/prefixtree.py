@@ -52,6 +52,7 @@ class PrefixTree:
         self._by_bit: dict[int, Shadow] = {}
         """The shadow of each worker by its bit, including workers that are being forgotten."""
         self._capacities: dict[Capacity, None] = {}
+        """Those of all workers that are not forgotten, which learn from each other."""
         self._untidy: dict[Shadow, None] = {}
         """Shadows that may be over their share of memory, or have lost what they were sent."""
 

@@ -38,32 +38,25 @@ def test_answers_count_in_full_only_where_prompts_are_asked_for_again(
     assert many.cost.decode - few.cost.decode == pytest.approx(counts * DECODE_S * used)
 
 
+def first(reuse: float, workers: list[Stand], tokens: int) -> str:
+    """Return the cheapest worker for so many tokens, where so much of prompts is held."""
+    costs = Costs()
+    costs._demand.reuse = reuse
+    return costs.rank(Prompt("m", tokens, answer_tokens=200), workers, 0.0)[0].worker.name
+
+
 def test_a_short_prompt_need_not_wait_to_spare_answers() -> None:
     """It would be sent behind another one, for the sake of half as many answers."""
-
-    def chosen(reuse: float) -> str:
-        costs = Costs()
-        costs._demand.reuse = reuse
-        idle, busy = Stand("idle"), Stand("busy")
-        idle.load.decoding, idle.load.kv_tokens = 40, 160_000
-        busy.load.decoding, busy.load.kv_tokens = 20, 100_000
-        busy.load.book(0.0, 0.25, 1_000)
-        prompt = Prompt("m", 1_500, answer_tokens=200)
-        return costs.rank(prompt, [idle, busy], 0.0)[0].worker.name
-
-    assert (chosen(0.0), chosen(0.5)) == ("idle", "busy")
+    idle, busy = workers = [Stand("idle"), Stand("busy")]
+    idle.load.decoding, idle.load.kv_tokens = 40, 160_000
+    busy.load.decoding, busy.load.kv_tokens = 20, 100_000
+    busy.load.book(0.0, 0.25, 1_000)
+    assert (first(0.0, workers, 1_500), first(0.5, workers, 1_500)) == ("idle", "busy")
 
 
 def test_a_long_prompt_goes_where_it_stalls_fewer() -> None:
     """If it is bound to no worker, it waits longer for that."""
-
-    def chosen(reuse: float) -> str:
-        costs = Costs()
-        costs._demand.reuse = reuse
-        many, few = Stand("many"), Stand("few")
-        many.load.decoding, few.load.decoding = 20, 10
-        few.load.book(0.0, 4.0, 10_000)
-        prompt = Prompt("m", 40_000, answer_tokens=200)
-        return costs.rank(prompt, [many, few], 0.0)[0].worker.name
-
-    assert (chosen(0.0), chosen(0.5)) == ("few", "many")
+    many, few = workers = [Stand("many"), Stand("few")]
+    many.load.decoding, few.load.decoding = 20, 10
+    few.load.book(0.0, 4.0, 10_000)
+    assert (first(0.0, workers, 40_000), first(0.5, workers, 40_000)) == ("few", "many")
