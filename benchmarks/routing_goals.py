@@ -166,8 +166,8 @@ def _sustained(found: Found) -> Iterator[Goal]:
 
 
 def _no_reuse(found: Found) -> Iterator[Goal]:
-    """Work without reuse: no worse than `leastload`, and than a peer that only adds up seconds."""
-    for policy in ("leastload", "Mooncake Conductor"):
+    """Work without reuse: no worse than `leastload`, and than booked seconds alone."""
+    for policy in ("leastload", "booked seconds"):
         plain = found.means.get(("no_reuse", policy))
         for cell in _ours(found):
             if cell.column == "no_reuse":

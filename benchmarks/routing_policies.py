@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from benchmarks.routing_booked import BookedSeconds
 from benchmarks.routing_bounds import Shared, Shortest
 from benchmarks.routing_exact import served
 from benchmarks.routing_fleet import Seat
@@ -76,6 +77,7 @@ POLICIES = [
     Policy("prefixaware, bound at once", "ours", partial(_ours, "prefixaware")),
     Policy("kvaware", "ours", _served, LateBinding),
     Policy("leastload", "ours", partial(_ours, "leastload"), LateBinding),
+    Policy("booked seconds", "ours", BookedSeconds, LateBinding),
     Policy("round robin", "plain", partial(_ours, "roundrobin")),
     Policy("random", "plain", AtRandom),
     Policy("least requests", "plain", LeastRequests),

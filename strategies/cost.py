@@ -33,8 +33,8 @@ DECODE_S: Final = 3.0
 #: `BY_REUSE`. For stalling, that is so for the first `BRIEF_S` of prefill; what is more than
 #: `LASTING_S` is charged as much more instead, because a prompt that is not bound may as well go
 #: where it stalls fewer. (In seconds as measured, not as predicted.)
-SPREAD: Final = 0.3
-BY_REUSE: Final = 3.5
+SPREAD: Final = 0.1
+BY_REUSE: Final = 4.5
 BRIEF_S: Final = 1.0
 LASTING_S: Final = 2.0
 #: A request that finds no room waits at least this share of the time that requests stay.
