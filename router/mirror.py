@@ -63,6 +63,7 @@ class Mirror:
                     outcome = Outcome(
                         ok=news.ok,
                         began=news.began,
+                        prompt_tokens=news.prompt_tokens,
                         cached_tokens=news.cached_tokens,
                         answer_tokens=news.answer_tokens,
                         kept_tokens=news.kept_tokens,
@@ -121,6 +122,8 @@ class Mirror:
             stream=news.stream,
             elsewhere=True,
             resumed=news.resumed,
+            estimated=news.estimated,
+            media=news.media,
         )
         loading = Loading(0.0, news.l1, news.l2) if news.l1 or news.l2 else NO_LOADING
         choice = Candidate(worker, Cost(prefill=news.prefill_s), news.held_tokens, loading)

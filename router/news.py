@@ -34,6 +34,10 @@ class Booked(Struct, array_like=True, tag=1, gc=False):
     """It was preempted before: what its worker holds of it was estimated."""
     since: float | None = None
     """When it came, if it may be preempted."""
+    estimated: bool = False
+    """Its length was estimated from that of its text."""
+    media: int = 0
+    """How many images and the like it has."""
 
 
 class Began(Struct, array_like=True, tag=2, gc=False):
@@ -54,6 +58,8 @@ class Ended(Struct, array_like=True, tag=3, gc=False):
     answer_tokens: int | None
     kept_tokens: int | None = None
     """If it was preempted: tokens of its prompt that the worker holds by now, as estimated."""
+    prompt_tokens: int | None = None
+    """The length of its prompt, as the worker reported it."""
 
 
 class Anew(Struct, array_like=True, tag=4, gc=False):

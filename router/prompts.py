@@ -182,7 +182,7 @@ class Prompts:
         head = known.exact.head(endpoint, body, left_out=known.left_out)
         prompt = self._of_ids(endpoint, request, known.identity, head.ids)
         tokens = head.tokens + PART_TOKENS * head.media
-        return replace(prompt, tokens=tokens, counted=False)
+        return replace(prompt, tokens=tokens, counted=False, media=head.media)
 
     def _of_ids(self, endpoint: Endpoint, request: Request, identity: str, ids: bytes) -> Prompt:
         # The endpoint is no part of the key: a chat and the same text as a completion share blocks.
@@ -247,6 +247,7 @@ class Prompts:
             answer_tokens=self._answer(endpoint, request),
             estimated=text.plain and text.tokens is None,
             stream=_tells_first(endpoint, request),
+            media=text.parts,
         )
         return self._with_further(prompt, text)
 

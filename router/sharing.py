@@ -156,6 +156,8 @@ class Sharing:
             prompt.keys if heard else (),
             prompt.resumed,
             None if booking is None else booking.since,
+            prompt.estimated,
+            prompt.media,
         )
         self._open[number] = news, booking
         self._tell(news)
@@ -171,8 +173,8 @@ class Sharing:
         del self._open[number]
         self._begun.discard(number)
         cached, answer = outcome.cached_tokens, outcome.answer_tokens
-        kept = outcome.kept_tokens
-        self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer, kept))
+        kept, length = outcome.kept_tokens, outcome.prompt_tokens
+        self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer, kept, length))
 
     def give_way(
         self,

@@ -232,7 +232,7 @@ class KvAware:
             self.store.computed(prompt, candidate.held_tokens if cached is None else cached)
         self._learn(prompt, candidate, outcome, now, shadowed=placed.shadowed)
         if placed.shadowed and cached is not None and prompt.keys and not prompt.resumed:
-            more = beyond(prompt, candidate.held_tokens, cached)
+            more = beyond(prompt, candidate.held_tokens, cached, outcome.prompt_tokens)
             told = candidate.worker.kv_tokens is not None
             tree.correct(placed.placement, more, capacity_of(candidate.worker), told=told)
         if self.memory is not None:

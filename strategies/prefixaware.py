@@ -13,7 +13,7 @@ from strategies.prefixtree import Placement, PrefixTree
 SLACK = 512
 #: Or by no more than this share of what was predicted, if blocks are bytes: what a prompt has in
 #: common with others may end within a block, which is up to a 32nd of the text before
-#: (`blocks.FINENESS`), and tokens per byte are an average.
+#: (`blocks.FINENESS`), and tokens per byte differ from part to part of a prompt.
 ROUGHLY: Final = 1 / 16
 
 
@@ -84,7 +84,7 @@ class PrefixAware:
             return
         cached = None if prompt.resumed else outcome.cached_tokens
         if cached is not None and prompt.keys:
-            more = beyond(prompt, candidate.held_tokens, cached)
+            more = beyond(prompt, candidate.held_tokens, cached, outcome.prompt_tokens)
             told = worker.kv_tokens is not None
             tree.correct(placement, more, capacity_of(worker), told=told)
 
@@ -110,10 +110,18 @@ class PrefixAware:
         return {"prefix_tree_blocks": len(self._tree), "prefix_tree_bytes": self._tree.bytes}
 
 
-def beyond(prompt: Prompt, held: int, cached: int) -> int:
-    """Return how many more tokens were cached than `held`, as predicted; 0 if about as many."""
+def beyond(prompt: Prompt, held: int, cached: int, reported: int | None) -> int:
+    """Return how many more tokens were cached than `held`, as predicted; 0 if about as many.
+
+    `reported` is the length of the prompt by its worker. Where it was estimated, what was predicted
+    is off by as much: some text has twice as many bytes to a token as other. And images count among
+    the cached tokens, but not in the prediction, so more of them say nothing.
+    """
+    if prompt.estimated and reported and prompt.tokens:
+        held = held * reported // prompt.tokens
     slack = max(SLACK, 0 if prompt.unit_tokens == 1.0 else ROUGHLY * held)
-    return cached - held if abs(cached - held) > slack else 0
+    more = cached - held
+    return 0 if abs(more) <= slack or (more > 0 and prompt.media) else more
 
 
 def capacity_of(worker: WorkerView) -> int | None:

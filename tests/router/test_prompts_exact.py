@@ -7,9 +7,10 @@ from typing import Any, cast
 import pytest
 
 from router.identity.exact import Exact
-from router.identity.unlike import Unlike
+from router.identity.media import Head
+from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import ENDPOINTS, Endpoint, parse
-from router.prompts import UNKNOWN_MODEL, Known, Prompts
+from router.prompts import PART_TOKENS, UNKNOWN_MODEL, Known, Prompts
 from strategies.base import Prompt
 from strategies.cost import held_tokens
 
@@ -156,3 +157,26 @@ def test_which_ids_are_sent_along(more: dict[str, Any], dated: bool, sent: bool)
     made = prompts.made(CHAT, parse(CHAT, body, b""), body)
     assert made.reason == ""
     assert (made.along is not None) is sent
+
+
+class Seeing:
+    """A tokenizer that knows the beginning of a chat with images."""
+
+    dated = False
+
+    def ids(self, _endpoint: Endpoint, _body: bytes, **_: object) -> bytes:
+        """Refuse: there are images."""
+        raise Unlike(NOT_TEXT)
+
+    def head(self, _endpoint: Endpoint, _body: bytes, **_: object) -> Head:
+        """Return 400 tokens, and two images with 500 more beside them."""
+        return Head(array("I", range(400)).tobytes(), 900, 2)
+
+
+def test_blocks_before_the_first_image_are_not_all() -> None:
+    """More may be cached than they cover, so their number says that there are images."""
+    prompts = Prompts()
+    prompts.known = {"m": Known("m", cast("Exact", Seeing()), media=True)}
+    found = ask(prompts, "text", CHAT)
+    assert (found.tokens, found.media, found.counted) == (900 + 2 * PART_TOKENS, 2, False)
+    assert 0 < held_tokens(found, len(found.keys)) <= 400

@@ -5,6 +5,7 @@ from itertools import pairwise
 from math import prod
 
 import pytest
+from msgspec.structs import replace
 
 from strategies.base import Outcome, Prompt
 from strategies.capacity import BEHIND, DOWN, FIRST_RISE, LEAST, MOST, RISE, STEEPER, UP, Capacity
@@ -280,15 +281,22 @@ def test_a_new_worker_starts_with_what_others_have_shown() -> None:
     assert alone.scale == BEHIND
 
 
-def learned(strategy: str, prompts: list[Prompt], cached: Callable[[int], int]) -> float:
-    """Return the learned capacity, where `cached` makes the report of what was predicted."""
+def learned(
+    strategy: str, prompts: list[Prompt], cached: Callable[[int], int], length: float = 1.0
+) -> float:
+    """Return the learned capacity, where `cached` makes the report of what was predicted.
+
+    Prompts are reported to be `length` times as long.
+    """
     (worker,) = workers = fleet(1)
     run = Run(strategy, workers)
     for asked in prompts:
         run.place(asked)
         choice = run.strategy.rank(asked, workers, 0.0).candidates[0]
         run.strategy.placed(asked, worker, 0.0)
-        outcome = Outcome(ok=True, cached_tokens=cached(choice.held_tokens), answer_tokens=1)
+        tokens = int(length * asked.tokens)
+        found = cached(choice.held_tokens)
+        outcome = Outcome(ok=True, prompt_tokens=tokens, cached_tokens=found, answer_tokens=1)
         run.strategy.settled(asked, choice, outcome, 0.0)
     assert isinstance(run.strategy, PrefixAware | KvAware)
     tree = run.strategy._tree if isinstance(run.strategy, PrefixAware) else run.strategy._shadow
@@ -312,3 +320,24 @@ def test_where_blocks_are_tokens_every_block_counts() -> None:
     exact = [Prompt("m", 60_000, range(1, 3_000), answer_tokens=1) for _ in range(2)]
     assert learned("prefixaware", exact, lambda held: held + 513) > 1.0
     assert learned("prefixaware", exact, lambda held: held + 512) == 1.0
+
+
+@pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
+@pytest.mark.parametrize("length", [0.7, 1.5])
+@pytest.mark.parametrize(("off", "changes"), [(1.0, 0), (1.1, 1), (0.9, -1)])
+def test_a_prompt_of_another_length_than_estimated_tells_nothing_by_that(
+    strategy: str, length: float, off: float, changes: int
+) -> None:
+    """Source code has fewer bytes to a token than prose, and no cache holds more or less of it."""
+    plain = [prompt("word " * 40_000 + f"end {number}") for number in range(4)]
+    text = [replace(one, estimated=True) for one in plain]
+    scale = learned(strategy, text, lambda held: int(off * length * held), length)
+    assert (scale > 1.0) - (scale < 1.0) == changes
+
+
+@pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
+def test_images_are_no_sign_of_a_larger_cache(strategy: str) -> None:
+    """Their tokens are cached too, but no block of text counts them."""
+    text = [replace(prompt("word " * 8_000 + f"end {n}"), media=2) for n in range(4)]
+    assert learned(strategy, text, lambda held: held + 3_000) == 1.0
+    assert learned(strategy, text, lambda held: held // 2) < 1.0
