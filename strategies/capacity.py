@@ -56,12 +56,23 @@ class Capacity:
         fellows[self] = None
 
     def hear(self, stated: float | None, *, told: bool) -> None:
-        """Note that the worker reports cached tokens, and whether its capacity was `told`."""
-        before, self.stated = self.reports, stated
-        self.reports, self.told = True, told
-        if not (before or told):
-            known = [other.scale for other in self._alike()]
-            self.scale = sum(known) / len(known) if known else BEHIND
+        """Note that the worker reports cached tokens, and whether its capacity was `told`.
+
+        What was learned is void if it is told now and was not before, or the other way round, or if
+        another number is told.
+        """
+        known = self.reports and self.told == told
+        if told and self.stated is not None and self.stated != stated:
+            known = False
+        self.stated, self.reports, self.told = stated, True, told
+        if known:
+            return
+        self._rise, self.wrong = FIRST_RISE, 0
+        if told:
+            self.scale = 1.0
+        else:
+            scales = [other.scale for other in self._alike()]
+            self.scale = sum(scales) / len(scales) if scales else BEHIND
 
     def more(self) -> None:
         """Raise it: the worker held more than predicted."""
@@ -70,6 +81,8 @@ class Capacity:
         by, self._rise = self._rise, min(RISE, self._rise**STEEPER)
         self.scale = min(MOST, self.scale * by)
         self.wrong += 1
+        if self.scale == MOST:
+            return  # it may report that everything is cached, which says nothing about others
         for other in self._alike():
             if other.scale < self.scale:
                 other.scale = min(self.scale, other.scale * by ** (UP * self._weight(other)))

@@ -50,6 +50,8 @@ class _Worker(msgspec.Struct, array_like=True):
     scale: float
     held: list[_Held]
     """In order of eviction, first to go first."""
+    told: bool = False
+    """The capacity that `scale` is a multiple of was told."""
 
 
 class _Dump(msgspec.Struct):
@@ -80,6 +82,7 @@ def dump(tree: PrefixTree) -> bytes:
                 for entry in shadow
                 if entry.node in places
             ],
+            shadow.capacity.told,
         )
         for shadow in tree.shadows()
     ]
@@ -133,6 +136,7 @@ def _hold(shadow: Shadow, worker: _Worker, nodes: Sequence[Node]) -> None:
         raise ValueError("a worker of an odd size")
     shadow.capacity.scale = worker.scale
     shadow.capacity.reports = worker.scale != 1.0  # its first report does not set the scale anew
+    shadow.capacity.told = worker.told
     if any(before.stamp > after.stamp for before, after in pairwise(worker.held)):
         raise ValueError("prefixes in no order")
     for held in _connected(worker.held, nodes):

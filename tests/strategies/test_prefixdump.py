@@ -96,13 +96,29 @@ def test_what_was_learned_of_a_capacity_is_not_set_anew() -> None:
     tree = PrefixTree(LARGE)
     for worker in ("a", "b"):
         tree.close(tree.insert(keys((1, 2)), worker, 10))
-    next(iter(tree.shadows())).capacity.scale = 2.0
+    learned = next(iter(tree.shadows())).capacity
+    learned.hear(10, told=False)
+    learned.scale = 2.0
     after = taken_over(tree)
     for worker, other in (("a", 2.0), ("b", 2.0)):
         placed = after.insert(keys((1, 2)), worker, 10)
         after.close(placed)
         after.correct(placed, 0, 10, told=False)
         assert after._shadows[worker].capacity.scale == other
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_what_is_told_by_now_is_believed(*, told: bool) -> None:
+    """What was learned as a multiple of the GPU's capacity is none of one that an operator set
+    while no router ran. What was told before is still corrected."""
+    tree = PrefixTree(LARGE)
+    tree.close(tree.insert(keys((1, 2)), "a", 10))
+    learned = tree._shadows["a"].capacity
+    learned.hear(10, told=told)
+    learned.scale = 5.0
+    after = taken_over(tree)
+    after._shadows["a"].capacity.hear(50, told=True)
+    assert after._shadows["a"].capacity.scale == (5.0 if told else 1.0)
 
 
 def form() -> dict[str, Any]:

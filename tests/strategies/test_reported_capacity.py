@@ -186,6 +186,44 @@ def test_either_way_of_being_wrong_counts(wrong: str) -> None:
     assert other.scale == pytest.approx(4.0 * 0.5 ** (DOWN / 2))
 
 
+def test_nobody_follows_a_worker_with_which_all_is_cached() -> None:
+    """It may report nonsense, or load from a store that all share; others would go on following it
+    up."""
+    fellows = dict[Capacity, None]()
+    odd, other = of(BEHIND, fellows), of(BEHIND, fellows)
+    followed = other.scale
+    while odd.scale < MOST:
+        followed = other.scale
+        odd.more()
+    assert BEHIND < followed < MOST / 1.5
+    for _ in range(1_000):
+        odd.more()
+    assert (odd.scale, other.scale) == (MOST, followed)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "scale"),
+    [
+        ((10.0, False), (50.0, True), 1.0),
+        ((50.0, True), (10.0, False), BEHIND),
+        ((50.0, True), (60.0, True), 1.0),
+        ((50.0, True), (50.0, True), 3.0),
+        ((10.0, False), (12.0, False), 3.0),
+        ((None, False), (10.0, False), 3.0),
+    ],
+)
+def test_what_an_operator_says_anew_is_believed(
+    before: tuple[float | None, bool], now: tuple[float, bool], scale: float
+) -> None:
+    """What was learned is a multiple of what was stated before: `kv_tokens` can be set, changed and
+    left out while the router runs."""
+    one = Capacity({})
+    one.hear(before[0], told=before[1])
+    one.scale, one.wrong = 3.0, 7
+    one.hear(now[0], told=now[1])
+    assert (one.scale, one.wrong) == (scale, 7 if scale == 3.0 else 0)
+
+
 def test_a_worker_that_is_always_wrong_misleads_others_little() -> None:
     """It may report nonsense, or share its cache with others."""
     fellows = dict[Capacity, None]()
