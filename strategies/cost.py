@@ -32,7 +32,7 @@ DECODE_S: Final = 3.0
 #: again, this share of it is charged, and more by the share of prompts that is held, times
 #: `BY_REUSE`. For stalling, that is so for the first `BRIEF_S` of prefill; what is more than
 #: `LASTING_S` is charged as much more instead, because a prompt that is not bound may as well go
-#: where it stalls fewer. (In seconds as measured, not as predicted.)
+#: where it stalls fewer. (In seconds by the curve of the pool, without the margin of predictions.)
 SPREAD: Final = 0.1
 BY_REUSE: Final = 4.5
 BRIEF_S: Final = 1.0
@@ -83,7 +83,7 @@ class _Charge:
     def crowd(self, prefill: float) -> float:
         """Return the share of prefill charged for one request that decodes meanwhile.
 
-        It takes `prefill` seconds by the curve of the pool.
+        It takes `prefill` seconds by the curve of the pool, loading included.
         """
         if not prefill:
             return CROWD
@@ -171,6 +171,7 @@ class Costs:
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
+                crowd = charge.crowd(prefill / pace.slower)
             given = lately[place]
             if given < spare:
                 each *= 1.0 - charge.bound * (1.0 - given / spare)

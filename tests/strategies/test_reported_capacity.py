@@ -320,13 +320,18 @@ def test_a_new_worker_starts_with_what_others_have_shown() -> None:
 
 
 def learned(
-    strategy: str, prompts: list[Prompt], cached: Callable[[int], int], length: float = 1.0
+    strategy: str,
+    prompts: list[Prompt],
+    cached: Callable[[int], int],
+    length: float = 1.0,
+    kv_tokens: int | None = 400_000,
 ) -> float:
     """Return the learned capacity, where `cached` makes the report of what was predicted.
 
     Prompts are reported to be `length` times as long.
     """
     (worker,) = workers = fleet(1)
+    worker.kv_tokens = kv_tokens
     run = Run(strategy, workers)
     for asked in prompts:
         run.place(asked)
@@ -379,3 +384,13 @@ def test_images_are_no_sign_of_a_larger_cache(strategy: str) -> None:
     text = [replace(prompt("word " * 8_000 + f"end {n}"), media=2) for n in range(4)]
     assert learned(strategy, text, lambda held: held + 3_000) == 1.0
     assert learned(strategy, text, lambda held: held // 2) < 1.0
+
+
+@pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
+@pytest.mark.parametrize(("kv_tokens", "scale"), [(None, BEHIND), (400_000, 1.0)])
+def test_only_what_is_not_told_may_be_more(
+    strategy: str, kv_tokens: int | None, scale: float
+) -> None:
+    """Where `kv_tokens` is not set, what the worker reports of its GPU is stated."""
+    asked = [prompt("word " * 8_000 + f"end {number}") for number in range(2)]
+    assert learned(strategy, asked, lambda held: held, kv_tokens=kv_tokens) == scale
