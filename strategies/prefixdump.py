@@ -8,6 +8,7 @@ cached tokens that they report.
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
 
 import msgspec
 
@@ -50,8 +51,8 @@ class _Worker(msgspec.Struct, array_like=True):
     scale: float
     held: list[_Held]
     """In order of eviction, first to go first."""
-    told: bool = False
-    """The capacity that `scale` is a multiple of was told."""
+    told: float | None = None
+    """The capacity in tokens that `scale` is a multiple of, if it was told."""
 
 
 class _Dump(msgspec.Struct):
@@ -82,7 +83,7 @@ def dump(tree: PrefixTree) -> bytes:
                 for entry in shadow
                 if entry.node in places
             ],
-            shadow.capacity.told,
+            shadow.capacity.stated if shadow.capacity.told else None,
         )
         for shadow in tree.shadows()
     ]
@@ -132,11 +133,12 @@ def _nodes(root: Node, runs: Sequence[_Run]) -> list[Node]:
 
 def _hold(shadow: Shadow, worker: _Worker, nodes: Sequence[Node]) -> None:
     """Fill one worker's shadow. Raises ValueError, IndexError."""
-    if not LEAST <= worker.scale <= MOST:
+    told = worker.told
+    if not LEAST <= worker.scale <= MOST or (told is not None and not 0.0 <= told < inf):
         raise ValueError("a worker of an odd size")
     shadow.capacity.scale = worker.scale
     shadow.capacity.reports = worker.scale != 1.0  # its first report does not set the scale anew
-    shadow.capacity.told = worker.told
+    shadow.capacity.told, shadow.capacity.stated = told is not None, told
     if any(before.stamp > after.stamp for before, after in pairwise(worker.held)):
         raise ValueError("prefixes in no order")
     for held in _connected(worker.held, nodes):

@@ -107,18 +107,27 @@ def test_what_was_learned_of_a_capacity_is_not_set_anew() -> None:
         assert after._shadows[worker].capacity.scale == other
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_what_is_told_by_now_is_believed(*, told: bool) -> None:
-    """What was learned as a multiple of the GPU's capacity is none of one that an operator set
-    while no router ran. What was told before is still corrected."""
+@pytest.mark.parametrize(("told", "now", "scale"), [(0, 50, 1.0), (40, 50, 1.0), (50, 50, 5.0)])
+def test_what_is_told_by_now_is_believed(told: int, now: int, scale: float) -> None:
+    """What was learned as a multiple of the GPU's capacity, or of another that was told, is none of
+    one that an operator set while no router ran."""
     tree = PrefixTree(LARGE)
     tree.close(tree.insert(keys((1, 2)), "a", 10))
     learned = tree._shadows["a"].capacity
-    learned.hear(10, told=told)
+    learned.hear(told or 10, told=bool(told))
     learned.scale = 5.0
     after = taken_over(tree)
-    after._shadows["a"].capacity.hear(50, told=True)
-    assert after._shadows["a"].capacity.scale == (5.0 if told else 1.0)
+    after._shadows["a"].capacity.hear(now, told=True)
+    assert after._shadows["a"].capacity.scale == scale
+
+
+def test_a_dump_without_what_was_told_is_read() -> None:
+    """As older routers leave it."""
+    found = form()
+    found["workers"] = [worker[:3] for worker in found["workers"]]
+    tree = PrefixTree(LARGE)
+    restore(tree, msgspec.msgpack.encode(found))
+    assert tree.held(keys((1, 2))) == {"a": 2}
 
 
 def form() -> dict[str, Any]:
@@ -147,6 +156,7 @@ WAYS: dict[str, Callable[[dict[str, Any], Held, Held], object]] = {
     "backwards": lambda found, runs, held: held.reverse(),
     "held twice": lambda found, runs, held: held.append(list(held[-1])),
     "odd size": lambda found, runs, held: found["workers"][0].__setitem__(1, 0.0),
+    "odd capacity": lambda found, runs, held: found["workers"][0].__setitem__(3, -1.0),
     "worker twice": lambda found, runs, held: found["workers"].append(found["workers"][0]),
 }
 
