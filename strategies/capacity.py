@@ -45,10 +45,10 @@ class Capacity:
         """Learned capacity over stated capacity."""
         self.stated: float | None = None
         """The stated capacity in tokens, as of the last report."""
-        self.told = True
-        """The stated capacity covers all tiers of the worker."""
+        self.told: bool | None = None
+        """The stated capacity covers all tiers of the worker; None before the first report."""
         self.reports = False
-        """The worker has reported cached tokens."""
+        """The worker has reported cached tokens, and its capacity was stated by then."""
         self._rise = FIRST_RISE
         self.wrong = 0
         """How often its predictions were wrong."""
@@ -59,12 +59,13 @@ class Capacity:
         """Note that the worker reports cached tokens, and whether its capacity was `told`.
 
         What was learned is void if it is told now and was not before, or the other way round, or if
-        another number is told.
+        another number is told. If nothing is stated at first, it is learned from when it is.
         """
         known = self.reports and self.told == told
         if told and self.stated is not None and self.stated != stated:
             known = False
-        self.stated, self.reports, self.told = stated, True, told
+        self.stated, self.told = stated, told
+        self.reports = self.reports or stated is not None
         if known:
             return
         self._rise, self.wrong = FIRST_RISE, 0

@@ -201,14 +201,17 @@ class PrefixTree:
     ) -> None:
         """Learn that the worker reported `more` cached tokens than predicted (negative: fewer).
 
-        `told` says whether `capacity` covers all tiers; if not, it is that of the GPU alone.
+        `told` says whether `capacity` covers all tiers; if not, it is that of the GPU alone. More
+        than predicted tells of the capacity only if something was forgotten for lack of it. If not,
+        the worker got it otherwise: before this router started, say, or from another one.
         """
         shadow = placement.shadow
         if not self._knows(shadow):
             return
         shadow.capacity.hear(capacity, told=told)
         if more > 0:
-            shadow.capacity.more()
+            if shadow.full:
+                shadow.capacity.more()
         elif more == 0:
             shadow.capacity.right()
         elif placement.stamp >= 0:

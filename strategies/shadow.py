@@ -56,6 +56,7 @@ class Shadow:
         "capacity",
         "clock",
         "first",
+        "full",
         "least",
         "leaving",
         "lost_at",
@@ -70,6 +71,8 @@ class Shadow:
         self.capacity = capacity
         self.leaving = False
         """The worker has been forgotten, but some of its entries still have to be dropped."""
+        self.full = False
+        """Something was forgotten because the worker's capacity seemed not to suffice."""
         self.bytes = 0
         self.blocks = 0
         self.size = 0.0
@@ -174,8 +177,10 @@ class Shadow:
                     return done  # running requests take more than its stated capacity
                 passed += self._pass(entry)
             elif over < entry.extra:
+                self.full = True
                 self.add(entry, -over)
             else:
+                self.full = True
                 self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
         return most
 
@@ -225,7 +230,7 @@ class Shadow:
         while self.lost_at >= 0 and done < most:
             entry = ring.younger
             if entry is ring or entry.stamp > self.lost_at or self.size <= self.least:
-                self.lost_at = -1
+                self.lost_at, self.full = -1, True
                 self.capacity.less(self.size)
             elif entry.users:
                 done += self._pass(entry)

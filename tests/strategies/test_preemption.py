@@ -352,15 +352,15 @@ def test_a_resumed_prompt_corrects_nothing(name: str) -> None:
     found = []
     for resumed in (False, True):
         run = Run(name, fleet(1))
-        (worker,) = run.workers
+        (worker,), strategy = run.workers, run.strategy
+        assert isinstance(strategy, PrefixAware | KvAware)
+        tree = strategy._tree if isinstance(strategy, PrefixAware) else strategy._shadow
+        tree.join(worker.name).full = True
         for _ in range(10):
             asked = replace(prompt(LONG), resumed=resumed)
             run.place(asked, book=False)
             report = Outcome(ok=True, cached_tokens=SLACK + 1)
             run.strategy.settled(asked, Candidate(worker, Cost(), 0), report, 0.0)
-        strategy = run.strategy
-        assert isinstance(strategy, PrefixAware | KvAware)
-        tree = strategy._tree if isinstance(strategy, PrefixAware) else strategy._shadow
         found.append(tree._shadows[worker.name].capacity.scale)
     assert found[0] > found[1] == 1.0
 

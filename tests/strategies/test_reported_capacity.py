@@ -61,6 +61,35 @@ def test_nobody_has_said_what_lies_behind_the_gpu() -> None:
     assert max(report(number, 5) for number in range(200, 400)) > 10 * BEHIND
 
 
+def test_more_than_was_sent_tells_nothing_until_something_was_forgotten() -> None:
+    """It was there before the router started, or came from another one: too little room was not the
+    reason why it was not known."""
+    tree = PrefixTree(LARGE)
+    scales = list[float]()
+    for number in range(20):
+        placed = tree.insert(keys((number,)), "w", 10)
+        tree.close(placed)
+        tree.correct(placed, 5, 10)
+        scales.append(tree._shadows["w"].capacity.scale)
+    assert scales[:10] == [1.0] * 10
+    assert scales[10] > 1.0
+
+
+@pytest.mark.parametrize("why", ["memory", "answer", "lost"])
+def test_what_counts_as_forgotten_for_lack_of_capacity(why: str) -> None:
+    """What exceeds the capacity, or is found to be gone; not what the router lacks memory for."""
+    tree = PrefixTree(3_000 if why == "memory" else LARGE)
+    for number in range(8):
+        placed = tree.insert(keys((number,)), "w", 9)
+        tree.close(placed, 3 if why == "answer" and not number else 0)
+    if why == "lost":
+        placed = tree.insert(keys((5,)), "w", 9)
+        tree.close(placed)
+        tree.correct(placed, -1, 9)
+    assert (len(tree) < 8) == (why != "answer")
+    assert tree._shadows["w"].full == (why != "memory")
+
+
 def test_what_was_told_is_come_back_to() -> None:
     """The learned capacity slowly returns to a stated one, as what was wrong for a while may be
     right again; if none was stated, there is nothing to return to."""
@@ -68,6 +97,8 @@ def test_what_was_told_is_come_back_to() -> None:
 
     def scales(*, told: bool) -> list[float]:
         found = []
+        for number in range(6):
+            tree.close(tree.insert(keys((number, 2)), f"{told}", 10))
         for number in range(8_000):
             placed = tree.insert(keys((number, 1)), f"{told}", 10)
             tree.close(placed)
@@ -161,6 +192,35 @@ def test_nothing_is_learned_of_what_is_not_stated() -> None:
     assert (unknown.scale, other.scale) == (BEHIND, BEHIND)
 
 
+def test_a_capacity_that_is_stated_late_starts_with_what_others_have_shown() -> None:
+    """A worker may answer before its metrics have been read."""
+    fellows = dict[Capacity, None]()
+    of(1.2, fellows)
+    late = Capacity(fellows)
+    late.hear(None, told=False)
+    assert late.scale == BEHIND
+    late.hear(10.0, told=False)
+    assert late.scale == 1.2
+
+
+def test_what_is_told_later_is_not_multiplied() -> None:
+    """How many times its GPU's capacity a worker holds says nothing about the capacity of all
+    tiers, which an operator may set at any time, and take out again."""
+    fellows = dict[Capacity, None]()
+    one, other = of(7.0, fellows), of(3.0, fellows)
+    alike = Capacity(fellows)
+    alike.hear(50.0, told=True)
+    alike.scale = 2.0
+    one.hear(50.0, told=True)
+    assert one.scale == 1.0
+    one.hear(10.0, told=False)
+    assert (one.scale, other.scale) == (3.0, 3.0)
+    unsized = Capacity({})
+    unsized.hear(None, told=False)
+    unsized.hear(50.0, told=True)
+    assert unsized.scale == 1.0
+
+
 def test_it_stays_within_bounds() -> None:
     """A dump with another one could not be read."""
     one = of(BEHIND, {})
@@ -209,7 +269,7 @@ def test_nobody_follows_a_worker_with_which_all_is_cached() -> None:
         ((50.0, True), (60.0, True), 1.0),
         ((50.0, True), (50.0, True), 3.0),
         ((10.0, False), (12.0, False), 3.0),
-        ((None, False), (10.0, False), 3.0),
+        ((None, False), (10.0, False), BEHIND),
     ],
 )
 def test_what_an_operator_says_anew_is_believed(
@@ -284,7 +344,7 @@ def test_what_a_forgotten_worker_had_lost_lowers_nobody() -> None:
     assert (len(tree), other.capacity.scale) == (1, BEHIND)
 
 
-@pytest.mark.parametrize("unlike", ["stated", "told", "reports", "gone"])
+@pytest.mark.parametrize("unlike", ["stated", "nothing", "told", "reports", "gone"])
 def test_others_are_left_alone(unlike: str) -> None:
     """Only what reports, and has the same stated of the same tiers, says anything about it."""
     tree = PrefixTree(LARGE)
@@ -294,6 +354,8 @@ def test_others_are_left_alone(unlike: str) -> None:
         capacity.scale = 2.0
     if unlike == "stated":
         other.stated = 11.0
+    elif unlike == "nothing":  # as after a restart of the router
+        other.stated = None
     elif unlike == "told":
         other.told = True
     elif unlike == "reports":
@@ -333,6 +395,9 @@ def learned(
     (worker,) = workers = fleet(1)
     worker.kv_tokens = kv_tokens
     run = Run(strategy, workers)
+    assert isinstance(run.strategy, PrefixAware | KvAware)
+    tree = run.strategy._tree if isinstance(run.strategy, PrefixAware) else run.strategy._shadow
+    tree.join("w0").full = True
     for asked in prompts:
         run.place(asked)
         choice = run.strategy.rank(asked, workers, 0.0).candidates[0]
@@ -341,8 +406,6 @@ def learned(
         found = cached(choice.held_tokens)
         outcome = Outcome(ok=True, prompt_tokens=tokens, cached_tokens=found, answer_tokens=1)
         run.strategy.settled(asked, choice, outcome, 0.0)
-    assert isinstance(run.strategy, PrefixAware | KvAware)
-    tree = run.strategy._tree if isinstance(run.strategy, PrefixAware) else run.strategy._shadow
     return tree._shadows["w0"].capacity.scale
 
 
