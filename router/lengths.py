@@ -20,6 +20,9 @@ def within(prompt: Prompt, workers: Sequence[Worker], body: bytes) -> Prompt:
     One that is certainly too long is refused at once (unless the client asks to have it cut, with a
     field in `body`), so it counts as one token. Otherwise a few of them would look like minutes of
     work, for which others are held. Where the length is not that of one text, nothing is certain.
+
+    One that is cut has no keys: most often its end is kept (vLLM's `truncate_prompt_tokens`), so
+    what is computed has no beginning in common with what others computed, whatever the whole has.
     """
     if not (prompt.counted or (prompt.estimated and prompt.keys)):
         return prompt
@@ -31,7 +34,9 @@ def within(prompt: Prompt, workers: Sequence[Worker], body: bytes) -> Prompt:
         longest = max(longest, limit)
     if not longest or prompt.further:  # (each of several prompts may be short enough)
         return prompt
-    if _CUTS not in body and prompt.tokens > (1 if prompt.counted else ROUGHLY) * longest:
+    if _CUTS in body:
+        return replace(prompt, tokens=longest, keys=(), blocks=NO_BLOCKS, ids=b"", estimated=False)
+    if prompt.tokens > (1 if prompt.counted else ROUGHLY) * longest:
         return replace(
             prompt,
             tokens=1,

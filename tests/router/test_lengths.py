@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from router.lengths import ROUGHLY, within
 from router.worker import Worker
@@ -63,10 +64,15 @@ def test_several_prompts() -> None:
 @pytest.mark.parametrize("field", ['"truncate_prompt_tokens": -1', '"truncation": "auto"'])
 @pytest.mark.parametrize("counted", [True, False])
 def test_one_that_is_cut(field: str, *, counted: bool) -> None:
-    """It is as long as the model takes, with the keys of the whole: equal ones are cut alike."""
-    asked = Prompt("m", 9_000, KEYS, counted=counted, estimated=not counted)
+    """It is as long as the model takes, and begins as none: the end is what is left of it."""
+    blocks, ids = {16: KEYS}, b"1234"
+    asked = Prompt("m", 9_000, KEYS, counted=counted, estimated=not counted, blocks=blocks, ids=ids)
     found = within(asked, staff(1_000), b"{%b}" % field.encode())
-    assert (found.tokens, found.keys, found.too_long) == (1_000, KEYS, 0)
+    assert (found.tokens, found.keys, found.too_long) == (1_000, (), 0)
+    assert not found.blocks
+    assert not found.ids
+    short = replace(asked, tokens=1_000)
+    assert within(short, staff(1_000), b"{%b}" % field.encode()) == short
 
 
 def test_where_the_length_is_not_that_of_one_text() -> None:
