@@ -171,7 +171,7 @@ class Costs:
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
-                crowd = charge.crowd(prefill / pace.slower)
+                crowd = charge.crowd(seconds + loads.seconds)
             given = lately[place]
             if given < spare:
                 each *= 1.0 - charge.bound * (1.0 - given / spare)

@@ -176,12 +176,12 @@ class Shadow:
                 if passed >= MOST_PASSED or entry.stamp == self.clock:
                     return done  # running requests take more than its stated capacity
                 passed += self._pass(entry)
-            elif over < entry.extra:
-                self.full = True
-                self.add(entry, -over)
             else:
                 self.full = True
-                self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
+                if over < entry.extra:
+                    self.add(entry, -over)
+                else:
+                    self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
         return most
 
     def _pass(self, entry: Entry) -> int:

@@ -55,7 +55,9 @@ def test_loading_stalls_as_computing_does() -> None:
     one = (brief.price / brief.prefill - LEAST_PRICE) / 10
     other = (lasting.price / lasting.prefill - LEAST_PRICE) / 10
     assert one == pytest.approx(SPREAD * CROWD)
-    assert CROWD < other < (2.0 - SPREAD) * CROWD
+    own = brief.prefill / MARGIN
+    eased = BRIEF_S - (7.0 + own - LASTING_S)
+    assert other == pytest.approx(CROWD * (1.0 - (1.0 - SPREAD) * eased / (7.0 + own)))
 
 
 def first(reuse: float, workers: list[Stand], tokens: int) -> str:
