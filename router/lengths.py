@@ -1,5 +1,6 @@
 """Prompts that are longer than their model takes: the worker refuses such a prompt, or cuts it."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,8 +11,8 @@ from strategies.base import NO_BLOCKS, Prompt
 
 #: A length that was only estimated may be wrong by this factor.
 ROUGHLY: Final = 2
-#: How fields begin with which a client asks to have a prompt cut.
-_CUTS: Final = b'"truncat'
+#: A field with which a client asks to have a prompt cut, such as `truncate_prompt_tokens`.
+_CUTS: Final = re.compile(rb'"truncat\w*"\s*+:\s*+(?!null|false|"disabled")')
 
 
 def within(prompt: Prompt, workers: Sequence[Worker], body: bytes) -> Prompt:
@@ -34,7 +35,7 @@ def within(prompt: Prompt, workers: Sequence[Worker], body: bytes) -> Prompt:
         longest = max(longest, limit)
     if not longest or prompt.further:  # (each of several prompts may be short enough)
         return prompt
-    if _CUTS in body:
+    if _CUTS.search(body):
         return replace(prompt, tokens=longest, keys=(), blocks=NO_BLOCKS, ids=b"", estimated=False)
     if prompt.tokens > (1 if prompt.counted else ROUGHLY) * longest:
         return replace(

@@ -122,7 +122,6 @@ class Mirror:
             stream=news.stream,
             elsewhere=True,
             resumed=news.resumed,
-            estimated=news.estimated,
             media=news.media,
         )
         loading = Loading(0.0, news.l1, news.l2) if news.l1 or news.l2 else NO_LOADING

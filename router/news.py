@@ -34,8 +34,6 @@ class Booked(Struct, array_like=True, tag=1, gc=False):
     """It was preempted before: what its worker holds of it was estimated."""
     since: float | None = None
     """When it came, if it may be preempted."""
-    estimated: bool = False
-    """Its length was estimated from that of its text."""
     media: int = 0
     """How many images and the like it has."""
 

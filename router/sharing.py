@@ -156,7 +156,6 @@ class Sharing:
             prompt.keys if heard else (),
             prompt.resumed,
             None if booking is None else booking.since,
-            prompt.estimated,
             prompt.media,
         )
         self._open[number] = news, booking

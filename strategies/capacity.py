@@ -45,8 +45,8 @@ class Capacity:
         """Learned capacity over stated capacity."""
         self.stated: float | None = None
         """The stated capacity in tokens, as of the last report."""
-        self.told: bool | None = None
-        """The stated capacity covers all tiers of the worker; None before the first report."""
+        self.told = False
+        """The stated capacity covers all tiers of the worker."""
         self.reports = False
         """The worker has reported cached tokens, and its capacity was stated by then."""
         self._rise = FIRST_RISE
@@ -55,25 +55,25 @@ class Capacity:
         self._all = fellows
         fellows[self] = None
 
-    def hear(self, stated: float | None, *, told: bool) -> None:
+    def hear(self, stated: float | None, *, told: bool) -> bool:
         """Note that the worker reports cached tokens, and whether its capacity was `told`.
 
         What was learned is void if it is told now and was not before, or the other way round, or if
         another number is told. If nothing is stated at first, it is learned from when it is.
+        Returns whether it starts anew.
         """
-        known = self.reports and self.told == told
-        if told and self.stated is not None and self.stated != stated:
-            known = False
+        known = self.reports and self.told == told and (not told or self.stated == stated)
         self.stated, self.told = stated, told
         self.reports = self.reports or stated is not None
         if known:
-            return
+            return False
         self._rise, self.wrong = FIRST_RISE, 0
         if told:
             self.scale = 1.0
         else:
-            scales = [other.scale for other in self._alike()]
+            scales = [one.scale for one in self._alike() if LEAST < one.scale < MOST]
             self.scale = sum(scales) / len(scales) if scales else BEHIND
+        return True
 
     def more(self) -> None:
         """Raise it: the worker held more than predicted."""

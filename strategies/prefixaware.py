@@ -113,14 +113,15 @@ class PrefixAware:
 def beyond(prompt: Prompt, held: int, cached: int, reported: int | None) -> int:
     """Return how many more tokens were cached than `held`, as predicted; 0 if about as many.
 
-    `reported` is the length of the prompt by its worker. Where it was estimated, what was predicted
-    is off by as much: some text has twice as many bytes to a token as other. And images count among
+    `reported` is the length of the prompt by its worker. If that is not as estimated, what was held
+    may be off by as much (some text has twice as many bytes to a token as other), or not at all (if
+    only the rest is of another kind), so all between counts as predicted. And images count among
     the cached tokens, but not in the prediction, so more of them say nothing.
     """
-    if prompt.estimated and reported and prompt.tokens:
-        held = held * reported // prompt.tokens
-    slack = max(SLACK, 0 if prompt.unit_tokens == 1.0 else ROUGHLY * held)
-    more = cached - held
+    in_proportion = held * reported // prompt.tokens if reported and prompt.tokens else held
+    least, most = sorted((held, in_proportion))
+    slack = max(SLACK, 0 if prompt.unit_tokens == 1.0 else ROUGHLY * most)
+    more = cached - min(max(cached, least), most)
     return 0 if abs(more) <= slack or (more > 0 and prompt.media) else more
 
 

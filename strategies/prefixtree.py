@@ -208,7 +208,8 @@ class PrefixTree:
         shadow = placement.shadow
         if not self._knows(shadow):
             return
-        shadow.capacity.hear(capacity, told=told)
+        if shadow.capacity.hear(capacity, told=told):
+            shadow.full = False  # what was forgotten so far tells nothing of the new capacity
         if more > 0:
             if shadow.full:
                 shadow.capacity.more()

@@ -72,7 +72,8 @@ class Shadow:
         self.leaving = False
         """The worker has been forgotten, but some of its entries still have to be dropped."""
         self.full = False
-        """Something was forgotten because the worker's capacity seemed not to suffice."""
+        """Something was forgotten because the worker's capacity, as believed now, did not suffice;
+        or it was found to be gone."""
         self.bytes = 0
         self.blocks = 0
         self.size = 0.0

@@ -75,6 +75,22 @@ def test_one_that_is_cut(field: str, *, counted: bool) -> None:
     assert within(short, staff(1_000), b"{%b}" % field.encode()) == short
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"truncation": "disabled"',
+        '"truncation" :null',
+        '"truncate_prompt_tokens": null',
+        '"content": "{\\"truncated\\": true}"',
+    ],
+)
+def test_one_that_only_looks_as_if_it_were_cut(field: str) -> None:
+    """Clients send defaults too; and what is said in a message is none of the engine's fields."""
+    asked = Prompt("m", 1_500, KEYS, estimated=True)
+    found = within(asked, staff(1_000), b"{%b}" % field.encode())
+    assert (found.tokens, found.keys) == (1_000, KEYS)
+
+
 def test_where_the_length_is_not_that_of_one_text() -> None:
     """Such as with images, or where strategies look at no prompts: nothing is certain then."""
     for asked in (Prompt("m", 9_000, KEYS), Prompt("m", 9_000, estimated=True)):

@@ -85,7 +85,7 @@ def test_what_was_preempted_is_told_as_such(wiring: Wiring, *, resumed: bool) ->
     play(wiring, 2, script)
 
 
-@pytest.mark.parametrize(("given", "length"), [({"estimated": True}, 0.7), ({"media": 2}, 1.0)])
+@pytest.mark.parametrize(("given", "length"), [({}, 0.7), ({"media": 2}, 1.0)])
 def test_what_is_not_known_of_a_length_is_told_as_such(
     wiring: Wiring, given: dict[str, Any], length: float
 ) -> None:
@@ -96,6 +96,9 @@ def test_what_is_not_known_of_a_length_is_told_as_such(
         strategy, pool = two.fleet.pools[0].strategy, one.fleet.pools[0]
         assert isinstance(strategy, PrefixAware)
         two.fleet.pools[0].workers[0].kv_tokens = 400_000
+        shadow = strategy._tree.join("w0")
+        shadow.capacity.hear(400_000, told=True)
+        shadow.full = True
         asked = replace(prompt(text), **given)
         tokens = int(asked.tokens * length)
         cached = tokens if length < 1.0 else tokens + 3_000
@@ -106,8 +109,7 @@ def test_what_is_not_known_of_a_length_is_told_as_such(
             one.sharing.ended(number, outcome, 1.0)
         one.send(worker=1)
         await until(lambda: two.flying == [0, 1])
-        capacity = strategy._tree._shadows["w0"].capacity
-        assert (capacity.reports, capacity.scale, capacity.wrong) == (True, 1.0, 0)
+        assert (shadow.capacity.scale, shadow.capacity.wrong) == (1.0, 0)
 
     play(wiring, 2, script)
 

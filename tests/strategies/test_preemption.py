@@ -27,7 +27,7 @@ from strategies.preemption import (
     gives_way,
     promised,
 )
-from strategies.prefixaware import SLACK, PrefixAware
+from strategies.prefixaware import SLACK, PrefixAware, capacity_of
 from tests.strategies.placing import LONG, Run, fleet, prompt
 from tests.strategies.untold import Stand
 
@@ -355,13 +355,15 @@ def test_a_resumed_prompt_corrects_nothing(name: str) -> None:
         (worker,), strategy = run.workers, run.strategy
         assert isinstance(strategy, PrefixAware | KvAware)
         tree = strategy._tree if isinstance(strategy, PrefixAware) else strategy._shadow
-        tree.join(worker.name).full = True
+        shadow = tree.join(worker.name)
+        shadow.capacity.hear(capacity_of(worker), told=worker.kv_tokens is not None)
+        shadow.capacity.scale, shadow.full = 1.0, True
         for _ in range(10):
             asked = replace(prompt(LONG), resumed=resumed)
             run.place(asked, book=False)
             report = Outcome(ok=True, cached_tokens=SLACK + 1)
             run.strategy.settled(asked, Candidate(worker, Cost(), 0), report, 0.0)
-        found.append(tree._shadows[worker.name].capacity.scale)
+        found.append(shadow.capacity.scale)
     assert found[0] > found[1] == 1.0
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from strategies.base import Outcome, Prompt
 from strategies.capacity import BEHIND, DOWN, FIRST_RISE, LEAST, MOST, RISE, STEEPER, UP, Capacity
 from strategies.kvaware import KvAware
-from strategies.prefixaware import PrefixAware
+from strategies.prefixaware import PrefixAware, capacity_of
 from strategies.prefixtree import AT_ONCE, PrefixTree
 from tests.strategies.placing import Run, fleet, prompt
 from tests.strategies.tries import LARGE, keys
@@ -75,6 +75,24 @@ def test_more_than_was_sent_tells_nothing_until_something_was_forgotten() -> Non
     assert scales[10] > 1.0
 
 
+@pytest.mark.parametrize("anew", ["told", "first report"])
+def test_what_was_forgotten_of_another_capacity_tells_nothing_of_the_new_one(anew: str) -> None:
+    """It was forgotten by the old one, and would not have been by the new one."""
+    tree = PrefixTree(LARGE)
+    for number in range(10):
+        placed = tree.insert(keys((number,)), "w", 5)
+        tree.close(placed)
+        if anew == "told":
+            tree.correct(placed, 0, 5)
+    shadow = tree._shadows["w"]
+    assert shadow.full
+    for number in range(5):
+        placed = tree.insert(keys((number,)), "w", 100)
+        tree.close(placed)
+        tree.correct(placed, 1, 100, told=anew == "told")
+    assert shadow.capacity.scale == (1.0 if anew == "told" else BEHIND)
+
+
 @pytest.mark.parametrize("why", ["memory", "answer", "lost"])
 def test_what_counts_as_forgotten_for_lack_of_capacity(why: str) -> None:
     """What exceeds the capacity, or is found to be gone; not what the router lacks memory for."""
@@ -97,13 +115,14 @@ def test_what_was_told_is_come_back_to() -> None:
 
     def scales(*, told: bool) -> list[float]:
         found = []
-        for number in range(6):
-            tree.close(tree.insert(keys((number, 2)), f"{told}", 10))
+        shadow = tree.join(f"{told}")
+        shadow.capacity.hear(10, told=told)
+        shadow.full = True
         for number in range(8_000):
             placed = tree.insert(keys((number, 1)), f"{told}", 10)
             tree.close(placed)
             tree.correct(placed, 5 if number < 6 else 0, 10, told=told)
-            found.append(tree._shadows[f"{told}"].capacity.scale)
+            found.append(shadow.capacity.scale)
         return found[5:]
 
     raised = prod(min(RISE, FIRST_RISE ** (STEEPER**number)) for number in range(6))
@@ -381,6 +400,20 @@ def test_a_new_worker_starts_with_what_others_have_shown() -> None:
     assert alone.scale == BEHIND
 
 
+@pytest.mark.parametrize("bound", [LEAST, MOST])
+def test_a_new_worker_takes_nothing_from_one_at_a_bound(bound: float) -> None:
+    """It may report that nothing is cached, or all."""
+    fellows = dict[Capacity, None]()
+    of(bound, fellows)
+    made = Capacity(fellows)
+    made.hear(10.0, told=False)
+    assert made.scale == BEHIND
+    of(2.0, fellows)
+    another = Capacity(fellows)
+    another.hear(10.0, told=False)
+    assert another.scale == (BEHIND + 2.0) / 2
+
+
 def learned(
     strategy: str,
     prompts: list[Prompt],
@@ -397,7 +430,9 @@ def learned(
     run = Run(strategy, workers)
     assert isinstance(run.strategy, PrefixAware | KvAware)
     tree = run.strategy._tree if isinstance(run.strategy, PrefixAware) else run.strategy._shadow
-    tree.join("w0").full = True
+    shadow = tree.join("w0")
+    shadow.capacity.hear(capacity_of(worker), told=kv_tokens is not None)
+    shadow.full = True
     for asked in prompts:
         run.place(asked)
         choice = run.strategy.rank(asked, workers, 0.0).candidates[0]
@@ -406,7 +441,7 @@ def learned(
         found = cached(choice.held_tokens)
         outcome = Outcome(ok=True, prompt_tokens=tokens, cached_tokens=found, answer_tokens=1)
         run.strategy.settled(asked, choice, outcome, 0.0)
-    return tree._shadows["w0"].capacity.scale
+    return shadow.capacity.scale
 
 
 @pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
@@ -429,15 +464,20 @@ def test_where_blocks_are_tokens_every_block_counts() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
-@pytest.mark.parametrize("length", [0.7, 1.5])
-@pytest.mark.parametrize(("off", "changes"), [(1.0, 0), (1.1, 1), (0.9, -1)])
+@pytest.mark.parametrize(
+    ("length", "found", "changes"),
+    [
+        *((0.7, 0.7, 0), (0.7, 1.0, 0), (0.7, 0.85, 0), (0.7, 0.63, -1), (0.7, 1.1, 1)),
+        *((1.5, 1.5, 0), (1.5, 1.0, 0), (1.5, 1.25, 0), (1.5, 0.9, -1), (1.5, 1.65, 1)),
+    ],
+)
 def test_a_prompt_of_another_length_than_estimated_tells_nothing_by_that(
-    strategy: str, length: float, off: float, changes: int
+    strategy: str, length: float, found: float, changes: int
 ) -> None:
-    """Source code has fewer bytes to a token than prose, and no cache holds more or less of it."""
-    plain = [prompt("word " * 40_000 + f"end {number}") for number in range(4)]
-    text = [replace(one, estimated=True) for one in plain]
-    scale = learned(strategy, text, lambda held: int(off * length * held), length)
+    """Source code has fewer bytes to a token than prose, and no cache holds more or less of it;
+    whether all of the prompt is of that kind, or only what is held, or only the rest."""
+    text = [prompt("word " * 40_000 + f"end {number}") for number in range(4)]
+    scale = learned(strategy, text, lambda held: int(found * held), length)
     assert (scale > 1.0) - (scale < 1.0) == changes
 
 
