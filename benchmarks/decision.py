@@ -2,15 +2,26 @@
 
 Measures the CPU microseconds to turn a prompt into keys, to rank the workers and to record the
 placement, for several prompt lengths and fleet sizes, with the ratio to the smallest case of the
-same run. Every worker is busy, so that every term of the cost is computed. The microseconds depend
-on the machine's speed; the ratios do not.
+same run. Every worker is busy, so that every term of the cost is computed; with `--idle` none has
+anything to do. The microseconds depend on the machine's speed; the ratios do not.
+
+With `--against FOLDER`, which holds another version of this repository, that one measures the same
+cases with its own copy of this file, and the last column is the ratio to it. The earliest versions
+measured idle workers: compare with those by `--idle`.
 """
 
+import json
+import os
 import random
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import process_time
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -30,6 +41,13 @@ KNOWN = 200
 DECODING = 4
 #: Seconds between two decisions.
 APART_S = 0.001
+#: Has another version measure the cases given as arguments; early ones had another name for it.
+_THERE = """
+import json, sys
+from benchmarks import decision
+measured = getattr(decision, "measured", None) or decision._measure
+print(json.dumps([measured(*json.loads(case)) for case in sys.argv[1:]]))
+"""
 
 
 @dataclass(eq=False)
@@ -43,28 +61,58 @@ class Stand:
     room_tokens: int | None = 400_000
 
 
-def main() -> None:
+def main(
+    *,
+    idle: Annotated[bool, typer.Option(help="Workers have nothing to do.")] = False,
+    against: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="Another version.")
+    ] = None,
+) -> None:
     """Measure and print the table."""
     table = Table(title="CPU µs a decision (prefixaware)")
-    for heading in ("prompt bytes", "workers", "keys", "rank", "record", "sum", "ratio"):
+    headings = ["prompt bytes", "workers", "keys", "rank", "record", "sum", "ratio"]
+    for heading in headings if against is None else [*headings, "to the other version"]:
         table.add_column(heading, justify="right")
     first = 0.0
     cases = [(size, count) for count in FLEETS for size in SIZES]
-    for size, count in track(cases, "Measuring", console=Console(stderr=True), transient=True):
-        costs = measured(size, count)
+    others = [] if against is None else _measured_there(against, cases)
+    shown = track(cases, "Measuring", console=Console(stderr=True), transient=True)
+    for place, (size, count) in enumerate(shown):
+        costs = measured(size, count, busy=not idle)
         first = first or sum(costs)
-        cells = [*costs, sum(costs)]
-        table.add_row(
-            f"{size:,}", str(count), *(f"{c:.1f}" for c in cells), f"{sum(costs) / first:.1f}x"
-        )
+        cells = [f"{cost:.1f}" for cost in (*costs, sum(costs))]
+        ratios = [f"{sum(costs) / first:.1f}x"]
+        ratios += [f"{sum(costs) / sum(other):.2f}x" for other in others[place : place + 1]]
+        table.add_row(f"{size:,}", str(count), *cells, *ratios)
     Console().print(table)
 
 
-def measured(size: int, count: int) -> tuple[float, float, float]:
+def _measured_there(folder: Path, cases: Sequence[tuple[int, int]]) -> list[list[float]]:
+    """Return what the version in `folder` measures. Raises BadParameter if it cannot."""
+    if not (folder / "benchmarks" / "decision.py").is_file():
+        raise typer.BadParameter(f"{folder} has no benchmarks/decision.py")
+    words = [json.dumps(case) for case in cases]
+    done = subprocess.run(
+        [sys.executable, "-c", _THERE, *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    if done.returncode:
+        raise typer.BadParameter(f"{folder} cannot measure: {done.stderr[-1000:]}")
+    found: list[list[float]] = json.loads(done.stdout)
+    return found
+
+
+def measured(size: int, count: int, *, busy: bool = True) -> tuple[float, float, float]:
     """CPU microseconds for keys, rank and record: a prompt of `size` bytes, `count` workers."""
     chance = random.Random(size + count)
     curve = Curve()  # shared by the workers of a pool
-    workers = [_busy(Stand(f"w{number}", pace=Pace(curve))) for number in range(count)]
+    workers = [Stand(f"w{number}", pace=Pace(curve)) for number in range(count)]
+    for worker in workers if busy else []:
+        _give_work(worker)
     strategy: Strategy = make("prefixaware", {})
     head = chance.randbytes(size // 2)
     for number in range(KNOWN):
@@ -78,12 +126,11 @@ def measured(size: int, count: int) -> tuple[float, float, float]:
     return keys, rank, record
 
 
-def _busy(worker: Stand) -> Stand:
+def _give_work(worker: Stand) -> None:
     """Give the worker requests that decode and one in prefill, so that it has a wait."""
     for _ in range(DECODING):
         worker.load.first_byte(worker.load.book(0.0, 0.5, 8_000), 0.0)
     worker.load.book(0.0, 0.5, 8_000)
-    return worker
 
 
 def _rank_all(strategy: Strategy, prompts: list[Prompt], workers: list[Stand]) -> None:
@@ -110,4 +157,4 @@ def _cpu(work: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
