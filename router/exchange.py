@@ -85,6 +85,7 @@ class Exchange:
         "salts",
         "served",
         "started",
+        "steers",
         "task",
         "tenant",
         "version",
@@ -109,6 +110,8 @@ class Exchange:
         """Name of the client key that was shown."""
         self.salts: Salts | None = None
         """The cache salts of all keys, by name; `tenant` selects this request's."""
+        self.steers = False
+        """The operator trusts its client with what steers engines (`engine_fields.py`)."""
         self.refusal: DoorError | None = None
         """The answer, if the head alone was reason to refuse the request."""
         self.body = b""
@@ -161,7 +164,7 @@ class Exchange:
 
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines for a worker, without the client's credentials if `keyed`."""
-        return self.head.passing(keyed=keyed or self.keyed)
+        return self.head.passing(keyed=keyed or self.keyed, steers=self.steers)
 
     def visit(self, sessions: "Sessions") -> "Visit | None":
         """Return the request's part in a session, if it names one. Raises BadRequest.

@@ -49,9 +49,9 @@ class Decides(Protocol):
     """The parts of a running router that are used here."""
 
     async def foresee(
-        self, pool: Pool, endpoint: Endpoint, request: Request, body: bytes
+        self, pool: Pool, endpoint: Endpoint, request: Request, asked: Question
     ) -> Prompt:
-        """Make the prompt of a request that is not sent."""
+        """Make the prompt of a request that is not sent. Raises BadRequest."""
 
     def would(
         self,
@@ -94,7 +94,7 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
     except NoWorker as error:
         pools = pools_for(fleet, request.model)
         readable.check(endpoint, body)
-        prompt = await router.foresee(pools[0], endpoint, request, body)
+        prompt = await router.foresee(pools[0], endpoint, request, asked)
         others = [one for pool in pools for one in router.unable(pool, prompt.model)]
         return sent_nowhere(pools, prompt, others, error)
 
@@ -105,7 +105,7 @@ async def _decided(
     body = asked.body
     pool, request.model, workers = fleet.route(request.model, in_session=True)
     readable.check(endpoint, body)
-    prompt = await router.foresee(pool, endpoint, request, body)
+    prompt = await router.foresee(pool, endpoint, request, asked)
     pool, _, workers = fleet.route(request.model, in_session=True)  # may have changed meanwhile
     if pool.consult is not None and prompt.blocks:
         await pool.consult(prompt, [worker.name for worker in workers])

@@ -7,6 +7,7 @@ read, how long it is estimated to be, and what it would cost.
 from time import monotonic
 
 from router import readable
+from router.engine_fields import refuse_engine_fields
 from router.errors import BadRequest, DoorError, NoWorker, UnknownModel
 from router.explain import WrongQuestion, endpoint_of, pools_for, sent_nowhere
 from router.fleet import Fleet
@@ -31,6 +32,8 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
         request = parse(endpoint, body, b"application/json")
         Limits(settings.limits).check(endpoint, request)
         pool = _told(build(settings, Contexts()), request.model)
+        if not pool.engine_fields:
+            refuse_engine_fields(request)
         readable.check(endpoint, body)
         prompt = pool.prompts.uncounted(endpoint, request, body).prompt
     except DoorError as error:

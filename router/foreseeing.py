@@ -5,6 +5,7 @@ from time import monotonic
 
 from router.admission import Admission
 from router.deciding import Deciding
+from router.engine_fields import refuse_engine_fields
 from router.explain import Foreseen, Question, refusal
 from router.holding import Holding
 from router.left_out import left_out, unable
@@ -43,6 +44,7 @@ class Foreseeing:
         """Decide by other settings from now on."""
         self._salts = Salts(settings)
         self._operated = bool(settings.admin.keys)
+        self._steering = settings.steering
         self._names = settings.session.names
 
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
@@ -51,9 +53,13 @@ class Foreseeing:
         self._salts.give(endpoint, request, self._salts.meant(asked.key, asked.asker))
 
     async def foresee(
-        self, pool: Pool, endpoint: Endpoint, request: Request, body: bytes
+        self, pool: Pool, endpoint: Endpoint, request: Request, asked: Question
     ) -> Prompt:
-        """Make the prompt of a request that is not sent; count it nowhere."""
+        """Make the prompt of a request that is not sent; count it nowhere. Raises BadRequest."""
+        key = asked.key if self._operated else asked.asker
+        if not pool.engine_fields and key not in self._steering:
+            refuse_engine_fields(request)
+        body = asked.body
         made = await self._tokenizing.uncounted(pool.prompts, endpoint, request, body)
         able = [worker for worker in pool.workers if made.prompt.model in worker.models]
         return within(made.prompt, able, body)

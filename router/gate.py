@@ -65,10 +65,16 @@ class Gate:
         cors: Cors | None = None,
         further: Callable[[str], Place | None] | None = None,
         salts: Salts | None = None,
+        *,
+        steering: Collection[str] = (),
     ) -> None:
-        """`further` gives the rules of variable paths; `salts` are the cache salts of all keys."""
+        """`further` gives the rules of variable paths; `salts` are the cache salts of all keys.
+
+        `steering` are the names of keys that may send what steers engines.
+        """
         self._further = further
         self._salts = salts
+        self._steering = frozenset(steering)
         self._places = dict(places)
         self._elsewhere = Place(elsewhere, None, -1)
         self._cors = cors
@@ -83,6 +89,7 @@ class Gate:
             if name is None:
                 raise WrongKey
             exchange.tenant, exchange.salts = name, self._salts
+            exchange.steers = name in self._steering
         if method is not None and exchange.method != method:
             raise WrongMethod(exchange.method, method)
         if longest < 0:
@@ -147,7 +154,9 @@ def main_gate(settings: Settings, operators: Collection[str], *, apart: bool) ->
         places[EXPLAIN] = Place(admin, "POST", settings.limits.body)
     places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
     cors = Cors(settings.cors) if settings.cors else None
-    return Gate(places, _either(settings), cors, _sagemaker(settings, door), Salts(settings))
+    further = _sagemaker(settings, door)
+    salts, steering = Salts(settings), settings.steering
+    return Gate(places, _either(settings), cors, further, salts, steering=steering)
 
 
 def admin_gate(settings: Settings, operators: Collection[str]) -> Gate:

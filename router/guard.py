@@ -85,16 +85,17 @@ class Head:
         """The body is chunked, so its length is not known in advance."""
         self.origin = origin
         """Origin of the web page for which a browser sends the request; or empty."""
-        self._passing: dict[bool, bytes] = {}
+        self._passing: dict[tuple[bool, bool], bytes] = {}
 
-    def passing(self, *, keyed: bool) -> bytes:
-        """Return the header lines for a worker, without the client's credentials if `keyed`.
+    def passing(self, *, keyed: bool, steers: bool = False) -> bytes:
+        """Return the header lines for a worker, as `passing_fields`.
 
         Built once for all requests with this head.
         """
-        lines = self._passing.get(keyed)
+        lines = self._passing.get((keyed, steers))
         if lines is None:
-            lines = self._passing[keyed] = passing_fields(self.headers, self.named, keyed=keyed)
+            lines = passing_fields(self.headers, self.named, keyed=keyed, steers=steers)
+            self._passing[keyed, steers] = lines
         return lines
 
 

@@ -61,6 +61,32 @@ _REWRITTEN = (
 #: Where clients of OpenAI, Anthropic and Azure put their keys.
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _REWRITTEN_KEYED = _REWRITTEN | CREDENTIALS
+#: By which routers choose for an engine, or for a sidecar in front of it: an address that it dials,
+#: a rank, an instance. Dropped too, unless the operator trusts the client (`engine_fields`).
+STEERING = frozenset(
+    (
+        # vLLM (`entrypoints/generate/base/serving.py`) and NVIDIA Dynamo
+        b"x-data-parallel-rank",
+        b"x-dp-rank",
+        b"x-prefill-dp-rank",
+        b"x-worker-instance-id",
+        b"x-prefill-instance-id",
+        # llm-d's sidecar
+        b"x-prefiller-host-port",
+        b"x-prefiller-url",
+        b"x-encoder-hosts-ports",
+        b"x-data-parallel-host-port",
+        b"x-kv-cache-source-host-port",
+        b"x-bypass-remote-prefill",
+        # Gateway API Inference Extension
+        b"x-gateway-destination-endpoint",
+        b"x-gateway-destination-endpoint-served",
+        b"x-gateway-destination-endpoint-subset",
+        # the proxy of vLLM's P2P connector, and SGLang's gateway
+        b"x-kv-target",
+        b"x-smg-target-worker",
+    )
+)
 #: Which web pages may read an answer is decided by the router's `cors`; vLLM allows all of them.
 _FOR_PAGES = frozenset(
     (
@@ -103,12 +129,17 @@ def header(headers: Headers, wanted: bytes) -> bytes:
     return b""
 
 
-def passing_fields(headers: Headers, named: frozenset[bytes] | None, *, keyed: bool) -> bytes:
+def passing_fields(
+    headers: Headers, named: frozenset[bytes] | None, *, keyed: bool, steers: bool
+) -> bytes:
     """Return a client's header fields as a worker may see them, one line each.
 
-    `named` are the fields that `Connection` lists; with `keyed`, credentials are dropped too.
+    `named` are the fields that `Connection` lists; with `keyed`, credentials are dropped too, and
+    those that steer engines unless the client `steers`.
     """
-    dropped = _REWRITTEN_KEYED if keyed else _REWRITTEN
+    dropped: frozenset[bytes] = _REWRITTEN_KEYED if keyed else _REWRITTEN
+    if not steers:
+        dropped |= STEERING
     if named:
         dropped |= named
     return b"".join([b"%b: %b\r\n" % pair for pair in headers if pair[0] not in dropped])

@@ -61,6 +61,19 @@ ENDPOINTS = {
 }
 
 
+#: Fields by which engines and their routers steer each other (`engine_fields.py`).
+ENGINE_FIELDS = (
+    "kv_transfer_params",  # vLLM, any KV connector
+    "ec_transfer_params",
+    "bootstrap_host",  # SGLang's prefill/decode pairs
+    "bootstrap_port",
+    "bootstrap_room",
+    "bootstrap_pair_key",
+    "data_parallel_rank",  # SGLang's ranks
+    "routed_dp_rank",
+    "disagg_prefill_dp_rank",
+)
+
 #: A field that should be a scalar. Of anything else only its presence is kept (`Object`): turning a
 #: million elements into Python objects would block the event loop for a second.
 Small = str | int | float | bool | None | Object
@@ -82,7 +95,19 @@ class _Fields(msgspec.Struct, kw_only=True):
     max_tokens: Small = None
     max_completion_tokens: Small = None
     max_output_tokens: Small = None
+    # `ENGINE_FIELDS`, and what may hold them.
     kv_transfer_params: msgspec.Raw = msgspec.Raw()
+    ec_transfer_params: msgspec.Raw = msgspec.Raw()
+    bootstrap_host: msgspec.Raw = msgspec.Raw()
+    bootstrap_port: msgspec.Raw = msgspec.Raw()
+    bootstrap_room: msgspec.Raw = msgspec.Raw()
+    bootstrap_pair_key: msgspec.Raw = msgspec.Raw()
+    data_parallel_rank: msgspec.Raw = msgspec.Raw()
+    routed_dp_rank: msgspec.Raw = msgspec.Raw()
+    disagg_prefill_dp_rank: msgspec.Raw = msgspec.Raw()
+    vllm_xargs: msgspec.Raw = msgspec.Raw()
+    sampling_params: msgspec.Raw = msgspec.Raw()
+    request_id: msgspec.Raw = msgspec.Raw()
     echo: msgspec.Raw = msgspec.Raw()
     prompt_logprobs: msgspec.Raw = msgspec.Raw()
     background: msgspec.Raw = msgspec.Raw()
@@ -135,6 +160,16 @@ class _Unread(Request):
     messages: list[Unread] = []
 
 
+class _Extra(msgspec.Struct):
+    """The engine fields that vLLM also takes one level deeper (`SamplingParams.extra_args`)."""
+
+    kv_transfer_params: msgspec.Raw = msgspec.Raw()
+    ec_transfer_params: msgspec.Raw = msgspec.Raw()
+    extra_args: msgspec.Raw = msgspec.Raw()
+
+
+decode_extra: Callable[[bytes | msgspec.Raw], _Extra] = msgspec.json.Decoder(_Extra).decode
+
 _SMALL = [
     field.name
     for field in msgspec.structs.fields(_Fields)
@@ -169,6 +204,8 @@ _ENCODED = re.compile(rb"\ncontent-transfer-encoding:(?! *(?:7bit|8bit|binary) *
 _FORM_FIELDS = frozenset(
     (b"model", b"stream", b"n", b"best_of", b"max_tokens", b"max_completion_tokens")
 )
+#: The form fields that are kept as they are written: vLLM reads JSON in the last one.
+_RAW_FORM_FIELDS = frozenset(name.encode() for name in (*ENGINE_FIELDS, "vllm_xargs"))
 
 
 def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool = True) -> Request:
@@ -178,7 +215,7 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
     """
     if endpoint.form:
         form = _form(body, content_type)
-        streams = form.get("stream", "").lower() == "true"
+        streams = str(form.get("stream", "")).lower() == "true"
         return msgspec.convert({**form, "stream": streams}, _Read)
     if len(body) > SAFE:
         texts = False
@@ -216,13 +253,13 @@ def _read_small(raw: msgspec.Raw) -> Small:
         return Object()
 
 
-def _form(body: bytes, content_type: bytes) -> dict[str, str]:
+def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
     """Return the form fields of an upload; of a repeated field the last one counts, as in vLLM."""
     if content_type.partition(b";")[0].strip().lower() != b"multipart/form-data":
         raise BadRequest("The request body must be a form: `multipart/form-data`.")
     if _ENCODED.search(body):
         raise BadRequest("A form's fields must not have a Content-Transfer-Encoding.")
-    found: dict[str, str] = {}
+    found: dict[str, str | msgspec.Raw] = {}
     count = 0
 
     def counted(_: object) -> None:
@@ -235,6 +272,8 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str]:
         counted(field)
         if field.field_name in _FORM_FIELDS and field.value is not None:
             found[field.field_name.decode()] = field.value.decode(errors="replace")
+        elif field.field_name in _RAW_FORM_FIELDS and field.value:
+            found[field.field_name.decode()] = msgspec.Raw(field.value)
 
     try:
         form = python_multipart.create_form_parser(

@@ -3,6 +3,7 @@
 from time import monotonic
 from typing import Final
 
+from router.engine_fields import refuse_engine_fields
 from router.errors import Headers
 from router.exchange import Exchange
 from router.fleet import Fleet
@@ -47,6 +48,10 @@ class Parsing:
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
         pool, request.model, workers = route(request.model, in_session=True)
+        if pool.engine_fields:
+            exchange.steers = True
+        if not exchange.steers:
+            refuse_engine_fields(request)
         if self._tokenizing.is_short(pool.prompts, request, body):
             made = self._tokenizing.made(pool.prompts, endpoint, request, body)
         else:

@@ -109,6 +109,8 @@ class Pool:
         self.named = {worker.name: worker for worker in workers}
         self.stateful = any(worker.stateful for worker in workers)
         """Whether any of its workers keeps sessions itself."""
+        self.engine_fields = all(worker.engine_fields for worker in workers)
+        """Whether any client may tell its workers what engines tell each other."""
 
     def change(self, models: Sequence[str], workers: Sequence[Worker]) -> None:
         """Use other workers from the next request on; the strategy forgets those that left."""

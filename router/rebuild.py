@@ -111,6 +111,7 @@ class Plan:
             api_key=key,
             stateful=new.stateful,
             draining=new.drain,
+            engine_fields=new.engine_fields,
         )
 
     def _upstream(self, new: WorkerSettings, tls: SSLContext | None) -> Upstream:

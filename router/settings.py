@@ -107,6 +107,9 @@ class WorkerSettings(Model):
     drain: StrictBool = False
     """It gets no new work; its sessions stay until they end. It still counts as ready. Default:
     false."""
+    engine_fields: StrictBool = False
+    """Every client may tell it what routers and engines tell each other, such as
+    `kv_transfer_params`; only if all workers of its pool say so. Default: false."""
     tls: WorkerTlsSettings | None = None
     """How its certificate is checked, and what it is shown; only with `https://`. Default: by the
     system's roots, and nothing."""
@@ -223,6 +226,12 @@ class Settings(Model):
     def door_keys(self) -> tuple[KeySettings, ...]:
         """The keys for the inference paths; none if everyone may use them."""
         return self.auth.keys if self.auth else ()
+
+    @property
+    def steering(self) -> frozenset[str]:
+        """Names of the keys whose clients may tell engines what engines tell each other."""
+        keys = self.auth.keys if self.auth else ()
+        return frozenset(key.name for key in keys if key.engine_fields)
 
     @property
     def admin_keys(self) -> tuple[KeySettings, ...]:

@@ -80,14 +80,17 @@ def _keys(
     """Compare keys by name; also say if there were none before, or are none now."""
     if before != after:
         yield f"{section}: {before} → {after}"
-    ours, theirs = ({key.name: key.key for key in keys} for keys in (old, new))
+    ours, theirs = ({key.name: key for key in keys} for keys in (old, new))
     for name in {**ours, **theirs}:
         if name not in theirs:
             yield f"{section}: key {name} removed"
         elif name not in ours:
             yield f"{section}: key {name} added"
-        elif ours[name] != theirs[name]:
+        elif ours[name].key != theirs[name].key:
             yield f"{section}: key {name} changed"
+        elif ours[name].engine_fields != theirs[name].engine_fields:
+            trusts = "now" if theirs[name].engine_fields else "no longer"
+            yield f"{section}: key {name} {trusts} may set engine fields"
 
 
 def _pools(old: tuple[PoolSettings, ...], new: tuple[PoolSettings, ...]) -> Iterator[str]:

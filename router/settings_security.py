@@ -61,6 +61,9 @@ class KeySettings(Model):
     """Label in logs, unique in its list. Default: key-1, key-2… by its place."""
     key: Annotated[Secret, AfterValidator(_strong)]
     """`${NAME}` or `file:/path`; at least 16 characters, without spaces. Required."""
+    engine_fields: StrictBool = False
+    """Its clients may tell engines what routers and engines tell each other, such as
+    `kv_transfer_params`; only in `auth.keys`. Default: false."""
 
     @model_validator(mode="before")
     @classmethod
@@ -134,6 +137,9 @@ class AdminSettings(Model):
     @field_validator("keys")
     @classmethod
     def _unique(cls, keys: tuple[KeySettings, ...]) -> tuple[KeySettings, ...]:
+        idle = "opens no inference path: only keys of `auth` can have it"
+        if found := [place for place, key in enumerate(keys) if key.engine_fields]:
+            raise refuse("keys", [refusal((place, "engine_fields"), idle) for place in found])
         return _told_apart(keys)
 
 

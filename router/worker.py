@@ -60,7 +60,7 @@ class Worker:
         """Tokens that it can hold on all tiers, from the settings."""
         self.gpu_tokens: int | None = None
         """Tokens that its GPU can hold, as it reports."""
-        self.stateful = self.draining = False
+        self.stateful = self.draining = self.engine_fields = False
         self.fixed_models = False
         """The settings name its models, so the worker is not asked for them."""
         self.discovered_at = -inf
@@ -103,6 +103,7 @@ class Worker:
         api_key: str | None = None,
         stateful: bool = False,
         draining: bool = False,
+        engine_fields: bool = False,
     ) -> None:
         """Apply other settings to requests from now on.
 
@@ -110,7 +111,7 @@ class Worker:
         to the worker. If it is empty, no key is sent, not even the client's; if it is None, the
         client's key is passed on.
         """
-        self.stateful, self.draining = stateful, draining
+        self.stateful, self.draining, self.engine_fields = stateful, draining, engine_fields
         self.api_key = None if api_key is None else api_key.encode()
         if self.fixed_models and not models:
             self.discovered_at = -inf

@@ -54,7 +54,7 @@ class Answer(Exchange):
         self.left = outer.left
         outer.inner = self
         self.identity, self.tenant, self.body = outer.identity, outer.tenant, body
-        self.salts = outer.salts
+        self.salts, self.steers = outer.salts, outer.steers
         self.part = visit
         self._framed = framed
         self._converts = converts and not framed
@@ -89,7 +89,10 @@ class Answer(Exchange):
         del keyed  # AWS signatures and tokens are of no use to a worker
         headers, named = self.headers, self.head.named
         kept = [pair for pair in headers if pair[0] not in CREDENTIALS and pair[0] not in _REST]
-        lines = passing_fields(kept, named, keyed=True) + b"content-type: application/json\r\n"
+        lines = (
+            passing_fields(kept, named, keyed=True, steers=self.steers)
+            + b"content-type: application/json\r\n"
+        )
         return lines + self._for_container() if self.stateful else lines
 
     def _for_container(self) -> bytes:

@@ -47,7 +47,8 @@ def test_hits_are_counted_where_the_worker_found_them(
     """If L1 was emptied without an event, hits there are not counted just because they were
     predicted."""
     simulated = fleet(workers=1, **L1, **L2)
-    router = kvaware(*simulated.urls, strategy=EXACT)
+    trusted = ({"url": url, "engine_fields": True} for url in simulated.urls)
+    router = kvaware(*trusted, strategy=EXACT)
     ask(router, TEXT)
     until(lambda: level(router, simulated))
     forget_gpu(router, simulated)

@@ -26,8 +26,8 @@ def answer(cached: int, prompt: int = LONG) -> list[Action]:
 
 
 def routed(route: MakeRouter, worker: Stub, **settings: Any) -> Router:
-    """A router that knows that the worker's prefix cache is on."""
-    router = route(worker.url, health=QUIET, **settings)
+    """A router that knows that the worker's prefix cache is on, and trusts its clients."""
+    router = route({"url": worker.url, "engine_fields": True}, health=QUIET, **settings)
     router.worker().reuses = True
     return router
 

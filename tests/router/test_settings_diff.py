@@ -118,6 +118,10 @@ def test_keys_come_go_and_change() -> None:
         WORKER + "auth: {keys: ['${ONE}', {name: bob, key: '${TWO}'}]}",
         WORKER + "auth: {keys: [{name: bob, key: '${THREE}'}, '${TWO}']}",
     ) == ["auth: key key-1 removed", "auth: key bob changed", "auth: key key-2 added"]
+    assert said(
+        WORKER + "auth: {keys: [{name: bob, key: '${ONE}'}]}",
+        WORKER + "auth: {keys: [{name: bob, key: '${ONE}', engine_fields: true}]}",
+    ) == ["auth: key bob now may set engine fields"]
     assert said(WORKER, WORKER + "auth: none") == ["auth: everyone on this machine → none"]
     assert said(
         WORKER + "auth: {keys: ['${ONE}']}",

@@ -62,11 +62,19 @@ def test_keys_are_secrets_with_names() -> None:
     assert [tuple(row) for row in describe(settings) if row.path.startswith("auth")] == [
         ("auth.keys[0].name", "key-1", "default"),
         ("auth.keys[0].key", "***", "set"),
+        ("auth.keys[0].engine_fields", "false", "default"),
         ("auth.keys[1].name", "bob", "set"),
         ("auth.keys[1].key", "***", "set"),
+        ("auth.keys[1].engine_fields", "false", "default"),
         ("auth.separate_caches", "false", "default"),
     ]
     assert not any(key in repr(settings) for key in KEYS.values())
+
+
+def test_operators_keys_do_not_trust_anyone_with_engines() -> None:
+    """They open no path that leads to an engine."""
+    (message,) = wrong("admin: {keys: [{key: '${ONE}', engine_fields: true}]}")
+    assert "admin.keys[0].engine_fields" in message
 
 
 def test_a_key_may_be_in_a_file(tmp_path: Path) -> None:

@@ -80,6 +80,11 @@ def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fle
         yield Fleet(hosts[0], hosts[1], redis)
 
 
+def trusting(*hosts: Host) -> list[dict[str, Any]]:
+    """Return the settings of engines that report to every client what LMCache found."""
+    return [{"url": host.engine.url, "engine_fields": True} for host in hosts]
+
+
 def tiers(fleet: Fleet, folder: Path, **more: object) -> dict[str, Any]:
     """Return the settings with which a router asks that store."""
     told = {"redis": fleet.redis.url, "chunk": CHUNK, "deadline": "5s", "model": str(folder)}
@@ -89,8 +94,7 @@ def tiers(fleet: Fleet, folder: Path, **more: object) -> dict[str, Any]:
 @pytest.fixture
 def router(fleet: Fleet, route: MakeRouter, model: Path) -> Router:
     """A router in front of both that uses their events and asks the store."""
-    urls = (fleet.one.engine.url, fleet.cold.engine.url)
-    made = start(route, model, *urls, tiers=tiers(fleet, model))
+    made = start(route, model, *trusting(fleet.one, fleet.cold), tiers=tiers(fleet, model))
     until(lambda: trusted(made), PATIENCE)
     return made
 
@@ -260,7 +264,7 @@ def test_who_tells_nothing_of_l1(
         server.start()
         opened.callback(quiet.engine.engine.stop)
         quiet.engine.engine.start()
-        router = start(route, model, quiet.engine.url, tiers=tiers(fleet, model))
+        router = start(route, model, *trusting(quiet), tiers=tiers(fleet, model))
         until(lambda: trusted(router), PATIENCE)
         chunked = computed(router, quiet, text)
         with hearing(quiet.engine) as heard:
