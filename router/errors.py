@@ -200,6 +200,22 @@ class SessionExists(DoorError):
         super().__init__("A session of that id is open already.")
 
 
+class LostResponse(DoorError):
+    """A response that a worker kept is not known here, or belongs to another key."""
+
+    status = 404
+    type = "invalid_request_error"
+
+    def __init__(self, field: str = "response_id") -> None:
+        """`field` names the response."""
+        self.code = field.replace("_id", "_not_found")
+        super().__init__(
+            "The response is not known here: it has expired, its worker was restarted or removed,"
+            " or it was not stored.",
+            param=field,
+        )
+
+
 class StoreAway(DoorError):
     """The sessions that are open cannot be listed, as their store is down."""
 

@@ -8,7 +8,7 @@ import logging
 from typing import NamedTuple
 
 from router.fleet import Fleet
-from router.news import Anew, Began, Booked, Ended, GiveWay, News
+from router.news import Anew, Began, Booked, Ended, GiveWay, Kept, News
 from router.pool import Pool
 from router.worker import Worker
 from strategies.base import NO_LOADING, Candidate, Cost, Outcome, Prompt
@@ -71,7 +71,7 @@ class Mirror:
                     _end(one, outcome, min(now, news.at))
             case Anew():
                 self.gone(place, now)
-            case GiveWay():  # concerns a request of this process
+            case GiveWay() | Kept():  # concerns a request of this process, or none
                 pass
 
     def gone(self, place: int, now: float) -> None:

@@ -10,8 +10,10 @@ from router.headers import header
 from router.job import Plea
 from router.lengths import within
 from router.limits import Limits
-from router.openai import Endpoint, Request, parse
+from router.openai import Endpoint, Prompted, Request, parse
 from router.preempting import resumable
+from router.responses.ids import asked
+from router.responses.where import PREVIOUS, Responses, at
 from router.sessions.sessions import Sessions
 from router.sessions.visit import Visit
 from router.settings import LimitSettings
@@ -24,8 +26,9 @@ PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 class Parsing:
     """Parses requests. One instance for the whole router."""
 
-    def __init__(self, fleet: Fleet, tokenizing: Tokenizing) -> None:
+    def __init__(self, fleet: Fleet, tokenizing: Tokenizing, responses: Responses) -> None:
         self._fleet = fleet
+        self._responses = responses
         self._tokenizing = tokenizing
 
     def change(self, limits: LimitSettings) -> None:
@@ -44,6 +47,8 @@ class Parsing:
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
         request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
         self.check(endpoint, request, exchange.headers)
+        responses = endpoint.prompted is Prompted.RESPONSES
+        only = await self.only(request, exchange.tenant) if responses else ""
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
         pool, request.model, workers = route(request.model, in_session=True)
@@ -56,7 +61,9 @@ class Parsing:
             await pool.consult(made.prompt, [worker.name for worker in workers])
             pool, _, workers = route(request.model, in_session=True)
         visit = None if pool.sessions is None else _visit(pool.sessions, exchange)
-        if visit is None:
+        if only:
+            workers = at(pool, request.model, only)
+        elif visit is None:
             workers = workers or pool.eligible(request.model)  # without any, this raises
         return Plea(
             endpoint,
@@ -70,7 +77,19 @@ class Parsing:
             salt=salt,
             streams=request.stream is True,
             resumable=resumable(endpoint, request),
+            only=only,
+            stores=responses and bytes(request.store) != b"false",
         )
+
+    async def only(self, request: Request, tenant: str) -> str:
+        """Return the worker that has the response that a request goes on from.
+
+        Empty if it goes on from none, or from one that is not known here: its worker tells whether
+        that is there. Raises LostResponse, NoWorker.
+        """
+        response = asked(request.previous_response_id)
+        found = await self._responses.place(response, tenant, PREVIOUS) if response else None
+        return "" if found is None else found[1].name
 
     async def read_again(self, before: Plea) -> Plea:
         """Parse a request again, and keep what it has been through."""

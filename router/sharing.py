@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from router.fleet import Fleet
 from router.mirror import Mirror
-from router.news import Anew, Began, Booked, Ended, GiveWay, Letter, News, letters, size
+from router.news import Anew, Began, Booked, Ended, GiveWay, Kept, Letter, News, letters, size
 from router.news import decode as opened
 from router.news import encode as sealed
 from router.pool import Pool
@@ -54,13 +54,15 @@ class Sharing:
         fleet: Fleet,
         freed: Callable[[], None],
         gives_way: Callable[[Booking, GiveWay], object],
+        kept: Callable[[Kept], object] | None = None,
     ) -> None:
         """`freed` is called when a prefill or an answer has ended in another process.
 
         `gives_way` takes a request of this process back from its worker, if it is not too late.
+        `kept` is called with each response that another process has learned of.
         """
         self.mirror = Mirror(fleet)
-        self._freed, self._gives_way = freed, gives_way
+        self._freed, self._gives_way, self._kept = freed, gives_way, kept
         self._got_on = False
         """Whether something has ended since `freed` was last called."""
         self._place, self._pid = place, getpid()
@@ -201,6 +203,18 @@ class Sharing:
                 outbox.write(self._letter(GiveWay(number, first, identity, refused, aging)))
                 self._follow_up(outbox)
 
+    def kept(self, news: Kept) -> None:
+        """Tell of a response at once: its client may go on from it at another process."""
+        self._tell(news)
+        self._flush()
+
+    def catch_up(self) -> None:
+        """Read everything that the others have written."""
+        if self._loop is not None:
+            while self._read():
+                pass
+            self._said()
+
     def _tell(self, news: News) -> None:
         if self._loop is None:
             return
@@ -281,6 +295,9 @@ class Sharing:
         for _ in range(_AT_ONCE):
             if not self._read():
                 break
+        self._said()
+
+    def _said(self) -> None:
         if self._got_on:
             self._got_on = False
             self._freed()
@@ -298,6 +315,10 @@ class Sharing:
         place, outbox = letter.place, self._outboxes[letter.place]
         self._heard[place] = letter.pid, now
         for news in letter.news:
+            if isinstance(news, Kept):
+                if self._kept is not None:
+                    self._kept(news)
+                continue
             self.mirror.take(place, news, now)
             if isinstance(news, GiveWay):
                 self._take_back(place, news, now)
