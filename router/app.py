@@ -91,14 +91,11 @@ class Door:
         endpoint = ENDPOINTS.get(exchange.path)
         if endpoint is not None and exchange.method == "POST":
             return self._serve(endpoint, exchange)
-        one = stored(exchange.path)
-        if one is not None and exchange.method != "OPTIONS":
-            return self._retrieval.serve(one, exchange)
         asked = route(exchange.path, self._prefix)
+        one = stored(exchange.path if asked is None else asked.path)
+        if one is not None and exchange.method != "OPTIONS":
+            return self._retrieve(one, asked, exchange)
         if asked is not None:
-            one = stored(asked.path)
-            if one is not None:
-                return self._retrieve_from(asked, one, exchange)
             if asked.operation is Operation.OPENAI and exchange.method == "GET":
                 return self._models_of(asked, exchange)
             return self._sagemaker.serve(asked, exchange)
@@ -119,11 +116,13 @@ class Door:
             exchange.path = asked.path
             await self._admin.serve(exchange)
 
-    async def _retrieve_from(self, asked: Route, one: Stored, exchange: Exchange) -> None:
-        """Serve the path of a response below a SageMaker endpoint's, as below `/v1`."""
-        if self._sagemaker.admits(asked, exchange):
+    async def _retrieve(self, one: Stored, asked: Route | None, exchange: Exchange) -> None:
+        """Serve the path of a response, which may be below a SageMaker endpoint's."""
+        if asked is not None:
+            if not self._sagemaker.admits(asked, exchange):
+                return
             exchange.keyed = True  # AWS credentials are of no use to a worker
-            await self._retrieval.serve(one, exchange)
+        await self._retrieval.serve(one, exchange)
 
     @property
     def responses(self) -> Responses:

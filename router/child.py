@@ -55,8 +55,8 @@ class Child:
         door, wires = self._serving.door, order.wires
         self._sharing: Sharing | None = None
         if wires is not None:
-            calls = door.freed_elsewhere, door.gives_way, door.responses.hear
-            self._sharing = Sharing(wires, order.place - 1, door.fleet, *calls)
+            calls, kept = (door.freed_elsewhere, door.gives_way), door.responses.hear
+            self._sharing = Sharing(wires, order.place - 1, door.fleet, *calls, kept=kept)
             door.responses.tells = self._sharing.kept
             door.responses.catches_up = self._sharing.catch_up
             self._serving.at_rest = self._sharing.close

@@ -130,6 +130,7 @@ def upstream_head(
     host: bytes,
     key: bytes | None,
     length: int,
+    *,
     method: bytes = b"POST",
 ) -> bytes:
     """Write the request line and header fields for a worker, with a body of `length` bytes.

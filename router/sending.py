@@ -76,20 +76,7 @@ class Sending:
                     return False
                 self._vacancies.settled(job.identity)
                 attempt.on_answer(status)
-                commented = connection.commented
-                if not commented:
-                    attempt.on_first_byte()
-                if status >= 400:
-                    await exchange.undo()
-                self._holding.freed()
-                if job.stores and 200 <= status < 300:
-                    await self._name(attempt, connection, relay)
-                told = decision_fields(job, worker, attempt.choice, status)
-                if not relay.begin(connection, told):
-                    begun = partial(self._begun, attempt) if commented else None
-                    await relay.flow(connection, begun)
-                if relay.naming is not None:
-                    await relay.naming.ends()
+                await self._relay(attempt, connection, relay)
                 usage = relay.usage()
             finally:
                 upstream.release(connection)
@@ -111,11 +98,24 @@ class Sending:
                 log_answer(job, worker, attempt.choice, attempt.status, attempt.failure)
         return True
 
-    async def _name(self, attempt: Attempt, connection: Connection, relay: Relay) -> None:
-        """Find the id of a response in its answer, if need be while that is relayed."""
-        naming = self._responses.naming(attempt.worker, attempt.job.exchange.tenant)
-        if not await naming.begins(connection.peek()):
-            relay.naming = naming
+    async def _relay(self, attempt: Attempt, connection: Connection, relay: Relay) -> None:
+        """Relay an answer, and note which response the worker keeps."""
+        job, status, commented = attempt.job, attempt.status, connection.commented
+        if not commented:
+            attempt.on_first_byte()
+        if status >= 400:
+            await job.exchange.undo()
+        self._holding.freed()
+        if job.stores and 200 <= status < 300:
+            naming = self._responses.naming(attempt.worker, job.exchange.tenant)
+            if not await naming.begins(connection.peek()):
+                relay.naming = naming
+        told = decision_fields(job, attempt.worker, attempt.choice, status)
+        if not relay.begin(connection, told):
+            begun = partial(self._begun, attempt) if commented else None
+            await relay.flow(connection, begun)
+        if relay.naming is not None:
+            await relay.naming.ends()
 
     async def _passes(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
         """Whether a full worker's 503 is kept from the client, as another worker can be asked.

@@ -54,6 +54,7 @@ class Sharing:
         fleet: Fleet,
         freed: Callable[[], None],
         gives_way: Callable[[Booking, GiveWay], object],
+        *,
         kept: Callable[[Kept], object] | None = None,
     ) -> None:
         """`freed` is called when a prefill or an answer has ended in another process.
@@ -315,23 +316,26 @@ class Sharing:
         place, outbox = letter.place, self._outboxes[letter.place]
         self._heard[place] = letter.pid, now
         for news in letter.news:
-            if isinstance(news, Kept):
-                if self._kept is not None:
-                    self._kept(news)
-                continue
-            self.mirror.take(place, news, now)
-            if isinstance(news, GiveWay):
-                self._take_back(place, news, now)
-            elif isinstance(news, Anew):
-                self._silent.discard(place)
-                if news.asks or outbox.line is Line.ABSENT:
-                    self._open_line(outbox)
-            elif not isinstance(news, Booked):
-                self._got_on = True
+            self._take(place, news, now)
         if place in self._silent:  # its bookings were dropped: ask for all of them
             self._silent.discard(place)
             self._open_line(outbox, asks=True)
         return True
+
+    def _take(self, place: int, news: News, now: float) -> None:
+        """Apply one piece of news from the process at `place`."""
+        self.mirror.take(place, news, now)
+        if isinstance(news, GiveWay):
+            self._take_back(place, news, now)
+        elif isinstance(news, Anew):
+            self._silent.discard(place)
+            if news.asks or self._outboxes[place].line is Line.ABSENT:
+                self._open_line(self._outboxes[place])
+        elif isinstance(news, Kept):
+            if self._kept is not None:
+                self._kept(news)
+        elif not isinstance(news, Booked):
+            self._got_on = True
 
     def _take_back(self, place: int, news: GiveWay, now: float) -> None:
         """Let a request of this process give way to one of another, if it still would."""

@@ -80,8 +80,8 @@ class _Answered:
     async def relay(self, stored: Stored, exchange: Exchange, relay: Relay) -> None:
         """Send the request, and relay the answer. Raises WorkerError, CutShort."""
         worker, upstream, body = self._worker, self._worker.upstream, exchange.body
-        told = worker.host, worker.api_key, len(body), exchange.method.encode()
-        head = upstream_head(stored.path.encode(), exchange, *told)
+        told, method = (worker.host, worker.api_key, len(body)), exchange.method.encode()
+        head = upstream_head(stored.path.encode(), exchange, *told, method=method)
         connection = await upstream.ask(head, body)
         try:
             self.status = connection.head.status

@@ -197,7 +197,7 @@ class Responses:
         if store is not self._store:
             return
         if not self._down:
-            log.error("the store of responses is down; other routers know none from here: %s", why)
+            log.error("the store of responses is down; other routers hear of none from here: %s", why)
         self._down, self._down_until = True, monotonic() + AGAIN_S
 
 

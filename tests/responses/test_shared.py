@@ -1,0 +1,127 @@
+"""Several routers, or several processes of one, know of each other's responses."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.commands import started
+from tests.reload.changing import change
+from tests.responses.asking import PATH, create, follow, get, made, owner
+from tests.responses.conftest import MakeEngines
+from tests.responses.engine import Engine
+from tests.sessions.redis_server import RedisServer
+from tests.support import MakeRouter, Router, error_of, until
+
+Settings = dict[str, Any]
+
+
+def pair(engines: list[Engine], route: MakeRouter, url: str, **more: Any) -> list[Router]:
+    """Start two routers that use one Redis."""
+    rules = {"redis": {"url": url, "timeout": "5s", **more}}
+    urls = [one.url for one in engines]
+    return [route(*urls, strategy="roundrobin", session=rules) for _ in range(2)]
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}])
+def test_another_router_knows(
+    engines: MakeEngines, route: MakeRouter, redis: RedisServer, fields: Settings
+) -> None:
+    """At once, whichever of them made it; also after that one has ended."""
+    workers = engines(3)
+    one, other = pair(workers, route, redis.url)
+    for here, there in ((one, other), (other, one)) * 3:
+        assert create(here, **fields).status_code == 200
+        [name] = [name for worker in workers for name in worker.kept]
+        assert get(there, name).status_code == 200
+        assert follow(there, name, store=False).status_code == 200
+        assert get(here, name).status_code == 200
+        owner(workers, name).kept.clear()
+    name = made(one)
+    late = pair(workers, route, redis.url)[0]
+    one.stop()
+    assert follow(late, name).status_code == 200
+
+
+def test_an_id_in_the_middle_of_an_answer_is_told_too(
+    engines: MakeEngines, route: MakeRouter, redis: RedisServer
+) -> None:
+    """When the answer has ended, if its first bytes do not have the id."""
+    workers = engines(2)
+    for worker in workers:
+        worker.answers = [b"application/json", b'{"object":"response",', b'"id":"ID"}']
+    one, other = pair(workers, route, redis.url)
+    name = made(one)
+    until(lambda: get(other, name).status_code == 200)
+
+
+def test_while_redis_is_away_each_goes_by_what_it_knows(
+    engines: MakeEngines, route: MakeRouter, redis: RedisServer
+) -> None:
+    """What is not known may be elsewhere: that is a 503, not a 404."""
+    workers = engines(2)
+    one, other = pair(workers, route, redis.url)
+    before = made(one)
+    redis.kill()
+    try:
+        during = made(one)
+        for name in (before, during):
+            assert get(one, name).status_code == 200
+            assert follow(one, name).status_code == 200
+            reply = get(other, name)
+            assert reply.status_code == 503
+            assert "retry-after" in reply.headers
+            assert error_of(reply)["code"] == "no_worker"
+    finally:
+        redis.start()
+    until(lambda: get(other, made(one)).status_code == 200)
+    assert get(other, "resp_none").status_code == 404
+
+
+def test_redis_can_be_given_and_taken_away(
+    engines: MakeEngines, route: MakeRouter, redis: RedisServer
+) -> None:
+    """By a reload; what this router knows it goes on to know."""
+    workers = engines(2)
+    urls = [one.url for one in workers]
+    router = route(*urls, strategy="roundrobin")
+    name = made(router)
+    rules = {"redis": {"url": redis.url, "timeout": "5s"}}
+    change(router, *urls, strategy="roundrobin", session=rules)
+    other = route(*urls, session=rules)
+    shared = made(router)
+    assert get(other, shared).status_code == 200
+    change(router, *urls, strategy="roundrobin")
+    assert get(other, made(router)).status_code == 404
+    assert [get(router, one).status_code for one in (name, shared)] == [200, 200]
+
+
+@pytest.fixture
+def processes(engines: MakeEngines, tmp_path: Path) -> Iterator[tuple[list[Engine], str]]:
+    """One router of three processes, in front of four workers."""
+    workers = engines(4)
+    file = tmp_path / "settings.yaml"
+    told = {"listen": "127.0.0.1:0", "workers": [one.url for one in workers]}
+    file.write_text(json.dumps({**told, "strategy": "roundrobin"}))
+    with ExitStack() as stack:
+        serve = started(tmp_path, "serve", "--config", file, "--processes", 3)
+        yield workers, stack.enter_context(serve).url()
+
+
+def test_another_process_knows_at_once(processes: tuple[list[Engine], str]) -> None:
+    """Each request comes on a connection of its own, so to any of the processes."""
+    workers, url = processes
+    for turn in range(15):
+        body = {"model": "m", "input": "x", "stream": turn % 2 == 1}
+        assert httpx.post(f"{url}{PATH}", json=body, timeout=20).status_code == 200
+        [name] = [name for worker in workers for name in worker.kept]
+        for _ in range(3):
+            assert httpx.get(f"{url}{PATH}/{name}", timeout=20).status_code == 200
+            more = {**body, "previous_response_id": name, "store": False}
+            assert httpx.post(f"{url}{PATH}", json=more, timeout=20).status_code == 200
+        owner(workers, name).kept.clear()
+    assert httpx.get(f"{url}{PATH}/resp_none", timeout=20).status_code == 404
