@@ -71,7 +71,9 @@ class Mirror:
                     _end(one, outcome, min(now, news.at))
             case Anew():
                 self.gone(place, now)
-            case GiveWay() | Kept():  # concerns a request of this process, or none
+            case GiveWay():  # concerns a request of this process
+                pass
+            case Kept():  # concerns no request in flight
                 pass
 
     def gone(self, place: int, now: float) -> None:

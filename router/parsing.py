@@ -47,8 +47,9 @@ class Parsing:
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
         request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
         self.check(endpoint, request, exchange.headers)
-        responses = endpoint.prompted is Prompted.RESPONSES
-        only = await self.only(request, exchange.tenant) if responses else ""
+        only, responses = "", endpoint.prompted is Prompted.RESPONSES
+        if responses and request.previous_response_id:
+            only = await self.only(request, exchange.tenant)
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
         pool, request.model, workers = route(request.model, in_session=True)
@@ -81,8 +82,8 @@ class Parsing:
             stores=responses and bytes(request.store) != b"false",
         )
 
-    async def only(self, request: Request, tenant: str) -> str:
-        """Return the worker that has the response that a request goes on from.
+    async def only(self, request: Request, tenant: str | None) -> str:
+        """Return the name of the worker that has the response that a request goes on from.
 
         Empty if it goes on from none, or from one that is not known here: its worker tells whether
         that is there. Raises LostResponse, NoWorker.

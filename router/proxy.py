@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
-from msgspec.structs import replace
-
 from router.admission import Admission, Wait
 from router.attempt import CLIENT_LEFT, Elsewhere
 from router.comments import Comments
@@ -98,7 +96,10 @@ class Proxy:
         exchange.served = True
         self._admission.in_flight += 1
         try:
-            await (self._begin(endpoint, exchange) if relays is None else relays())
+            if relays is None:
+                await self._begin(endpoint, exchange)
+            else:
+                await relays()
         except DoorError as error:
             self.refused(exchange, error.status, error.message)
             _answer(endpoint, exchange, error)
@@ -210,8 +211,7 @@ class Proxy:
         pool, prompt = plea.pool, plea.prompt
         others = plea.elsewhere(workers) if plea.away is not None else ()
         decision = self._deciding.with_room(pool, prompt, others) if others else None
-        decision = decision or self._deciding.among(pool, prompt, workers)
-        return replace(decision, reason="response", stays=True) if plea.only else decision
+        return decision or self._deciding.among(pool, prompt, workers, plea.only)
 
     def _queues(
         self,
@@ -259,7 +259,7 @@ class Proxy:
         Only the worker that has a response can go on from it, so the session stays as it is.
         """
         await visit.look(plea.pool, workers)
-        if plea.only and visit.bound not in {"", plea.only}:
+        if not visit.may_be_at(plea.only):
             plea.visit = plea.exchange.part = None
 
     async def _ask_bound(

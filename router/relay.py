@@ -154,10 +154,12 @@ class Relay:
         return sink
 
     def _look(self, data: bytes) -> None:
-        """Notice the last event of `/v1/responses` in what is about to be sent."""
+        """Notice the id and the last event of `/v1/responses` in what is about to be sent."""
+        if self._endpoint.prompted is not Prompted.RESPONSES:
+            return
         if self.naming is not None:
             self.naming.add(data)
-        if self._endpoint.prompted is Prompted.RESPONSES and _COMPLETED in data:
+        if _COMPLETED in data:
             self._completed |= data.startswith(_COMPLETED) or b"\n" + _COMPLETED in data
 
     def _hold(self, data: bytes) -> bytes:

@@ -6,7 +6,6 @@ from router.settings import PoolSettings, Settings
 from router.stores.made import asks
 from strategies import registry
 
-
 #: Fields of `session` that also concern responses, whatever the strategy.
 _FOR_ALL = {"redis"}
 

@@ -129,18 +129,18 @@ class Responses:
     # What requests ask.
 
     async def place(
-        self, response: str, tenant: str, field: str = "response_id"
+        self, response: str, tenant: str | None, field: str = "response_id"
     ) -> tuple[Pool, Worker] | None:
         """Return the worker that has the response that `field` names, with its pool.
 
         None if it is not known here: some worker may have it all the same. Raises LostResponse if
-        it is gone or another key's (if clients have several keys, so is whatever is not known), and
-        NoWorker if that cannot be known now.
+        it is gone or not of the key named `tenant` (if clients have several keys, so is whatever is
+        not known), and NoWorker if that cannot be known now. None as a `tenant` stands for any.
         """
         there = await self._find(_key(response))
-        if there is None and not self._separate:
+        if there is None and (tenant is None or not self._separate):
             return None
-        if there is None or there.own != tenant:
+        if there is None or tenant not in {None, there.own}:
             raise LostResponse(field)
         for pool in self._fleet.pools:
             worker = pool.named.get(there.worker)
@@ -197,7 +197,7 @@ class Responses:
         if store is not self._store:
             return
         if not self._down:
-            log.error("the store of responses is down; other routers hear of none from here: %s", why)
+            log.error("the store of responses is down: other routers hear of none: %s", why)
         self._down, self._down_until = True, monotonic() + AGAIN_S
 
 

@@ -185,3 +185,22 @@ def test_the_response_counts_more_than_the_session(engines: MakeEngines, route: 
     assert fresh.headers["x-warmroute-worker"] == homes[1]
     assert fresh.headers["x-warmroute-session"].startswith("new;")
     assert ask("new").headers["x-warmroute-worker"] == homes[1]
+
+
+def test_an_explanation_knows_the_worker_too(engines: MakeEngines, route: MakeRouter) -> None:
+    """`POST /explain` says where the follow-up would go, and why; so does the answer."""
+    workers = engines(3)
+    router = route(*(one.url for one in workers), strategy="roundrobin")
+    for _ in range(3):
+        name = made(router)
+        body = {"model": "m", "input": "x", "previous_response_id": name}
+        found = router.http.post("/explain?path=/v1/responses", json=body).json()
+        assert [one["worker"] in owner(workers, name).url for one in found["workers"]] == [True]
+        assert found["reason"] == "response"
+        asks = {"x-warmroute-decision": "1"}
+        reply = router.http.post("/v1/responses", json=body, headers=asks)
+        assert reply.headers["x-warmroute-reason"] == found["words"]
+        assert "response" in found["words"]
+    gone = {"model": "m", "input": "x", "previous_response_id": "resp_none"}
+    found = router.http.post("/explain?path=/v1/responses", json=gone).json()
+    assert len(found["workers"]) == 3
