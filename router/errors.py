@@ -205,15 +205,23 @@ class LostResponse(DoorError):
 
     status = 404
     type = "invalid_request_error"
+    code = "response_not_found"
+    field = "response_id"
+    """Where the request names it."""
 
-    def __init__(self, field: str = "response_id") -> None:
-        """`field` names the response."""
-        self.code = field.replace("_id", "_not_found")
+    def __init__(self) -> None:
         super().__init__(
             "The response is not known here: it has expired, its worker was restarted or removed,"
             " or it was not stored.",
-            param=field,
+            param=self.field,
         )
+
+
+class LostPrevious(LostResponse):
+    """The same of a response that a request goes on from."""
+
+    code = "previous_response_not_found"
+    field = "previous_response_id"
 
 
 class StoreAway(DoorError):

@@ -53,7 +53,7 @@ class Foreseeing:
     async def only(self, endpoint: Endpoint, request: Request, asked: Question) -> str:
         """Return the name of the only worker that can answer; empty if that is not so.
 
-        It has the response that the request goes on from. Raises LostResponse, NoWorker.
+        It has the response that the request goes on from. Raises LostPrevious, NoWorker.
         """
         if endpoint.prompted is not Prompted.RESPONSES:
             return ""

@@ -3,7 +3,7 @@
 from time import monotonic
 from typing import Final
 
-from router.errors import Headers
+from router.errors import Headers, LostPrevious
 from router.exchange import Exchange
 from router.fleet import Fleet
 from router.headers import header
@@ -13,7 +13,7 @@ from router.limits import Limits
 from router.openai import Endpoint, Prompted, Request, parse
 from router.preempting import resumable
 from router.responses.ids import asked
-from router.responses.where import PREVIOUS, Responses, at
+from router.responses.where import Responses, at
 from router.sessions.sessions import Sessions
 from router.sessions.visit import Visit
 from router.settings import LimitSettings
@@ -86,10 +86,12 @@ class Parsing:
         """Return the name of the worker that has the response that a request goes on from.
 
         Empty if it goes on from none, or from one that is not known here: its worker tells whether
-        that is there. Raises LostResponse, NoWorker.
+        that is there. Raises LostPrevious, NoWorker.
         """
         response = asked(request.previous_response_id)
-        found = await self._responses.place(response, tenant, PREVIOUS) if response else None
+        if not response:
+            return ""
+        found = await self._responses.place(response, tenant, LostPrevious)
         return "" if found is None else found[1].name
 
     async def read_again(self, before: Plea) -> Plea:

@@ -48,6 +48,11 @@ def stored(path: str) -> Stored | None:
     return None if found is None else Stored(found[1], found[2])
 
 
+def every(response: str) -> list[Stored]:
+    """Return all paths of one response."""
+    return [Stored(response, rest) for rest in _METHODS]
+
+
 def asked(raw: msgspec.Raw) -> str:
     """Return the id in the field `previous_response_id`; empty if it has none."""
     try:

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from router.errors import LostResponse, NoWorker
+from router.errors import LostPrevious, LostResponse, NoWorker
 from router.fleet import Fleet
 from router.news import Kept
 from router.pool import Pool
@@ -35,8 +35,6 @@ LEASE: Final = Lease(ttl=86_400.0, sliding=True, most=100_000)
 AGAIN_S = 1.0
 #: Seconds until another process tells what it could not write at once.
 BEHIND_S = 0.06
-#: The field in which a request names the response that it goes on from.
-PREVIOUS: Final = "previous_response_id"
 #: Where they are in Redis: no pool can have that name.
 _PLACE: Final = "/v1/responses"
 
@@ -129,24 +127,24 @@ class Responses:
     # What requests ask.
 
     async def place(
-        self, response: str, tenant: str | None, field: str = "response_id"
+        self, response: str, tenant: str | None, lost: type[LostResponse] = LostResponse
     ) -> tuple[Pool, Worker] | None:
-        """Return the worker that has the response that `field` names, with its pool.
+        """Return the worker that has a response, with its pool.
 
-        None if it is not known here: some worker may have it all the same. Raises LostResponse if
-        it is gone or not of the key named `tenant` (if clients have several keys, so is whatever is
-        not known), and NoWorker if that cannot be known now. None as a `tenant` stands for any.
+        None if it is not known here: some worker may have it all the same. Raises `lost` if it is
+        gone or not of the key named `tenant` (if clients have several keys, so is whatever is not
+        known), and NoWorker if that cannot be known now. None as a `tenant` stands for any.
         """
         there = await self._find(_key(response))
         if there is None and (tenant is None or not self._separate):
             return None
         if there is None or tenant not in {None, there.own}:
-            raise LostResponse(field)
+            raise lost
         for pool in self._fleet.pools:
             worker = pool.named.get(there.worker)
             if worker is not None and not _is_another(worker, there):
                 return pool, worker
-        raise LostResponse(field)
+        raise lost
 
     async def only(self, response: str, tenant: str) -> tuple[Pool, Worker]:
         """Return the worker to ask for a response. Raises LostResponse, NoWorker.
@@ -239,11 +237,11 @@ def at(pool: Pool, model: str, name: str) -> list[Worker]:
     """Return the worker of that name as the only one that will do, if it may be asked now.
 
     That it is draining or ejected does not matter: no other has what is asked for. Raises NoWorker
-    if it is away, and LostResponse if it cannot answer for the model.
+    if it is away, and LostPrevious if it cannot answer for the model.
     """
     worker = pool.named.get(name)
     if worker is None or (worker.ready and not pool.serves(worker, model)):
-        raise LostResponse(PREVIOUS)
+        raise LostPrevious
     if not worker.ready:
         raise NoWorker("The worker that has the response is not ready; please try again.")
     return [worker]
