@@ -9,7 +9,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 
 from router.gate import OPEN
 from router.openai import ENDPOINTS
-from router.responses.ids import Stored, every
+from router.responses.ids import ID, Stored, every
 
 #: Errors of the router itself, which any request may get.
 _DOOR = {
@@ -111,7 +111,12 @@ def _retrieval(stored: Stored) -> dict[str, Any]:
         "summary": "Relayed to the worker that has the response.",
         "tags": ["inference"],
         "parameters": [
-            {"name": "response_id", "in": "path", "required": True, "schema": {"type": "string"}}
+            {
+                "name": "response_id",
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "pattern": f"^{ID}$"},
+            }
         ],
         "responses": {
             "200": {"description": "The worker's answer."},

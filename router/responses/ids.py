@@ -10,10 +10,10 @@ from router.messages import UNEXPECTED
 _CREATE: Final = "/v1/responses"
 _BEFORE: Final = _CREATE + "/"
 #: vLLM and SGLang make `resp_` and 32 hexadecimal digits; vLLM takes any text as the field
-#: `request_id`. None of these characters has a meaning in a path, and no id is `.` or `..`.
-_ID: Final = r"(?!\.+(?:/|$))[A-Za-z0-9_.~:-]{1,128}"
-_PATH: Final = re.compile(rf"{_BEFORE}({_ID})(|/cancel|/input_items)")
-_VALID: Final = re.compile(_ID.encode())
+#: `request_id`. These characters mean nothing in a path (RFC 3986 section 2.3), and no id is `..`.
+ID: Final = r"(?!\.+(?:/|$))[A-Za-z0-9_.~-]{1,128}"
+_PATH: Final = re.compile(rf"{_BEFORE}({ID})(|/cancel|/input_items)")
+_VALID: Final = re.compile(ID.encode())
 #: The methods of each path: those that vLLM and SGLang serve, and the others of OpenAI's.
 _METHODS: Final = {"": "GET, DELETE", "/cancel": "POST", "/input_items": "GET"}
 #: Bytes of an answer in which its id is looked for.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warmroute.sessions")
 
-#: How many responses are remembered, some 350 bytes each, and for how long after their last use.
+#: How many responses are remembered, some 420 bytes each, and for how long after their last use.
 LEASE: Final = Lease(ttl=86_400.0, sliding=True, most=100_000)
 #: Seconds until a store that is down is asked again.
 AGAIN_S = 1.0

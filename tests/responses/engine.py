@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 #: What an answer to `POST /v1/responses` has besides its id, which stands in various places.
 REST = {"object": "response", "created_at": 1, "model": "m", "output": []}
@@ -200,7 +201,7 @@ def _unknown(name: str) -> bytes:
 
 
 def _after(query: str) -> int:
-    return int(query.partition("starting_after=")[2] or -1)
+    return int(parse_qs(query).get("starting_after", ["-1"])[0])
 
 
 def _events(made: dict[str, Any], after: int) -> Iterator[bytes]:
