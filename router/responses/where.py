@@ -116,6 +116,7 @@ class Responses:
             return
         try:
             there, done = await store.bind(news.key, _binding(news), None)
+            self._down = False
             if done or there is None or there.own != news.tenant:
                 return
             if (there.worker, there.call) != (news.worker, news.process):
@@ -165,7 +166,7 @@ class Responses:
         if there is None and self.catches_up is not None:
             self.catches_up()
             there = self._table.use(key, monotonic())
-        if there is None and self.catches_up is not None:
+        if there is None and self.catches_up is not None and self._store is None:
             await asyncio.sleep(BEHIND_S)  # it is an error, or another process is behind
             self.catches_up()
             there = self._table.use(key, monotonic())
@@ -182,9 +183,9 @@ class Responses:
                 store = None
         if store is None:
             raise NoWorker("The store that knows where the response is is down; please try again.")
+        self._down = False
         if there is None or not there.worker:
             return None
-        self._down = False
         self._table.bind(key, Binding.of(there)._replace(expires=None), None, monotonic())
         return there
 

@@ -115,13 +115,15 @@ def processes(engines: MakeEngines, tmp_path: Path) -> Iterator[tuple[list[Engin
 def test_another_process_knows_at_once(processes: tuple[list[Engine], str]) -> None:
     """Each request comes on a connection of its own, so to any of the processes."""
     workers, url = processes
-    for turn in range(15):
-        body = {"model": "m", "input": "x", "stream": turn % 2 == 1}
-        assert httpx.post(f"{url}{PATH}", json=body, timeout=20).status_code == 200
-        [name] = [name for worker in workers for name in worker.kept]
-        for _ in range(3):
-            assert httpx.get(f"{url}{PATH}/{name}", timeout=20).status_code == 200
-            more = {**body, "previous_response_id": name, "store": False}
-            assert httpx.post(f"{url}{PATH}", json=more, timeout=20).status_code == 200
-        owner(workers, name).kept.clear()
-    assert httpx.get(f"{url}{PATH}/resp_none", timeout=20).status_code == 404
+    apart = {"connection": "close"}
+    with httpx.Client(base_url=url, timeout=20, headers=apart) as client:
+        for turn in range(20):
+            body = {"model": "m", "input": "x", "stream": turn % 2 == 1}
+            assert client.post(PATH, json=body).status_code == 200
+            [name] = [name for worker in workers for name in worker.kept]
+            for _ in range(4):
+                assert client.get(f"{PATH}/{name}").status_code == 200
+                more = {**body, "previous_response_id": name, "store": False}
+                assert client.post(PATH, json=more).status_code == 200
+            owner(workers, name).kept.clear()
+        assert client.get(f"{PATH}/resp_none").status_code == 404
