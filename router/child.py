@@ -55,10 +55,10 @@ class Child:
         door, wires = self._serving.door, order.wires
         self._sharing: Sharing | None = None
         if wires is not None:
-            calls, kept = (door.freed_elsewhere, door.gives_way), door.responses.hear
-            self._sharing = Sharing(wires, order.place - 1, door.fleet, *calls, kept=kept)
-            door.responses.tells = self._sharing.kept
-            door.responses.catches_up = self._sharing.catch_up
+            calls, responses = (door.freed_elsewhere, door.gives_way), door.responses
+            place = order.place - 1
+            self._sharing = Sharing(wires, place, door.fleet, *calls, responses=responses)
+            responses.others = self._sharing
             self._serving.at_rest = self._sharing.close
         door.fleet.share(self._sharing)
         self._ending = False

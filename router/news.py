@@ -94,7 +94,13 @@ class Kept(Struct, array_like=True, tag=6, gc=False):
     """When the worker's process began, if it tells."""
 
 
-News = Booked | Began | Ended | Anew | GiveWay | Kept
+class Wanted(Struct, array_like=True, tag=7, gc=False):
+    """Who knows which worker keeps this response? The answer is `Kept`."""
+
+    key: str
+
+
+News = Booked | Began | Ended | Anew | GiveWay | Kept | Wanted
 
 
 class Letter(Struct, array_like=True, gc=False):

@@ -13,13 +13,26 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from os import getpid
 from time import monotonic
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from router.fleet import Fleet
 from router.mirror import Mirror
-from router.news import Anew, Began, Booked, Ended, GiveWay, Kept, Letter, News, letters, size
+from router.news import (
+    Anew,
+    Began,
+    Booked,
+    Ended,
+    GiveWay,
+    Kept,
+    Letter,
+    News,
+    Wanted,
+    letters,
+    size,
+)
 from router.news import decode as opened
 from router.news import encode as sealed
 from router.pool import Pool
@@ -44,6 +57,16 @@ LETTER_BYTES = LARGEST // 4
 _AT_ONCE = 32
 
 
+class Keeps(Protocol):
+    """What is known of responses that workers keep."""
+
+    def hear(self, news: Kept) -> None:
+        """Remember what another process has learned."""
+
+    def known(self, key: str) -> Kept | None:
+        """Return what to tell one that asks; None if nothing is known."""
+
+
 class Sharing:
     """One process's side of the exchange. `place` is counted from 0."""
 
@@ -55,15 +78,15 @@ class Sharing:
         freed: Callable[[], None],
         gives_way: Callable[[Booking, GiveWay], object],
         *,
-        kept: Callable[[Kept], object] | None = None,
+        responses: Keeps | None = None,
     ) -> None:
         """`freed` is called when a prefill or an answer has ended in another process.
 
         `gives_way` takes a request of this process back from its worker, if it is not too late.
-        `kept` is called with each response that another process has learned of.
+        `responses` is told of each response that another process has learned of.
         """
         self.mirror = Mirror(fleet)
-        self._freed, self._gives_way, self._kept = freed, gives_way, kept
+        self._freed, self._gives_way, self._responses = freed, gives_way, responses
         self._got_on = False
         """Whether something has ended since `freed` was last called."""
         self._place, self._pid = place, getpid()
@@ -204,8 +227,8 @@ class Sharing:
                 outbox.write(self._letter(GiveWay(number, first, identity, refused, aging)))
                 self._follow_up(outbox)
 
-    def kept(self, news: Kept) -> None:
-        """Tell of a response at once: its client may go on from it at another process."""
+    def at_once(self, news: Kept | Wanted) -> None:
+        """Tell or ask of a response: its client may go on from it at another process."""
         self._tell(news)
         self._flush()
 
@@ -331,11 +354,21 @@ class Sharing:
             self._silent.discard(place)
             if news.asks or self._outboxes[place].line is Line.ABSENT:
                 self._open_line(self._outboxes[place])
-        elif isinstance(news, Kept):
-            if self._kept is not None:
-                self._kept(news)
+        elif isinstance(news, Kept | Wanted):
+            self._about_responses(place, news)
         elif not isinstance(news, Booked):
             self._got_on = True
+
+    def _about_responses(self, place: int, news: Kept | Wanted) -> None:
+        if self._responses is None:
+            return
+        if isinstance(news, Kept):
+            self._responses.hear(news)
+            return
+        known, outbox = self._responses.known(news.key), self._outboxes[place]
+        if known is not None and outbox.line is Line.OPEN:
+            outbox.write(self._letter(known))
+            self._follow_up(outbox)
 
     def _take_back(self, place: int, news: GiveWay, now: float) -> None:
         """Let a request of this process give way to one of another, if it still would."""

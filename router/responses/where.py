@@ -8,14 +8,13 @@ through Redis, if the settings have one for sessions.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from hashlib import blake2b
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from router.errors import LostPrevious, LostResponse, NoWorker
 from router.fleet import Fleet
-from router.news import Kept
+from router.news import Kept, Wanted
 from router.pool import Pool
 from router.responses.ids import BEGINNING, told
 from router.sessions.redis import RedisStore
@@ -33,10 +32,20 @@ log = logging.getLogger("warmroute.sessions")
 LEASE: Final = Lease(ttl=86_400.0, sliding=True, most=100_000)
 #: Seconds until a store that is down is asked again.
 AGAIN_S = 1.0
-#: Seconds until another process tells what it could not write at once.
-BEHIND_S = 0.06
+#: Seconds in which another process may say what it knows, and how often is looked whether one has.
+ASKED_S, ASKS = 0.1, 10
 #: Where they are in Redis: no pool can have that name.
 _PLACE: Final = "/v1/responses"
+
+
+class Others(Protocol):
+    """The router's other processes."""
+
+    def at_once(self, news: Kept | Wanted) -> None:
+        """Tell them, or ask them, now."""
+
+    def catch_up(self) -> None:
+        """Take in everything that they have told."""
 
 
 class Responses:
@@ -52,10 +61,8 @@ class Responses:
         self._former: list[RedisStore] = []
         self._down_until = 0.0
         self._down = False
-        self.tells: Callable[[Kept], object] | None = None
-        """Tells the router's other processes of a response, if there are any."""
-        self.catches_up: Callable[[], object] | None = None
-        """Reads what they have told, if there are any."""
+        self.others: Others | None = None
+        """The router's other processes, if there are any."""
 
     def change(self, settings: Settings) -> None:
         """Apply other settings to requests from now on; `tidy` is to be called afterwards."""
@@ -92,8 +99,8 @@ class Responses:
         process = "" if worker.started is None else repr(worker.started)
         news = Kept(_key(response), worker.name, tenant, process)
         self.hear(news)
-        if self.tells is not None:
-            self.tells(news)
+        if self.others is not None:
+            self.others.at_once(news)
         return news
 
     def hear(self, news: Kept) -> None:
@@ -108,6 +115,11 @@ class Responses:
                 return
             self._table.close(news.key, now)
         self._table.bind(news.key, _binding(news), None, now)
+
+    def known(self, key: str) -> Kept | None:
+        """Return what is known here of a response."""
+        there = self._table.find(key, monotonic())
+        return None if there is None else Kept(key, there.worker, there.own, there.call)
 
     async def share(self, news: Kept) -> None:
         """Tell the other routers, if there is a store that can be reached."""
@@ -163,14 +175,23 @@ class Responses:
     async def _find(self, key: str) -> Session | None:
         """Return where a response is, here or by what others tell. Raises NoWorker."""
         there = self._table.use(key, monotonic())
-        if there is None and self.catches_up is not None:
-            self.catches_up()
+        if there is None and self.others is not None:
+            self.others.catch_up()
             there = self._table.use(key, monotonic())
-        if there is None and self.catches_up is not None and self._store is None:
-            await asyncio.sleep(BEHIND_S)  # it is an error, or another process is behind
-            self.catches_up()
-            there = self._table.use(key, monotonic())
-        return there if there is not None or self._store is None else await self._fetch(key)
+        if there is not None:
+            return there
+        if self._store is not None:
+            return await self._fetch(key)
+        return None if self.others is None else await self._ask(key, self.others)
+
+    async def _ask(self, key: str, others: Others) -> Session | None:
+        """Ask the other processes: this one may be younger, or may have missed something."""
+        others.at_once(Wanted(key))
+        there, tries = None, ASKS
+        while there is None and tries:
+            await asyncio.sleep(ASKED_S / ASKS)
+            there, tries = self._table.use(key, monotonic()), tries - 1
+        return there
 
     async def _fetch(self, key: str) -> Session | None:
         """Return what the other routers have told. Raises NoWorker."""

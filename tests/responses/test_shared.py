@@ -1,15 +1,17 @@
 """Several routers, or several processes of one, know of each other's responses."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
-from tests.commands import started
+from tests.commands import Running, started
 from tests.reload.changing import change
 from tests.responses.asking import PATH, create, follow, get, made, owner
 from tests.responses.conftest import MakeEngines
@@ -100,30 +102,67 @@ def test_redis_can_be_given_and_taken_away(
     assert [get(router, one).status_code for one in (name, shared)] == [200, 200]
 
 
-@pytest.fixture
-def processes(engines: MakeEngines, tmp_path: Path) -> Iterator[tuple[list[Engine], str]]:
+class Processes(NamedTuple):
     """One router of three processes, in front of four workers."""
+
+    workers: list[Engine]
+    running: Running
+    client: httpx.Client
+    """Each of its requests comes on a connection of its own, so to any of the processes."""
+
+    def children(self) -> set[int]:
+        """Return the processes that serve."""
+        pid = self.running.process.pid
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii")
+        return set(map(int, found.split()))
+
+
+@pytest.fixture
+def processes(engines: MakeEngines, tmp_path: Path) -> Iterator[Processes]:
+    """Start it."""
     workers = engines(4)
     file = tmp_path / "settings.yaml"
     told = {"listen": "127.0.0.1:0", "workers": [one.url for one in workers]}
     file.write_text(json.dumps({**told, "strategy": "roundrobin"}))
     with ExitStack() as stack:
         serve = started(tmp_path, "serve", "--config", file, "--processes", 3)
-        yield workers, stack.enter_context(serve).url()
+        running = stack.enter_context(serve)
+        apart = {"connection": "close"}
+        client = httpx.Client(base_url=running.url(), timeout=20, headers=apart)
+        yield Processes(workers, running, stack.enter_context(client))
 
 
-def test_another_process_knows_at_once(processes: tuple[list[Engine], str]) -> None:
-    """Each request comes on a connection of its own, so to any of the processes."""
-    workers, url = processes
-    apart = {"connection": "close"}
-    with httpx.Client(base_url=url, timeout=20, headers=apart) as client:
-        for turn in range(20):
-            body = {"model": "m", "input": "x", "stream": turn % 2 == 1}
-            assert client.post(PATH, json=body).status_code == 200
-            [name] = [name for worker in workers for name in worker.kept]
-            for _ in range(4):
-                assert client.get(f"{PATH}/{name}").status_code == 200
-                more = {**body, "previous_response_id": name, "store": False}
-                assert client.post(PATH, json=more).status_code == 200
-            owner(workers, name).kept.clear()
-        assert client.get(f"{PATH}/resp_none").status_code == 404
+def test_another_process_knows_at_once(processes: Processes) -> None:
+    """Whichever process takes the next connection."""
+    client, workers = processes.client, processes.workers
+    for turn in range(20):
+        body = {"model": "m", "input": "x", "stream": turn % 2 == 1}
+        assert client.post(PATH, json=body).status_code == 200
+        [name] = [name for worker in workers for name in worker.kept]
+        for _ in range(4):
+            assert client.get(f"{PATH}/{name}").status_code == 200
+            more = {**body, "previous_response_id": name, "store": False}
+            assert client.post(PATH, json=more).status_code == 200
+        owner(workers, name).kept.clear()
+    assert client.get(f"{PATH}/resp_none").status_code == 404
+
+
+def test_a_process_that_starts_later_asks_the_others(processes: Processes) -> None:
+    """One that replaces another has heard of nothing, but finds everything."""
+    client = processes.client
+    names = [client.post(PATH, json={"model": "m", "input": "x"}).json()["id"] for _ in range(6)]
+    before = processes.children()
+    os.kill(min(before), signal.SIGKILL)
+    port = processes.running.port()
+    until(lambda: any(_listens(pid, port) for pid in processes.children() - before), 20)
+    for _ in range(6):
+        assert {client.get(f"{PATH}/{name}").status_code for name in names} == {200}
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Whether a process accepts connections at a port."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
+    there = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(f":{port:04X}")}
+    with suppress(FileNotFoundError):
+        return any(str(one.readlink()) in there for one in Path(f"/proc/{pid}/fd").iterdir())
+    return False
