@@ -9,9 +9,11 @@ from router.messages import UNEXPECTED
 
 _CREATE: Final = "/v1/responses"
 _BEFORE: Final = _CREATE + "/"
+#: What follows `/v1/responses/` in other paths, of OpenAI and of vLLM.
+_TAKEN: Final = "compact|input_tokens|render"
 #: vLLM and SGLang make `resp_` and 32 hexadecimal digits; vLLM takes any text as the field
 #: `request_id`. These characters mean nothing in a path (RFC 3986 section 2.3), and no id is `..`.
-ID: Final = r"(?!\.+(?:/|$))[A-Za-z0-9_.~-]{1,128}"
+ID: Final = rf"(?!(?:\.+|{_TAKEN})(?:/|$))[A-Za-z0-9_.~-]{{1,128}}"
 _PATH: Final = re.compile(rf"{_BEFORE}({ID})(|/cancel|/input_items)")
 _VALID: Final = re.compile(ID.encode())
 #: The methods of each path: those that vLLM and SGLang serve, and the others of OpenAI's.

@@ -143,6 +143,8 @@ def test_the_only_worker_is_asked_whatever_is_known(
         "r" * 129,
         "",
         "réponse",
+        "input_tokens",
+        "compact",
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
