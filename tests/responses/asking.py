@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from tests.responses.engine import Asked, Engine
+from tests.responses.engine import Engine
 from tests.support import Router
 
 PATH = "/v1/responses"
@@ -42,8 +42,3 @@ def owner(engines: list[Engine], response: str) -> Engine:
     """Return the worker that has a response."""
     [found] = [one for one in engines if response in one.kept]
     return found
-
-
-def last(engines: list[Engine]) -> list[Asked]:
-    """Return the last request of each worker that had any."""
-    return [one.seen[-1] for one in engines if one.seen]
