@@ -21,6 +21,9 @@ from router.own_metrics import own_metrics
 from router.protocol import Client
 from router.proxy import Proxy
 from router.rebuild import Plan, build
+from router.responses.ids import Stored, stored
+from router.responses.surface import Retrieval
+from router.responses.where import Responses
 from router.sagemaker.paths import Operation, Route, route
 from router.sagemaker.surface import SageMaker
 from router.sessions.keeping import let_go, look_after
@@ -63,6 +66,7 @@ class Door:
         add_session_paths(app, fleet)
         self._admin = Bridge(app)
         self._sagemaker = SageMaker(fleet, self._proxy, settings)
+        self._retrieval = Retrieval(self._proxy, self.metrics, settings)
         self._operators = operator_paths(app)
         self._apart = settings.admin.listen is not None
         self._looking: asyncio.Task[None] | None = None
@@ -88,6 +92,9 @@ class Door:
         if endpoint is not None and exchange.method == "POST":
             return self._serve(endpoint, exchange)
         asked = route(exchange.path, self._prefix)
+        one = stored(exchange.path if asked is None else asked.path)
+        if one is not None and exchange.method != "OPTIONS":
+            return self._retrieve(one, asked, exchange)
         if asked is not None:
             if asked.operation is Operation.OPENAI and exchange.method == "GET":
                 return self._models_of(asked, exchange)
@@ -108,6 +115,19 @@ class Door:
         if self._sagemaker.admits(asked, exchange):
             exchange.path = asked.path
             await self._admin.serve(exchange)
+
+    async def _retrieve(self, one: Stored, asked: Route | None, exchange: Exchange) -> None:
+        """Serve the path of a response, which may be below a SageMaker endpoint's."""
+        if asked is not None:
+            if not self._sagemaker.admits(asked, exchange):
+                return
+            exchange.keyed = True  # AWS credentials are of no use to a worker
+        await self._retrieval.serve(one, exchange)
+
+    @property
+    def responses(self) -> Responses:
+        """Which worker has which response."""
+        return self._proxy.responses
 
     def unserved(self, exchange: Exchange | None, status: int, reason: str) -> None:
         """Count and log a request that was refused, or whose client left, before it was served."""
@@ -138,10 +158,12 @@ class Door:
             self._health.change(settings.health)
             self._proxy.change(settings)
             self._sagemaker.change(settings)
+            self._retrieval.change(settings)
             self._rule(settings)
             for client in self.everyone:
                 client.follow(self.bounds)
             await self.memories.change(settings)  # last: it closes connections before it returns
+            await self.responses.tidy()
             for gone in before.difference(pool.sessions for pool in self.fleet.pools):
                 await gone.stop()
         finally:
@@ -178,6 +200,7 @@ class Door:
         for worker in self.fleet.workers:
             worker.upstream.close()
         await let_go(self.fleet)
+        await self.responses.stop()
         await asyncio.sleep(0)  # one loop iteration, in which transports close
 
 

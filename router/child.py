@@ -55,8 +55,10 @@ class Child:
         door, wires = self._serving.door, order.wires
         self._sharing: Sharing | None = None
         if wires is not None:
-            calls = door.freed_elsewhere, door.gives_way
-            self._sharing = Sharing(wires, order.place - 1, door.fleet, *calls)
+            calls, responses = (door.freed_elsewhere, door.gives_way), door.responses
+            place = order.place - 1
+            self._sharing = Sharing(wires, place, door.fleet, *calls, responses=responses)
+            responses.others = self._sharing
             self._serving.at_rest = self._sharing.close
         door.fleet.share(self._sharing)
         self._ending = False

@@ -23,10 +23,16 @@ class Deciding:
         able = self._admission.room(workers)
         return self._rank(pool, prompt, able, monotonic()) if able else None
 
-    def among(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
-        """Rank the workers with room, or all if another request just took the reserved place."""
+    def among(
+        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], only: str = ""
+    ) -> Decision:
+        """Rank the workers with room, or all if another request just took the reserved place.
+
+        `only`: just one will do, as it has the response that the request goes on from.
+        """
         able = self._admission.room(workers) or workers
-        return self._rank(pool, prompt, able, monotonic())
+        decision = self._rank(pool, prompt, able, monotonic())
+        return replace(decision, reason="response", stays=True) if only else decision
 
     def in_session(
         self,

@@ -200,6 +200,30 @@ class SessionExists(DoorError):
         super().__init__("A session of that id is open already.")
 
 
+class LostResponse(DoorError):
+    """A response that a worker kept is not known here, or belongs to another key."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "response_not_found"
+    field = "response_id"
+    """Where the request names it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The response is not known here: it has expired, its worker was restarted or removed,"
+            " or it was not stored.",
+            param=self.field,
+        )
+
+
+class LostPrevious(LostResponse):
+    """The same of a response that a request goes on from."""
+
+    code = "previous_response_not_found"
+    field = "previous_response_id"
+
+
 class StoreAway(DoorError):
     """The sessions that are open cannot be listed, as their store is down."""
 

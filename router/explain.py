@@ -8,6 +8,7 @@ from router.errors import BadRequest, DoorError, Headers, NoWorker
 from router.fleet import Fleet
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.pool import Pool
+from router.responses.where import at
 from router.sessions.visit import Visit
 from router.worker import Worker
 from strategies.base import Decision, Prompt
@@ -60,8 +61,16 @@ class Decides(Protocol):
         workers: Sequence[Worker],
         visit: Visit | None,
         asked: Question,
+        *,
+        only: str,
     ) -> Foreseen:
         """Decide as if the prompt came now with that key, for the session of `visit`.
+
+        `only` names the only worker that will do, if just one will. Raises DoorError.
+        """
+
+    async def only(self, endpoint: Endpoint, request: Request, asked: Question) -> str:
+        """Return the name of the only worker that can answer; empty if that is not so.
 
         Raises DoorError.
         """
@@ -110,12 +119,16 @@ async def _decided(
     if pool.consult is not None and prompt.blocks:
         await pool.consult(prompt, [worker.name for worker in workers])
         pool, _, workers = fleet.route(request.model, in_session=True)
+    only = await router.only(endpoint, request, asked)
     visit = None if pool.sessions is None else pool.sessions.asked(asked.headers, body)
-    if visit is None:
+    if only:
+        workers = at(pool, request.model, only)
+    elif visit is None:
         workers = workers or pool.eligible(request.model)  # without any, this raises
-    else:
+    if visit is not None:
         await visit.look(pool, workers, uses=False)
-    found = router.would(pool, prompt, workers, visit, asked)
+        visit = visit if visit.may_be_at(only) else None
+    found = router.would(pool, prompt, workers, visit, asked, only=only)
     return explain(**found._asdict(), pool=pool.name)
 
 

@@ -15,6 +15,7 @@ from router.holding import Holding
 from router.job import Job
 from router.preempting import Preempting
 from router.resort import Resort
+from router.responses.where import Responses
 from router.retries import Budget
 from router.sending import Sending, may_wait
 from router.settings import Settings
@@ -28,7 +29,9 @@ from strategies.base import Candidate
 class Failover:
     """Gets decided requests answered. One instance for the whole router."""
 
-    def __init__(self, admission: Admission, holding: Holding, budget: Budget) -> None:
+    def __init__(
+        self, admission: Admission, holding: Holding, budget: Budget, responses: Responses
+    ) -> None:
         """`admission` and `holding` are told of every place that is free again."""
         self._admission = admission
         self._holding = holding
@@ -38,7 +41,7 @@ class Failover:
         self.vacancies = Vacancies()
         """Those that were taken back, or that others gave way to, and that every worker refuses."""
         resort = Resort(admission, budget)
-        self._sending = Sending(admission, holding, resort, self.vacancies)
+        self._sending = Sending(admission, holding, resort, self.vacancies, responses)
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""

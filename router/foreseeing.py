@@ -10,7 +10,7 @@ from router.explain import Foreseen, Question, refusal
 from router.holding import Holding
 from router.left_out import left_out, unable
 from router.lengths import within
-from router.openai import Endpoint, Request
+from router.openai import Endpoint, Prompted, Request
 from router.parsing import Parsing
 from router.pool import Pool
 from router.salts import Salts
@@ -52,6 +52,16 @@ class Foreseeing:
         self._parsing.check(endpoint, request, asked.headers)
         self._salts.give(endpoint, request, self._salts.meant(asked.key, asked.asker))
 
+    async def only(self, endpoint: Endpoint, request: Request, asked: Question) -> str:
+        """Return the name of the only worker that can answer; empty if that is not so.
+
+        It has the response that the request goes on from. Raises LostPrevious, NoWorker.
+        """
+        if endpoint.prompted is not Prompted.RESPONSES:
+            return ""
+        anyone = self._operated and not asked.key
+        return await self._parsing.only(request, None if anyone else asked.key or asked.asker)
+
     async def foresee(
         self, pool: Pool, endpoint: Endpoint, request: Request, asked: Question
     ) -> Prompt:
@@ -71,19 +81,23 @@ class Foreseeing:
         workers: Sequence[Worker],
         visit: Visit | None,
         asked: Question,
+        *,
+        only: str,
     ) -> Foreseen:
         """Decide as if the prompt came now with that key, for the session of `visit`.
 
-        An operator who names no key asks of one with nothing in the queue.
+        `only` names the only worker that will do, if it has a response that this goes on from. An
+        operator who names no key asks of one with nothing in the queue.
 
         Raises NoWorker, SessionLost.
         """
-        must_wait, model, only = self._admission.must_wait, prompt.model, ""
+        must_wait, model = self._admission.must_wait, prompt.model
         if visit is None:
-            queues = must_wait(pool, model, workers)
-            decision = self._deciding.among(pool, prompt, workers)
+            queues = must_wait(pool, model, workers, only)
+            decision = self._deciding.among(pool, prompt, workers, only)
         else:
-            home, only, wanted = visit.options(pool, model, workers)
+            home, stays, wanted = visit.options(pool, model, workers)
+            only = only or stays
             queues = must_wait(pool, model, wanted, only)
             decide = self._deciding.in_session
             prompt, decision, _ = decide(pool, prompt, visit, home, workers, stays=bool(only))
@@ -91,7 +105,7 @@ class Foreseeing:
         tenant = asked.key if self._operated else asked.asker
         full = self._admission.turned_away(pool, model, tenant, only) if queues else None
         waits: Waits = "place" if queues and full is None else ""
-        if not queues and visit is None and self._holding.takes(prompt, decision):
+        if not (queues or only) and visit is None and self._holding.takes(prompt, decision):
             waits = why_held(prompt, decision, monotonic())
         others = left_out(pool, model, decision, self._admission.most)
         refused = None if full is None else refusal(full)

@@ -16,6 +16,7 @@ from router.keys import Keys
 from router.openai import ENDPOINTS
 from router.pages import is_foreign
 from router.protocol import PROBES
+from router.responses.ids import stored
 from router.sagemaker.paths import Operation, route
 from router.sagemaker.sigv4 import Signed
 from router.salts import Salts
@@ -34,7 +35,7 @@ SMALL_BODY = 64 << 10
 
 def for_clients(path: str) -> bool:
     """Whether the path is for clients, which includes web pages that `cors` allows."""
-    return path in ENDPOINTS or path == MODELS or path.startswith(MODEL)
+    return path in ENDPOINTS or path == MODELS or path.startswith(MODEL) or bool(stored(path))
 
 
 class Who(Protocol):
@@ -50,7 +51,7 @@ class Place(NamedTuple):
     keys: Who | None
     """The keys that open it; None: no key is needed."""
     method: str | None
-    """The only method allowed; None: the code that serves the path checks it."""
+    """The methods allowed, as `Allow` lists them; None: the code that serves the path checks it."""
     longest: int
     """Size limit of the body in bytes; below 0: the path does not exist."""
 
@@ -90,8 +91,9 @@ class Gate:
                 raise WrongKey
             exchange.tenant, exchange.salts = name, self._salts
             exchange.steers = name in self._steering
-        if method is not None and exchange.method != method:
-            raise WrongMethod(exchange.method, method)
+        sent = exchange.method
+        if method is not None and sent != method and sent not in method.split(", "):
+            raise WrongMethod(sent, method)
         if longest < 0:
             raise UnknownPath(exchange.path, self._meant(exchange.path))
         if keys is None and exchange.head.origin and exchange.path not in OPEN:
@@ -154,7 +156,7 @@ def main_gate(settings: Settings, operators: Collection[str], *, apart: bool) ->
         places[EXPLAIN] = Place(admin, "POST", settings.limits.body)
     places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
     cors = Cors(settings.cors) if settings.cors else None
-    further = _sagemaker(settings, door)
+    further = _variable(settings, door)
     salts, steering = Salts(settings), settings.steering
     return Gate(places, _either(settings), cors, further, salts, steering=steering)
 
@@ -168,8 +170,8 @@ def admin_gate(settings: Settings, operators: Collection[str]) -> Gate:
     return Gate(places, keys)
 
 
-def _sagemaker(settings: Settings, door: Keys | None) -> Callable[[str], Place | None]:
-    """Return a function that gives the rules of SageMaker's paths."""
+def _variable(settings: Settings, door: Keys | None) -> Callable[[str], Place | None]:
+    """Return a function that gives the rules of SageMaker's paths and those of responses."""
     told = settings.sagemaker
     who: Who | None = Signed(told.sigv4, door) if told.sigv4 else door
     invocation = Place(who, "POST", told.body)
@@ -177,11 +179,15 @@ def _sagemaker(settings: Settings, door: Keys | None) -> Callable[[str], Place |
     models = Place(who, "GET", SMALL_BODY)
 
     def place(path: str) -> Place | None:
+        if (one := stored(path)) is not None:
+            return Place(door, one.methods, SMALL_BODY)
         found = route(path, told.prefix or "")
         if found is None:
             return None
         if found.operation is not Operation.OPENAI:
             return invocation
+        if (one := stored(found.path)) is not None:
+            return Place(who, one.methods, SMALL_BODY)
         listed = found.path == MODELS or found.path.startswith(MODEL)
         return models if listed else openai
 

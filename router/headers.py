@@ -156,7 +156,13 @@ class Incoming(Protocol):
 
 
 def upstream_head(
-    path: bytes, request: Incoming, host: bytes, key: bytes | None, length: int
+    path: bytes,
+    request: Incoming,
+    host: bytes,
+    key: bytes | None,
+    length: int,
+    *,
+    method: bytes = b"POST",
 ) -> bytes:
     """Write the request line and header fields for a worker, with a body of `length` bytes.
 
@@ -164,9 +170,10 @@ def upstream_head(
     None, the client's credentials pass.
     """
     return (
-        b"POST %b%b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
+        b"%b %b%b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
         b"%b%bvia: 1.1 warmroute\r\n\r\n"  # after the `Via` fields of earlier proxies
     ) % (
+        method,
         path,
         request.query,
         host,

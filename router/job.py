@@ -28,12 +28,14 @@ class Plea:
         "held_first",
         "last",
         "late",
+        "only",
         "pool",
         "preemptions",
         "prompt",
         "resumable",
         "salt",
         "started",
+        "stores",
         "streams",
         "suspected",
         "visit",
@@ -54,6 +56,8 @@ class Plea:
         salt: bytes,
         streams: bool = False,
         resumable: bool = False,
+        only: str = "",
+        stores: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.exchange = exchange
@@ -72,6 +76,10 @@ class Plea:
         """Its answer comes in pieces, whether or not the first byte tells of the first token."""
         self.resumable = resumable
         """If it is dropped and sent again, the worker goes on from what it has computed."""
+        self.only = only
+        """Name of the only worker that can answer: it has the response that this goes on from."""
+        self.stores = stores
+        """Its answer is a response that the worker may keep."""
         self.preemptions = 0
         """How often it was taken back from its worker: it gave way to a shorter one, or was moved
         from one that is stuck."""
@@ -152,6 +160,7 @@ class Job:
         "retrying",
         "salt",
         "started",
+        "stores",
         "streams",
         "suspected",
         "visit",
@@ -173,7 +182,7 @@ class Job:
         """It has taken a part of the retry budget."""
         self.started = plea.started
         self.metrics = metrics
-        self.streams, self.resumable = plea.streams, plea.resumable
+        self.streams, self.resumable, self.stores = plea.streams, plea.resumable, plea.stores
         self.preemptions, self.held_first, self.last = plea.preemptions, plea.held_first, plea.last
         self.late, self.suspected, self.crowded = plea.late, plea.suspected, plea.crowded
         self.visit = plea.visit

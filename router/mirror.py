@@ -8,7 +8,7 @@ import logging
 from typing import NamedTuple
 
 from router.fleet import Fleet
-from router.news import Anew, Began, Booked, Ended, GiveWay, News
+from router.news import Anew, Began, Booked, Ended, GiveWay, Kept, News, Wanted
 from router.pool import Pool
 from router.worker import Worker
 from strategies.base import NO_LOADING, Candidate, Cost, Outcome, Prompt
@@ -72,6 +72,8 @@ class Mirror:
             case Anew():
                 self.gone(place, now)
             case GiveWay():  # concerns a request of this process
+                pass
+            case Kept() | Wanted():  # concern no request in flight
                 pass
 
     def gone(self, place: int, now: float) -> None:

@@ -82,7 +82,25 @@ class GiveWay(Struct, array_like=True, tag=5, gc=False):
     """Seconds of prefill that a second of waiting makes up for there, as the sender knows it."""
 
 
-News = Booked | Began | Ended | Anew | GiveWay
+class Kept(Struct, array_like=True, tag=6, gc=False):
+    """A worker has made a response that it keeps (`responses/`)."""
+
+    key: str
+    """A hash of the response's id."""
+    worker: str
+    tenant: str
+    """Name of the key that it was made for."""
+    process: str
+    """When the worker's process began, if it tells."""
+
+
+class Wanted(Struct, array_like=True, tag=7, gc=False):
+    """Who knows which worker keeps this response? The answer is `Kept`."""
+
+    key: str
+
+
+News = Booked | Began | Ended | Anew | GiveWay | Kept | Wanted
 
 
 class Letter(Struct, array_like=True, gc=False):
@@ -106,6 +124,8 @@ def size(news: News) -> int:
     """Return an upper bound of its encoded bytes; a character takes four bytes at most."""
     if isinstance(news, Booked):
         return _LARGE + 4 * (len(news.pool) + len(news.worker)) + _KEY * len(news.keys)
+    if isinstance(news, Kept):
+        return _LARGE + 4 * (len(news.worker) + len(news.tenant))
     return _SMALL
 
 

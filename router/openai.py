@@ -134,6 +134,7 @@ class _Fields(msgspec.Struct, kw_only=True):
     prompt_embeds: msgspec.Raw = msgspec.Raw()
     reasoning: msgspec.Raw = msgspec.Raw()
     reasoning_effort: msgspec.Raw = msgspec.Raw()
+    store: msgspec.Raw = msgspec.Raw()
     suffix: msgspec.Raw = msgspec.Raw()
     thinking: msgspec.Raw = msgspec.Raw()
     tool_choice: Small = None

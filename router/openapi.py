@@ -9,6 +9,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 
 from router.gate import OPEN
 from router.openai import ENDPOINTS
+from router.responses.ids import ID, Stored, every
 
 #: Errors of the router itself, which any request may get.
 _DOOR = {
@@ -74,6 +75,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schema["paths"] |= {
             endpoint.path: _inference(endpoint.form) for endpoint in ENDPOINTS.values()
         }
+        schema["paths"] |= {stored.path: _retrieval(stored) for stored in every("{response_id}")}
         for path, methods in schema["paths"].items():
             for operation in methods.values():
                 errors = _errors(_DOOR if path in OPEN else _DOOR | _BEHIND_KEYS)
@@ -101,6 +103,28 @@ def _inference(form: bool) -> dict[str, Any]:
             },
         }
     }
+
+
+def _retrieval(stored: Stored) -> dict[str, Any]:
+    """Describe the path of a single response."""
+    operation = {
+        "summary": "Relayed to the worker that has the response.",
+        "tags": ["inference"],
+        "parameters": [
+            {
+                "name": "response_id",
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "pattern": f"^{ID}$"},
+            }
+        ],
+        "responses": {
+            "200": {"description": "The worker's answer."},
+            **_errors(_INFERENCE | {404: "The response is not known here."}),
+            "default": {"description": "Whatever else the worker answers."},
+        },
+    }
+    return {method.lower(): dict(operation) for method in stored.methods.split(", ")}
 
 
 def _errors(meanings: dict[int, str]) -> dict[str, Any]:

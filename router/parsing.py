@@ -4,15 +4,17 @@ from time import monotonic
 from typing import Final
 
 from router.engine_fields import refuse_engine_fields
-from router.errors import Headers
+from router.errors import Headers, LostPrevious
 from router.exchange import Exchange
 from router.fleet import Fleet
 from router.headers import header
 from router.job import Plea
 from router.lengths import within
 from router.limits import Limits
-from router.openai import Endpoint, Request, parse
+from router.openai import Endpoint, Prompted, Request, parse
 from router.preempting import resumable
+from router.responses.ids import asked
+from router.responses.where import Responses, at
 from router.sessions.sessions import Sessions
 from router.sessions.visit import Visit
 from router.settings import LimitSettings
@@ -25,8 +27,9 @@ PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 class Parsing:
     """Parses requests. One instance for the whole router."""
 
-    def __init__(self, fleet: Fleet, tokenizing: Tokenizing) -> None:
+    def __init__(self, fleet: Fleet, tokenizing: Tokenizing, responses: Responses) -> None:
         self._fleet = fleet
+        self._responses = responses
         self._tokenizing = tokenizing
 
     def change(self, limits: LimitSettings) -> None:
@@ -45,6 +48,9 @@ class Parsing:
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
         request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
         self.check(endpoint, request, exchange.headers)
+        only, responses = "", endpoint.prompted is Prompted.RESPONSES
+        if responses and request.previous_response_id:
+            only = await self.only(request, exchange.tenant)
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
         pool, request.model, workers = route(request.model, in_session=True)
@@ -61,7 +67,9 @@ class Parsing:
             await pool.consult(made.prompt, [worker.name for worker in workers])
             pool, _, workers = route(request.model, in_session=True)
         visit = None if pool.sessions is None else _visit(pool.sessions, exchange)
-        if visit is None:
+        if only:
+            workers = at(pool, request.model, only)
+        elif visit is None:
             workers = workers or pool.eligible(request.model)  # without any, this raises
         return Plea(
             endpoint,
@@ -75,7 +83,21 @@ class Parsing:
             salt=salt,
             streams=request.stream is True,
             resumable=resumable(endpoint, request),
+            only=only,
+            stores=responses and bytes(request.store) != b"false",
         )
+
+    async def only(self, request: Request, tenant: str | None) -> str:
+        """Return the name of the worker that has the response that a request goes on from.
+
+        Empty if it goes on from none, or from one that is not known here: its worker tells whether
+        that is there. Raises LostPrevious, NoWorker.
+        """
+        response = asked(request.previous_response_id)
+        if not response:
+            return ""
+        found = await self._responses.place(response, tenant, LostPrevious)
+        return "" if found is None else found[1].name
 
     async def read_again(self, before: Plea) -> Plea:
         """Parse a request again, and keep what it has been through."""

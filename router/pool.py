@@ -168,12 +168,12 @@ class Pool:
         """Return the workers that may answer for `model` now. Raises UnknownModel, NoWorker.
 
         If all of them are draining, return an empty list for `in_session`: they still serve the
-        sessions that they have.
+        sessions and the responses that they have.
         """
         ready = [w for w in self.taking if w.ready and model in w.models]
         if ready:
             return self.breakers.admitted(monotonic(), ready) if self.breakers.any_open else ready
-        if in_session and self.sessions and any(self.serves(w, model) for w in self.workers):
+        if in_session and any(self.serves(w, model) for w in self.workers):
             return []
         # A worker that was never reached may serve the model: the client should try again.
         if any(model in w.models or not (w.ready or w.models) for w in self.workers):

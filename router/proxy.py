@@ -7,7 +7,7 @@ unwinds, it closes the connection to the worker, which makes the worker stop.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
 from router.admission import Admission, Wait
@@ -31,6 +31,7 @@ from router.preempting import Preempted
 from router.relay import CutShort
 from router.request_log import log, log_refusal
 from router.rescue import Rescue
+from router.responses.where import Responses, at
 from router.retries import Budget
 from router.sessions.visit import Visit
 from router.settings import Settings
@@ -51,9 +52,12 @@ class Proxy:
         self._admission = Admission(settings, self._holding.count)
         self._deciding = Deciding(self._admission)
         self._budget = Budget(settings.limits.retries)
-        self._failover = Failover(self._admission, self._holding, self._budget)
+        self.responses = Responses(fleet)
+        """Which worker has which response."""
+        waits = self._admission, self._holding, self._budget
+        self._failover = Failover(*waits, self.responses)
         self._tokenizing = Tokenizing()
-        self._parsing = Parsing(fleet, self._tokenizing)
+        self._parsing = Parsing(fleet, self._tokenizing, self.responses)
         self.foreseeing = Foreseeing(
             self._admission, self._holding, self._deciding, self._parsing, self._tokenizing
         )
@@ -61,13 +65,14 @@ class Proxy:
         preempting = self._failover.preempting
         self._rescue = Rescue(preempting, self._with_room)
         vacancies = self._failover.vacancies
-        waits = self._admission, self._budget, self._holding
-        metrics.watch(*waits, lambda: preempting.count, vacancies)
+        watched = self._admission, self._budget, self._holding
+        metrics.watch(*watched, lambda: preempting.count, vacancies)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
         """Apply other settings to requests from now on."""
         self._parsing.change(settings.limits)
+        self.responses.change(settings)
         self.foreseeing.change(settings)
         self._budget.change(settings.limits.retries)
         self._admission.change(settings)
@@ -78,12 +83,23 @@ class Proxy:
         self._holding.let_go()
         self._log_requests = settings.logs.requests
 
-    async def serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        """Answer one request. Raises nothing that a client or a worker could have caused."""
+    async def serve(
+        self,
+        endpoint: Endpoint,
+        exchange: Exchange,
+        relays: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Answer one request. Raises nothing that a client or a worker could have caused.
+
+        `relays`, if given, does it for one that needs no decision.
+        """
         exchange.served = True
         self._admission.in_flight += 1
         try:
-            await self._begin(endpoint, exchange)
+            if relays is None:
+                await self._begin(endpoint, exchange)
+            else:
+                await relays()
         except DoorError as error:
             self.refused(exchange, error.status, error.message)
             _answer(endpoint, exchange, error)
@@ -120,7 +136,7 @@ class Proxy:
     async def _serve(self, endpoint: Endpoint, exchange: Exchange) -> None:
         plea = await self._parsing.read(endpoint, exchange)
         if plea.visit is not None:  # before a comment starts the answer, with status 200
-            await plea.visit.look(plea.pool, plea.workers)
+            await self._look(plea, plea.visit, plea.workers)
         if self._comment is not None and plea.streams:
             with Comments(exchange, self._comment):
                 await self._ask(plea)
@@ -136,15 +152,15 @@ class Proxy:
             await self._ask_in_session(plea, plea.visit, wait)
             return
         exchange, model, workers = plea.exchange, plea.prompt.model, plea.workers
-        called, held = None, False
+        called, held, only = None, False, plea.only
         while True:
             pool = plea.pool
-            if self._queues(pool, model, workers, had_turn=pool is called):
+            if self._queues(pool, model, workers, only, had_turn=pool is called):
                 wait = wait or self._admission.wait()
-                await self._admission.turn(pool, model, exchange.tenant, wait)
+                await self._admission.turn(pool, model, exchange.tenant, wait, only)
             else:
                 decision = self._decide(plea, workers)
-                if held or not self._holding.takes(plea.prompt, decision):
+                if held or only or not self._holding.takes(plea.prompt, decision):
                     others = len(decision.candidates) < len(workers)
                     job = self._decided(plea, plea.prompt, decision)
                     crowded = self._comes_after(plea, decision)
@@ -169,7 +185,7 @@ class Proxy:
             called = pool
             plea, workers = await self._again(plea)
             if plea.visit is not None:  # new settings have given its pool sessions
-                await plea.visit.look(plea.pool, workers)
+                await self._look(plea, plea.visit, workers)
                 await self._ask(plea, wait)
                 return
 
@@ -195,7 +211,7 @@ class Proxy:
         pool, prompt = plea.pool, plea.prompt
         others = plea.elsewhere(workers) if plea.away is not None else ()
         decision = self._deciding.with_room(pool, prompt, others) if others else None
-        return decision or self._deciding.among(pool, prompt, workers)
+        return decision or self._deciding.among(pool, prompt, workers, plea.only)
 
     def _queues(
         self,
@@ -221,6 +237,7 @@ class Proxy:
         while True:
             pool = plea.pool
             home, only, wanted = visit.options(pool, model, workers)
+            only = only or plea.only
             line = (pool.name, only)
             if self._queues(pool, model, wanted, only, had_turn=line == called):
                 wait = wait or self._admission.wait()
@@ -228,14 +245,22 @@ class Proxy:
                 called = line
             elif await self._ask_bound(plea, visit, home, workers):
                 return
-            found, _, workers = self._fleet.route(model, in_session=True)
-            if found is not pool or not holds(plea):
-                plea = await self._parsing.read_again(plea)
-                if plea.visit is None:
-                    await self._ask(plea, wait)
-                    return
-                visit, workers = plea.visit, plea.workers
-            await visit.look(plea.pool, workers)
+            plea, workers = await self._again(plea)
+            if plea.visit is not None:
+                visit = plea.visit
+                await self._look(plea, visit, workers)
+            if plea.visit is None:
+                await self._ask(plea, wait)
+                return
+
+    async def _look(self, plea: Plea, visit: Visit, workers: Sequence[Worker]) -> None:
+        """Look for the session of a request; it has none if that is not where it must go.
+
+        Only the worker that has a response can go on from it, so the session stays as it is.
+        """
+        await visit.look(plea.pool, workers)
+        if not visit.may_be_at(plea.only):
+            plea.visit = plea.exchange.part = None
 
     async def _ask_bound(
         self, plea: Plea, visit: Visit, home: Worker | None, workers: Sequence[Worker]
@@ -261,9 +286,11 @@ class Proxy:
 
     async def _again(self, plea: Plea) -> tuple[Plea, Sequence[Worker]]:
         """Route again after a wait; parse again if pool or tokenizer have changed meanwhile."""
-        pool, _, workers = self._fleet.route(plea.prompt.model)
+        model, only = plea.prompt.model, plea.only
+        bound = bool(only) or plea.visit is not None
+        pool, _, workers = self._fleet.route(model, in_session=bound)
         if pool is plea.pool and holds(plea):
-            return plea, workers
+            return plea, at(pool, model, only) if only else workers
         plea = await self._parsing.read_again(plea)
         return plea, plea.workers
 

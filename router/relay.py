@@ -10,6 +10,7 @@ from router.errors import Stopping
 from router.events import EVENT_ENDS, error_event, only_comments
 from router.exchange import Exchange, date_line
 from router.openai import Endpoint, Prompted
+from router.responses.where import Naming
 from router.usage import Usage, UsageTail
 from router.worker_errors import WorkerError
 
@@ -43,7 +44,7 @@ class Relay:
 
     __slots__ = (
         *("_completed", "_endpoint", "_events", "_exchange"),
-        *("_half", "_held", "_refusal", "_tail"),
+        *("_half", "_held", "_refusal", "_tail", "naming"),
     )
 
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
@@ -58,6 +59,8 @@ class Relay:
         """The last event of `/v1/responses` has begun."""
         self._refusal: tuple[int, bytes] | None = None
         """A worker's error that has to become an event: its status, and what has come of it."""
+        self.naming: Naming | None = None
+        """Wants to see the beginning of the answer, before the client does."""
 
     def begin(self, connection: Connection, added: bytes) -> bool:
         """Relay the head, with `added` header lines, and the first bytes; True if that is all."""
@@ -151,8 +154,12 @@ class Relay:
         return sink
 
     def _look(self, data: bytes) -> None:
-        """Notice the last event of `/v1/responses` in what is about to be sent."""
-        if self._endpoint.prompted is Prompted.RESPONSES and _COMPLETED in data:
+        """Notice the id and the last event of `/v1/responses` in what is about to be sent."""
+        if self._endpoint.prompted is not Prompted.RESPONSES:
+            return
+        if self.naming is not None:
+            self.naming.add(data)
+        if _COMPLETED in data:
             self._completed |= data.startswith(_COMPLETED) or b"\n" + _COMPLETED in data
 
     def _hold(self, data: bytes) -> bytes:

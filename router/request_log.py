@@ -49,6 +49,34 @@ def log_answer(
     )
 
 
+def log_relayed(
+    exchange: Exchange, worker: Worker, status: int, failure: str | None, seconds: float
+) -> None:
+    """Log an answer that came from a worker without a decision: only that one could be asked."""
+    identity, path = exchange.identity.decode(), exchange.path
+    fields: dict[str, str | float] = {
+        "id": identity,
+        "path": path,
+        **exchange.named(),
+        "status": status,
+        "worker": worker.name,
+        "seconds": round(seconds, 3),
+    }
+    if failure:
+        fields["failure"] = failure
+    log.info(
+        "id=%s path=%s%s status=%d worker=%s seconds=%.3f%s",
+        identity,
+        path,
+        exchange.whose(),
+        status,
+        worker.name,
+        seconds,
+        f" failure={failure}" if failure else "",
+        extra={"fields": fields},
+    )
+
+
 def log_refusal(exchange: Exchange, status: int, reason: str) -> None:
     """Log an answer that came from the router itself."""
     identity, path = exchange.identity.decode(), exchange.path

@@ -18,6 +18,7 @@ from router.job import Job
 from router.relay import CutShort, Relay
 from router.request_log import log_answer
 from router.resort import Resort
+from router.responses.where import Responses
 from router.settings import Settings
 from router.stripped import Numbered, Stripped
 from router.upstream import Upstream
@@ -39,12 +40,18 @@ class Sending:
     """Gets attempts answered, each by its worker. One instance for the whole router."""
 
     def __init__(
-        self, admission: Admission, holding: Holding, resort: Resort, vacancies: Vacancies
+        self,
+        admission: Admission,
+        holding: Holding,
+        resort: Resort,
+        vacancies: Vacancies,
+        responses: Responses,
     ) -> None:
         self._admission = admission
         self._holding = holding
         self._resort = resort
         self._vacancies = vacancies
+        self._responses = responses
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
@@ -69,16 +76,7 @@ class Sending:
                     return False
                 self._vacancies.settled(job.identity)
                 attempt.on_answer(status)
-                commented = connection.commented
-                if not commented:
-                    attempt.on_first_byte()
-                if status >= 400:
-                    await exchange.undo()
-                self._holding.freed()
-                told = decision_fields(job, worker, attempt.choice, status)
-                if not relay.begin(connection, told):
-                    begun = partial(self._begun, attempt) if commented else None
-                    await relay.flow(connection, begun)
+                await self._relay(attempt, connection, relay)
                 usage = relay.usage()
             finally:
                 upstream.release(connection)
@@ -99,6 +97,25 @@ class Sending:
             if self._log_requests and not attempt.preempted:
                 log_answer(job, worker, attempt.choice, attempt.status, attempt.failure)
         return True
+
+    async def _relay(self, attempt: Attempt, connection: Connection, relay: Relay) -> None:
+        """Relay an answer, and note which response the worker keeps."""
+        job, status, commented = attempt.job, attempt.status, connection.commented
+        if not commented:
+            attempt.on_first_byte()
+        if status >= 400:
+            await job.exchange.undo()
+        self._holding.freed()
+        if job.stores and 200 <= status < 300:
+            naming = self._responses.naming(attempt.worker, job.exchange.tenant)
+            if not await naming.begins(connection.peek()):
+                relay.naming = naming
+        told = decision_fields(job, attempt.worker, attempt.choice, status)
+        if not relay.begin(connection, told):
+            begun = partial(self._begun, attempt) if commented else None
+            await relay.flow(connection, begun)
+        if relay.naming is not None:
+            await relay.naming.ends()
 
     async def _passes(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
         """Whether a full worker's 503 is kept from the client, as another worker can be asked.

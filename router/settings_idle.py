@@ -6,6 +6,9 @@ from router.settings import PoolSettings, Settings
 from router.stores.made import asks
 from strategies import registry
 
+#: Fields of `session` that also concern responses, whatever the strategy.
+_FOR_ALL = {"redis"}
+
 
 def idle(settings: Settings) -> Iterator[str]:
     """Say of each such setting what is missing. Every strategy must have been found."""
@@ -24,7 +27,7 @@ def idle(settings: Settings) -> Iterator[str]:
                 f"pool {pool.name}: `kv_events` is heard by nobody with the strategy {name};"
                 " write strategy: kvaware"
             )
-    if settings.session.model_fields_set and not keeping:
+    if settings.session.model_fields_set - _FOR_ALL and not keeping:
         yield "session: no pool has a strategy that keeps sessions, as session does"
     if not asking:
         for field in _for_memories(settings):

@@ -114,7 +114,8 @@ class SessionSettings(Model):
     """What happens when a session's worker is gone: `rebind` moves it to another one, `error` ends
     it with an error and cannot be combined with `spill`. Default: rebind."""
     redis: RedisSettings | None = None
-    """Redis in which several routers share their sessions. Default: none, in memory."""
+    """Redis in which several routers share their sessions, and which worker has which response.
+    Default: none, in memory."""
 
     @property
     def names(self) -> Names:

@@ -13,13 +13,26 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from os import getpid
 from time import monotonic
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from router.fleet import Fleet
 from router.mirror import Mirror
-from router.news import Anew, Began, Booked, Ended, GiveWay, Letter, News, letters, size
+from router.news import (
+    Anew,
+    Began,
+    Booked,
+    Ended,
+    GiveWay,
+    Kept,
+    Letter,
+    News,
+    Wanted,
+    letters,
+    size,
+)
 from router.news import decode as opened
 from router.news import encode as sealed
 from router.pool import Pool
@@ -44,6 +57,16 @@ LETTER_BYTES = LARGEST // 4
 _AT_ONCE = 32
 
 
+class Keeps(Protocol):
+    """What is known of responses that workers keep."""
+
+    def hear(self, news: Kept) -> None:
+        """Remember what another process has learned."""
+
+    def known(self, key: str) -> Kept | None:
+        """Return what to tell one that asks; None if nothing is known."""
+
+
 class Sharing:
     """One process's side of the exchange. `place` is counted from 0."""
 
@@ -54,13 +77,16 @@ class Sharing:
         fleet: Fleet,
         freed: Callable[[], None],
         gives_way: Callable[[Booking, GiveWay], object],
+        *,
+        responses: Keeps | None = None,
     ) -> None:
         """`freed` is called when a prefill or an answer has ended in another process.
 
         `gives_way` takes a request of this process back from its worker, if it is not too late.
+        `responses` is told of each response that another process has learned of.
         """
         self.mirror = Mirror(fleet)
-        self._freed, self._gives_way = freed, gives_way
+        self._freed, self._gives_way, self._responses = freed, gives_way, responses
         self._got_on = False
         """Whether something has ended since `freed` was last called."""
         self._place, self._pid = place, getpid()
@@ -201,6 +227,18 @@ class Sharing:
                 outbox.write(self._letter(GiveWay(number, first, identity, refused, aging)))
                 self._follow_up(outbox)
 
+    def at_once(self, news: Kept | Wanted) -> None:
+        """Tell or ask of a response: its client may go on from it at another process."""
+        self._tell(news)
+        self._flush()
+
+    def catch_up(self) -> None:
+        """Read everything that the others have written."""
+        if self._loop is not None:
+            while self._read():
+                pass
+            self._said()
+
     def _tell(self, news: News) -> None:
         if self._loop is None:
             return
@@ -281,6 +319,9 @@ class Sharing:
         for _ in range(_AT_ONCE):
             if not self._read():
                 break
+        self._said()
+
+    def _said(self) -> None:
         if self._got_on:
             self._got_on = False
             self._freed()
@@ -298,19 +339,36 @@ class Sharing:
         place, outbox = letter.place, self._outboxes[letter.place]
         self._heard[place] = letter.pid, now
         for news in letter.news:
-            self.mirror.take(place, news, now)
-            if isinstance(news, GiveWay):
-                self._take_back(place, news, now)
-            elif isinstance(news, Anew):
-                self._silent.discard(place)
-                if news.asks or outbox.line is Line.ABSENT:
-                    self._open_line(outbox)
-            elif not isinstance(news, Booked):
-                self._got_on = True
+            self._take(place, news, now)
         if place in self._silent:  # its bookings were dropped: ask for all of them
             self._silent.discard(place)
             self._open_line(outbox, asks=True)
         return True
+
+    def _take(self, place: int, news: News, now: float) -> None:
+        """Apply one piece of news from the process at `place`."""
+        self.mirror.take(place, news, now)
+        if isinstance(news, GiveWay):
+            self._take_back(place, news, now)
+        elif isinstance(news, Anew):
+            self._silent.discard(place)
+            if news.asks or self._outboxes[place].line is Line.ABSENT:
+                self._open_line(self._outboxes[place])
+        elif isinstance(news, Kept | Wanted):
+            self._about_responses(place, news)
+        elif not isinstance(news, Booked):
+            self._got_on = True
+
+    def _about_responses(self, place: int, news: Kept | Wanted) -> None:
+        if self._responses is None:
+            return
+        if isinstance(news, Kept):
+            self._responses.hear(news)
+            return
+        known, outbox = self._responses.known(news.key), self._outboxes[place]
+        if known is not None and outbox.line is Line.OPEN:
+            outbox.write(self._letter(known))
+            self._follow_up(outbox)
 
     def _take_back(self, place: int, news: GiveWay, now: float) -> None:
         """Let a request of this process give way to one of another, if it still would."""

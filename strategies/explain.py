@@ -160,11 +160,12 @@ _FREE = {
 #: Why the first worker is first if another one costs less.
 _TURN = "it is its turn among those that hold as much and cost about as much"
 
-#: Sentences for requests in sessions, by reason.
+#: Sentences for requests that are bound to a worker, by reason.
 _SESSION = {
     "bind": "The session starts on {}.",
     "session": "The session is bound to {}.",
     "rebind": "The session has lost its worker; {} takes it over.",
+    "response": "The response that it goes on from is kept by {} alone.",
 }
 
 #: Why `kvaware` did not go by a worker's events, by the words in brackets after a reason.

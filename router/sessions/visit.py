@@ -154,6 +154,10 @@ class Visit:
         ours = self._expected is not None and session.created == self._begun
         return ours or bool(self.call and session.call == self.call)
 
+    def may_be_at(self, name: str) -> bool:
+        """Whether the session is at that worker or at none yet; so it is if no worker is named."""
+        return not name or self.bound in {"", name}
+
     def home(self, pool: "Pool", model: str, workers: "Sequence[Worker]") -> "Worker | None":
         """Return the session's worker, if it can still be asked.
 

@@ -28,7 +28,9 @@ def errors(kind: type[DoorError]) -> Iterator[tuple[int, str | None]]:
 def test_every_path_is_in_the_page(stub: MakeStub, route: MakeRouter) -> None:
     """Those of OpenAPI, its own, and the other names of the health check."""
     paths = route(stub().url).http.get("/openapi.json").json()["paths"]
-    served = {path.replace("{name}", "NAME").replace("{session}", "ID") for path in paths}
+    served = {
+        re.sub("{(session|response_id)}", "ID", path).replace("{name}", "NAME") for path in paths
+    }
     rows = [line for line in PAGE.splitlines() if re.match(r"\| `(?:[A-Z]+ )?/", line)]
     listed = {path for row in rows for cell in row.split("|")[1:2] for path in PATH.findall(cell)}
     answered = {"/v1/models", "/v1/models/NAME"}

@@ -71,7 +71,12 @@ def test_workers_are_told_of_by_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["session: {}", "tiers: {l2: {enabled: false, lmcache: {coordinator: http://c:1}}}"]
+    "line",
+    [
+        "session: {}",
+        "session: {redis: {url: redis://r:1}}",
+        "tiers: {l2: {enabled: false, lmcache: {coordinator: http://c:1}}}",
+    ],
 )
 def test_what_is_not_asked_for_is_not_told_of(line: str) -> None:
     """Such as an empty section, or a store that is off."""

@@ -30,6 +30,13 @@ READ = [
     NAMED,
 ]
 RELAYED = sorted(ENDPOINTS)
+RESPONSE = "/v1/responses/{response_id}"
+RESPONSES = [
+    ("GET", RESPONSE),
+    ("DELETE", RESPONSE),
+    ("POST", f"{RESPONSE}/cancel"),
+    ("GET", f"{RESPONSE}/input_items"),
+]
 #: Every response must be in the schema, with the content and headers described there.
 CHECKS = [
     checks.not_a_server_error,
@@ -73,6 +80,7 @@ def test_every_path_is_described(api: Api) -> None:
     """The schema is a valid OpenAPI document with exactly these operations."""
     described = {result.ok().label for result in api.schema.get_all_operations()}
     others = {f"POST {path}" for path in RELAYED} | {"DELETE /sessions/{session}", "POST /explain"}
+    others |= {f"{method} {path}" for method, path in RESPONSES}
     assert described == {f"GET {path}" for path in READ} | others
     api.schema.validate()
 
@@ -105,6 +113,19 @@ def test_what_is_relayed(api: Api, path: str, mode: GenerationMode) -> None:
         answer = api.validated(case)
         if "x-warmroute-worker" not in answer.headers:
             assert answer.status_code in (400, 404, 413)
+
+    asked()
+
+
+@pytest.mark.parametrize(("method", "path"), RESPONSES)
+def test_what_is_asked_of_a_response(api: Api, method: str, path: str) -> None:
+    """With any id of the described form, the only worker is asked."""
+    operation = api.schema[path][method]
+
+    @quickly
+    @given(operation.as_strategy())
+    def asked(case: Case[Any]) -> None:
+        assert "x-warmroute-worker" in api.validated(case).headers
 
     asked()
 

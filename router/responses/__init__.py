@@ -1,0 +1,1 @@
+"""Responses of `/v1/responses` that a worker keeps, and which worker that is."""
