@@ -109,11 +109,19 @@ def read_all(client: socket.socket) -> bytes:
 
 
 def error_of(reply: httpx.Response) -> dict[str, Any]:
-    """The error object of an answer; it must have OpenAI's four fields and no more."""
-    body: dict[str, dict[str, Any]] = reply.json()
+    """The error object of an answer: OpenAI's four fields and no more.
+
+    Of Anthropic's shape, in which fields without a value are left out, it is the same.
+    """
+    body: dict[str, Any] = reply.json()
+    empty = {}
+    if "type" in body:
+        assert (body.pop("type"), body.pop("request_id")) == ("error", reply.headers["request-id"])
+        empty = {"param": None, "code": None}
     assert set(body) == {"error"}
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    return body["error"]
+    error: dict[str, Any] = {**empty, **body["error"]}
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
 
 
 Action = bytes | float | str | Callable[[], bool]

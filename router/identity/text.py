@@ -24,7 +24,7 @@ from router.messages import (
     is_list,
     messages,
 )
-from router.openai import Endpoint, Prompted, Request
+from router.openai import Adapted, Endpoint, Prompted, Request
 
 
 class _Kind(Enum):
@@ -105,7 +105,11 @@ def canonical(endpoint: Endpoint, request: Request) -> Text:
             head = bytes(request.tools)
             if _is_given(request.documents):
                 head += bytes(request.documents)
-            return _conversation(head, request.messages)
+            text = _conversation(head, request.messages)
+            if isinstance(request, Adapted):
+                text.further = request.native.further
+                text.unread = sum([_length(one.content) for one in request.native.others])
+            return text
         case Prompted.MESSAGES:
             return _conversation(bytes(request.tools) + bytes(request.system), request.messages)
         case Prompted.RESPONSES:
@@ -123,11 +127,14 @@ def apart(endpoint: Endpoint, request: Request) -> str:
     """Return what distinguishes the prompt from others with the same words; empty for most."""
     raws = _apart(request)
     kept = endpoint.prompted is Prompted.RESPONSES and request.prompt  # remembered by the engine
-    if not kept and not any(raws):  # nearly all requests
+    beside = request.native.beside if isinstance(request, Adapted) else None
+    if not kept and not beside and not any(raws):  # nearly all requests
         return ""
     found = {name: raw for name, raw in zip(_APART, raws, strict=True) if _is_given(raw)}
     if kept and _is_given(kept):
         found["prompt"] = kept
+    if beside:
+        found |= beside
     spelling = _Spelling()
     return "".join(
         [f"{name} {xxh3_128_hexdigest(spelling.of(raw))} " for name, raw in found.items()]
