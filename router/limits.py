@@ -47,9 +47,13 @@ class Limits:
             self._check_native(request)
 
     def _check_native(self, request: Adapted) -> None:
-        inputs = request.native.beside.get("inputs")  # as documents have them
-        count = request.native.media + (images(documents(inputs)) if inputs else 0)
-        _check_count("images", "images", count, self._images)
+        found = request.native
+        inputs = found.beside.get("inputs")  # which have parts, as documents do
+        media = {**found.media, "inputs": images(documents(inputs)) if inputs else 0}
+        count = 0
+        for field, more in media.items():
+            count += more
+            _check_count(field, "images", count, self._images)
 
     def _check_scored(self, request: Request) -> None:
         if request.input:

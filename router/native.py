@@ -55,6 +55,11 @@ class _Sampling(msgspec.Struct):
     extra_args: Raw = Raw()
 
 
+class _Features(msgspec.Struct):
+    mm_hashes: dict[str, Raw] = {}
+
+
+_features = msgspec.json.Decoder(_Features).decode
 _read = msgspec.json.Decoder(_Read).decode
 _sampling = msgspec.json.Decoder(_Sampling).decode
 _number = msgspec.json.Decoder(int | float | str | None).decode
@@ -74,8 +79,8 @@ class Native:
         """Those other names."""
         self.beside: dict[str, Raw] = {}
         """Fields that distinguish the prompt from others of the same text or tokens."""
-        self.media = 0
-        """Images, sounds and the like outside of messages and documents."""
+        self.media: dict[str, int] = {}
+        """Number of images, sounds and the like in each field but messages and documents."""
         self.others: list[Message | Unread] = []
         """The messages of all conversations but the first."""
         self.further = 0
@@ -98,7 +103,8 @@ def native(body: bytes, sources: Sequence[str], *, batched: bool, after_system: 
         raw = getattr(read, source)
         found.replaced = {"prompt": _after(read.system, raw) if after_system else raw, "input": raw}
     found.beside = {name: raw for name in BESIDE if is_given(raw := getattr(read, name))}
-    found.media = sum([_count(getattr(read, name)) for name in _MEDIA])
+    found.media = {name: _count(getattr(read, name)) for name in _MEDIA}
+    found.media["features"] = _hashed(read.features)
     for name in _SAMPLING:
         _limits(found, name, getattr(read, name))
     if batched:
@@ -158,6 +164,15 @@ def _count(raw: Raw) -> int:
     if not is_list(raw):
         return 1
     return sum([_listed(one) if is_list(one) else is_given(one) for one in _entries(raw)])
+
+
+def _hashed(features: Raw) -> int:
+    """Count the media that were rendered before (vllm/entrypoints/scale_out)."""
+    try:
+        hashes = _features(features).mm_hashes if features else {}
+    except UNEXPECTED:
+        return 0
+    return sum(map(_listed, hashes.values()))
 
 
 def _listed(raw: Raw) -> int:

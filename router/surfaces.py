@@ -42,7 +42,7 @@ class Told(NamedTuple):
 _BY_PATH: Final = (
     (re.compile(r"(?:^|/v1)/messages(?:/|$)"), Surface.ANTHROPIC),
     (re.compile(r"^/cohere/"), Surface.COHERE),
-    (re.compile(r"^/api/"), Surface.OLLAMA),
+    (re.compile(r"^/api/(?:chat|generate|show|tags)$"), Surface.OLLAMA),
 )
 #: Anthropic's types by status (its API reference, "Errors"). 408 and 503 are not in it: 503 is what
 #: others call 529.
@@ -106,7 +106,7 @@ def event(path: str, error: DoorError, identity: bytes) -> bytes:
 
 
 def _anthropic(error: DoorError, identity: bytes) -> dict[str, object]:
-    """Return an error of Anthropic's; its object also has our `param` and `code`, if there are any."""
+    """Return an error of Anthropic's; its object also has our `param` and `code`, if any."""
     other = "api_error" if error.type == "server_error" else "invalid_request_error"
     kind = _ANTHROPIC.get(error.status, other)
     ours = {"param": error.param, "code": error.code}
