@@ -107,7 +107,7 @@ def event(path: str, error: DoorError, identity: bytes) -> bytes:
 
 def _anthropic(error: DoorError, identity: bytes) -> dict[str, object]:
     """Return an error of Anthropic's; its object also has our `param` and `code`, if any."""
-    other = "api_error" if error.type == "server_error" else "invalid_request_error"
+    other = "api_error" if error.type == "server_error" else error.type
     kind = _ANTHROPIC.get(error.status, other)
     ours = {"param": error.param, "code": error.code}
     said = {"type": kind, "message": error.message}
