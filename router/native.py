@@ -28,7 +28,8 @@ BESIDE: Final = (
 )
 #: Those that hold images, sounds and the like, with names of other endpoints that have no prompt.
 _MEDIA: Final = (
-    *("content_parts", "image_data", "video_data", "audio_data", "images", "audio", "videos"),
+    *("content_parts", "image_data", "video_data", "audio_data"),
+    *("images", "audio", "videos"),
 )
 #: Where a prompt is, besides the names that OpenAI's requests have.
 _PROMPTS: Final = ("text", "input_ids", "token_ids", "texts")
@@ -133,16 +134,22 @@ def _limits(found: Native, name: str, raw: Raw) -> None:
     if listed is None and is_list(raw):
         raise BadRequest(f"`{name}` has more entries than can be read.", param=name)
     for one in [raw] if listed is None else listed:
+        if not _is_object(one):
+            continue  # the worker refuses it
         try:
             sampling = _sampling(one)
-        except UNEXPECTED:
-            continue
+        except UNEXPECTED as error:
+            raise BadRequest(f"`{name}` cannot be read: {error}.", param=name) from None
         if is_given(sampling.extra_args):  # vLLM takes `kv_transfer_params` from there
             field = f"{name}.extra_args"
             raise BadRequest(f"`{field}` is not allowed: it can steer engines.", param=field)
         _larger(found, "n", f"{name}.n", sampling.n)
         for length in _lengths:
             _larger(found, "max_tokens", f"{name}.{length}", getattr(sampling, length))
+
+
+def _is_object(raw: Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b"{"
 
 
 def _larger(found: Native, field: str, name: str, raw: Raw) -> None:

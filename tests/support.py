@@ -111,15 +111,21 @@ def read_all(client: socket.socket) -> bytes:
 def error_of(reply: httpx.Response) -> dict[str, Any]:
     """The error object of an answer: OpenAI's four fields and no more.
 
-    Of Anthropic's shape, in which fields without a value are left out, it is the same.
+    Of other shapes it is the same: Anthropic's leaves out fields without a value, Cohere's and
+    Ollama's have the message alone.
     """
     body: dict[str, Any] = reply.json()
-    empty = {}
-    if "type" in body:
-        assert (body.pop("type"), body.pop("request_id")) == ("error", reply.headers["request-id"])
-        empty = {"param": None, "code": None}
-    assert set(body) == {"error"}
-    error: dict[str, Any] = {**empty, **body["error"]}
+    error = body.pop("error", None)
+    empty: dict[str, Any] = {"param": None, "code": None}
+    if "request_id" in body:
+        assert body == {"type": "error", "request_id": reply.headers["request-id"]}
+        error = {**empty, **error}
+    elif not isinstance(error, dict):
+        told = body if error is None else {**body, "message": error}
+        assert set(told) in ({"message"}, {"message", "id"})
+        return {**empty, "message": told["message"], "type": None}
+    else:
+        assert not body
     assert set(error) == {"message", "type", "param", "code"}
     return error
 

@@ -100,16 +100,22 @@ class Text:
 
 def canonical(endpoint: Endpoint, request: Request) -> Text:
     """Return a prompt's canonical bytes."""
+    text = _canonical(endpoint, request)
+    if isinstance(request, Adapted):
+        found = request.native
+        text.parts += sum(found.media.values())
+        text.further += found.further
+        text.unread += sum([_length(one.content) for one in found.others])
+    return text
+
+
+def _canonical(endpoint: Endpoint, request: Request) -> Text:
     match endpoint.prompted:
         case Prompted.CHAT:
             head = bytes(request.tools)
             if _is_given(request.documents):
                 head += bytes(request.documents)
-            text = _conversation(head, request.messages)
-            if isinstance(request, Adapted):
-                text.further = request.native.further
-                text.unread = sum([_length(one.content) for one in request.native.others])
-            return text
+            return _conversation(head, request.messages)
         case Prompted.MESSAGES:
             return _conversation(bytes(request.tools) + bytes(request.system), request.messages)
         case Prompted.RESPONSES:

@@ -137,6 +137,13 @@ def test_paths_that_compute_nothing(stub: MakeStub, route: MakeRouter, path: str
     assert [one["held_tokens"] for one in explained["workers"]] == [0]
 
 
+def test_images_are_part_of_the_length() -> None:
+    """Each counts, wherever the endpoint has it."""
+    bare, pictured = ({"text": "x"}, {"text": "x", "image_data": ["a", "b"]})
+    assert prompt("/generate", pictured).tokens > prompt("/generate", bare).tokens + 100
+    assert prompt("/v2/embed", {"images": ["a"]}).media == 1
+
+
 PART = {"type": "image_url", "image_url": {"url": "x"}}
 IMAGE = {"role": "user", "content": [PART]}
 #: What is over a limit, and the field that the error names.
