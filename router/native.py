@@ -53,7 +53,6 @@ class _Sampling(msgspec.Struct):
     max_tokens: Raw = Raw()
     max_new_tokens: Raw = Raw()
     num_predict: Raw = Raw()
-    extra_args: Raw = Raw()
 
 
 class _Features(msgspec.Struct):
@@ -140,9 +139,6 @@ def _limits(found: Native, name: str, raw: Raw) -> None:
             sampling = _sampling(one)
         except UNEXPECTED as error:
             raise BadRequest(f"`{name}` cannot be read: {error}.", param=name) from None
-        if is_given(sampling.extra_args):  # vLLM takes `kv_transfer_params` from there
-            field = f"{name}.extra_args"
-            raise BadRequest(f"`{field}` is not allowed: it can steer engines.", param=field)
         _larger(found, "n", f"{name}.n", sampling.n)
         for length in _lengths:
             _larger(found, "max_tokens", f"{name}.{length}", getattr(sampling, length))

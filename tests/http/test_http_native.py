@@ -20,7 +20,6 @@ from tests.support import (
     MakeStub,
     Router,
     Stub,
-    error_of,
     post,
     read_all,
     until,
@@ -232,16 +231,6 @@ def tight(worker: Stub) -> Iterator[Router]:
     made = Router({"workers": [worker.url], "limits": LIMITS})
     yield made
     made.stop()
-
-
-def test_parameters_that_steer_engines(worker: Stub, tight: Router) -> None:
-    """vLLM takes KV transfers from `sampling_params.extra_args` too."""
-    before = len(worker.requests)
-    steers = {"kv_transfer_params": {"do_remote_prefill": True}}
-    body = {"model": "m", "token_ids": [1], "sampling_params": {"extra_args": steers}}
-    reply = tight.http.post("/inference/v1/generate", json=body)
-    assert (reply.status_code, error_of(reply)["param"]) == (400, "sampling_params.extra_args")
-    assert len(worker.requests) == before
 
 
 @pytest.mark.parametrize("asked", [{}, {"stream": True}])
