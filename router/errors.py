@@ -1,4 +1,4 @@
-"""Every error a client can see, and the one place that renders them.
+"""Every error a client can see; `surfaces.py` writes them in the shape that the client expects.
 
 What happens between the router and a worker has errors of its own (`worker_errors.py`), which are
 translated to these.
@@ -21,7 +21,7 @@ def perhaps(meant: str) -> str:
 
 
 class DoorError(Exception):
-    """An error that the router itself answers, in OpenAI's error shape."""
+    """An error that the router itself answers."""
 
     status = 500
     type = "server_error"
@@ -36,7 +36,7 @@ class DoorError(Exception):
         self.headers = headers or []
 
     def body(self) -> bytes:
-        """Render as `{"error": {"message", "type", "param", "code"}}`."""
+        """Render in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
         error = {
             "message": self.message,
             "type": self.type,
@@ -250,8 +250,8 @@ class Stopping(NoWorker):
 
     code: str = "router_stopped"
 
-    def __init__(self) -> None:
-        super().__init__("The router is being stopped.")
+    def __init__(self, message: str = "The router is being stopped.") -> None:
+        super().__init__(message)
 
 
 class QueueFull(DoorError):
@@ -308,6 +308,15 @@ class WorkerTooSlow(DoorError):
 
     status = 504
     code = "worker_timeout"
+
+
+def refused_by_worker(status: int, said: str) -> DoorError:
+    """Return a worker's error that has to become an event, as a stream has begun without it."""
+    error = DoorError(f"The worker answered {status}: {said}")
+    error.status = status
+    if 400 <= status < 500:
+        error.type = BadRequest.type
+    return error
 
 
 def parted(error: DoorError) -> DoorError:

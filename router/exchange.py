@@ -9,8 +9,7 @@ from wsgiref.handlers import format_date_time
 from router.errors import DoorError
 from router.guard import Head
 from router.headers import new_id
-from router.sagemaker import errors as aws
-from router.sagemaker.paths import speaks_aws
+from router.surfaces import told
 
 if TYPE_CHECKING:
     from router.salts import Salts
@@ -189,21 +188,12 @@ class Exchange:
         self.start(status, fields, len(body), body, last=True)
 
     def refuse(self, error: DoorError) -> None:
-        """Send a router error, in OpenAI's or AWS's shape as the path demands."""
-        if speaks_aws(self.path):
-            told = aws.told(error)
-            fields = told.fields() + b"x-request-id: %b\r\n" % self.identity + date_line()
-            if b"x-amzn-requestid: " not in self._fields:
-                fields += b"x-amzn-requestid: %b\r\n" % self.identity
-            self.answer(told.status, fields, told.body)
-            return
-        extra = b"".join([b"%b: %b\r\n" % pair for pair in error.headers])
-        fields = b"content-type: application/json\r\nx-request-id: %b\r\n%b%b" % (
-            self.identity,
-            date_line(),
-            extra,
-        )
-        self.answer(error.status, fields, error.body())
+        """Send a router error, in the shape of the path's surface."""
+        said = told(self.path, error, self.identity)
+        fields = b"%bx-request-id: %b\r\n%b" % (said.fields, self.identity, date_line())
+        if said.id_field and said.id_field + b": " not in self._fields:
+            fields += b"%b: %b\r\n" % (said.id_field, self.identity)
+        self.answer(said.status, fields, said.body)
 
     def start(
         self, status: int, fields: bytes, length: int | None, data: bytes, *, last: bool

@@ -11,7 +11,7 @@ import msgspec
 from router.errors import BadRequest
 from router.images import documents, images
 from router.messages import Message, Unread, is_list, messages
-from router.openai import Endpoint, Prompted, Request
+from router.openai import Adapted, Endpoint, Prompted, Request
 from router.settings import LimitSettings
 
 #: The fields of requests to rerank or to score that may hold images.
@@ -31,20 +31,33 @@ class Limits:
     def check(self, endpoint: Endpoint, request: Request) -> None:
         """Raise BadRequest, with the name of the field, if a request asks for too much."""
         if request.n is not None:
-            _check_number("n", request.n, self._n)
+            _check_number(request, "n", self._n)
         if request.best_of is not None:
-            _check_number("best_of", request.best_of, self._best_of)
+            _check_number(request, "best_of", self._best_of)
         if self._max_tokens is not None:
             for field in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
-                _check_number(field, getattr(request, field), self._max_tokens)
+                _check_number(request, field, self._max_tokens)
         if request.messages:
-            self._check_list("messages", request.messages)
+            self._check_list("messages", _all_messages(request))
         if endpoint.prompted is Prompted.RESPONSES:
             self._check_list("input", messages(request.input))
         elif endpoint.prompted is Prompted.NOTHING:
             self._check_scored(request)
+        if isinstance(request, Adapted):
+            self._check_native(request)
+
+    def _check_native(self, request: Adapted) -> None:
+        found = request.native
+        inputs = found.beside.get("inputs")  # which have parts, as documents do
+        media = {**found.media, "inputs": images(documents(inputs)) if inputs else 0}
+        count = 0
+        for field, more in media.items():
+            count += more
+            _check_count(field, "images", count, self._images)
 
     def _check_scored(self, request: Request) -> None:
+        if request.input:
+            self._check_list("input", messages(request.input))
         count = 0
         for field in _SCORED:
             if raw := getattr(request, field):
@@ -69,8 +82,17 @@ class Limits:
             _check_count(field, "images", images(lists), self._images)
 
 
-def _check_number(field: str, value: object, limit: int) -> None:
-    if _number(value) > limit:
+def _all_messages(request: Request) -> Sequence[Message | Unread]:
+    """Return the messages of all conversations."""
+    if isinstance(request, Adapted) and request.native.others:
+        return (*request.messages, *request.native.others)
+    return request.messages
+
+
+def _check_number(request: Request, field: str, limit: int) -> None:
+    if _number(getattr(request, field)) > limit:
+        if isinstance(request, Adapted):
+            field = request.native.names.get(field, field)
         raise BadRequest(f"`{field}` is over this server's limit of {limit}.", param=field)
 
 

@@ -8,8 +8,9 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 
 from router.gate import OPEN
-from router.openai import ENDPOINTS
+from router.openai import ENDPOINTS, Endpoint
 from router.responses.ids import ID, Stored, every
+from router.surfaces import Surface, surface_of
 
 #: Errors of the router itself, which any request may get.
 _DOOR = {
@@ -52,6 +53,39 @@ _ERROR = {
         }
     },
 }
+_MESSAGE = {"message": {"type": "string"}}
+#: The schemas of errors by the surface that a path belongs to.
+_ERRORS: dict[Surface, tuple[str, dict[str, Any]]] = {
+    Surface.OPENAI: ("Error", _ERROR),
+    Surface.ANTHROPIC: (
+        "AnthropicError",
+        {
+            "type": "object",
+            "required": ["type", "error", "request_id"],
+            "properties": {
+                "type": {"const": "error"},
+                "error": {
+                    "type": "object",
+                    "required": ["type", "message"],
+                    "properties": {"type": {"type": "string"}, **_MESSAGE},
+                },
+                "request_id": {"type": "string"},
+            },
+        },
+    ),
+    Surface.COHERE: (
+        "CohereError",
+        {
+            "type": "object",
+            "required": ["message"],
+            "properties": {**_MESSAGE, "id": {"type": "string"}},
+        },
+    ),
+    Surface.OLLAMA: (
+        "OllamaError",
+        {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}},
+    ),
+}
 #: Where a request may carry its key; any one of them is enough.
 _KEYS = {
     "Bearer": {"type": "http", "scheme": "bearer"},
@@ -70,15 +104,13 @@ def describe(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         components = schema.setdefault("components", {})
-        components.setdefault("schemas", {})["Error"] = _ERROR
+        components.setdefault("schemas", {}).update(_ERRORS.values())
         components["securitySchemes"] = _KEYS
-        schema["paths"] |= {
-            endpoint.path: _inference(endpoint.form) for endpoint in ENDPOINTS.values()
-        }
+        schema["paths"] |= {endpoint.path: _inference(endpoint) for endpoint in ENDPOINTS.values()}
         schema["paths"] |= {stored.path: _retrieval(stored) for stored in every("{response_id}")}
         for path, methods in schema["paths"].items():
             for operation in methods.values():
-                errors = _errors(_DOOR if path in OPEN else _DOOR | _BEHIND_KEYS)
+                errors = _errors(_DOOR if path in OPEN else _DOOR | _BEHIND_KEYS, path)
                 operation["responses"] = {**errors, **operation["responses"]}
                 if path not in OPEN:  # `{}`: routers without `auth` need no key
                     operation["security"] = [{}, *({name: []} for name in _KEYS)]
@@ -86,8 +118,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-def _inference(form: bool) -> dict[str, Any]:
-    kind = "multipart/form-data" if form else "application/json"
+def _inference(endpoint: Endpoint) -> dict[str, Any]:
+    kind = "multipart/form-data" if endpoint.form else "application/json"
     return {
         "post": {
             "summary": "Relayed to a worker, body and answer unchanged.",
@@ -98,7 +130,7 @@ def _inference(form: bool) -> dict[str, Any]:
             },
             "responses": {
                 "200": {"description": "The worker's answer."},
-                **_errors(_INFERENCE),
+                **_errors(_INFERENCE, endpoint.path),
                 "default": {"description": "Whatever else the worker answers."},
             },
         }
@@ -120,15 +152,16 @@ def _retrieval(stored: Stored) -> dict[str, Any]:
         ],
         "responses": {
             "200": {"description": "The worker's answer."},
-            **_errors(_INFERENCE | {404: "The response is not known here."}),
+            **_errors(_INFERENCE | {404: "The response is not known here."}, stored.path),
             "default": {"description": "Whatever else the worker answers."},
         },
     }
     return {method.lower(): dict(operation) for method in stored.methods.split(", ")}
 
 
-def _errors(meanings: dict[int, str]) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+def _errors(meanings: dict[int, str], path: str) -> dict[str, Any]:
+    name, _ = _ERRORS[surface_of(path)]
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     return {
         str(status): {"description": meaning, "content": content}
         for status, meaning in meanings.items()

@@ -81,7 +81,7 @@ class Parsing:
             started=started,
             visit=visit,
             salt=salt,
-            streams=request.stream is True,
+            streams=request.stream is True and endpoint.events,
             resumable=resumable(endpoint, request),
             only=only,
             stores=responses and bytes(request.store) != b"false",

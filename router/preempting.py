@@ -67,10 +67,11 @@ def resumable(endpoint: Endpoint, request: Request) -> bool:
     is to be returned with logprobs, and a prompt that is handed over to another engine is that
     engine's business (`v1/request.py`, `get_skip_reading_prefix_cache`). It goes on with a
     background response although nobody listens. An upload has to be read first, of which nothing is
-    known here.
+    known here, as of the fields of engines' own endpoints.
     """
     if (
         endpoint.form
+        or endpoint.native
         or request.stream is not True
         or bytes(request.prompt_logprobs) not in {b"", b"null"}
     ):

@@ -18,7 +18,7 @@ from router.identity.exact import Exact
 from router.identity.forward import may_have, written
 from router.identity.text import Text, apart, canonical, measured
 from router.identity.unlike import NOT_TEXT, Unlike
-from router.openai import Endpoint, Prompted, Request
+from router.openai import Adapted, Endpoint, Prompted, Request
 from strategies.base import NO_BLOCKS, Prompt
 from strategies.blocks import TEXT_ENDS, chain, even_chain, even_root, root_key
 
@@ -169,7 +169,7 @@ class Prompts:
     def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
         ids = known.exact.ids(endpoint, body, left_out=known.left_out)
         prompt = self._of_ids(endpoint, request, known.identity, ids)
-        along = known.forward and endpoint.prompted is Prompted.CHAT
+        along = known.forward and endpoint.prompted is Prompted.CHAT and not endpoint.batched
         if not along or known.exact.dated or not may_have(request):
             return Made(prompt)
         return Made(prompt, along=Along(written(ids), request.model or "", known.exact))
@@ -284,6 +284,8 @@ def _tells_first(endpoint: Endpoint, request: Request) -> bool:
 
 def _several(endpoint: Endpoint, request: Request) -> bool:
     """Whether the request may hold several prompts, whose lengths a worker reports as one sum."""
+    if isinstance(request, Adapted) and request.native.further:
+        return True
     raw = {Prompted.COMPLETION: request.prompt, Prompted.INPUT: request.input}
     return bytes(memoryview(raw.get(endpoint.prompted, msgspec.Raw()))[:1]) == b"["
 

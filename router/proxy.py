@@ -15,7 +15,6 @@ from router.attempt import CLIENT_LEFT, Elsewhere
 from router.comments import Comments
 from router.deciding import Deciding
 from router.errors import DoorError, Stopping
-from router.events import error_event
 from router.exchange import Exchange
 from router.failover import Failover
 from router.fleet import Fleet
@@ -35,6 +34,7 @@ from router.responses.where import Responses, at
 from router.retries import Budget
 from router.sessions.visit import Visit
 from router.settings import Settings
+from router.surfaces import event
 from router.tokenizing import Tokenizing
 from router.vacancies import Crowded
 from router.worker import Worker
@@ -339,8 +339,6 @@ class Proxy:
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:
     """Send `error` to the client, if the state of the answer still allows it."""
     if exchange.commented:
-        code = error.code or str(error.status)
-        event = error_event(endpoint, error.message, code, error.type)
-        exchange.fail(event, error.message)
+        exchange.fail(event(endpoint.path, error, exchange.identity), error.message)
     elif not exchange.started:
         exchange.refuse(error)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from router.errors import BadRequest
-from router.messages import SAFE, UNEXPECTED, Object, is_list
+from router.messages import SAFE, UNEXPECTED, Object, entries, is_list
 from router.openai import Endpoint, Prompted
 
 _Content = str | list[str | Object] | None
@@ -53,6 +53,10 @@ class _Given(msgspec.Struct):
     input: Raw = Raw()
     prompt_embeds: Raw = Raw()
     data: Raw = Raw()
+    text: Raw = Raw()
+    input_ids: Raw = Raw()
+    token_ids: Raw = Raw()
+    texts: Raw = Raw()
 
 
 _given = msgspec.json.Decoder(_Given).decode
@@ -77,19 +81,46 @@ def check(endpoint: Endpoint, body: bytes) -> None:
     given = _given(body)
     match endpoint.prompted:
         case Prompted.CHAT | Prompted.MESSAGES:
-            _read("messages", given.messages, _turns, _bare_turns)
+            for conversation in _conversations(endpoint, given.messages):
+                _read("messages", conversation, _turns, _bare_turns)
         case Prompted.RESPONSES:
             _read("input", given.input, _items, _bare_items)
         case Prompted.COMPLETION:
-            if _is_given(given.prompt) or not _is_given(given.prompt_embeds):
-                _read("prompt", given.prompt, _prompt, _but_lists(_prompt))
+            field, raw = _plain(endpoint, given)
+            if _is_given(raw) or not _is_given(given.prompt_embeds):
+                _read(field, raw, _prompt, _but_lists(_prompt))
         case Prompted.INPUT:
-            if _is_given(given.messages):
-                _read("messages", given.messages, _turns, _bare_turns)
-            elif not _is_given(given.data):  # which is for a plug-in of the engine
-                _read("input", given.input, _embedded, _but_lists(_embedded))
+            _check_input(endpoint, given)
         case Prompted.NOTHING:
             pass
+
+
+def _check_input(endpoint: Endpoint, given: _Given) -> None:
+    field, raw = _plain(endpoint, given)
+    if _is_given(given.messages):
+        _read("messages", given.messages, _turns, _bare_turns)
+    elif _is_given(given.data) or (endpoint.native and not _is_given(raw)):
+        pass  # for a plug-in of the engine, or images alone
+    else:
+        _read(field, raw, _embedded, _but_lists(_embedded))
+
+
+def _plain(endpoint: Endpoint, given: _Given) -> tuple[str, Raw]:
+    """Return name and content of the field that a prompt without messages is in."""
+    names = endpoint.sources or ("prompt",)
+    found = (name for name in names if _is_given(getattr(given, name)))
+    name = next(found, names[0])
+    return name, getattr(given, name)
+
+
+def _conversations(endpoint: Endpoint, raw: Raw) -> list[Raw]:
+    """Return the conversations of a request: one, unless it is a batch."""
+    if not endpoint.batched:
+        return [raw]
+    found = entries(raw)
+    if not found:
+        raise _unexpected("messages", "Expected `array` of conversations - at `$.messages`")
+    return found
 
 
 def _is_given(raw: Raw) -> bool:

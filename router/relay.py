@@ -6,11 +6,12 @@ from typing import Final
 
 from router.answer_head import Head
 from router.connection import Connection, Sink
-from router.errors import Stopping
-from router.events import EVENT_ENDS, error_event, only_comments
+from router.errors import DoorError, Stopping, WorkerFailed, refused_by_worker
+from router.events import EVENT_ENDS, only_comments
 from router.exchange import Exchange, date_line
 from router.openai import Endpoint, Prompted
 from router.responses.where import Naming
+from router.surfaces import event
 from router.usage import Usage, UsageTail
 from router.worker_errors import WorkerError
 
@@ -102,9 +103,7 @@ class Relay:
         kept += data[: LONGEST_MESSAGE - len(kept)]
         self._refusal = status, kept
         if last:
-            message = kept.decode("utf-8", errors="replace")
-            kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
-            self._fail(f"The worker answered {status}: {message}", str(status), kind)
+            self._fail(refused_by_worker(status, kept.decode("utf-8", errors="replace")))
 
     async def flow(self, connection: Connection, begun: Callable[[], None] | None = None) -> None:
         """Relay the rest. Raises CutShort.
@@ -117,13 +116,14 @@ class Relay:
             await connection.flow(self._pass if begun is None else self._watching(begun))
         except WorkerError as error:
             if self._refusal is None:
-                self._fail(f"The worker failed in the middle of its answer: it {error}.")
+                message = f"The worker failed in the middle of its answer: it {error}."
+                self._fail(WorkerFailed(message))
             else:  # what has come of an error says more than that it broke off
                 self._quote(b"", last=True)
             raise CutShort(error) from None
         except asyncio.CancelledError:
             if not exchange.left:
-                self._fail("The router was stopped in the middle of this answer.", Stopping.code)
+                self._fail(Stopping("The router was stopped in the middle of this answer."))
             raise
 
     def _pass(self, data: bytes, last: bool) -> None:
@@ -184,12 +184,13 @@ class Relay:
         """Return the usage that the worker reported, once all of the answer is relayed."""
         return self._tail.read()
 
-    def _fail(self, message: str, code: str = "worker_failed", kind: str = "server_error") -> None:
+    def _fail(self, error: DoorError) -> None:
         """End a stream with an error event in the endpoint's format; do nothing for others."""
+        exchange = self._exchange
         if self._half:
-            self._exchange.cut()
+            exchange.cut()
         elif self._events:
-            self._exchange.fail(error_event(self._endpoint, message, code, kind), message)
+            exchange.fail(event(self._endpoint.path, error, exchange.identity), error.message)
 
 
 def _ends(data: bytes) -> bool:

@@ -11,15 +11,13 @@ from hashlib import sha256
 from hmac import new
 
 from router.errors import BadRequest
-from router.openai import Endpoint, Request
+from router.openai import Endpoint, Request, Salted
 from router.settings import Settings
 
 #: The message that a salt is the HMAC of, so that it is useless for any other purpose.
 _PURPOSE = b"warmroute cache_salt"
 #: Hexadecimal digits of a salt: 128 bits, which nobody can guess.
 _LENGTH = 32
-#: Endpoints that compute nothing, for which engines have no `cache_salt`.
-_UNCACHED = frozenset(("/tokenize", "/detokenize"))
 
 
 class Salts:
@@ -68,10 +66,15 @@ class Salts:
         """Give a request the salt of the key `name`; return the field for its body, if any.
 
         A salt from the client separates its prompts further, within its key. Raises BadRequest if
-        that is not a text. Forms have no such field.
+        that is not a text, or if the engine could not keep the request apart.
         """
-        if not self._by_name or endpoint.form or endpoint.path in _UNCACHED:
+        if not self._by_name or endpoint.salted is Salted.NEEDLESS:
             return b""
+        if endpoint.salted is Salted.CANNOT:
+            raise BadRequest(
+                f"{endpoint.path} cannot be used here: each key has a KV cache of its own"
+                " (`auth.separate_caches`), and engines have no `cache_salt` on this path."
+            )
         salt = self._by_name[name]
         own = request.cache_salt
         if own is not None:

@@ -109,11 +109,25 @@ def read_all(client: socket.socket) -> bytes:
 
 
 def error_of(reply: httpx.Response) -> dict[str, Any]:
-    """The error object of an answer; it must have OpenAI's four fields and no more."""
-    body: dict[str, dict[str, Any]] = reply.json()
-    assert set(body) == {"error"}
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    return body["error"]
+    """The error object of an answer: OpenAI's four fields and no more.
+
+    Of other shapes it is the same: Anthropic's leaves out fields without a value, Cohere's and
+    Ollama's have the message alone.
+    """
+    body: dict[str, Any] = reply.json()
+    error = body.pop("error", None)
+    empty: dict[str, Any] = {"param": None, "code": None}
+    if "request_id" in body:
+        assert body == {"type": "error", "request_id": reply.headers["request-id"]}
+        error = {**empty, **error}
+    elif not isinstance(error, dict):
+        told = body if error is None else {**body, "message": error}
+        assert set(told) in ({"message"}, {"message", "id"})
+        return {**empty, "message": told["message"], "type": None}
+    else:
+        assert not body
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
 
 
 Action = bytes | float | str | Callable[[], bool]

@@ -9,12 +9,16 @@ import msgspec
 from router.identity.chat import flag
 from router.identity.decoded import Json
 from router.identity.sizes import check_things
-from router.identity.unlike import Unlike
+from router.identity.unlike import NOT_TEXT, Unlike
+from router.native import BESIDE
+from router.openai import Endpoint
 
 Body = Mapping[str, Any]
 
 #: Bytes of a packed id.
 ID_BYTES = 4
+#: Why prompts are not tokenized that engines make otherwise.
+DIALECT = "a dialect that is not tokenized"
 
 _decode = msgspec.json.Decoder().decode
 
@@ -41,7 +45,23 @@ def decoded(body: bytes) -> Body:
     return asked
 
 
-def plain(asked: Body, field: str) -> Text | bytes:
+def readable(endpoint: Endpoint, body: bytes) -> Body:
+    """Return the fields of a request whose tokens can be made; of its conversations, the first.
+
+    Raises Unlike.
+    """
+    if not endpoint.exact:
+        raise Unlike(DIALECT)
+    asked = decoded(body)
+    if not endpoint.batched:
+        return asked
+    batch = asked.get("messages")
+    if not isinstance(batch, list) or not batch or not isinstance(batch[0], list):
+        raise Unlike("not understood")
+    return {**asked, "messages": batch[0]}
+
+
+def plain(asked: Body, endpoint: Endpoint) -> Text | bytes:
     """Return the text or the packed ids of a request without messages.
 
     Of several prompts it is the first. Raises Unlike.
@@ -50,10 +70,13 @@ def plain(asked: Body, field: str) -> Text | bytes:
         raise Unlike("embeddings")
     if asked.get("suffix") is not None:
         raise Unlike("a suffix")
-    prompt = asked.get(field)
+    if endpoint.native and any(asked.get(name) is not None for name in BESIDE):
+        raise Unlike(NOT_TEXT)
+    given = (asked[name] for name in endpoint.sources if asked.get(name) is not None)
+    prompt = found = next(given, None)
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         prompt = prompt[0]
-    if isinstance(prompt, str) and asked.get(field):
+    if isinstance(prompt, str) and found:
         return Text(prompt, flag(asked, "add_special_tokens", default=True))
     return packed(prompt)
 

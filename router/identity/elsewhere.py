@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from router.identity.asked import Body, decoded, packed, plain
+from router.identity.asked import Body, packed, plain, readable
 from router.identity.chat import chat_of
 from router.identity.choice import chosen
 from router.identity.reading import renamed
@@ -45,7 +45,7 @@ class Elsewhere:
 
     async def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
         """Return the prompt's ids, 32 bits each, little-endian. Raises Unlike."""
-        asked = _question(endpoint, chosen(decoded(body), left_out=self._left_out()))
+        asked = _question(endpoint, chosen(readable(endpoint, body), left_out=self._left_out()))
         if isinstance(asked, bytes):
             return asked
         now = asyncio.get_running_loop().time()
@@ -68,10 +68,8 @@ def _question(endpoint: Endpoint, asked: Body) -> dict[str, Any] | bytes:
     match endpoint.prompted:
         case Prompted.CHAT:
             return _chat(asked)
-        case Prompted.COMPLETION:
-            found = plain(asked, "prompt")
-        case Prompted.INPUT:
-            found = plain(asked, "input")
+        case Prompted.COMPLETION | Prompted.INPUT:
+            found = plain(asked, endpoint)
         case _:
             raise Unlike("a dialect that workers do not tokenize")
     if isinstance(found, bytes):

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from router.identity.asked import Body, decoded, plain
+from router.identity.asked import Body, plain, readable
 from router.identity.choice import chosen
 from router.identity.media import Head
 from router.identity.unlike import NOT_TEXT, Unlike
@@ -61,22 +61,22 @@ class Exact:
         """
         if len(body) > LONGEST:
             raise Unlike(NOT_TEXT if any(name in body for name in _MEDIA) else "too long")
-        asked = decoded(body)
+        asked = readable(endpoint, body)
         match endpoint.prompted:
-            case Prompted.COMPLETION:
-                return self._plain(asked, "prompt")
-            case Prompted.INPUT:
-                return self._plain(asked, "input")
+            case Prompted.COMPLETION | Prompted.INPUT:
+                return self._plain(asked, endpoint)
             case Prompted.NOTHING:
                 raise Unlike("no prompt")
         return self._way.chat(endpoint, chosen(asked, left_out=left_out), len(body))
 
     def head(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> Head:
         """Return what is known of a chat with images and the like. Raises Unlike."""
-        return self._way.head(endpoint, chosen(decoded(body), left_out=left_out), len(body))
+        return self._way.head(
+            endpoint, chosen(readable(endpoint, body), left_out=left_out), len(body)
+        )
 
-    def _plain(self, asked: Body, field: str) -> bytes:
-        found = plain(asked, field)
+    def _plain(self, asked: Body, endpoint: Endpoint) -> bytes:
+        found = plain(asked, endpoint)
         if isinstance(found, bytes):
             return found
         if len(found.text) > LONGEST:

@@ -24,7 +24,7 @@ from router.messages import (
     is_list,
     messages,
 )
-from router.openai import Endpoint, Prompted, Request
+from router.openai import Adapted, Endpoint, Prompted, Request
 
 
 class _Kind(Enum):
@@ -100,6 +100,16 @@ class Text:
 
 def canonical(endpoint: Endpoint, request: Request) -> Text:
     """Return a prompt's canonical bytes."""
+    text = _canonical(endpoint, request)
+    if isinstance(request, Adapted):
+        found = request.native
+        text.parts += sum(found.media.values())
+        text.further += found.further
+        text.unread += sum([_length(one.content) for one in found.others])
+    return text
+
+
+def _canonical(endpoint: Endpoint, request: Request) -> Text:
     match endpoint.prompted:
         case Prompted.CHAT:
             head = bytes(request.tools)
@@ -123,11 +133,14 @@ def apart(endpoint: Endpoint, request: Request) -> str:
     """Return what distinguishes the prompt from others with the same words; empty for most."""
     raws = _apart(request)
     kept = endpoint.prompted is Prompted.RESPONSES and request.prompt  # remembered by the engine
-    if not kept and not any(raws):  # nearly all requests
+    beside = request.native.beside if isinstance(request, Adapted) else None
+    if not kept and not beside and not any(raws):  # nearly all requests
         return ""
     found = {name: raw for name, raw in zip(_APART, raws, strict=True) if _is_given(raw)}
     if kept and _is_given(kept):
         found["prompt"] = kept
+    if beside:
+        found |= beside
     spelling = _Spelling()
     return "".join(
         [f"{name} {xxh3_128_hexdigest(spelling.of(raw))} " for name, raw in found.items()]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from router.errors import DoorError
+from router.openai import ENDPOINTS, Engines
 from router.protocol import PROBES
 from router.sagemaker.container import Refusal
 from router.sagemaker.sigv4 import Unsigned
@@ -36,6 +37,21 @@ def test_every_path_is_in_the_page(stub: MakeStub, route: MakeRouter) -> None:
     answered = {"/v1/models", "/v1/models/NAME"}
     assert answered <= set(PATH.findall(PAGE))
     assert listed | answered == served | PROBES | {"/openapi.json", "/docs"}
+
+
+def test_the_page_tells_which_engine_has_which_path() -> None:
+    """Each inference path is in one row, with what the table in the code says of it."""
+    has = {"yes": True, "no": False}
+    rows = re.findall(r"^\| (`/[^|]*) \| (yes|no) \| (yes|no) \|", PAGE, re.MULTILINE)
+    told = [
+        (path, has[vllm], has[sglang])
+        for paths, vllm, sglang in rows
+        for path in PATH.findall(paths)
+    ]
+    assert sorted(told) == sorted(
+        (path, Engines.VLLM in one.engines, Engines.SGLANG in one.engines)
+        for path, one in ENDPOINTS.items()
+    )
 
 
 def test_every_error_is_in_the_page() -> None:

@@ -16,6 +16,7 @@ from router.memory_status import KvStatus, KvStreamStatus
 from router.openai import ENDPOINTS
 from router.readiness import Readiness
 from router.shown import Shown
+from router.surfaces import Surface, surface_of
 from router.view import WorkerStatus
 from tests.support import MakeRouter, MakeStub, error_of, post, until
 
@@ -178,11 +179,20 @@ def test_openapi_explains_what_operators_see(stub: MakeStub, route: MakeRouter) 
         assert said == docstrings(model)
 
 
+#: Schemas of errors that do not have OpenAI's shape.
+NAMES = {
+    Surface.ANTHROPIC: "AnthropicError",
+    Surface.COHERE: "CohereError",
+    Surface.OLLAMA: "OllamaError",
+}
+
+
 def test_openapi_describes_errors(stub: MakeStub, route: MakeRouter) -> None:
     """Every operation in the OpenAPI schema lists its error statuses and their format."""
     schema = route(stub().url).http.get("/openapi.json").json()
-    shape = {"$ref": "#/components/schemas/Error"}
     for path, methods in schema["paths"].items():
+        name = NAMES.get(surface_of(path), "Error")
+        shape = {"$ref": f"#/components/schemas/{name}"}
         wanted = {400, 405, 408, 413, 414, 417, 431, 500, 501, 503}
         wanted |= set() if path.startswith("/health") else {401, 404}
         wanted |= {429, 502, 504} if path in ENDPOINTS else set()

@@ -32,6 +32,19 @@ pytestmark = pytest.mark.usefixtures("still_open")
         "/collective_rpc",
         "/sleep",
         "/shutdown",
+        "/abort_requests",
+        "/inference/v1/abort_requests",
+        "/update_weights",
+        "/start_profile",
+        "/flush_cache",
+        "/abort_request",
+        "/open_session",
+        "/load_lora_adapter",
+        "/update_weights_from_disk",
+        "/release_memory_occupation",
+        "/set_internal_state",
+        "/vertex_generate",
+        "/v1/realtime",
         "/simulator/fault",
         "/%ff",
         "/" + "x" * 5000,
@@ -39,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("still_open")
     ids=lambda path: path[:30],
 )
 def test_a_path_that_is_not_served(worker: Stub, door: Router, path: str) -> None:
-    """Unknown paths get 404 in OpenAI's format; vLLM's admin paths never reach a worker."""
+    """Unknown paths get 404 in OpenAI's format; engines' admin paths never reach a worker."""
     for method in ("GET", "POST"):
         reply = door.http.request(method, path, json={"model": "m"})
         assert reply.status_code == 404
@@ -56,7 +69,7 @@ def test_a_path_that_is_not_served(worker: Stub, door: Router, path: str) -> Non
         ("/v1" + CHAT, CHAT),
         (CHAT + "/", CHAT),
         ("/models", "/v1/models"),
-        ("/v1/tokenize", "/tokenize"),
+        ("/v1/pooling", "/pooling"),
         ("/nothing", None),
         ("/", None),
     ],

@@ -11,6 +11,7 @@ import pytest
 
 from router.exchange import Exchange
 from router.openai import ENDPOINTS
+from router.surfaces import Surface, surface_of
 from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, head, read_all, send
 
 DOOR, ADMIN, BOTH = "sk-door-0123456789", "sk-admin-0123456789", "sk-both-0123456789"
@@ -73,6 +74,13 @@ def asked(router: Router, path: str, headers: dict[str, str] | None = None) -> i
     return router.http.post(path, headers=headers, json=BODY).status_code
 
 
+#: Type and code of the error, where it has any.
+TOLD = {
+    Surface.OPENAI: ("invalid_request_error", "invalid_api_key"),
+    Surface.ANTHROPIC: ("authentication_error", "invalid_api_key"),
+}
+
+
 @pytest.mark.parametrize("path", FOR_CLIENTS + FOR_OPERATORS + NOWHERE)
 @pytest.mark.parametrize(
     "headers",
@@ -90,13 +98,14 @@ def asked(router: Router, path: str, headers: dict[str, str] | None = None) -> i
 def test_without_the_right_key(
     worker: Stub, keyed: Router, path: str, headers: dict[str, str]
 ) -> None:
-    """Without a right key every path gives 401 in OpenAI's format, and nothing reaches a worker."""
+    """Without a right key every path gives 401 in its own format, and nothing reaches a worker."""
     before = len(worker.requests)
     for method in ("GET", "POST"):
         reply = keyed.http.request(method, path, headers=headers)
         assert reply.status_code == 401
         error = error_of(reply)
-        assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")
+        assert (error["type"], error["code"]) == TOLD.get(surface_of(path), (None, None))
+        assert "API key" in error["message"]
         assert reply.headers["www-authenticate"] == "Bearer"
         assert reply.headers["x-request-id"]
     assert len(worker.requests) == before

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router.openai import ENDPOINTS, Request
+from router.openai import ENDPOINTS, Request, Salted
 from router.salts import Salts
 from router.settings import Settings
 from simulator.fleet import FleetSettings
@@ -22,7 +22,10 @@ from tests.support import OK, MakeRouter, MakeStub, Router, Stub, error_of, unti
 
 CHAT = "/v1/chat/completions"
 KEYS = {"a": "sk-team-a-0123456789", "b": "sk-team-b-0123456789", "ops": "sk-ops-0123456789"}
-SALTED = [path for path, one in ENDPOINTS.items() if not one.form and "tokenize" not in path]
+SALTED, UNSALTED, REFUSED = (
+    [path for path, one in ENDPOINTS.items() if one.salted is how and not one.form]
+    for how in (Salted.YES, Salted.NEEDLESS, Salted.CANNOT)
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -127,7 +130,8 @@ def test_nothing_is_added_elsewhere(stub: MakeStub, route: MakeRouter, *, apart:
     """No salt is added if the setting is off, to paths that compute nothing, or to forms."""
     worker = stub()
     router = route(**settings(worker.url, apart=apart))
-    for path in ("/tokenize", "/detokenize") if apart else SALTED:
+    assert {"/tokenize", "/v1/messages/count_tokens", "/v1/messages/render"} <= set(UNSALTED)
+    for path in UNSALTED if apart else (*SALTED, *REFUSED):
         assert ask(router, "a", path).status_code == 200
         assert "cache_salt" not in sent(worker)
     form: dict[str, Any] = {
@@ -137,6 +141,18 @@ def test_nothing_is_added_elsewhere(stub: MakeStub, route: MakeRouter, *, apart:
     }
     assert router.http.post("/v1/audio/transcriptions", **form).status_code == 200
     assert b"cache_salt" not in worker.requests[-1]
+
+
+def test_paths_that_engines_cannot_keep_apart(stub: MakeStub, route: MakeRouter) -> None:
+    """Where engines have no `cache_salt`, nothing is sent: other keys could find it."""
+    worker = stub()
+    router = route(**settings(worker.url))
+    assert {"/v2/embed", "/api/chat", "/encode", "/cohere/v2/chat"} <= set(REFUSED)
+    for path in REFUSED:
+        reply = ask(router, "a", path)
+        assert reply.status_code == 400
+        assert "separate_caches" in reply.text
+    assert worker.requests == []
 
 
 def cached(reply: httpx.Response) -> int:
