@@ -66,8 +66,8 @@ class Decides(Protocol):
         Raises DoorError.
         """
 
-    def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
-        """Return the workers that could take no request for the model now, and why."""
+    def unable(self, pool: Pool, prompt: Prompt) -> Sequence[LeftOut]:
+        """Return the workers that could not take the request now, and why."""
 
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Treat a request as if it came with these headers and that key. Raises BadRequest."""
@@ -89,13 +89,14 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
     endpoint, body = endpoint_of(asked.path), asked.body
     request = parse(endpoint, body, b"application/json")
     router.as_from(endpoint, request, asked)
+    await fleet.seek(request.model)
     try:
         return await _decided(fleet, router, asked, endpoint, request)
     except NoWorker as error:
         pools = pools_for(fleet, request.model)
         readable.check(endpoint, body)
         prompt = await router.foresee(pools[0], endpoint, request, body)
-        others = [one for pool in pools for one in router.unable(pool, prompt.model)]
+        others = [one for pool in pools for one in router.unable(pool, prompt)]
         return sent_nowhere(pools, prompt, others, error)
 
 
@@ -106,13 +107,14 @@ async def _decided(
     pool, request.model, workers = fleet.route(request.model, in_session=True)
     readable.check(endpoint, body)
     prompt = await router.foresee(pool, endpoint, request, body)
-    pool, _, workers = fleet.route(request.model, in_session=True)  # may have changed meanwhile
+    barred = prompt.barred
+    pool, _, workers = fleet.route(request.model, barred, in_session=True)  # may be others by now
     if pool.consult is not None and prompt.blocks:
         await pool.consult(prompt, [worker.name for worker in workers])
-        pool, _, workers = fleet.route(request.model, in_session=True)
+        pool, _, workers = fleet.route(request.model, barred, in_session=True)
     visit = None if pool.sessions is None else pool.sessions.asked(asked.headers, body)
     if visit is None:
-        workers = workers or pool.eligible(request.model)  # without any, this raises
+        workers = workers or pool.eligible(request.model, barred)  # without any, this raises
     else:
         await visit.look(pool, workers, uses=False)
     found = router.would(pool, prompt, workers, visit, asked)

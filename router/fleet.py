@@ -1,6 +1,6 @@
 """All pools, and which of them serves a model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -9,11 +9,15 @@ import pygtrie
 from router.errors import BadRequest, NoWorker, UnknownModel
 from router.pool import Pool, Telling
 from router.worker import Worker
+from strategies.base import NOBODY
 
 #: How many model names have their pool cached; when there are more, the cache is emptied.
 MOST_ROUTES = 4096
 #: How many names a model that does not exist is compared with, each once for each worker.
 MOST_COMPARED = 5000
+
+#: Asks the workers of a pool whether they have got a model.
+Asks = Callable[[Pool, str], Awaitable[None]]
 
 
 class Fleet:
@@ -21,6 +25,8 @@ class Fleet:
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         self._tells: Telling | None = None
+        self.asks: Asks | None = None
+        """Asks workers for a model that none is known to have (`seeking.py`)."""
         self.replace(pools)
 
     def replace(self, pools: Sequence[Pool]) -> None:
@@ -48,21 +54,25 @@ class Fleet:
         return (worker for pool in self.pools for worker in pool.workers)
 
     def route(
-        self, model: str | None, *, in_session: bool = False
+        self,
+        model: str | None,
+        barred: Mapping[str, str] = NOBODY,
+        *,
+        in_session: bool = False,
     ) -> tuple[Pool, str, list[Worker]]:
         """Return the pool, the model's name and the workers that could answer for it.
 
-        Without a name, it is the only model that is served, as in vLLM. `in_session` as in
+        Without a name, it is the base model, as in vLLM. `barred` and `in_session` as in
         `Pool.eligible`. Raises BadRequest, UnknownModel, NoWorker.
         """
         if not model:
-            model = self._only_model()
+            model = self._base_model()
         known = self._routes.get(model)
         pool = known or self._pool(model)
         try:
             if pool is None:
                 raise UnknownModel(model)
-            workers = pool.eligible(model, in_session=in_session)
+            workers = pool.eligible(model, barred, in_session=in_session)
         except UnknownModel:
             raise UnknownModel(model, self.meant(model)) from None
         if known is None:
@@ -70,6 +80,20 @@ class Fleet:
                 self._routes.clear()
             self._routes[model] = pool
         return pool, model, workers
+
+    async def seek(self, model: str | None) -> None:
+        """Ask the workers that could have got a model since, if none is there that has it."""
+        pool = self._pool(model) if model and self.asks is not None else None
+        if pool is None or self.asks is None or model is None:
+            return
+        if not any(worker.ready and model in worker.models for worker in pool.taking):
+            await self.asks(pool, model)
+
+    def compare(self, worker: Worker) -> None:
+        """Take note that a worker has told anew what it can do."""
+        for pool in self.pools:
+            if worker in pool.workers:
+                pool.compare()
 
     def restarted(self, worker: Worker) -> None:
         """Forget what a worker held, which most likely was restarted."""
@@ -122,20 +146,25 @@ class Fleet:
         found = (name for name in alike if name != model and self._pool(name) is not None)
         return next(found, "")
 
-    def _only_model(self) -> str:
-        only = None
+    def _base_model(self) -> str:
+        """Return the base model, if all workers have the same. Raises BadRequest, NoWorker.
+
+        It may have several names: those that all workers know it by count.
+        """
+        names: Sequence[str] | None = None
         for worker in self.workers:
-            for model in worker.models:  # there may be thousands of adapters: the second decides
-                if only is None:
-                    only = model
-                elif model != only:
-                    raise BadRequest(
-                        "The field `model` is missing, and this server has several models.",
-                        param="model",
-                    )
-        if only is None:
+            if not worker.models:
+                continue
+            bases = worker.bases
+            names = bases if names is None else [name for name in names if name in bases]
+            if not names:
+                raise BadRequest(
+                    "The field `model` is missing, and this server has several models.",
+                    param="model",
+                )
+        if names is None:
             raise NoWorker("No worker is ready; please try again.")
-        return only
+        return next((name for name in names if self._pool(name) is not None), names[0])
 
 
 #: Ends the model's name in the trie, so that an exact pattern is longer than any wildcard.

@@ -3,7 +3,8 @@
 from time import monotonic
 from typing import Final
 
-from router.errors import Headers
+from router.abilities import fitted
+from router.errors import Headers, NoWorker, UnknownModel
 from router.exchange import Exchange
 from router.fleet import Fleet
 from router.headers import header
@@ -46,7 +47,15 @@ class Parsing:
         self.check(endpoint, request, exchange.headers)
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
-        pool, request.model, workers = route(request.model, in_session=True)
+        known, model = True, request.model or ""
+        try:
+            pool, model, workers = route(request.model, in_session=True)
+        except (UnknownModel, NoWorker):
+            known = False
+        if not known:  # a worker may have loaded it since it was asked last
+            await self._fleet.seek(model)
+            pool, model, workers = route(request.model, in_session=True)
+        request.model = model
         if self._tokenizing.is_short(pool.prompts, request, body):
             made = self._tokenizing.made(pool.prompts, endpoint, request, body)
         else:
@@ -55,14 +64,18 @@ class Parsing:
         if pool.consult is not None and made.prompt.blocks:
             await pool.consult(made.prompt, [worker.name for worker in workers])
             pool, _, workers = route(request.model, in_session=True)
+        prompt = made.prompt
+        if pool.uneven:
+            prompt = fitted(pool, endpoint, request, prompt, body)
+            workers = pool.eligible(model, prompt.barred, in_session=True)
         visit = None if pool.sessions is None else _visit(pool.sessions, exchange)
-        if visit is None:
-            workers = workers or pool.eligible(request.model)  # without any, this raises
+        if visit is None:  # without any, this raises
+            workers = workers or pool.eligible(model, prompt.barred)
         return Plea(
             endpoint,
             exchange,
             pool,
-            within(made.prompt, workers, body),
+            within(prompt, workers, body),
             made.along,
             workers=workers,
             started=started,

@@ -139,9 +139,10 @@ class Proxy:
         called, held = None, False
         while True:
             pool = plea.pool
-            if self._queues(pool, model, workers, had_turn=pool is called):
+            if self._queues(plea, workers, had_turn=pool is called):
                 wait = wait or self._admission.wait()
-                await self._admission.turn(pool, model, exchange.tenant, wait)
+                barred = plea.prompt.barred
+                await self._admission.turn(pool, model, exchange.tenant, wait, barred=barred)
             else:
                 decision = self._decide(plea, workers)
                 if held or not self._holding.takes(plea.prompt, decision):
@@ -198,13 +199,7 @@ class Proxy:
         return decision or self._deciding.among(pool, prompt, workers)
 
     def _queues(
-        self,
-        pool: Pool,
-        model: str,
-        workers: Sequence[Worker],
-        only: str = "",
-        *,
-        had_turn: bool,
+        self, plea: Plea, workers: Sequence[Worker], only: str = "", *, had_turn: bool
     ) -> bool:
         """Whether a request must queue; those still there come after one that has had its turn.
 
@@ -212,7 +207,8 @@ class Proxy:
         """
         if had_turn:
             return not self._admission.room(workers)
-        return self._admission.must_wait(pool, model, workers, only)
+        must_wait, prompt = self._admission.must_wait, plea.prompt
+        return must_wait(plea.pool, prompt.model, workers, only, barred=prompt.barred)
 
     async def _ask_in_session(self, plea: Plea, visit: Visit, wait: Wait | None) -> None:
         """Do the same for a session's request; one that must stay waits for its own worker."""
@@ -222,13 +218,15 @@ class Proxy:
             pool = plea.pool
             home, only, wanted = visit.options(pool, model, workers)
             line = (pool.name, only)
-            if self._queues(pool, model, wanted, only, had_turn=line == called):
+            if self._queues(plea, wanted, only, had_turn=line == called):
                 wait = wait or self._admission.wait()
-                await self._admission.turn(pool, model, exchange.tenant, wait, only)
+                barred = plea.prompt.barred
+                await self._admission.turn(pool, model, exchange.tenant, wait, only, barred=barred)
                 called = line
             elif await self._ask_bound(plea, visit, home, workers):
                 return
-            found, _, workers = self._fleet.route(model, in_session=True)
+            barred = plea.prompt.barred
+            found, _, workers = self._fleet.route(model, barred, in_session=True)
             if found is not pool or not holds(plea):
                 plea = await self._parsing.read_again(plea)
                 if plea.visit is None:
@@ -261,7 +259,7 @@ class Proxy:
 
     async def _again(self, plea: Plea) -> tuple[Plea, Sequence[Worker]]:
         """Route again after a wait; parse again if pool or tokenizer have changed meanwhile."""
-        pool, _, workers = self._fleet.route(plea.prompt.model)
+        pool, _, workers = self._fleet.route(plea.prompt.model, plea.prompt.barred)
         if pool is plea.pool and holds(plea):
             return plea, workers
         plea = await self._parsing.read_again(plea)

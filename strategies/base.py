@@ -33,6 +33,7 @@ class Other:
 #: Where blocks of 16 tokens end: vLLM's default block size.
 TOKEN_ENDS = range(0, 1 << 32, 16)
 NO_BLOCKS: Mapping[int, Sequence[int]] = MappingProxyType({})
+NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 # Structs, because a few are created for every request: ten times as fast as dataclasses.
@@ -81,6 +82,8 @@ class Prompt(Struct, frozen=True, gc=False):
     media: int = 0
     """How many images and the like it has, whose tokens no key covers: more may be cached than its
     keys can tell."""
+    barred: Mapping[str, str] = NOBODY
+    """Workers that cannot answer it, by name, each with the reason; none of them is ranked."""
 
     def blocks_in(self, tokens: float) -> int:
         """Return how many of its full blocks lie within its first `tokens`."""
