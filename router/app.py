@@ -105,7 +105,7 @@ class Door:
 
     async def _models_of(self, asked: Route, exchange: Exchange) -> None:
         """List models below a SageMaker endpoint's path, as below `/v1`."""
-        if self._sagemaker.admits(asked, exchange):
+        if await self._sagemaker.admits(asked, exchange):
             exchange.path = asked.path
             await self._admin.serve(exchange)
 

@@ -89,7 +89,6 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
     endpoint, body = endpoint_of(asked.path), asked.body
     request = parse(endpoint, body, b"application/json")
     router.as_from(endpoint, request, asked)
-    await fleet.seek(request.model)
     try:
         return await _decided(fleet, router, asked, endpoint, request)
     except NoWorker as error:
@@ -104,7 +103,7 @@ async def _decided(
     fleet: Fleet, router: Decides, asked: Question, endpoint: Endpoint, request: Request
 ) -> Explanation:
     body = asked.body
-    pool, request.model, workers = fleet.route(request.model, in_session=True)
+    pool, request.model, workers = await fleet.find(request.model, in_session=True)
     readable.check(endpoint, body)
     prompt = await router.foresee(pool, endpoint, request, body)
     barred = prompt.barred

@@ -7,6 +7,7 @@ from typing import Any
 import pygtrie
 
 from router.errors import BadRequest, NoWorker, UnknownModel
+from router.model_list import common
 from router.pool import Pool, Telling
 from router.worker import Worker
 from strategies.base import NOBODY
@@ -81,8 +82,20 @@ class Fleet:
             self._routes[model] = pool
         return pool, model, workers
 
+    async def find(
+        self, model: str | None, *, in_session: bool = False
+    ) -> tuple[Pool, str, list[Worker]]:
+        """Do as `route`, but ask workers about a model that none is known to have."""
+        try:
+            return self.route(model, in_session=in_session)
+        except (UnknownModel, NoWorker):
+            if not model:
+                raise
+        await self.seek(model)
+        return self.route(model, in_session=in_session)
+
     async def seek(self, model: str | None) -> None:
-        """Ask the workers that could have got a model since, if none is there that has it."""
+        """Ask the workers that could have got a model since, if none is ready that has it."""
         pool = self._pool(model) if model and self.asks is not None else None
         if pool is None or self.asks is None or model is None:
             return
@@ -151,19 +164,13 @@ class Fleet:
 
         It may have several names: those that all workers know it by count.
         """
-        names: Sequence[str] | None = None
-        for worker in self.workers:
-            if not worker.models:
-                continue
-            bases = worker.bases
-            names = bases if names is None else [name for name in names if name in bases]
-            if not names:
-                raise BadRequest(
-                    "The field `model` is missing, and this server has several models.",
-                    param="model",
-                )
+        names = common(worker.bases for worker in self.workers if worker.models)
         if names is None:
             raise NoWorker("No worker is ready; please try again.")
+        if not names:
+            raise BadRequest(
+                "The field `model` is missing, and this server has several models.", param="model"
+            )
         return next((name for name in names if self._pool(name) is not None), names[0])
 
 

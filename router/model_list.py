@@ -1,6 +1,6 @@
 """What a worker's list of models tells beside their names. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Models = Mapping[str, Mapping[str, Any]]
@@ -19,6 +19,19 @@ def bases(models: Models) -> tuple[str, ...]:
         if not isinstance(roots[0], str) or any(root != roots[0] for root in roots):
             return ()
     return tuple(found)
+
+
+def common(workers: Iterable[tuple[str, ...]]) -> Sequence[str] | None:
+    """Return the names that the `bases` of all workers have in common; None without any worker.
+
+    Only a name that all have tells that they have the same model: a `root` is a path on a disk.
+    """
+    names: Sequence[str] | None = None
+    for one in workers:
+        names = one if names is None else [name for name in names if name in one]
+        if not names:
+            break
+    return names
 
 
 def longest(models: Models, told: Mapping[str, Any]) -> int | None:

@@ -4,7 +4,7 @@ from time import monotonic
 from typing import Final
 
 from router.abilities import fitted
-from router.errors import Headers, NoWorker, UnknownModel
+from router.errors import Headers
 from router.exchange import Exchange
 from router.fleet import Fleet
 from router.headers import header
@@ -47,14 +47,7 @@ class Parsing:
         self.check(endpoint, request, exchange.headers)
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
-        known, model = True, request.model or ""
-        try:
-            pool, model, workers = route(request.model, in_session=True)
-        except (UnknownModel, NoWorker):
-            known = False
-        if not known:  # a worker may have loaded it since it was asked last
-            await self._fleet.seek(model)
-            pool, model, workers = route(request.model, in_session=True)
+        pool, model, workers = await self._fleet.find(request.model, in_session=True)
         request.model = model
         if self._tokenizing.is_short(pool.prompts, request, body):
             made = self._tokenizing.made(pool.prompts, endpoint, request, body)

@@ -184,14 +184,15 @@ class Pool:
         ready = [w for w in self.taking if w.ready and model in w.models]
         if barred:
             ready = [w for w in ready if w.name not in barred]
+            if not (ready or in_session):
+                raise NoWorker("No worker that can answer this is ready; please try again.")
         if ready:
             return self.breakers.admitted(monotonic(), ready) if self.breakers.any_open else ready
         if in_session and self.sessions and any(self.serves(w, model) for w in self.workers):
             return []
         # A worker that was never reached may serve the model: the client should try again.
         if any(model in w.models or not (w.ready or w.models) for w in self.workers):
-            such = " and can answer such a request" if barred else ""
-            raise NoWorker(f"No worker that serves {model!r}{such} is ready; please try again.")
+            raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
         raise UnknownModel(model)
 
     @staticmethod
