@@ -7,7 +7,7 @@ from typing import Any
 import pygtrie
 
 from router.errors import BadRequest, NoWorker, UnknownModel
-from router.model_list import common
+from router.model_list import Models, common
 from router.pool import Pool, Telling
 from router.worker import Worker
 from strategies.base import NOBODY
@@ -118,10 +118,15 @@ class Fleet:
                 pool.forget(worker)
 
     def models(self) -> dict[str, Mapping[str, Any]]:
-        """Return every model that can be requested, by name, as a worker describes it."""
+        """Return every model that can be requested, by name, as a worker describes it.
+
+        If they differ, it is one of those where it takes the most tokens.
+        """
         found: dict[str, Mapping[str, Any]] = {}
         for pool in self.pools:
-            told = {name: one for worker in pool.workers for name, one in worker.models.items()}
+            told = dict[str, Mapping[str, Any]]()
+            for worker in pool.workers:
+                told |= worker.models if not pool.uneven else _longer(worker.models, told)
             found |= {name: one for name, one in told.items() if self._pool(name) is pool}
         return found
 
@@ -131,7 +136,7 @@ class Fleet:
         if pool is None:
             return None
         told = [worker.models[model] for worker in pool.workers if model in worker.models]
-        return told[-1] if told else None
+        return max(reversed(told), key=_limit, default=None)
 
     def answers_for(self, model: str, pool: Pool) -> bool:
         """Whether requests for that model go to that pool."""
@@ -180,6 +185,16 @@ _END = "\0"
 
 def _base(model: str) -> str:
     return model.rpartition("/")[2].casefold()
+
+
+def _limit(told: Mapping[str, Any]) -> int:
+    limit = told.get("max_model_len")
+    return limit if isinstance(limit, int) else 0
+
+
+def _longer(models: Models, than: Models) -> Models:
+    """Return those of the models that take no fewer tokens than the same among others."""
+    return {name: one for name, one in models.items() if _limit(one) >= _limit(than.get(name, {}))}
 
 
 def _trie_key(pattern: str) -> str:
