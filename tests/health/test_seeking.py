@@ -82,6 +82,7 @@ def test_wherever_it_is_named(
     listing(worker, "m", "sql")
     method = "POST" if more else "GET"
     assert router.http.request(method, path, **more).status_code == 200
+    assert all(b"sql" in request for request in worker.requests)
 
 
 def test_many_names_cause_few_questions(stub: MakeStub, route: MakeRouter) -> None:
