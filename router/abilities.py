@@ -48,12 +48,17 @@ def barred(
         if len(lacking) < len(able):
             found |= {worker.name: f"it does not serve {one}" for worker in lacking}
             able = [worker for worker in able if worker not in lacking]
-    needs = needed(endpoint, request, prompt, body, pool.prompts.estimates)
     limits = {worker: worker.longest(prompt.model) or inf for worker in able}
-    least = _least(limits, needs)
-    for worker, limit in limits.items():
-        if limit < least:
-            found[worker.name] = f"it takes {limit} tokens, and this needs {needs}"
+    different = set(limits.values())
+    if len(different) > 1:
+        needs = needed(endpoint, request, prompt, body, pool.prompts.estimates)
+        least = _least(limits, needs)
+        below = {
+            limit: f"it takes {limit} tokens, and this needs {needs}"
+            for limit in different
+            if limit < least
+        }
+        found |= {worker.name: below[limit] for worker, limit in limits.items() if limit in below}
     return found
 
 
