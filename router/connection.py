@@ -115,6 +115,11 @@ class Connection(asyncio.Protocol):
             return False
         return self.head.stream and only_comments(b"".join(chunks))
 
+    @property
+    def begins(self) -> bytes:
+        """The part of the body that has arrived and was not taken yet."""
+        return b"".join(self._answer.chunks)
+
     def first(self) -> bytes:
         """Return the part of the body that has arrived when `ask` returns; empty if it has none."""
         data = self._answer.take()
