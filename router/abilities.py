@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from router.lengths import Needs, needed
+from router.needs import Needs, needed
 from router.openai import Endpoint, Request
 from router.pool import Pool
 from router.worker import Worker
@@ -65,7 +65,7 @@ def barred(
 def _media(workers: Sequence[Worker], body: bytes) -> list[str]:
     """Return the media in a request that some of the workers do not take."""
     lacked = [kind for kind in _MEDIA if any(kind in worker.lacks for worker in workers)]
-    return [kind for kind in lacked if _MEDIA[kind].search(body)]
+    return [kind for kind in lacked if kind[:5].encode() in body and _MEDIA[kind].search(body)]
 
 
 def _least(limits: Mapping[Worker, float], needs: Needs) -> float:

@@ -61,9 +61,9 @@ class Health:
         self._settings = settings
         self._inquiries = inquiries
         self._notice = notice
-        self._watches: dict[Worker, asyncio.Task[None]] = {}
         self._seeking = Seeking(self._read_again)
         fleet.asks = self._seeking.seek
+        self._watches: dict[Worker, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Probe all workers once, each for at most five timeouts, then go on in the background."""

@@ -108,18 +108,10 @@ class Pool:
             worker.pace.follow(self.curve)
         self.taking = tuple(worker for worker in workers if not worker.draining)
         """Workers that get new requests: those not draining."""
+        self.compare()
         self.named = {worker.name: worker for worker in workers}
         self.stateful = any(worker.stateful for worker in workers)
         """Whether any of its workers keeps sessions itself."""
-        self.compare()
-
-    def compare(self) -> None:
-        """Note whether its workers can do different things; call it when one has told anew."""
-        told = [worker for worker in self.workers if worker.models]
-        limits = {limit for worker in told for limit in worker.limits}
-        lacks = {worker.lacks for worker in told}
-        self.uneven = len(limits) > 1 or len(lacks) > 1
-        """Whether some of its workers may be unable to answer what others can (`abilities.py`)."""
 
     def change(self, models: Sequence[str], workers: Sequence[Worker]) -> None:
         """Use other workers from the next request on; the strategy forgets those that left."""
@@ -129,6 +121,14 @@ class Pool:
         for worker in left:
             self.forget(worker)
         self.eject(self._ejection)
+
+    def compare(self) -> None:
+        """Note whether its workers can do different things; call it when one has told anew."""
+        told = [worker for worker in self.workers if worker.models]
+        limits = {limit for worker in told for limit in worker.limits}
+        lacks = {worker.lacks for worker in told}
+        self.uneven = len(limits) > 1 or len(lacks) > 1
+        """Whether some of its workers may be unable to answer what others can (`abilities.py`)."""
 
     def eject(self, settings: Ejection) -> None:
         """Use other settings for the ejection of workers from now on."""

@@ -8,8 +8,8 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
+from router import model_list
 from router.breaker import Breaker
-from router.model_list import bases, longest
 from router.upstream import Upstream
 from strategies.load import Load
 from strategies.pace import Pace
@@ -170,7 +170,7 @@ class Worker:
 
     def longest(self, model: str) -> int | None:
         """Return the most tokens, prompt and answer, that `model` takes; None if it is not told."""
-        return longest(self.models, self.models.get(model, {}))
+        return model_list.longest(self.models, self.models.get(model, {}))
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -187,8 +187,10 @@ class Worker:
     def _read_models(self) -> None:
         """Read the list of models, once for each that it has told: there may be thousands."""
         if self._read is not self.models:
-            self._read, self._bases = self.models, bases(self.models)
-            self._limits = frozenset(longest(self.models, one) for one in self.models.values())
+            self._read, self._bases = self.models, model_list.bases(self.models)
+            self._limits = frozenset(
+                model_list.longest(self.models, one) for one in self.models.values()
+            )
 
     def lost(self, reason: str) -> None:
         """Take it down because it could not be reached, and have it probed at once."""

@@ -76,14 +76,14 @@ class Prompt(Struct, frozen=True, gc=False):
     """Their length, which is part of `tokens`."""
     too_long: int = 0
     """Its length, if it is longer than its model takes and so counts as one token."""
+    barred: Mapping[str, str] = NOBODY
+    """Workers that cannot answer it, by name, each with the reason; none of them is ranked."""
     resumed: bool = False
     """It was sent before, and preempted: it was counted, and its worker holds some of it by then
     (how much is estimated)."""
     media: int = 0
     """How many images and the like it has, whose tokens no key covers: more may be cached than its
     keys can tell."""
-    barred: Mapping[str, str] = NOBODY
-    """Workers that cannot answer it, by name, each with the reason; none of them is ranked."""
 
     def blocks_in(self, tokens: float) -> int:
         """Return how many of its full blocks lie within its first `tokens`."""
