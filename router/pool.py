@@ -184,7 +184,7 @@ class Pool:
         ready = [w for w in self.taking if w.ready and model in w.models]
         if barred:
             ready = [w for w in ready if w.name not in barred]
-            if not (ready or in_session):
+            if not (ready or (in_session and self.sessions)):
                 raise NoWorker("No worker that can answer this is ready; please try again.")
         if ready:
             return self.breakers.admitted(monotonic(), ready) if self.breakers.any_open else ready

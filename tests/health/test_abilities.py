@@ -149,6 +149,7 @@ def test_an_estimate_excludes_only_while_there_are_others(
     assert len(short.requests) == 1
     certain = post(router, COMPLETIONS, prompt=list(range(2000)))
     assert (certain.status_code, certain.json()["error"]["code"]) == (503, "no_worker")
+    assert "can answer this" in certain.json()["error"]["message"]
     assert left_out(router, COMPLETIONS, prompt=list(range(2000)))[short.url[7:]].startswith(
         "unable: it takes 1000 tokens"
     )
