@@ -50,6 +50,7 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
     async def model(name: str) -> Mapping[str, Any]:
         """Describe one model as its worker does; slashes in its name may be escaped."""
         name = unquote(name)
+        await fleet.seek(name)
         found = fleet.described(name)
         if found is None:
             raise UnknownModel(name, fleet.meant(name))

@@ -8,7 +8,7 @@ before those in the queue, so as many places as they need are kept for them.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import cast
@@ -20,6 +20,7 @@ from router.queue import Queue, Ticket
 from router.rests import Rests
 from router.settings import Settings
 from router.worker import Worker
+from strategies.base import NOBODY
 
 #: Seconds between two checks of the queue for requests past their deadline and for new workers.
 TICK_S = 0.1
@@ -27,8 +28,9 @@ TICK_S = 0.1
 AGAIN_S = 600.0
 
 Waiter = asyncio.Future[None]
-#: Names of a pool, a model and the only worker that will do; an empty worker name: any will do.
-_Line = tuple[str, str, str]
+#: Names of a pool, a model and the only worker that will do; an empty worker name: any will do, but
+#: for those named in the fourth place, if there is one.
+_Line = tuple[str, str, str] | tuple[str, str, str, frozenset[str]]
 
 
 @dataclass
@@ -117,20 +119,36 @@ class Admission:
         now = asyncio.get_running_loop().time()
         return Wait(now - age, now + max(self._patience, AGAIN_S), queued=True)
 
-    def must_wait(self, pool: Pool, model: str, workers: Sequence[Worker], only: str = "") -> bool:
+    def must_wait(
+        self,
+        pool: Pool,
+        model: str,
+        workers: Sequence[Worker],
+        only: str = "",
+        *,
+        barred: Mapping[str, str] = NOBODY,
+    ) -> bool:
         """Whether a request must queue: no worker has room, or others came first.
 
-        `only` names the one worker that will do, if just one will.
+        `only` names the one worker that will do, if just one will; those `barred` will not.
         """
-        room, line = self.room(workers), (pool.name, model, only)
+        room, line = self.room(workers), _line(pool, model, only, barred)
         if not room or self.queue.holds(line):
             return True
         kept = self._kept(pool, line)
         return kept > 0 and kept >= self._places(room)
 
-    def turned_away(self, pool: Pool, model: str, tenant: str, only: str = "") -> QueueFull | None:
+    def turned_away(
+        self,
+        pool: Pool,
+        model: str,
+        tenant: str,
+        only: str = "",
+        *,
+        barred: Mapping[str, str] = NOBODY,
+    ) -> QueueFull | None:
         """Return the error that a request which must queue would get at once; None: it may."""
-        line = (pool.name, model, only)
+        line = _line(pool, model, only, barred)
         return None if self.queue.takes(tenant=tenant, pool=line) else self._full(pool, line)
 
     def _kept(self, pool: Pool, line: _Line) -> int:
@@ -142,14 +160,23 @@ class Admission:
         """Return how many more requests these workers may be sent in all."""
         return sum(max(0, self.most - worker.load.here) for worker in workers)
 
-    async def turn(self, pool: Pool, model: str, tenant: str, wait: Wait, only: str = "") -> None:
-        """Wait for room on one of the pool's workers, or on the one that `only` names.
+    async def turn(
+        self,
+        pool: Pool,
+        model: str,
+        tenant: str,
+        wait: Wait,
+        only: str = "",
+        *,
+        barred: Mapping[str, str] = NOBODY,
+    ) -> None:
+        """Wait for room on one of the pool's workers: not one of those `barred`, or only one.
 
         A request that queues again keeps its place. Raises QueueFull, Overrun.
         """
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
-        line = (pool.name, model, only)
+        line = _line(pool, model, only, barred)
         ticket = self._enter(waiter, wait, tenant, pool, line)
         self._pools[line] = pool
         if self._timer is None:
@@ -248,6 +275,12 @@ class Admission:
         self._timer = loop.call_later(TICK_S, self._tick) if len(self.queue) else None
 
 
+def _line(pool: Pool, model: str, only: str, barred: Mapping[str, str]) -> _Line:
+    if barred and not only:
+        return (pool.name, model, only, frozenset(barred))
+    return (pool.name, model, only)
+
+
 def _able(pool: Pool, line: _Line) -> list[Worker]:
     """Return the workers that a line's requests may go to now."""
     if line[2]:  # only a session that must stay waits for a worker that is draining or ejected
@@ -260,6 +293,8 @@ def _able(pool: Pool, line: _Line) -> list[Worker]:
 
 
 def _fits(worker: Worker, line: _Line) -> bool:
+    if len(line) == 4 and worker.name in line[3]:
+        return False
     return line[1] in worker.models and line[2] in {"", worker.name}
 
 

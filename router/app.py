@@ -112,14 +112,14 @@ class Door:
 
     async def _models_of(self, asked: Route, exchange: Exchange) -> None:
         """List models below a SageMaker endpoint's path, as below `/v1`."""
-        if self._sagemaker.admits(asked, exchange):
+        if await self._sagemaker.admits(asked, exchange):
             exchange.path = asked.path
             await self._admin.serve(exchange)
 
     async def _retrieve(self, one: Stored, asked: Route | None, exchange: Exchange) -> None:
         """Serve the path of a response, which may be below a SageMaker endpoint's."""
         if asked is not None:
-            if not self._sagemaker.admits(asked, exchange):
+            if not await self._sagemaker.admits(asked, exchange):
                 return
             exchange.keyed = True  # AWS credentials are of no use to a worker
         await self._retrieval.serve(one, exchange)

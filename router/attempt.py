@@ -10,6 +10,7 @@ from router.headers import Incoming
 from router.hits import tiers, with_cached
 from router.job import Job
 from router.learning import learn, learn_prefill
+from router.missing import Missing, missing
 from router.preempting import Preempted, Preempting, Rescued
 from router.sessions.visit import Visit
 from router.upstream import UNSENT
@@ -56,6 +57,7 @@ class Attempt:
         "failure",
         "job",
         "made_way",
+        "missing",
         "preempted",
         "status",
         "worker",
@@ -71,6 +73,8 @@ class Attempt:
         self.booked_at = monotonic()
         self.preempted = False
         """It was taken back from its worker, and has ended."""
+        self.missing = False
+        """The worker has not got the model or the endpoint, and another was asked."""
         self._rescued = self._suspected = False
         self._first = b""
         """The id of the request that it gave way to."""
@@ -227,6 +231,18 @@ class Attempt:
     def full(self) -> None:
         """Count that the worker was full, and its answer is not the client's."""
         self.job.metrics.failed(self.worker.name, "full")
+
+    def lacks(self, body: bytes) -> bool:
+        """Note whether the worker has not got what was asked for, by the body of its 404."""
+        what, path = missing(body), self.job.endpoint.path
+        if what is None:
+            return False
+        if what is Missing.PATH and path not in self.worker.lacks:
+            self.worker.lacks |= {path}
+            self.job.pool.compare()
+        self._began, self.missing = False, True
+        self.job.metrics.failed(self.worker.name, "missing")
+        return True
 
     def failed(self, error: WorkerError) -> None:
         """Note that the worker failed, or that the router itself lacked, say, file descriptors."""

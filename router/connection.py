@@ -115,10 +115,6 @@ class Connection(asyncio.Protocol):
             return False
         return self.head.stream and only_comments(b"".join(chunks))
 
-    def peek(self) -> bytes:
-        """Return what `first` will return."""
-        return b"".join(self._answer.chunks)
-
     def first(self) -> bytes:
         """Return the part of the body that has arrived when `ask` returns; empty if it has none."""
         data = self._answer.take()
@@ -172,6 +168,11 @@ class Connection(asyncio.Protocol):
     def finished(self) -> bool:
         """Whether the whole answer has arrived and was taken."""
         return self._answer.complete and not self._answer.chunks
+
+    @property
+    def begins(self) -> bytes:
+        """The part of the body that has arrived and was not taken yet."""
+        return b"".join(self._answer.chunks)
 
     def release(self) -> bool:
         """Make ready for another request; if that is impossible, close and return False."""

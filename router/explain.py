@@ -11,7 +11,7 @@ from router.pool import Pool
 from router.responses.where import at
 from router.sessions.visit import Visit
 from router.worker import Worker
-from strategies.base import Decision, Prompt
+from strategies.base import NOBODY, Decision, Prompt
 from strategies.explain import Explanation, LeftOut, Refused, Waits, explain, nowhere
 
 #: Path of this on a running router; `?path=` names the endpoint that the body is meant for.
@@ -75,8 +75,8 @@ class Decides(Protocol):
         Raises DoorError.
         """
 
-    def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
-        """Return the workers that could take no request for the model now, and why."""
+    def unable(self, pool: Pool, prompt: Prompt) -> Sequence[LeftOut]:
+        """Return the workers that could not take the request now, and why."""
 
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Treat a request as if it came with these headers and that key. Raises BadRequest."""
@@ -104,7 +104,7 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
         pools = pools_for(fleet, request.model)
         readable.check(endpoint, body)
         prompt = await router.foresee(pools[0], endpoint, request, asked)
-        others = [one for pool in pools for one in router.unable(pool, prompt.model)]
+        others = [one for pool in pools for one in router.unable(pool, prompt)]
         return sent_nowhere(pools, prompt, others, error)
 
 
@@ -112,19 +112,20 @@ async def _decided(
     fleet: Fleet, router: Decides, asked: Question, endpoint: Endpoint, request: Request
 ) -> Explanation:
     body = asked.body
-    pool, request.model, workers = fleet.route(request.model, in_session=True)
+    pool, request.model, workers = await fleet.find(request.model, in_session=True)
     readable.check(endpoint, body)
     prompt = await router.foresee(pool, endpoint, request, asked)
-    pool, _, workers = fleet.route(request.model, in_session=True)  # may have changed meanwhile
+    only = await router.only(endpoint, request, asked)
+    barred = NOBODY if only else prompt.barred
+    pool, _, workers = fleet.route(request.model, barred, in_session=True)  # may be others by now
     if pool.consult is not None and prompt.blocks:
         await pool.consult(prompt, [worker.name for worker in workers])
-        pool, _, workers = fleet.route(request.model, in_session=True)
-    only = await router.only(endpoint, request, asked)
+        pool, _, workers = fleet.route(request.model, barred, in_session=True)
     visit = None if pool.sessions is None else pool.sessions.asked(asked.headers, body)
     if only:
         workers = at(pool, request.model, only)
     elif visit is None:
-        workers = workers or pool.eligible(request.model)  # without any, this raises
+        workers = workers or pool.eligible(request.model, barred)  # without any, this raises
     if visit is not None:
         await visit.look(pool, workers, uses=False)
         visit = visit if visit.may_be_at(only) else None

@@ -43,9 +43,9 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
     workers = [worker for worker in pool.taking if Pool.serves(worker, model)]
     if not workers:
         lacking = NoWorker("Every worker that serves this model is draining.")
-        return sent_nowhere([pool], prompt, unable(pool, model, most), lacking)
+        return sent_nowhere([pool], prompt, unable(pool, prompt, most), lacking)
     decision = pool.strategy.rank(prompt, workers, monotonic())
-    others = left_out(pool, model, decision, most)
+    others = left_out(pool, prompt, decision, most)
     return explain(prompt, decision, left_out=others, pool=pool.name)
 
 

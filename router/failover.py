@@ -53,10 +53,10 @@ class Failover:
     async def answer(self, job: Job, *, others: bool = False) -> bool:
         """Try the candidates in order until one answers, as long as none may have started.
 
-        A refused connection costs nothing, as nothing was sent. A full worker counts as asked: at
-        most `limits.attempts` are asked, each after the first out of the retry budget. If all are
-        full, an ejected worker is tried, which is better than a refusal; but not by a job that may
-        wait (Crowded).
+        A refused connection costs nothing, as nothing was sent. A worker that is full, or has not
+        got the model or endpoint, counts as asked: at most `limits.attempts` are asked, each after
+        the first out of the retry budget. If all are full, an ejected worker is tried, which is
+        better than a refusal; but not by a job that may wait (Crowded).
 
         Returns False if no worker was asked and there are `others`, which had no room at the time
         of the decision; but not if the router lacked descriptors or ports, as it would at once lack
@@ -82,7 +82,7 @@ class Failover:
                 try:
                     if await self._sending.send(attempt, others=bool(left), is_last=last):
                         return True
-                    tally.was_full()
+                    tally.passed(missing=attempt.missing)
                     if not left:
                         candidates = job.decision.candidates  # `Resort` has added one
                         left.append(len(candidates) - 1)

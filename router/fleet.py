@@ -1,19 +1,24 @@
 """All pools, and which of them serves a model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import pygtrie
 
 from router.errors import BadRequest, NoWorker, UnknownModel
+from router.model_list import Models, common
 from router.pool import Pool, Telling
 from router.worker import Worker
+from strategies.base import NOBODY
 
 #: How many model names have their pool cached; when there are more, the cache is emptied.
 MOST_ROUTES = 4096
 #: How many names a model that does not exist is compared with, each once for each worker.
 MOST_COMPARED = 5000
+
+#: Asks the workers of a pool whether they have got a model.
+Asks = Callable[[Pool, str], Awaitable[None]]
 
 
 class Fleet:
@@ -21,6 +26,8 @@ class Fleet:
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         self._tells: Telling | None = None
+        self.asks: Asks | None = None
+        """Asks workers for a model that none is known to have (`seeking.py`)."""
         self.replace(pools)
 
     def replace(self, pools: Sequence[Pool]) -> None:
@@ -48,21 +55,25 @@ class Fleet:
         return (worker for pool in self.pools for worker in pool.workers)
 
     def route(
-        self, model: str | None, *, in_session: bool = False
+        self,
+        model: str | None,
+        barred: Mapping[str, str] = NOBODY,
+        *,
+        in_session: bool = False,
     ) -> tuple[Pool, str, list[Worker]]:
         """Return the pool, the model's name and the workers that could answer for it.
 
-        Without a name, it is the only model that is served, as in vLLM. `in_session` as in
+        Without a name, it is the base model, as in vLLM. `barred` and `in_session` as in
         `Pool.eligible`. Raises BadRequest, UnknownModel, NoWorker.
         """
         if not model:
-            model = self._only_model()
+            model = self._base_model()
         known = self._routes.get(model)
         pool = known or self._pool(model)
         try:
             if pool is None:
                 raise UnknownModel(model)
-            workers = pool.eligible(model, in_session=in_session)
+            workers = pool.eligible(model, barred, in_session=in_session)
         except UnknownModel:
             raise UnknownModel(model, self.meant(model)) from None
         if known is None:
@@ -70,6 +81,32 @@ class Fleet:
                 self._routes.clear()
             self._routes[model] = pool
         return pool, model, workers
+
+    async def find(
+        self, model: str | None, *, in_session: bool = False
+    ) -> tuple[Pool, str, list[Worker]]:
+        """Do as `route`, but ask workers about a model that none is known to have."""
+        try:
+            return self.route(model, in_session=in_session)
+        except (UnknownModel, NoWorker):
+            if not model:
+                raise
+        await self.seek(model)
+        return self.route(model, in_session=in_session)
+
+    async def seek(self, model: str | None) -> None:
+        """Ask the workers that could have got a model since, if none is ready that has it."""
+        pool = self._pool(model) if model and self.asks is not None else None
+        if pool is None or self.asks is None or model is None:
+            return
+        if not any(worker.ready and model in worker.models for worker in pool.taking):
+            await self.asks(pool, model)
+
+    def compare(self, worker: Worker) -> None:
+        """Take note that a worker has told anew what it can do."""
+        for pool in self.pools:
+            if worker in pool.workers:
+                pool.compare()
 
     def restarted(self, worker: Worker) -> None:
         """Forget what a worker held, which most likely was restarted."""
@@ -81,10 +118,15 @@ class Fleet:
                 pool.forget(worker)
 
     def models(self) -> dict[str, Mapping[str, Any]]:
-        """Return every model that can be requested, by name, as a worker describes it."""
+        """Return every model that can be requested, by name, as a worker describes it.
+
+        If they differ, it is one of those where it takes the most tokens.
+        """
         found: dict[str, Mapping[str, Any]] = {}
         for pool in self.pools:
-            told = {name: one for worker in pool.workers for name, one in worker.models.items()}
+            told = dict[str, Mapping[str, Any]]()
+            for worker in pool.workers:
+                told |= worker.models if not pool.uneven else _longer(worker.models, told)
             found |= {name: one for name, one in told.items() if self._pool(name) is pool}
         return found
 
@@ -94,7 +136,7 @@ class Fleet:
         if pool is None:
             return None
         told = [worker.models[model] for worker in pool.workers if model in worker.models]
-        return told[-1] if told else None
+        return max(reversed(told), key=_limit, default=None)
 
     def answers_for(self, model: str, pool: Pool) -> bool:
         """Whether requests for that model go to that pool."""
@@ -122,20 +164,19 @@ class Fleet:
         found = (name for name in alike if name != model and self._pool(name) is not None)
         return next(found, "")
 
-    def _only_model(self) -> str:
-        only = None
-        for worker in self.workers:
-            for model in worker.models:  # there may be thousands of adapters: the second decides
-                if only is None:
-                    only = model
-                elif model != only:
-                    raise BadRequest(
-                        "The field `model` is missing, and this server has several models.",
-                        param="model",
-                    )
-        if only is None:
+    def _base_model(self) -> str:
+        """Return the base model, if all workers have the same. Raises BadRequest, NoWorker.
+
+        It may have several names: those that all workers know it by count.
+        """
+        names = common(worker.bases for worker in self.workers if worker.models)
+        if names is None:
             raise NoWorker("No worker is ready; please try again.")
-        return only
+        if not names:
+            raise BadRequest(
+                "The field `model` is missing, and this server has several models.", param="model"
+            )
+        return next((name for name in names if self._pool(name) is not None), names[0])
 
 
 #: Ends the model's name in the trie, so that an exact pattern is longer than any wildcard.
@@ -144,6 +185,16 @@ _END = "\0"
 
 def _base(model: str) -> str:
     return model.rpartition("/")[2].casefold()
+
+
+def _limit(told: Mapping[str, Any]) -> int:
+    limit = told.get("max_model_len")
+    return limit if isinstance(limit, int) else 0
+
+
+def _longer(models: Models, than: Models) -> Models:
+    """Return those of the models that take no fewer tokens than the same among others."""
+    return {name: one for name, one in models.items() if _limit(one) >= _limit(than.get(name, {}))}
 
 
 def _trie_key(pattern: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from time import monotonic
 
+from router.abilities import fitted
 from router.admission import Admission
 from router.deciding import Deciding
 from router.engine_fields import refuse_engine_fields
@@ -71,8 +72,9 @@ class Foreseeing:
             refuse_engine_fields(request)
         body = asked.body
         made = await self._tokenizing.uncounted(pool.prompts, endpoint, request, body)
-        able = [worker for worker in pool.workers if made.prompt.model in worker.models]
-        return within(made.prompt, able, body)
+        prompt = fitted(pool, endpoint, request, made.prompt, body)
+        able = [worker for worker in pool.workers if prompt.model in worker.models]
+        return within(prompt, [one for one in able if one.name not in prompt.barred], body)
 
     def would(
         self,
@@ -93,25 +95,26 @@ class Foreseeing:
         """
         must_wait, model = self._admission.must_wait, prompt.model
         if visit is None:
-            queues = must_wait(pool, model, workers, only)
+            queues = must_wait(pool, model, workers, only, barred=prompt.barred)
             decision = self._deciding.among(pool, prompt, workers, only)
         else:
             home, stays, wanted = visit.options(pool, model, workers)
             only = only or stays
-            queues = must_wait(pool, model, wanted, only)
+            queues = must_wait(pool, model, wanted, only, barred=prompt.barred)
             decide = self._deciding.in_session
             prompt, decision, _ = decide(pool, prompt, visit, home, workers, stays=bool(only))
             visit.going(decision.candidates[0].worker.name, pool, model)
         tenant = asked.key if self._operated else asked.asker
-        full = self._admission.turned_away(pool, model, tenant, only) if queues else None
+        turned_away, barred = self._admission.turned_away, prompt.barred
+        full = turned_away(pool, model, tenant, only, barred=barred) if queues else None
         waits: Waits = "place" if queues and full is None else ""
         if not (queues or only) and visit is None and self._holding.takes(prompt, decision):
             waits = why_held(prompt, decision, monotonic())
-        others = left_out(pool, model, decision, self._admission.most)
+        others = left_out(pool, prompt, decision, self._admission.most)
         refused = None if full is None else refusal(full)
         ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)
         return Foreseen(prompt, decision, waits, others, refused, ignored)
 
-    def unable(self, pool: Pool, model: str) -> Sequence[LeftOut]:
-        """Return the workers that could take no request for the model now, and why."""
-        return unable(pool, model, self._admission.most)
+    def unable(self, pool: Pool, prompt: Prompt) -> Sequence[LeftOut]:
+        """Return the workers that could not take the request now, and why."""
+        return unable(pool, prompt, self._admission.most)

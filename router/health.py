@@ -17,7 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from router.fleet import Fleet
-from router.inquiry import Inquiries, NoAnswer, NotAsked
+from router.inquiry import Answer, Inquiries, NoAnswer, NotAsked
+from router.seeking import Seeking
+from router.served import lacking
 from router.settings import HealthSettings
 from router.worker import State, Worker
 
@@ -59,10 +61,12 @@ class Health:
         self._settings = settings
         self._inquiries = inquiries
         self._notice = notice
+        self._seeking = Seeking(self._read_again)
+        fleet.asks = self._seeking.seek
         self._watches: dict[Worker, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        """Probe all workers once, each for at most three timeouts, then go on in the background."""
+        """Probe all workers once, each for at most five timeouts, then go on in the background."""
         await self.meet(self._fleet.workers)
 
     async def meet(self, workers: Iterable[Worker]) -> None:
@@ -92,6 +96,7 @@ class Health:
 
     async def stop(self) -> None:
         """End all probes."""
+        self._seeking.stop()
         tasks = self._watches.values()
         for task in tasks:
             task.cancel()
@@ -154,7 +159,10 @@ class Health:
             worker.become(State.DOWN, problem)
 
     async def _discover(self, worker: Worker) -> None:
-        """Read the worker's models, its cache size and its start time. Raises NoAnswer."""
+        """Read the worker's models, its cache size and its start time. Raises NoAnswer.
+
+        Once after it was away, also what else it serves.
+        """
         if not worker.fixed_models:
             worker.models = _models(await self._get(worker, "/v1/models"))
         told = _NOTHING
@@ -167,6 +175,30 @@ class Health:
             worker.breaker.restarted(monotonic())
         if restarted or worker.started is None:  # several processes may answer in turns
             worker.started = told.started
+        if restarted or not (worker.ready and worker.told):
+            await self._ask_served(worker)
+        self._fleet.compare(worker)
+
+    async def _ask_served(self, worker: Worker) -> None:
+        """Ask the worker which endpoints it serves, if requests could go to others instead."""
+        worker.lacks, worker.told = frozenset(), False
+        if any(worker in pool.workers and len(pool.workers) < 2 for pool in self._fleet.pools):
+            return
+
+        async def ask(path: str) -> Answer:
+            return await self._inquiries.ask(worker, path, patience=self._settings.timeout)
+
+        with suppress(NoAnswer):  # what is not known is taken as possible
+            worker.lacks = await lacking(ask)
+            worker.told = True
+
+    async def _read_again(self, worker: Worker) -> None:
+        """Read the models of a ready worker out of turn. Raises NoAnswer."""
+        models = _models(await self._get(worker, "/v1/models"))
+        if worker.ready and not worker.fixed_models:
+            worker.models = models
+            self._fleet.compare(worker)
+            self._notice(worker, False)
 
     async def _get(self, worker: Worker, path: str) -> bytes:
         """Fetch a small document completely within the probe's timeout. Raises NoAnswer."""

@@ -156,7 +156,7 @@ class Holding:
 
     def _ranked(self, pool: Pool, prompt: Prompt) -> Decision | None:
         try:
-            workers: Sequence[Worker] = pool.eligible(prompt.model)
+            workers: Sequence[Worker] = pool.eligible(prompt.model, prompt.barred)
         except DoorError:  # no worker is left; `_look` wakes the request
             return None
         return self._rank(pool, prompt, workers)

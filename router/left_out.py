@@ -4,32 +4,34 @@ from time import monotonic
 
 from router.pool import Pool
 from router.worker import State, Worker
-from strategies.base import Decision
+from strategies.base import Decision, Prompt
 from strategies.explain import LeftOut
 
 #: State and reason of a worker that could have been compared.
 _UNRANKED = "unranked", "the pool's strategy did not rank it"
 
 
-def left_out(pool: Pool, model: str, decision: Decision, most: int) -> list[LeftOut]:
+def left_out(pool: Pool, prompt: Prompt, decision: Decision, most: int) -> list[LeftOut]:
     """Return the workers that were not compared; each may have `most` requests in flight."""
     compared = {candidate.worker.name for candidate in decision.candidates}
     others = (worker for worker in pool.workers if worker.name not in compared)
-    return [LeftOut(one.name, *(_why(one, model, most) or _UNRANKED)) for one in others]
+    return [LeftOut(one.name, *(_why(one, prompt, most) or _UNRANKED)) for one in others]
 
 
-def unable(pool: Pool, model: str, most: int) -> list[LeftOut]:
-    """Return the workers that could take no request for the model now."""
-    told = ((worker.name, _why(worker, model, most)) for worker in pool.workers)
+def unable(pool: Pool, prompt: Prompt, most: int) -> list[LeftOut]:
+    """Return the workers that could not take the request now."""
+    told = ((worker.name, _why(worker, prompt, most)) for worker in pool.workers)
     return [LeftOut(name, *why) for name, why in told if why]
 
 
-def _why(worker: Worker, model: str, most: int) -> tuple[str, str] | None:
+def _why(worker: Worker, prompt: Prompt, most: int) -> tuple[str, str] | None:
     state, reason = worker.standing(monotonic())
     if state != State.READY.value:
         return state, reason
-    if not Pool.serves(worker, model):
-        return "other", f"it does not serve {model!r}"
+    if not Pool.serves(worker, prompt.model):
+        return "other", f"it does not serve {prompt.model!r}"
+    if (lacking := prompt.barred.get(worker.name)) is not None:
+        return "unable", lacking
     here = worker.load.here
     if here < most:
         return None

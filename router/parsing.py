@@ -3,6 +3,7 @@
 from time import monotonic
 from typing import Final
 
+from router.abilities import fitted
 from router.engine_fields import refuse_engine_fields
 from router.errors import Headers, LostPrevious
 from router.exchange import Exchange
@@ -53,7 +54,8 @@ class Parsing:
             only = await self.only(request, exchange.tenant)
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
-        pool, request.model, workers = route(request.model, in_session=True)
+        pool, model, workers = await self._fleet.find(request.model, in_session=True)
+        request.model = model
         if pool.engine_fields:
             exchange.steers = True
         if not exchange.steers:
@@ -66,16 +68,21 @@ class Parsing:
         if pool.consult is not None and made.prompt.blocks:
             await pool.consult(made.prompt, [worker.name for worker in workers])
             pool, _, workers = route(request.model, in_session=True)
+        prompt = made.prompt
+        if pool.uneven:
+            prompt = fitted(pool, endpoint, request, prompt, body)
+            if not only:
+                workers = pool.eligible(model, prompt.barred, in_session=True)
         visit = None if pool.sessions is None else _visit(pool.sessions, exchange)
         if only:
-            workers = at(pool, request.model, only)
-        elif visit is None:
-            workers = workers or pool.eligible(request.model)  # without any, this raises
+            workers = at(pool, model, only)
+        elif visit is None:  # without any, this raises
+            workers = workers or pool.eligible(model, prompt.barred)
         return Plea(
             endpoint,
             exchange,
             pool,
-            within(made.prompt, workers, body),
+            within(prompt, workers, body),
             made.along,
             workers=workers,
             started=started,

@@ -1,7 +1,7 @@
 """Workers that answer for the same models, and the strategy that chooses among them."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from math import inf
@@ -15,7 +15,7 @@ from router.prompts import Prompts
 from router.sessions.sessions import Sessions
 from router.worker import Worker
 from strategies.aging import Crowd
-from strategies.base import Candidate, Outcome, Prompt, Strategy, nothing
+from strategies.base import NOBODY, Candidate, Outcome, Prompt, Strategy, nothing
 from strategies.booking import Booking
 from strategies.pace import Curve
 from strategies.preemption import computes_from
@@ -97,6 +97,8 @@ class Pool:
         """Asks a remote controller or a shared store about a prompt before the decision."""
         self.crowd = Crowd()
         """How many of its requests are held, smoothed; also while none is."""
+        self.sought_at = -inf
+        """When its workers were last asked for a model that none was known to have."""
         self._ejection = Ejection()
         self.breakers = Breakers(self._ejection, self.workers, self._tell)
 
@@ -106,6 +108,7 @@ class Pool:
             worker.pace.follow(self.curve)
         self.taking = tuple(worker for worker in workers if not worker.draining)
         """Workers that get new requests: those not draining."""
+        self.compare()
         self.named = {worker.name: worker for worker in workers}
         self.stateful = any(worker.stateful for worker in workers)
         """Whether any of its workers keeps sessions itself."""
@@ -120,6 +123,14 @@ class Pool:
         for worker in left:
             self.forget(worker)
         self.eject(self._ejection)
+
+    def compare(self) -> None:
+        """Note whether its workers can do different things; call it when one has told anew."""
+        told = [worker for worker in self.workers if worker.models]
+        limits = {limit for worker in told for limit in worker.limits}
+        lacks = {worker.lacks for worker in told}
+        self.uneven = len(limits) > 1 or len(lacks) > 1
+        """Whether some of its workers may be unable to answer what others can (`abilities.py`)."""
 
     def eject(self, settings: Ejection) -> None:
         """Use other settings for the ejection of workers from now on."""
@@ -164,13 +175,19 @@ class Pool:
         except Exception:
             log.exception("pool %s: its strategy raised an error", self.name)
 
-    def eligible(self, model: str, *, in_session: bool = False) -> list[Worker]:
-        """Return the workers that may answer for `model` now. Raises UnknownModel, NoWorker.
+    def eligible(
+        self, model: str, barred: Mapping[str, str] = NOBODY, *, in_session: bool = False
+    ) -> list[Worker]:
+        """Return the workers that may answer for `model` now, but for those that are `barred`.
 
         If all of them are draining, return an empty list for `in_session`: they still serve the
-        sessions and the responses that they have.
+        sessions and the responses that they have. Raises UnknownModel, NoWorker.
         """
         ready = [w for w in self.taking if w.ready and model in w.models]
+        if barred:
+            ready = [w for w in ready if w.name not in barred]
+            if not (ready or (in_session and self.sessions)):
+                raise NoWorker("No worker that can answer this is ready; please try again.")
         if ready:
             return self.breakers.admitted(monotonic(), ready) if self.breakers.any_open else ready
         if in_session and any(self.serves(w, model) for w in self.workers):

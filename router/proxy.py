@@ -38,7 +38,7 @@ from router.surfaces import event
 from router.tokenizing import Tokenizing
 from router.vacancies import Crowded
 from router.worker import Worker
-from strategies.base import Decision, Prompt
+from strategies.base import NOBODY, Decision, Prompt
 from strategies.booking import Booking
 
 
@@ -155,9 +155,10 @@ class Proxy:
         called, held, only = None, False, plea.only
         while True:
             pool = plea.pool
-            if self._queues(pool, model, workers, only, had_turn=pool is called):
+            if self._queues(plea, workers, only, had_turn=pool is called):
                 wait = wait or self._admission.wait()
-                await self._admission.turn(pool, model, exchange.tenant, wait, only)
+                barred = plea.prompt.barred
+                await self._admission.turn(pool, model, exchange.tenant, wait, only, barred=barred)
             else:
                 decision = self._decide(plea, workers)
                 if held or only or not self._holding.takes(plea.prompt, decision):
@@ -214,13 +215,7 @@ class Proxy:
         return decision or self._deciding.among(pool, prompt, workers, plea.only)
 
     def _queues(
-        self,
-        pool: Pool,
-        model: str,
-        workers: Sequence[Worker],
-        only: str = "",
-        *,
-        had_turn: bool,
+        self, plea: Plea, workers: Sequence[Worker], only: str = "", *, had_turn: bool
     ) -> bool:
         """Whether a request must queue; those still there come after one that has had its turn.
 
@@ -228,7 +223,8 @@ class Proxy:
         """
         if had_turn:
             return not self._admission.room(workers)
-        return self._admission.must_wait(pool, model, workers, only)
+        must_wait, prompt = self._admission.must_wait, plea.prompt
+        return must_wait(plea.pool, prompt.model, workers, only, barred=prompt.barred)
 
     async def _ask_in_session(self, plea: Plea, visit: Visit, wait: Wait | None) -> None:
         """Do the same for a session's request; one that must stay waits for its own worker."""
@@ -239,9 +235,10 @@ class Proxy:
             home, only, wanted = visit.options(pool, model, workers)
             only = only or plea.only
             line = (pool.name, only)
-            if self._queues(pool, model, wanted, only, had_turn=line == called):
+            if self._queues(plea, wanted, only, had_turn=line == called):
                 wait = wait or self._admission.wait()
-                await self._admission.turn(pool, model, exchange.tenant, wait, only)
+                barred = plea.prompt.barred
+                await self._admission.turn(pool, model, exchange.tenant, wait, only, barred=barred)
                 called = line
             elif await self._ask_bound(plea, visit, home, workers):
                 return
@@ -288,7 +285,8 @@ class Proxy:
         """Route again after a wait; parse again if pool or tokenizer have changed meanwhile."""
         model, only = plea.prompt.model, plea.only
         bound = bool(only) or plea.visit is not None
-        pool, _, workers = self._fleet.route(model, in_session=bound)
+        barred = NOBODY if only else plea.prompt.barred
+        pool, _, workers = self._fleet.route(model, barred, in_session=bound)
         if pool is plea.pool and holds(plea):
             return plea, at(pool, model, only) if only else workers
         plea = await self._parsing.read_again(plea)

@@ -93,7 +93,7 @@ class Rescue:
         request at once."""
         pool, prompt = running.job.pool, running.job.prompt
         try:
-            able = pool.eligible(prompt.model)
+            able = pool.eligible(prompt.model, prompt.barred)
         except DoorError:
             return None
         others = [one for one in able if one not in given and not one.load.late(now)]

@@ -50,6 +50,7 @@ class Resort:
             for worker in pool.taking
             if worker not in among
             and pool.serves(worker, job.prompt.model)
+            and worker.name not in job.prompt.barred
             and worker.breaker.near(now)
         ]
         return self._admission.room(outside)

@@ -32,6 +32,8 @@ _CODINGS = b"\naccept-encoding:"
 #: Statuses: too many requests; something asked for, usually the model, does not exist.
 TOO_MANY: Final = 429
 NOT_THERE: Final = 404
+#: Those after which another worker may be asked.
+_PASSED: Final = frozenset((FULL, NOT_THERE))
 #: The worker rejects the key. If the key is the router's own, every request there ends like this.
 _NOT_US: Final = frozenset((401, 403))
 
@@ -59,7 +61,7 @@ class Sending:
         self._comments = settings.timeouts.comment is not None
 
     async def send(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
-        """Ask one worker and relay its answer; False if it is full and another may be asked."""
+        """Ask one worker and relay its answer; False if it cannot take it, and another may."""
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # a reload may replace the latter
         asks = await self._as_shown(attempt)
@@ -72,7 +74,9 @@ class Sending:
             try:
                 status = connection.head.status
                 self._feel(attempt, status)
-                if status == FULL and await self._passes(attempt, others=others, is_last=is_last):
+                if status in _PASSED and await self._passes(
+                    attempt, connection, others=others, is_last=is_last
+                ):
                     return False
                 self._vacancies.settled(job.identity)
                 attempt.on_answer(status)
@@ -108,7 +112,7 @@ class Sending:
         self._holding.freed()
         if job.stores and 200 <= status < 300:
             naming = self._responses.naming(attempt.worker, job.exchange.tenant)
-            if not await naming.begins(connection.peek()):
+            if not await naming.begins(connection.begins):
                 relay.naming = naming
         told = decision_fields(job, attempt.worker, attempt.choice, status)
         if not relay.begin(connection, told):
@@ -117,12 +121,17 @@ class Sending:
         if relay.naming is not None:
             await relay.naming.ends()
 
-    async def _passes(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
+    async def _passes(
+        self, attempt: Attempt, connection: Connection, *, others: bool, is_last: bool
+    ) -> bool:
         """Whether a full worker's 503 is kept from the client, as another worker can be asked.
 
-        An ejected one only if the request would be refused otherwise. Raises Crowded if there is
-        none, but the request waits until there is.
+        An ejected one only if the request would be refused otherwise. So is a 404 of a worker that
+        has not got the model or the endpoint. Raises Crowded if no other can be asked, but the
+        request waits until one can.
         """
+        if connection.head.status == NOT_THERE:
+            return others and not is_last and attempt.lacks(connection.begins)
         job = attempt.job
         if attempt.made_way and job.late == -inf:  # it may have come before the place was free
             job.late = self._admission.wait_again(0.0).late

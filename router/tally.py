@@ -18,11 +18,12 @@ class Tally:
         """A worker was full."""
         self._vanished = self._lacking = False
 
-    def was_full(self) -> None:
-        """Note that a worker accepts no more."""
+    def passed(self, *, missing: bool = False) -> None:
+        """Note that a worker accepts no more, or that what was asked for is `missing` there."""
         self.asked += 1
-        self.full = True
-        self.error = NoWorker("Every worker that was asked is full; please try again.")
+        self.full = self.full or not missing
+        lacks = "has not got what was asked for" if missing else "is full"
+        self.error = NoWorker(f"Every worker that was asked {lacks}; please try again.")
 
     def failed(self, failure: WorkerError, worker: str) -> bool:
         """Note a failure; return whether another worker may be asked."""

@@ -8,6 +8,7 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
+from router import model_list
 from router.breaker import Breaker
 from router.upstream import Upstream
 from strategies.load import Load
@@ -55,7 +56,14 @@ class Worker:
         self.host = url.partition("://")[2].encode()
         self.upstream = upstream
         self.models: dict[str, dict[str, Any]] = {}
-        """The entry of each model in `/v1/models`, by name."""
+        """The entry of each model in `/v1/models`, by name. Always replaced as a whole."""
+        self.lacks: frozenset[str] = frozenset()
+        """What it has said that it does not serve: paths of endpoints, and kinds of media."""
+        self.told = False
+        """It has been asked what it serves since it came."""
+        self._read: dict[str, dict[str, Any]] = {}
+        self._bases: tuple[str, ...] = ()
+        self._limits: frozenset[int | None] = frozenset()
         self.kv_tokens: int | None = None
         """Tokens that it can hold on all tiers, from the settings."""
         self.gpu_tokens: int | None = None
@@ -163,8 +171,27 @@ class Worker:
 
     def longest(self, model: str) -> int | None:
         """Return the most tokens, prompt and answer, that `model` takes; None if it is not told."""
-        told = self.models.get(model, {}).get("max_model_len")
-        return told if isinstance(told, int) and told > 0 else None
+        return model_list.longest(self.models, self.models.get(model, {}))
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The names of the model that answers requests which name none; empty if it is not one."""
+        self._read_models()
+        return self._bases
+
+    @property
+    def limits(self) -> frozenset[int | None]:
+        """What `longest` returns for its models."""
+        self._read_models()
+        return self._limits
+
+    def _read_models(self) -> None:
+        """Read the list of models, once for each that it has told: there may be thousands."""
+        if self._read is not self.models:
+            self._read, self._bases = self.models, model_list.bases(self.models)
+            self._limits = frozenset(
+                model_list.longest(self.models, one) for one in self.models.values()
+            )
 
     def lost(self, reason: str) -> None:
         """Take it down because it could not be reached, and have it probed at once."""

@@ -33,6 +33,7 @@ class Other:
 #: Where blocks of 16 tokens end: vLLM's default block size.
 TOKEN_ENDS = range(0, 1 << 32, 16)
 NO_BLOCKS: Mapping[int, Sequence[int]] = MappingProxyType({})
+NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 # Structs, because a few are created for every request: ten times as fast as dataclasses.
@@ -75,6 +76,8 @@ class Prompt(Struct, frozen=True, gc=False):
     """Their length, which is part of `tokens`."""
     too_long: int = 0
     """Its length, if it is longer than its model takes and so counts as one token."""
+    barred: Mapping[str, str] = NOBODY
+    """Workers that cannot answer it, by name, each with the reason; none of them is ranked."""
     resumed: bool = False
     """It was sent before, and preempted: it was counted, and its worker holds some of it by then
     (how much is estimated)."""

@@ -53,8 +53,8 @@ class LeftOut(Struct, frozen=True):
 
     worker: str
     state: str
-    """As in `/workers`; or `full`, `other` if it does not serve the model, or `unranked` if the
-    strategy left it out."""
+    """As in `/workers`; or `full`, `other` if it does not serve the model, `unable` if it
+    cannot answer such a request, or `unranked` if the strategy left it out."""
     reason: str
 
 

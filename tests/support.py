@@ -1,6 +1,7 @@
 """A router on real sockets, and workers that misbehave on demand."""
 
 import asyncio
+import json
 import socket
 import ssl
 import struct
@@ -164,6 +165,7 @@ class Stub:
             b"/health": b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
             b"/v1/models": b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(models) + models,
             b"/metrics": b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+            b"/openapi.json": b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
         }
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._tls = tls
@@ -173,6 +175,12 @@ class Stub:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
         self._ready.wait(10)
+
+    def tells(self, path: str, document: object) -> None:
+        """Answer questions at this path with a document from now on."""
+        body = json.dumps(document).encode()
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
+        self._fixed[path.encode()] = head + body
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()

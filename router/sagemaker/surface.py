@@ -74,11 +74,11 @@ class SageMaker:
             log.exception("internal error, id=%s", exchange.identity.decode())
             self._refuse(exchange, DoorError("Internal error in the router."))
 
-    def admits(self, route: Route, exchange: Exchange) -> bool:
+    async def admits(self, route: Route, exchange: Exchange) -> bool:
         """Whether a request may be answered by other code; if not, refuse it here."""
         try:
             self._verifier.check(exchange)
-            self._model(route, exchange)
+            await self._model(route, exchange)
         except DoorError as error:
             self._refuse(exchange, error)
             return False
@@ -90,7 +90,7 @@ class SageMaker:
             exchange.refuse(error)
 
     async def _serve(self, route: Route, exchange: Exchange) -> None:
-        model = self._model(route, exchange)
+        model = await self._model(route, exchange)
         if route.operation is Operation.ASYNC:
             raise BadRequest(
                 "Asynchronous invocations are not served here: use InvokeEndpoint, or"
@@ -113,7 +113,7 @@ class SageMaker:
         else:
             await self._infer(asked)
 
-    def _model(self, route: Route, exchange: Exchange) -> str:
+    async def _model(self, route: Route, exchange: Exchange) -> str:
         """Return the model named by the path or a header; empty if none is.
 
         An inference component is a model, or a name in the settings; otherwise it is as unknown as
@@ -126,9 +126,13 @@ class SageMaker:
                 param="EndpointName",
             )
         target = header(exchange.headers, _TARGET).decode("latin-1")
+        if target:
+            await self._fleet.seek(target)
         if target and self._fleet.described(target) is None:
             raise UnknownModel(target, self._fleet.meant(target))
         component = route.component or header(exchange.headers, _COMPONENT).decode("latin-1")
+        if component not in self._models:
+            await self._fleet.seek(component)
         if component and self._fleet.described(component) is not None:
             component_model = component
         else:
@@ -155,7 +159,7 @@ class SageMaker:
 
     async def _infer(self, asked: Invocation) -> None:
         """Answer a prompt, in its session if it has one."""
-        pool, model, workers = self._fleet.route(asked.model or None, in_session=True)
+        pool, model, workers = await self._fleet.find(asked.model, in_session=True)
         payload, chat = asked.payload, asked.payload.shape is Shape.CHAT
         if pool.stateful:  # a container reads its own dialect
             endpoint, body = (

@@ -7,6 +7,7 @@ from time import monotonic
 
 from router.errors import BadRequest, DoorError, NoWorker, SessionExists
 from router.fleet import Fleet
+from router.model_list import common
 from router.pool import Pool
 from router.sagemaker import container
 from router.sagemaker.answer import session_answer
@@ -33,7 +34,7 @@ class Words:
 
     async def open(self, asked: Invocation) -> None:
         """Start a session; its worker is chosen now. Raises a DoorError, and Refusal."""
-        pool, model, workers = self._place(asked.model)
+        pool, model, workers = await self._place(asked.model)
         if pool.stateful:
             visit = await open_there(asked, pool, model, workers)
         else:
@@ -50,14 +51,14 @@ class Words:
         said = await end_everywhere(self._fleet, key, exchange.body, exchange.identity)
         _answer(asked, _CLOSED % key.encode(), said)
 
-    def _place(self, model: str) -> tuple[Pool, str, list[Worker]]:
-        """Return pool, model and workers for a session without a prompt. Raises as `Fleet.route`.
+    async def _place(self, model: str) -> tuple[Pool, str, list[Worker]]:
+        """Return pool, model and workers for a session without a prompt. Raises as `Fleet.find`.
 
-        Without a model, it is the only model of the only pool that keeps sessions. If that pool has
+        Without a model, it is the base model of the only pool that keeps sessions. If that pool has
         several models, any of its workers may be chosen.
         """
         if model:
-            return self._fleet.route(model)
+            return await self._fleet.find(model)
         pools = [pool for pool in self._fleet.pools if pool.sessions is not None]
         if len(pools) > 1:
             raise BadRequest(
@@ -66,10 +67,8 @@ class Words:
                 param="model",
             )
         pool = pools[0] if pools else self._fleet.pools[0]
-        models = {model for worker in pool.workers for model in worker.models}
-        if len(models) == 1:
-            model = models.pop()
-            return pool, model, pool.eligible(model)
+        if names := common(worker.bases for worker in pool.workers if worker.models):
+            return pool, names[0], pool.eligible(names[0])
         ready = [worker for worker in pool.taking if worker.ready]
         if not ready:
             raise NoWorker("No worker is ready; please try again.")

@@ -163,3 +163,48 @@ def test_a_crowd_waits_for_the_trial(stub: MakeStub, route: MakeRouter) -> None:
     answers.set()
     assert [status(client) for client in clients] == [200] * 20
     until(router.idle)
+
+
+#: How engines say that they have not got a model, or a path; the last two are no such thing.
+MODEL = b'{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","code":404}}'
+OLD = b'{"object":"error","message":"The model `m` does not exist.","param":null,"code":404}'
+MESSAGES = (
+    b'{"type":"error","error":{"type":"not_found_error","message":"The model `m` does not exist."}}'
+)
+FASTAPI, VLLM = b'{"detail":"Not Found"}', b'{"error":{"message":"Not Found","code":404}}'
+RESPONSE = b'{"error":{"message":"Response with id \'r\' not found.","code":404}}'
+ODD = b'{"error":"The model `m` does not exist."}'
+
+
+def lacking(said: bytes) -> list[Action]:
+    """A script that answers 404."""
+    return [b"HTTP/1.1 404 X\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said)]
+
+
+@pytest.mark.parametrize("said", [MODEL, OLD, MESSAGES, FASTAPI, VLLM])
+def test_one_that_lacks_the_model_or_the_path(
+    stub: MakeStub, route: MakeRouter, said: bytes
+) -> None:
+    """Its 404 is for the client only if no other worker is there; the endpoint is remembered."""
+    lacks, good = stub(lacking(said)), stub()
+    router = route(lacks.url, good.url, strategy="roundrobin", health=QUIET)
+    assert ask(router, 6) == [200] * 6
+    path = said in {FASTAPI, VLLM}
+    assert len(lacks.requests) == (1 if path else 6)
+    failures = "warmroute_worker_errors_total"
+    labels = {"pool": "default", "worker": lacks.url[7:], "kind": "missing"}
+    assert router.metric(failures, **labels) == len(lacks.requests)
+    good.script = lacking(said)
+    reply = router.http.post(PATH, json=CHAT)
+    assert (reply.status_code, reply.content) == (404, said)
+    until(router.idle)
+
+
+@pytest.mark.parametrize("said", [RESPONSE, ODD, b"[]", b""])
+def test_another_404_is_an_answer(stub: MakeStub, route: MakeRouter, said: bytes) -> None:
+    """What is missing may be the request's own, such as a response to continue."""
+    odd, good = stub(lacking(said)), stub()
+    router = route(odd.url, good.url, strategy="roundrobin", health=QUIET)
+    reply = router.http.post(PATH, json=CHAT)
+    assert (reply.status_code, reply.content) == (404, said)
+    assert not good.requests

@@ -139,6 +139,67 @@ def test_the_only_model(model: str | None) -> None:
         Fleet([pool("a", "*", workers=[worker(state=State.UNKNOWN)])]).route(model)
 
 
+#: Lists of models as vLLM and SGLang tell them: name, root, parent.
+BASE, OTHER_NAME = ("base", "/models/base", None), ("gpt-4o", "/models/base", None)
+SQL, OTHER = ("sql", "/adapters/sql", "base"), ("other", "/models/other", None)
+BARE, BARE_TOO = ("m", None, None), ("n", None, None)
+
+
+@pytest.mark.parametrize(
+    ("lists", "base"),
+    [
+        ([[BASE]], "base"),
+        ([[BASE, SQL]], "base"),
+        ([[SQL, BASE]], "base"),
+        ([[BASE, OTHER_NAME, SQL]], "base"),
+        ([[BASE, OTHER_NAME], [OTHER_NAME]], "gpt-4o"),
+        ([[BASE, SQL], [BASE], []], "base"),
+        ([[SQL]], "sql"),
+        ([[BARE]], "m"),
+        ([[BARE, SQL]], "m"),
+        ([[BASE, OTHER]], None),
+        ([[BASE], [OTHER]], None),
+        ([[BASE], [OTHER_NAME]], None),
+        ([[BARE, BARE_TOO]], None),
+        ([[("m", [], None), ("n", [], None)]], None),
+        ([[BASE, SQL], [OTHER, SQL]], None),
+    ],
+)
+def test_the_base_model(
+    lists: list[list[tuple[str, object, str | None]]], base: str | None
+) -> None:
+    """A request without a model gets the base model that all workers have: adapters do not count,
+    and several names of one model are one. A path as root says nothing across workers."""
+    workers = [worker("m") for _ in lists]
+    for one, told in zip(workers, lists, strict=True):
+        one.models = {
+            name: {"id": name, "root": root, "parent": parent} for name, root, parent in told
+        }
+    fleet = Fleet([pool("a", "*", workers=workers)])
+    for model in (None, ""):
+        if base is None:
+            with pytest.raises(BadRequest, match="several models"):
+                fleet.route(model)
+        else:
+            assert fleet.route(model)[1] == base
+
+
+def test_the_base_model_by_a_name_that_a_pool_takes() -> None:
+    """Other names of it are unknown here."""
+    one = worker("m")
+    one.models = {name: {"id": name, "root": "/m"} for name in ("inner", "public")}
+    assert Fleet([pool("a", "public", workers=[one])]).route(None)[1] == "public"
+
+
+def test_the_base_model_changes_with_the_list() -> None:
+    """A worker may be restarted with another model, or more of them."""
+    one = worker("m")
+    fleet = Fleet([pool("a", "*", workers=[one])])
+    assert fleet.route(None)[1] == "m"
+    one.models = {"n": {"id": "n"}, "sql": {"id": "sql", "parent": "n"}}
+    assert fleet.route(None)[1] == "n"
+
+
 def test_of_several_models_two_are_looked_at() -> None:
     """Workers may have thousands of adapters, and any request may leave out its model."""
     first, second = worker("m", "n"), worker("m")
