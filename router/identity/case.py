@@ -185,7 +185,8 @@ class Case:
             )
         if self.trusted:
             return f"tokens by asking workers: {self.origin.why}"
-        return f"keyed by text: {self.reason}"
+        remedy = "" if self.can_be_known else " (the setting `tokenizer` can name one)"
+        return f"keyed by text: {self.reason}{remedy}"
 
     @property
     def reason(self) -> str:
