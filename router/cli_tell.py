@@ -149,8 +149,8 @@ def _again(source: Source) -> str:
     """Return the arguments that stand for the same settings."""
     if isinstance(source.file, Arguments):
         return source.file.words()
-    option = source.workers and said_by(source.workers) == OPTION
-    return shlex.join([str(source.file), *([OPTION, source.workers] if option else [])])
+    told = source.workers if source.workers and said_by(source.workers) == OPTION else None
+    return shlex.join([str(source.file), *((OPTION, told) if told else ())])
 
 
 def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

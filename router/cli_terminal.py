@@ -87,9 +87,13 @@ def arguments(
 
 def is_file(word: str) -> bool:
     """Whether an argument names a settings file and is no URL, not even one without `http://`."""
-    if "://" in word:
+    if "://" in word or not word:
         return False
-    return Path(word).exists() or Path(word).suffix in {".yaml", ".yml", ".json"}
+    path = Path(word)
+    try:
+        return path.suffix in {".yaml", ".yml", ".json"} or path.exists()
+    except OSError:  # too long for a name, say
+        return False
 
 
 def address_of(text: str) -> Address:
