@@ -106,8 +106,8 @@ def check(
     if every or not explain_mapping:
         rows = settings_file.describe(settings)
         _print(("setting", "value", "from"), [row for row in rows if every or row.told])
-    if not every:
-        print("all other settings have their defaults: --all shows them")
+        if not every:
+            print("all other settings have their defaults: --all shows them")
     print(f"warmroute check --live {_again(source)} asks the workers")
 
 

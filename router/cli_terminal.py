@@ -80,7 +80,7 @@ def arguments(
     """Return what is said without a settings file. Raises Exit with 2 if that is not enough."""
     if file := next(filter(is_file, words), None):
         raise fail(f"{file} is a file: give either it alone, or URLs of workers", 2)
-    if workers is not None:
+    if workers:
         raise fail(f"{said_by(workers)} is for an {KIND}: give only the URLs", 2)
     return Arguments(tuple(words), strategy, address_of(listen) if listen else LISTEN)
 
