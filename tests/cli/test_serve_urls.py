@@ -113,6 +113,7 @@ MISTAKES = [
     ("check http://a:1 --strategy zebra", '--strategy: "zebra" is not a strategy: known are '),
     ("serve http://a:1 --listen 8080", '--listen: "8080" is not an address'),
     ("serve http://a:1 --workers http://b:1", "--workers is for an InferenceEndpointConfig"),
+    (f"serve {'gpu.local:8000,' * 50}b:1", "workers[0]: "),
     ("serve http://a:1 w.yaml", "w.yaml is a file: give either it alone, or URLs"),
 ]
 
@@ -184,6 +185,19 @@ def test_workers_are_asked_without_a_file(workers: list[str]) -> None:
     assert done.returncode == 0
     for url in workers:
         assert f"worker {url.removeprefix('http://')}: ready" in done.stdout
+
+
+def test_what_simulate_prints_can_be_run(tmp_path: Path, stack: ExitStack) -> None:
+    """It ends with the command that routes to its workers."""
+    args = ("simulate", "--workers", 2, "--port", 0, "--profile", "toy", "--model", "m")
+    simulated = stack.enter_context(started(tmp_path, *args))
+    until(lambda: "warmroute serve http" in simulated.err.read_text(), 20)
+    words = simulated.err.read_text().partition("warmroute ")[2].split()
+    running = stack.enter_context(started(tmp_path, *words, *ANY))
+    answer = httpx.post(running.url() + CHAT, json=chat(), timeout=20)
+    assert (answer.status_code, answer.json()["model"]) == (200, "m")
+    assert f"http://{answer.headers['x-warmroute-worker']}" in words
+    assert simulated.end(signal.SIGTERM) == 0
 
 
 def test_strategies_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
