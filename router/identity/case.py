@@ -185,8 +185,7 @@ class Case:
             )
         if self.trusted:
             return f"tokens by asking workers: {self.origin.why}"
-        remedy = "" if self.can_be_known else " (the setting `tokenizer` can name one)"
-        return f"keyed by text: {self.reason}{remedy}"
+        return f"keyed by text: {self.reason}"
 
     @property
     def reason(self) -> str:
