@@ -13,6 +13,7 @@ import msgspec
 from controller.memory import Memory
 from router.identity.sources import is_adapter
 from router.inquiry import Inquiries, NoAnswer
+from router.memory_status import USAGE_FLAG
 from router.pool import Pool
 from router.usage import Usage, UsageTail
 from router.worker import Worker
@@ -100,6 +101,7 @@ async def _ask(worker: Worker, prompt: Sequence[int], inquiries: Inquiries) -> A
     except NoAnswer as lacking:
         return Asked(None, f"a repeated prompt: not known: {lacking}")
     if again.cached is None:
-        return Asked(False, "a repeated prompt: how much of it was cached is not reported")
+        unsaid = f"how much of it was cached is not reported (start vLLM with {USAGE_FLAG})"
+        return Asked(False, f"a repeated prompt: {unsaid}")
     hint = "" if again.cached else " (see that vLLM has --enable-prefix-caching)"
     return Asked(True, f"a repeated prompt: {again.cached} of {LENGTH} tokens were cached{hint}")

@@ -111,7 +111,8 @@ class Channel:
             del self._questions[number]
 
     def _send(self, message: _Message) -> None:
-        if not self._lost:
+        # A transport that has failed is closed before `run` hears of it, and raises if written to.
+        if not (self._lost or self._writer.is_closing()):
             data = _encode(message)
             self._writer.write(_LENGTH.pack(len(data)) + data)
 

@@ -13,12 +13,12 @@ from router import __version__
 COMMANDS = {
     "serve": "router.cli_serve:serve",
     "check": "router.cli_tell:check",
-    "controller": "router.cli_controller:run_controller",
     "explain": "router.cli_tell:explain",
-    "schema": "router.cli_tell:schema",
     "demo": "router.cli_try:run_demo",
-    "replay": "router.cli_try:replay",
     "simulate": "router.cli_try:simulate",
+    "replay": "router.cli_try:replay",
+    "controller": "router.cli_controller:run_controller",
+    "schema": "router.cli_tell:schema",
 }
 
 
@@ -44,6 +44,7 @@ def app(words: Sequence[str]) -> typer.Typer:
     made = typer.Typer(
         name="warmroute",
         help="The front door for vLLM fleets that knows where the cache is warm.",
+        epilog="To begin: warmroute serve http://10.0.0.11:8000 http://10.0.0.12:8000",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )

@@ -1,5 +1,6 @@
 """Commands that only inform: about a settings file, where a request would go, the schema."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,15 +17,32 @@ from router import explain_told, logs, settings_file
 from router.certificate import complaint
 from router.check_live import check_live
 from router.cli_consoles import out
-from router.cli_terminal import Ca, Workers, fail, key_of, load, tell, trust_of, url_of
+from router.cli_terminal import (
+    Ca,
+    Listen,
+    Strategy,
+    Workers,
+    address_of,
+    arguments,
+    fail,
+    is_file,
+    key_of,
+    load,
+    tell,
+    trust_of,
+    url_of,
+)
 from router.errors import Headers
 from router.explain import CannotExplain, Question, WrongQuestion
 from router.explain_offline import explained_offline
+from router.hyperpod.workers import OPTION, said_by
 from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
+from router.reload import Source
 from router.salts import Salts
 from router.sessions.ids import is_plain
 from router.settings import LogSettings, Settings
+from router.settings_arguments import Arguments
 from router.settings_idle import idle
 from strategies.explain import Explanation
 
@@ -33,7 +51,15 @@ _WIDEST = 400
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="The settings file, YAML.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE|URL",
+            help="The settings file, YAML. Or the workers, as for `serve`: prints a file to start"
+            " from, which does the same.",
+        ),
+    ],
+    *,
     live: Annotated[
         bool,
         typer.Option("--live", help="Ask the workers: do they answer, do tokenizers agree?"),
@@ -47,20 +73,25 @@ def check(
             " names.",
         ),
     ] = True,
+    every: Annotated[bool, typer.Option("--all", help="Show the defaults too.")] = False,
     explain_mapping: Annotated[
         bool,
         typer.Option(
             "--explain-mapping", help="Show what each field of a HyperPod manifest becomes."
         ),
     ] = False,
+    strategy: Strategy = None,
+    listen: Listen = None,
     workers: Workers = None,
 ) -> None:
-    """Show every mistake in a file, or every setting that would be used."""
-    settings, notes = load(file, workers)
-    if settings.tls and (words := complaint(settings.tls.certificate, time())):
-        tell(f"{file}: {words}")
-    for words in idle(settings):
-        tell(f"{file}: {words}")
+    """Show every mistake in a file, or what it sets; of URLs, a file to start from."""
+    source = _source(words, strategy, listen, workers)
+    settings, notes = _taken(source)
+    file = source.file if isinstance(source.file, Path) else "command line"
+    if settings.tls and (problem := complaint(settings.tls.certificate, time())):
+        tell(f"{file}: {problem}")
+    for problem in idle(settings):
+        tell(f"{file}: {problem}")
     if live:
         raise typer.Exit(_check_live(settings, ask=ask))
     if explain_mapping and not notes:
@@ -69,8 +100,57 @@ def check(
         _print(("field", "value", "becomes", ""), [(*note[:3], note.fate.value) for note in notes])
     if reason := uvloop.run(rehearse(settings)):
         raise fail(f"{file}: {reason}")
-    if not explain_mapping:
-        _print(("setting", "value", "from"), settings_file.describe(settings))
+    if isinstance(source.file, Arguments) and not every:
+        print(_file(source.file))
+        return
+    if every or not explain_mapping:
+        rows = settings_file.describe(settings)
+        _print(("setting", "value", "from"), [row for row in rows if every or row.told])
+        if not every:
+            print("all other settings have their defaults: --all shows them")
+    print(f"warmroute check --live {_again(source)} asks the workers")
+
+
+def _source(
+    words: Sequence[str], strategy: str | None, listen: str | None, workers: str | None
+) -> Source:
+    """Return what is to be checked. Raises Exit with 2 if that is not clear."""
+    if len(words) > 1 or (":" in words[0] and not is_file(words[0])):
+        return Source(arguments(words, strategy, listen, workers))
+    if strategy:
+        raise fail(f"--strategy: {words[0]} says it: write strategy: {strategy} there", 2)
+    return Source(Path(words[0]), address_of(listen) if listen else None, workers)
+
+
+def _taken(source: Source) -> settings_file.Loaded:
+    """Read what is to be checked. Raises Exit with 2 if there are mistakes in it."""
+    try:
+        if isinstance(source.file, Arguments):
+            return settings_file.Loaded(source.file.settings(served=False), ())
+        return source.take()
+    except settings_file.SettingsError as error:
+        raise fail(str(error), 2) from None
+    except ValueError as error:
+        raise fail(f"--listen: {error}", 2) from None
+
+
+def _file(told: Arguments) -> str:
+    """Return a settings file to start from, with comments on what to do with it."""
+    lines = [
+        f"# The same as: warmroute serve {told.words()}",
+        "# To serve it: warmroute serve --config FILE",
+    ]
+    if not told.listen.is_loopback:
+        lines.append("# `openssl rand -hex 32` makes a key; `auth: none` would let everyone in.")
+    return "\n".join([*lines, told.file() + "# warmroute check --live FILE asks the workers"])
+
+
+def _again(source: Source) -> str:
+    """Return the arguments that stand for the same settings."""
+    if isinstance(source.file, Arguments):
+        return source.file.words()
+    told = source.workers if source.workers and said_by(source.workers) == OPTION else None
+    return shlex.join([str(source.file), *((OPTION, told) if told else ())])
 
 
 def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -1,6 +1,7 @@
 """Shared by all commands: where they print, how they fail, and the options they have in common."""
 
 import ssl
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +11,15 @@ import typer
 
 from router import settings_file
 from router.address import Address
+from router.hyperpod.documents import KIND
+from router.hyperpod.workers import said_by
 from router.quoting import shown
+from router.settings_arguments import Arguments
+from router.settings_exposure import LISTEN
 from router.settings_file import Loaded
 from router.settings_files import load_roots, readable
 from router.units import parse_duration
+from strategies import registry
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The settings file, YAML.")]
 
@@ -23,6 +29,19 @@ Workers = Annotated[
         envvar="WARMROUTE_WORKERS",
         help="URLs of an InferenceEndpointConfig's workers, separated by commas.",
     ),
+]
+
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        help="How a worker is chosen, where no file says it. Default: prefixaware.",
+        autocompletion=registry.names,
+    ),
+]
+
+Listen = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT to listen on, instead of the file's or 127.0.0.1:8080."),
 ]
 
 Ca = Annotated[
@@ -53,6 +72,28 @@ def load(file: Path, workers: str | None) -> Loaded:
         return settings_file.take(file, workers)
     except settings_file.SettingsError as error:
         raise fail(str(error), 2) from None
+
+
+def arguments(
+    words: Sequence[str], strategy: str | None, listen: str | None, workers: str | None
+) -> Arguments:
+    """Return what is said without a settings file. Raises Exit with 2 if that is not enough."""
+    if file := next(filter(is_file, words), None):
+        raise fail(f"{file} is a file: give either it alone, or URLs of workers", 2)
+    if workers:
+        raise fail(f"{said_by(workers)} is for an {KIND}: give only the URLs", 2)
+    return Arguments(tuple(words), strategy, address_of(listen) if listen else LISTEN)
+
+
+def is_file(word: str) -> bool:
+    """Whether an argument names a settings file and is no URL, not even one without `http://`."""
+    if "://" in word or not word:
+        return False
+    path = Path(word)
+    try:
+        return path.suffix in {".yaml", ".yml", ".json"} or path.exists()
+    except OSError:  # too long for a name, say
+        return False
 
 
 def address_of(text: str) -> Address:

@@ -162,6 +162,7 @@ def _announce(fleet: Fleet) -> None:
     err.print("Of each worker: URL, KV events, replay of KV events")
     for worker in fleet.workers:
         print(worker.url, worker.kv_events, worker.kv_replay, flush=True)
+    err.print("To route to them:", *("warmroute", "serve", *(one.url for one in fleet.workers)))
 
 
 @contextmanager

@@ -48,18 +48,25 @@ class Place:
         descriptors: Sequence[int] = (),
         gone: Callable[[int], None] = _nothing,
         *,
+        number: int = 1,
         silent: Callable[[], None] = _nothing,
         patience: Patience = USUAL,
     ) -> None:
         """`order` is called at every start; `answer` handles what the process asks.
 
         The process inherits `descriptors`. `gone` is called with its pid when it has ended, and
-        `silent` when it stops answering; `patience` says how long it may do that.
+        `silent` when it stops answering; `patience` says how long it may do that. `number` is that
+        of its own log lines.
         """
         self.ready = asyncio.Event()
         """Set once a process has begun to serve."""
+        self.tried = asyncio.Event()
+        """Set once a process has begun to serve, or has ended before that."""
         self.serves = False
         """The running process has begun to serve."""
+        self._number = number
+        self._served = False
+        """The last process had begun to serve."""
         self._order = order
         self._answer = answer
         self._descriptors = tuple(descriptors)
@@ -80,39 +87,35 @@ class Place:
 
     async def run(self) -> bool:
         """Keep a process running until told to stop; return whether the last one ended well."""
-        loop, failures = asyncio.get_running_loop(), 0
+        loop, delay = asyncio.get_running_loop(), FIRST_S / 2
         while not self._told.is_set():
             started = loop.time()
             try:
                 code = await self._one()
+                how = self._ended(code)
             except OSError as error:  # lack of memory or descriptors, which may pass
-                log.error("no process could be started: %s", error)
-                code = 1
-            if self._told.is_set() or not self.ready.is_set():
+                code, how = 1, f"a process could not be started: [{self._number}]: {error}"
+            if self._told.is_set():
                 return code == 0
             self.lost += 1
-            failures = 1 if loop.time() - started > LASTED_S else failures + 1
-            delay = min(LONGEST_S, FIRST_S * 2.0 ** (failures - 1))
-            log.error(
-                "a process ended unexpectedly (%s); it is restarted in %gs", _how(code), delay
-            )
+            self.tried.set()
+            delay = FIRST_S if loop.time() - started > LASTED_S else min(LONGEST_S, 2 * delay)
+            log.error("%s; it is started again in %gs", how, delay)
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._told.wait()
         return True
 
+    def _ended(self, code: int) -> str:
+        """Return a sentence on how the last process ended, which names it."""
+        how = "ended unexpectedly" if self._served else "ended before it served"
+        pid = self._process.pid if self._process else 0
+        return f"a process {how} ({_how(code)}): [{self._number}], pid {pid}"
+
     async def _one(self) -> int:
         """Start a process and wait for its end; return its exit code."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            end = theirs.fileno()
-            process = self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", _RUN, str(end), *sys.path),
-                stdin=DEVNULL,
-                pass_fds=(end, *self._descriptors),
-                start_new_session=True,  # Ctrl-C reaches only the parent, which tells the others
-            )
-        channel = self._channel = await Channel.open(ours, self._hear)
+        self._served = False
+        process, channel = await self._start()
         channel.tell("begin", msgspec.msgpack.encode(self._order()))
         if self._told.is_set():
             channel.tell("stop")
@@ -130,10 +133,29 @@ class Place:
             self._counted = []
             self.kill()
 
+    async def _start(self) -> tuple[Process, Channel]:
+        """Start a process, and open the channel to it. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                end = theirs.fileno()
+                process = self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-c", _RUN, str(end), *sys.path),
+                    stdin=DEVNULL,
+                    pass_fds=(end, *self._descriptors),
+                    start_new_session=True,  # Ctrl-C reaches only the parent, which tells them
+                )
+            channel = self._channel = await Channel.open(ours, self._hear)
+        except BaseException:
+            ours.close()  # a process that was started ends by that
+            raise
+        return process, channel
+
     async def _hear(self, what: str, body: bytes) -> bytes:
         if what == "ready":
             self.ready.set()
-            self.serves = True
+            self.tried.set()
+            self.serves = self._served = True
             self._unwatch()
             self._watch(self._patience)
         elif what == "counted":
@@ -242,4 +264,9 @@ class Place:
 
 
 def _how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # most of the real-time signals have no names
+        return f"signal {-code}"

@@ -60,6 +60,7 @@ class Processes:
                 self._answer,
                 self._descriptors(number),
                 partial(self._gone, number),
+                number=number,
                 silent=partial(self._shut, number),
                 patience=patience,
             )
@@ -67,22 +68,30 @@ class Processes:
         ]
 
     async def run(self, started: Callable[[], None]) -> int:
-        """Serve until told to stop; return the exit code. `started` is called once all serve."""
+        """Serve until told to stop, or until no process could begin to; return the exit code.
+
+        `started` is called once each process serves, or has ended before that, which is tried
+        again.
+        """
         runs = [asyncio.create_task(place.run()) for place in self._places]
         try:
-            if await self._all_ready(runs):
+            served = await self._all_tried(runs)
+            failed = not served and not self._told
+            if served and not self._told:
                 started()
-            elif not self._told:
-                log.error("a process could not be started; the others are ended")
-                self._told = True
+            elif failed:
+                log.error(
+                    "none of the %d processes could begin to serve: the router ends", len(runs)
+                )
                 self.stop()
+                self._kill()
             ended = await asyncio.gather(*runs)
         finally:
             self._kill()
             if self._commons is not None:
                 self._commons.close()
             self._wiring.close()
-        return 0 if all(ended) else 1
+        return 0 if all(ended) and not failed else 1
 
     def also(self, more: Callable[[], Iterable[Metric]]) -> None:
         """Include these metrics in every scrape."""
@@ -123,16 +132,19 @@ class Processes:
         if settings.logs != before.logs:
             logs.set_up(settings.logs)
 
-    async def _all_ready(self, runs: Sequence[asyncio.Task[bool]]) -> bool:
-        """Wait until all processes serve; False if one ends before that."""
-        ready = asyncio.create_task(self._ready())
-        await asyncio.wait({ready, *runs}, return_when=asyncio.FIRST_COMPLETED)
-        return not ready.cancel()  # cancel() is False if `ready` is done
+    async def _all_tried(self, runs: Sequence[asyncio.Task[bool]]) -> bool:
+        """Wait until all processes serve or have ended, or are told to stop.
 
-    async def _ready(self) -> bool:
+        Return whether any has served.
+        """
+        tried = asyncio.create_task(self._tried())
+        await asyncio.wait({tried, *runs}, return_when=asyncio.FIRST_COMPLETED)
+        tried.cancel()
+        return any(place.ready.is_set() for place in self._places)
+
+    async def _tried(self) -> None:
         for place in self._places:
-            await place.ready.wait()
-        return True
+            await place.tried.wait()
 
     def _order(self, number: int) -> Order:
         posts, wires = self._posts(number), self._wiring.wires(number - 1)

@@ -22,6 +22,7 @@ from router.certificate import Validity, complaint, validity
 from router.hyperpod.notes import Fate, Note
 from router.rebuild import CannotBuild
 from router.settings import Settings
+from router.settings_arguments import Arguments
 from router.settings_diff import WAITS, changes, needs_restart
 from router.settings_errors import SettingsError
 from router.settings_file import Loaded
@@ -41,7 +42,8 @@ Change = Callable[[Settings], Awaitable[None]]
 class Source:
     """Where the settings are read from, at the start and at every reload."""
 
-    file: Path
+    file: Path | Arguments
+    """The settings file, or arguments that take its place and never change."""
     listen: Address | None = None
     """Replaces the file's `listen`."""
     workers: str | None = None
@@ -53,6 +55,8 @@ class Source:
 
     def take(self) -> Loaded:
         """Read the settings and the notes on a manifest's fields. Raises the same as `read`."""
+        if isinstance(self.file, Arguments):
+            return Loaded(self.file.settings(), ())
         settings, notes = settings_file.take(self.file, self.workers)
         return Loaded(settings.listening_on(self.listen) if self.listen else settings, notes)
 
@@ -65,7 +69,12 @@ class Source:
             named |= {pool.tokenizer.chat_template} if pool.tokenizer else set()
             for tls in (worker.tls for worker in pool.workers if worker.tls):
                 named |= {tls.ca, tls.certificate, tls.key}
-        return [self.file, *sorted(path for path in named if path)]
+        return [*self.own_files, *sorted(path for path in named if path)]
+
+    @property
+    def own_files(self) -> list[Path]:
+        """The settings file, if there is one."""
+        return [] if isinstance(self.file, Arguments) else [self.file]
 
 
 class Reload:
@@ -124,6 +133,19 @@ class Reload:
         for words in found if found != self._idle else ():
             log.warning("%s", words)
         self._idle = found
+
+    def say_what_is_served(self) -> None:
+        """Log how workers are chosen, where answers say it, and how to get to a file."""
+        for pool in self.settings.all_pools():
+            many = "" if len(pool.workers) == 1 else "s"
+            told = pool.name, pool.strategy.name, len(pool.workers), many
+            log.info("pool %s: strategy %s, %d worker%s", *told)
+        log.info("each answer tells its worker, and why: x-warmroute-worker, x-warmroute-decision")
+        if isinstance(self._source.file, Arguments):
+            words = self._source.file.words()
+            log.info(
+                "for more settings, begin with the file that this prints: warmroute check %s", words
+            )
 
     def say_what_is_lost(self) -> None:
         """Log which fields of a manifest have no effect, and which are not for the router."""

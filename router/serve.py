@@ -36,7 +36,7 @@ def serve(source: Source, count: int, announce: Announce) -> int:
 
     Raises SettingsError, ValueError if `--listen` does not fit, CannotBuild and PortTaken.
     """
-    watch = Watch([source.file])  # before it is read, so that no later change is missed
+    watch = Watch(source.own_files)  # before it is read, so that no later change is missed
     loaded = source.take()
     run = _alone if count == 1 else _together
     return run(Reload(source, watch, *loaded), count, announce)
@@ -47,6 +47,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     listener = bind(settings.listen)
     admin = [bind(settings.admin.listen)] if settings.admin.listen else []
     logs.set_up(settings.logs)
+    reload.say_what_is_served()
     reload.say_what_is_lost()
     reload.say_what_is_idle()
     reload.look_at_certificate()
@@ -87,6 +88,7 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
         apart = settings.admin.listen
         admin = stack.enter_context(_kept(apart)) if apart else None
         logs.set_up(settings.logs)
+        reload.say_what_is_served()
         reload.say_what_is_lost()
         reload.say_what_is_idle()
         reload.look_at_certificate()

@@ -40,6 +40,11 @@ class Row(NamedTuple):
     source: str
     """`set` in the file, `default`, or the environment variable that says so."""
 
+    @property
+    def told(self) -> bool:
+        """Whether something else than the default says it."""
+        return self.source != "default"
+
 
 def describe(settings: BaseModel) -> list[Row]:
     """List all settings, or those of one section, including defaults, in the order of the model."""

@@ -25,8 +25,10 @@ def tell(case: Case, *, by_blocks: bool = False) -> None:
     case.told = sentence
     counts = ", ".join(f"{count} {state}" for state, count in case.counts().items() if count)
     workers = f" (workers: {counts})" if counts else ""
+    guessed = not (case.can_be_known or case.origin.told)
+    remedy = "; the setting `tokenizer` can name a folder or a hub id" if guessed else ""
     level = logging.WARNING if blind else logging.INFO
-    log.log(level, "pool %s: %s: %s%s", case.pool, _names(case.models), sentence, workers)
+    log.log(level, "pool %s: %s: %s%s%s", case.pool, _names(case.models), sentence, workers, remedy)
 
 
 def tell_of(case: Case, worker: str) -> None:

@@ -72,7 +72,7 @@ def test_schema() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_check_of_a_good_file(path: Path) -> None:
     """The exit code is 0; every setting is listed with its value and source, and no secret."""
-    done = run("check", path)
+    done = run("check", path, "--all")
     assert done.returncode == 0
     rows = {line.split()[0]: line.split()[-1] for line in done.stdout.splitlines()[1:]}
     for name in ("listen", "strategy", "timeouts.connect", "limits.body", "logs.format"):

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from router.settings import Settings
 from strategies import registry
 from strategies.leastload import LeastLoad
 from strategies.prefixaware import PrefixAware
-from tests.commands import Running, Serve, refuses, run
+from tests.commands import ENV, Running, Serve, refuses, run
 from tests.reload.changing import CHAT, CHUNK, END, SSE, STREAM, answered_by, chat, load
 from tests.support import MakeStub, post, read_all, until
 
@@ -180,6 +180,107 @@ def test_one_that_dies_is_replaced(stub: MakeStub, serve: Serve) -> None:
     assert total(url, "warmroute_build_info") == 1
     ask(url, 30)
     until(lambda: total(url, "warmroute_requests_total") == 60)
+    assert running.cut(signal.SIGTERM) == 0
+
+
+#: Ends all processes but the first as they are started, until there is a file named `enough`.
+DYING = """
+import os, signal, sys
+from pathlib import Path
+
+folder = Path(__file__).parent
+if "router.child" in " ".join(sys.orig_argv):
+    try:
+        (folder / "lived").open("x").close()
+    except FileExistsError:
+        if not (folder / "enough").exists():
+            {end}
+"""
+
+
+@pytest.fixture
+def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """A function that has every process but the first end at its start, or the first too.
+
+    Returns the file that ends this once it is there.
+    """
+    folder = tmp_path / "dying"
+    folder.mkdir()
+
+    def make(end: str, *, first: bool = False) -> Path:
+        (folder / "sitecustomize.py").write_text(DYING.format(end=end))
+        if first:
+            (folder / "lived").touch()
+        monkeypatch.setitem(ENV, "PYTHONPATH", str(folder))
+        return folder / "enough"
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("os._exit(3)", "exit code 3"),
+        ("os._exit(0)", "exit code 0"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "signal SIGKILL"),
+        ("os.kill(os.getpid(), 40)", "signal 40"),
+    ],
+)
+def test_one_that_dies_before_it_serves_ends_no_other(
+    stub: MakeStub, serve: Serve, dying: Callable[..., Path], end: str, how: str
+) -> None:
+    """The others serve, the log names it and how it ended, and it is tried until it serves."""
+    enough = dying(end)
+    running = serve(stub().url, args=THREE, logs={"requests": True})
+    ask(running.url(), 3)
+    until(lambda: running.err.read_text().count(f"before it served ({how})") >= 4, 20)
+    said = re.findall(r"\(" + how + r"\): \[(\d)\], pid \d+", running.err.read_text())
+    assert len(set(said)) == 2
+    assert total(running.url(), "warmroute_processes") == 1
+    assert total(running.url(), "warmroute_processes_lost_total") >= 4
+    enough.touch()
+    until(lambda: total(running.url(), "warmroute_processes") == 3, 20)
+    ask(running.url(), 3)
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def test_none_of_them_can_start(stub: MakeStub, serve: Serve, dying: Callable[..., Path]) -> None:
+    """The router ends, and the log names each of them."""
+    dying("os._exit(3)", first=True)
+    running = serve(stub().url, args=THREE)
+    assert running.code() == 1
+    log = running.err.read_text()
+    assert set(re.findall(r"before it served \(exit code 3\): \[(\d)\]", log)) == {"1", "2", "3"}
+    assert "none of the 3 processes could begin to serve" in log
+    assert "listens on" not in log
+
+
+def test_one_that_dies_of_an_unusual_signal_is_replaced(stub: MakeStub, serve: Serve) -> None:
+    """Most real-time signals have no names."""
+    running = serve(stub().url, args=THREE)
+    running.url()
+    os.kill(min(children(running)), 40)
+    until(lambda: "ended unexpectedly (signal 40)" in running.err.read_text(), 20)
+    until(lambda: total(running.url(), "warmroute_processes") == 3, 20)
+    assert running.cut(signal.SIGTERM) == 0
+
+
+def test_changes_reach_one_that_dies_meanwhile(
+    stub: MakeStub, serve: Serve, dying: Callable[..., Path]
+) -> None:
+    """Settings are changed by the others, and it begins with those when it serves at last."""
+    old, new = stub(STREAM), stub(STREAM)
+    enough = dying("os._exit(3)")
+    running = serve(old.url, args=THREE)
+    file = (running.url(), running.file())[1]
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({**settings, "workers": [new.url]}))
+    running.process.send_signal(signal.SIGHUP)
+    until(lambda: "removed from pool" in running.err.read_text(), 20)
+    enough.touch()
+    until(lambda: total(running.url(), "warmroute_processes") == 3, 20)
+    ask(running.url(), 12)
+    assert not old.requests
     assert running.cut(signal.SIGTERM) == 0
 
 

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from router.channel import Channel, Lost, Refusal, first
 
@@ -104,3 +105,22 @@ def test_the_first_word() -> None:
         asyncio.run(say())
         with pytest.raises(Lost):
             first(theirs)
+
+
+def test_what_is_sent_to_one_that_has_just_gone() -> None:
+    """It is dropped, although `run` has not yet heard that; a question fails."""
+
+    async def run() -> None:
+        here, there = socket.socketpair()
+        channel = await Channel.open(here, obedient)
+        there.close()
+        for _ in range(10):  # the first of these finds out
+            channel.tell("a")
+            await asyncio.sleep(0.01)
+        asked = asyncio.create_task(channel.ask("b"))
+        await asyncio.sleep(0)
+        await channel.run()
+        with pytest.raises(Lost):
+            await asked
+
+    uvloop.run(run())
