@@ -76,7 +76,10 @@ class Admission:
         If there is none, or its model goes to another one now, its requests are woken to find that;
         and those of a session, if another strategy need not keep them at one worker.
         """
-        self.rests.keep(list(fleet.workers))
+        workers = list(fleet.workers)
+        self.rests.keep(workers)
+        for worker in workers:
+            worker.most = self.most
         named = {pool.name: pool for pool in fleet.pools}
         for line in list(self._pools):
             pool = named.get(line[0])

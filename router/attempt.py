@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Final
 
 from router.errors import WorkerFailed
+from router.flaws import SOUND
 from router.headers import Incoming
 from router.hits import tiers, with_cached
 from router.job import Job
@@ -15,7 +16,7 @@ from router.sessions.visit import Visit
 from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
 from router.worker import Worker
-from router.worker_errors import Gone, Refused, Stale, WorkerError
+from router.worker_errors import Gone, Refused, Silent, Stale, WorkerError
 from strategies.base import Candidate, Outcome
 
 log = logging.getLogger("warmroute.requests")
@@ -26,6 +27,10 @@ CLIENT_LEFT: Final = 499
 FULL: Final = 503
 #: How a failure is counted if the worker does not come to an end with what it was sent.
 STUCK: Final = "stuck"
+#: A method or path that the worker does not have.
+NOT_IMPLEMENTED: Final = 501
+#: Statuses that say nothing of a worker: back pressure, no answer, and a client that has left.
+_NEUTRAL: Final = frozenset((0, 429, CLIENT_LEFT, FULL))
 #: The outcome of an attempt that was never sent.
 NOTHING: Final = Outcome(ok=False, began=False)
 
@@ -42,6 +47,7 @@ class Attempt:
         "_booking",
         "_first",
         "_first_byte_s",
+        "_instead",
         "_mark",
         "_number",
         "_outcome",
@@ -54,6 +60,7 @@ class Attempt:
         "booked_at",
         "choice",
         "failure",
+        "flaw",
         "job",
         "made_way",
         "preempted",
@@ -94,10 +101,15 @@ class Attempt:
                 worker.load.release(self._booking, self.booked_at)
                 job.pool.strategy.settled(job.prompt, choice, NOTHING, self.booked_at)
                 raise
+        outliers, path = job.pool.outliers, job.endpoint.path
+        self._instead = outliers.sent(path, choice, job.decision) if outliers else ()
+        """What speaks against the workers that it would have gone to otherwise."""
         self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
         self.failure: str | None = None
         """What went wrong, if anything."""
+        self.flaw = SOUND
+        """The status that an answer of status 200 should have had, and a label of why."""
         self._began = True
 
     @property
@@ -212,6 +224,9 @@ class Attempt:
         if self.job.prompt.stream or not self.job.streams:
             self.worker.load.first_byte(self._booking, now)
             if self.status < 400:  # else perhaps its front process answered, without the engine
+                if self.job.pool.outliers:
+                    path = self.job.endpoint.path
+                    self.job.pool.outliers.answering(path, self.worker, self._instead)
                 self.worker.load.answers()
                 self.worker.answered_at = now
                 learn_prefill(self.job, self.worker, self.choice, self._booking)
@@ -266,8 +281,9 @@ class Attempt:
             job.visit.accepted(self.status or WorkerFailed.status)  # it may have begun
         if self.status == FULL or (400 <= self.status < 500 and not left):
             self._began = False
+        sound = self.flaw is SOUND
         outcome = Outcome(
-            ok=self.failure is None and 0 < self.status < 500 and not left,
+            ok=self.failure is None and 0 < self.status < 500 and not left and sound,
             began=self._began,
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt if alone else None,
@@ -291,11 +307,27 @@ class Attempt:
             log.exception("pool %s: its strategy raised an error", pool.name)
 
     def _judge(self, now: float) -> None:
-        """Report the outcome to the worker's breaker; a client that left counts as neutral."""
-        breaker = self.worker.breaker
-        if self.failure is not None:
-            breaker.failed(now, self._mark, self.failure)
-        elif self.status in {0, CLIENT_LEFT}:
-            breaker.neutral(self._mark)
+        """Report the outcome to the worker's breaker and the pool's outliers."""
+        worker, outliers, path = self.worker, self.job.pool.outliers, self.job.endpoint.path
+        status = self.flaw[0] if self.status < 400 and self.flaw is not SOUND else self.status
+        if self.failure is None and status < 400 and status:
+            worker.breaker.worked(now, self._mark)
+            if outliers:
+                outliers.good(path, worker)
+            return
+        if self.failure is None and status in _NEUTRAL:
+            worker.breaker.neutral(self._mark)
+            return
+        refusal = self.failure is None and (status < 500 or status == NOT_IMPLEMENTED)
+        kind = self.failure or self.flaw[1] or "5xx"
+        # How long a worker is silent tells each request alone.
+        sent = now if kind == Silent.kind else self.booked_at
+        why = f"it answered {status}" if self.failure is None else f"its answer failed: {kind}"
+        outliers.bad(path, worker, self._instead, now, why, sent=sent, refusal=refusal)
+        if refusal:
+            worker.breaker.neutral(self._mark)
         else:
-            breaker.answered(now, self._mark, self.status)
+            alone = outliers.outlier(path, worker)
+            worker.breaker.failed(now, self._mark, kind, alone=alone)
+            if not worker.breaker.closed:
+                outliers.ejected(path, worker)

@@ -145,13 +145,18 @@ class Breaker:
         if self._state is State.HALF_OPEN:
             self.let_in(now)
 
-    def failed(self, now: float, mark: int, kind: str) -> None:
-        """Note that the worker did not answer, or with its own error; `kind` is a metric label."""
+    def failed(self, now: float, mark: int, kind: str, *, alone: bool = True) -> None:
+        """Note that the worker did not answer, or with its own error; `kind` is a metric label.
+
+        Unless it is `alone`, failing what its peers answer, that does not eject it.
+        """
         if mark != self._mark:
             return
         self._failures += 1
         self._last = kind
-        if self._state is State.HALF_OPEN and self._early:
+        if not alone:
+            self.neutral(mark)
+        elif self._state is State.HALF_OPEN and self._early:
             self._opened_at = now
             self._back()
         elif self._state is State.HALF_OPEN:

@@ -8,6 +8,7 @@ wakes up for it. Nothing is read from the worker faster than the client takes it
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Final, Self, cast
 
 from router.answer_head import Head
@@ -194,6 +195,13 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Whether it is still open, as far as is known."""
         return not self._closed
+
+    def heard_at(self, now: float) -> float:
+        """Return when more of the answer came last, as far as its deadline tells; by the loop's
+        clock, as `now`."""
+        if self._answer.head is None or self._paused or self._deadline >= self._latest:
+            return -inf
+        return min(now, self._deadline - self._patience.idle)
 
     def fresh(self) -> bool:
         """Whether it is still open, as far as is known, and not idle for too long."""

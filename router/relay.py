@@ -9,6 +9,7 @@ from router.connection import Connection, Sink
 from router.errors import Stopping
 from router.events import EVENT_ENDS, error_event, only_comments
 from router.exchange import Exchange, date_line
+from router.flaws import flaw
 from router.openai import Endpoint, Prompted
 from router.usage import Usage, UsageTail
 from router.worker_errors import WorkerError
@@ -176,6 +177,10 @@ class Relay:
     def usage(self) -> Usage:
         """Return the usage that the worker reported, once all of the answer is relayed."""
         return self._tail.read()
+
+    def flaw(self) -> tuple[int, str]:
+        """Return the status that the relayed answer of status 200 should have had, and a label."""
+        return flaw(self._tail.end(), stream=self._events)
 
     def _fail(self, message: str, code: str = "worker_failed", kind: str = "server_error") -> None:
         """End a stream with an error event in the endpoint's format; do nothing for others."""

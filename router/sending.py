@@ -80,6 +80,7 @@ class Sending:
                     begun = partial(self._begun, attempt) if commented else None
                     await relay.flow(connection, begun)
                 usage = relay.usage()
+                attempt.flaw = relay.flaw()
             finally:
                 upstream.release(connection)
         except WorkerError as error:
@@ -91,6 +92,7 @@ class Sending:
         except asyncio.CancelledError as cancelled:
             if relay.complete:  # a stream's last event was sent: clients close then
                 usage = relay.usage()
+                attempt.flaw = relay.flaw()
             else:
                 attempt.cancelled(cancelled)
             raise
@@ -138,7 +140,8 @@ class Sending:
         if status == FULL:
             attempt.refused()
         if status in {FULL, TOO_MANY} or (status in _NOT_US and worker.api_key):
-            rests.refused(worker, monotonic())
+            worker.rest = rest = rests.refused(worker, monotonic())
+            rest.why, rest.full = f"it answered {status}", status == FULL
         elif status == NOT_THERE:
             worker.doubt(attempt.job.prompt.model, monotonic())
         elif rests and status < 400:

@@ -9,6 +9,8 @@ from time import monotonic
 from typing import Any, Final
 
 from router.breaker import Breaker
+from router.outliers import Doubt
+from router.rests import Rest
 from router.upstream import Upstream
 from strategies.load import Load
 from strategies.pace import Pace
@@ -24,17 +26,38 @@ LOSSES: Final = 3
 #: that have left by then. A worker that never keeps anything costs no more than a few prompts
 #: computed twice in that time.
 LOSSES_S: Final = 600.0
-#: State and reason of a worker that gets nothing new.
-DRAINING = "draining", "the settings say `drain`"
 
 
 class State(Enum):
-    """Whether a worker can be reached."""
+    """What a worker's probes say."""
 
     UNKNOWN = "unknown"
     """Not probed yet."""
     READY = "ready"
+    BUSY = "busy"
+    """Its probes get no answer in time, but it accepts connections and was heard a moment ago."""
+    ASLEEP = "asleep"
     DOWN = "down"
+
+
+class Availability(Enum):
+    """Whether a worker takes requests: by its probes, its answers and what is booked there."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    """The settings say that it gets nothing new."""
+    DOWN = "down"
+    """Its probes fail."""
+    EJECTED = "ejected"
+    """It has failed what its peers answer."""
+    BACKING_OFF = "backing_off"
+    """It is asked last, because its latest answers were bad."""
+    STUCK = "stuck"
+    """It does not come to an end with what it was sent, so that was sent elsewhere."""
+    FULL = "full"
+    """It has as many requests as it may have, or says so."""
+    ASLEEP = "asleep"
+    """It was put to sleep, and answers nothing until it is woken."""
 
 
 class Worker:
@@ -71,6 +94,12 @@ class Worker:
         self.load = Load()
         self.pace = Pace()
         self.breaker = Breaker(name)
+        self.doubts: dict[str, Doubt] = {}
+        """What speaks against it on a path, since its last good answer there."""
+        self.rest: Rest | None = None
+        """Until when it is asked last, as it refused a request that others may take."""
+        self.most: int | None = None
+        """Requests that it may have in flight, from the settings."""
         self.label = name.encode()
         self.state = State.UNKNOWN
         self.reason = "not yet probed"
@@ -91,6 +120,10 @@ class Worker:
         """When the last of them was found."""
         self.answered_at = -inf
         """When an answer began there last, of which its first byte tells."""
+        self.probed_at = -inf
+        """When a probe succeeded last."""
+        self.sleeps: bool | None = None
+        """Whether it is asleep, as it reports; None: it does not report that."""
         self._doubted_at = -inf
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""
@@ -152,13 +185,32 @@ class Worker:
         """Return the seconds of prefill booked on it and not yet done."""
         return self.load.wait(monotonic())
 
-    def standing(self, now: float) -> tuple[str, str]:
-        """Return its state as one word, and the reason for it."""
-        if self.ready and (failures := self.breaker.reason(now)):
-            return "ejected", failures
-        if self.ready and self.draining:
-            return DRAINING
-        return self.state.value, self.reason
+    def availability(self, now: float) -> tuple[Availability, str]:
+        """Return whether it takes requests, and why or why not."""
+        if not self.ready:
+            asleep = self.state is State.ASLEEP
+            return Availability.ASLEEP if asleep else Availability.DOWN, self.reason
+        if failures := self.breaker.reason(now):
+            return Availability.EJECTED, failures
+        if self.draining:
+            return Availability.DRAINING, "the settings say `drain`"
+        if self.load.late_until > now:
+            return Availability.STUCK, "what it was sent waits longer than predicted"
+        here = self.load.here
+        if self.most is not None and here >= self.most:
+            said = f"it has {here} requests in flight; `limits.in_flight` is {self.most}"
+            return Availability.FULL, said
+        if self.rest is not None and now < self.rest.until:
+            full = self.rest.full
+            return Availability.FULL if full else Availability.BACKING_OFF, self.rest.why
+        for path, doubt in self.doubts.items():
+            if doubt.contrasts:
+                return Availability.BACKING_OFF, f"{path}: {doubt.why}"
+        return Availability.READY, self.reason
+
+    def heard_at(self, now: float) -> float:
+        """Return when a probe succeeded last, or more of an answer came; both clocks are one."""
+        return max(self.probed_at, self.answered_at, self.upstream.heard_at(now))
 
     def longest(self, model: str) -> int | None:
         """Return the most tokens, prompt and answer, that `model` takes; None if it is not told."""
