@@ -18,12 +18,14 @@ SOUND: Final = (200, "")
 _DONE: Final = b"data: [DONE]"
 #: Line starts that only an error has: within JSON, line ends are escaped.
 _ERRORS: Final = re.compile(
-    rb'^(?:event: ?(?:error|response\.failed)\r?\ndata: ?|data: ?(?=\{"(?:error|object": ?"error)"))'
-    rb"(.*)$",
+    rb"^(?:event: ?(?:error|response\.failed)\r?\ndata: ?"
+    rb'|data: ?(?=\{ ?"(?:error"|object": ?"error")))(.*)$',
     re.MULTILINE,
 )
 #: Types of errors that are the request's fault: Anthropic's, OpenAI's and vLLM's.
-_REQUEST: Final = re.compile("invalid|bad_?request|not_?found|unprocessable|too_large", re.IGNORECASE)
+_REQUEST: Final = re.compile(
+    "invalid|bad_?request|not_?found|unprocessable|too_large", re.IGNORECASE
+)
 
 
 def flaw(end: bytes, *, stream: bool) -> tuple[int, str]:

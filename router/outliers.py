@@ -25,7 +25,19 @@ LATEST: Final = 256
 class Doubt:
     """What speaks against one worker on one path, since its last good answer."""
 
-    __slots__ = ("_alike", "_answered", "_bad", "_passed", "_width", "ended", "row", "since", "why")
+    __slots__ = (
+        "_alike",
+        "_answered",
+        "_bad",
+        "_blind",
+        "_others",
+        "_passed",
+        "_width",
+        "ended",
+        "row",
+        "since",
+        "why",
+    )
 
     def __init__(self) -> None:
         self.since = 0.0
@@ -34,10 +46,10 @@ class Doubt:
         """What that was."""
         self.row = 0
         """Bad answers in a row, each after its peers have answered well instead."""
-        self._bad = 0
-        self._answered = False
+        self._bad = self._blind = 0
+        self._answered = self._alike = 0
         self._width = self._passed = 0
-        self._alike = set[Doubt]()
+        self._others = set[Doubt]()
         self.ended = False
         """The worker has given a good answer since, or was restarted."""
 
@@ -53,15 +65,19 @@ class Doubt:
 
     def bad(self, now: float, why: str, failures: int, *, refusal: bool) -> None:
         """Note one more bad answer; after so many `failures` in a row a worker can be ejected."""
-        if self._answered or not self._bad:
+        if self._answered > self._alike or not self._bad:
             self.row += 1
-        self._answered = False
+        elif self._answered == 0:
+            self._blind += 1
+        if self._alike > self._answered:
+            self.row //= 2
+        self._answered = self._alike = 0
         self._bad = min(self._bad + 1, 30)
         self.since, self.why = now, why
         if refusal:  # a single one is most likely the request's fault
             width = 1 << self._bad >> 2
-        else:  # it is ejected soon if it is the worker's fault
-            width = 1 << (self._bad - min(self.row, failures))
+        else:  # it is ejected after so many if it is the worker's fault
+            width = 1 << min(30, self._blind + max(0, self._bad - failures))
         # While it is not known what the peers answer, it is not passed over for long.
         self._passed, self._width = 0, min(width, MOST, 4 << min(self.row, 10))
 
@@ -75,28 +91,28 @@ class Doubt:
 
     def answered(self) -> None:
         """Note that a request was sent elsewhere instead, and answered there."""
-        self._answered = True
+        self._answered += 1
 
     def freely(self) -> None:
         """Do not ask it last until its next bad answer: an answer has begun well, or it is out."""
         self._passed = self._width
 
-    def alike(self, others: "Iterable[Doubt]") -> None:
+    def shared(self) -> None:
+        """Note that one was sent to a peer that is well, and failed there too."""
+        self._alike += 1
+        if self._alike > self._answered:
+            self._width //= 2
+
+    def follows(self, others: "Iterable[Doubt]") -> None:
         """Note that a request failed here that would have gone to those `others`."""
-        self._alike = {one for one in (*self._alike, *others) if not one.ended}
+        self._others = {one for one in (*self._others, *others) if not one.ended}
 
-    def shared(self) -> int:
-        """Start over, as a peer that is well fails alike; return how many requests were bad."""
-        row, self.row = self.row, 0
-        self._passed = self._width = self._bad = 0
-        self._answered = False
-        return row
-
-    def over(self) -> int:
-        """End it: the worker is well, and so those that failed alike may be; return as `shared`."""
+    def over(self) -> None:
+        """End it: the worker is well, and so those that failed alike may be."""
         self.ended = True
-        alike, self._alike = self._alike, set()
-        return max(1, self.row) + sum(other.shared() for other in alike)
+        others, self._others = self._others, set()
+        for other in others:
+            other.shared()
 
 
 class Member(Protocol):
@@ -188,7 +204,8 @@ class Outliers:
         own = worker.doubts.pop(path, None)
         if own is not None:
             self._count -= 1
-            self._path(path).add(0, own.over())
+            own.over()
+            self._path(path).add(0, max(1, own.row))
 
     def bad(
         self,
@@ -208,12 +225,14 @@ class Outliers:
         """
         own = worker.doubts.get(path)
         if own is None:
-            self._path(path).add(0, sum(doubt.shared() for doubt in instead))
+            for doubt in instead:
+                doubt.shared()
             own = worker.doubts[path] = Doubt()
             self._count += 1
         elif sent < own.since:
             return
-        own.alike(instead)
+        else:
+            own.follows(instead)
         own.bad(now, why, self.failures, refusal=refusal)
 
     def ejected(self, path: str, worker: Member) -> None:

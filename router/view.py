@@ -33,9 +33,9 @@ class WorkerStatus(Shown):
     pool: str
     url: str
     state: str
-    """`ready`; `down` or `asleep` by its probes; or though they succeed: `ejected`, as it fails what
-    others answer, `draining`, `stuck`, `full`, or `backing_off`: asked last, as its latest answers
-    were bad."""
+    """`ready`; `down` or `asleep` by its probes; or though they succeed: `ejected`, as it fails
+    what others answer, `draining`, `stuck`, `full`, or `backing_off`: asked last, as its latest
+    answers were bad."""
     reason: str
     """Why, and how long an ejection lasts."""
     models: list[str]

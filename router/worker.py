@@ -103,8 +103,8 @@ class Worker:
         self.label = name.encode()
         self.state = State.UNKNOWN
         self.reason = "not yet probed"
-        self.ready = False
-        """Whether it can be sent requests."""
+        self.ready = self.reused = False
+        """Whether it can be sent requests; whether it has reported cached tokens."""
 
         self.tells_cached: set[str] = set()
         """Paths of endpoints whose answers have reported cached tokens."""
@@ -112,19 +112,15 @@ class Worker:
         """Whether chats may be sent with their token ids: it accepts them, and its ids are ours."""
         self.reuses: bool | None = None
         """Whether its prefix cache is on, as it reports; None: it does not report that."""
-        self.reused = False
-        """It has reported cached tokens."""
         self.losses = 0
         """Preempted requests in a row of which it has not kept what it had computed."""
         self.lost_at = -inf
         """When the last of them was found."""
-        self.answered_at = -inf
-        """When an answer began there last, of which its first byte tells."""
-        self.probed_at = -inf
-        """When a probe succeeded last."""
+        self.answered_at = self.probed_at = self._doubted_at = -inf
+        """When an answer began there last, of which its first byte tells; when a probe succeeded
+        last; and when a 404 made it doubtful which models it has."""
         self.sleeps: bool | None = None
         """Whether it is asleep, as it reports; None: it does not report that."""
-        self._doubted_at = -inf
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""
 
@@ -194,9 +190,13 @@ class Worker:
             return Availability.EJECTED, failures
         if self.draining:
             return Availability.DRAINING, "the settings say `drain`"
+        return self._hindrance(now) or (Availability.READY, self.reason)
+
+    def _hindrance(self, now: float) -> tuple[Availability, str] | None:
+        """Return why it is asked last, or is to get no more for now, if that is so."""
+        here = self.load.here
         if self.load.late_until > now:
             return Availability.STUCK, "what it was sent waits longer than predicted"
-        here = self.load.here
         if self.most is not None and here >= self.most:
             said = f"it has {here} requests in flight; `limits.in_flight` is {self.most}"
             return Availability.FULL, said
@@ -205,8 +205,8 @@ class Worker:
             return Availability.FULL if full else Availability.BACKING_OFF, self.rest.why
         for path, doubt in self.doubts.items():
             if doubt.contrasts:
-                return Availability.BACKING_OFF, f"{path}: {doubt.why}"
-        return Availability.READY, self.reason
+                return Availability.BACKING_OFF, f"{path}: {doubt.why}, and others do not"
+        return None
 
     def heard_at(self, now: float) -> float:
         """Return when a probe succeeded last, or more of an answer came; both clocks are one."""
