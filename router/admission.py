@@ -255,7 +255,7 @@ def _able(pool: Pool, line: _Line) -> list[Worker]:
     """Return the workers that a line's requests may go to now."""
     if line[2]:  # only a session that must stay waits for a worker that is draining or ejected
         only = pool.named.get(line[2])
-        return [only] if only is not None and only.ready and _fits(only, line) else []
+        return [only] if only is not None and only.there and _fits(only, line) else []
     able = [worker for worker in pool.taking if worker.ready and _fits(worker, line)]
     if not pool.breakers.any_open:
         return able

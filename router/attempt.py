@@ -217,13 +217,16 @@ class Attempt:
         if status < 400 and not self.worker.breaker.closed:
             self.worker.breaker.answering(monotonic(), self._mark)
 
-    def on_first_byte(self) -> None:
-        """Note the answer's first byte but comments; a stream's prefill is done by then."""
+    def on_first_byte(self, *, errs: bool = False) -> None:
+        """Note the answer's first byte but comments; a stream's prefill is done by then.
+
+        `errs`: it is that of an error event.
+        """
         now = monotonic()
         self._first_byte_s = now - self.booked_at
         if self.job.prompt.stream or not self.job.streams:
             self.worker.load.first_byte(self._booking, now)
-            if self.status < 400:  # else perhaps its front process answered, without the engine
+            if self.status < 400 and not errs:  # else its front process answered, perhaps
                 if self.job.pool.outliers:
                     path = self.job.endpoint.path
                     self.job.pool.outliers.answering(path, self.worker, self._instead)
@@ -308,26 +311,38 @@ class Attempt:
 
     def _judge(self, now: float) -> None:
         """Report the outcome to the worker's breaker and the pool's outliers."""
-        worker, outliers, path = self.worker, self.job.pool.outliers, self.job.endpoint.path
-        status = self.flaw[0] if self.status < 400 and self.flaw is not SOUND else self.status
-        if self.failure is None and status < 400 and status:
-            worker.breaker.worked(now, self._mark)
+        breaker, outliers = self.worker.breaker, self.job.pool.outliers
+        status = self.status if self.flaw is SOUND else self.flaw[0]
+        if self.failure is not None:
+            self._failed(now, self.failure, f"its answer failed: {self.failure}")
+        elif status in _NEUTRAL:
+            breaker.neutral(self._mark)
+        elif status < 300:
+            breaker.worked(now, self._mark)
             if outliers:
-                outliers.good(path, worker)
-            return
-        if self.failure is None and status in _NEUTRAL:
-            worker.breaker.neutral(self._mark)
-            return
-        refusal = self.failure is None and (status < 500 or status == NOT_IMPLEMENTED)
-        kind = self.failure or self.flaw[1] or "5xx"
+                outliers.good(self.job.endpoint.path, self.worker)
+        elif status < 500 or status == NOT_IMPLEMENTED:
+            self._bad(now, f"it answered {status}", refusal=True)
+            breaker.neutral(self._mark)
+        else:
+            if self.flaw is not SOUND:
+                self.failure = self.flaw[1]
+                self.job.metrics.failed(self.worker.name, self.failure)
+            self._failed(now, self.failure or "5xx", f"it answered {status}")
+
+    def _failed(self, now: float, kind: str, why: str) -> None:
+        self._bad(now, why, kind=kind)
+        breaker, outliers, path = (
+            self.worker.breaker,
+            self.job.pool.outliers,
+            self.job.endpoint.path,
+        )
+        breaker.failed(now, self._mark, kind, alone=outliers.outlier(path, self.worker))
+        if not breaker.closed:
+            outliers.ejected(path, self.worker)
+
+    def _bad(self, now: float, why: str, *, kind: str = "", refusal: bool = False) -> None:
         # How long a worker is silent tells each request alone.
         sent = now if kind == Silent.kind else self.booked_at
-        why = f"it answered {status}" if self.failure is None else f"its answer failed: {kind}"
-        outliers.bad(path, worker, self._instead, now, why, sent=sent, refusal=refusal)
-        if refusal:
-            worker.breaker.neutral(self._mark)
-        else:
-            alone = outliers.outlier(path, worker)
-            worker.breaker.failed(now, self._mark, kind, alone=alone)
-            if not worker.breaker.closed:
-                outliers.ejected(path, worker)
+        path, outliers = self.job.endpoint.path, self.job.pool.outliers
+        outliers.bad(path, self.worker, self._instead, now, why, sent=sent, refusal=refusal)

@@ -14,6 +14,7 @@ from typing import Final, Self, cast
 from router.answer_head import Head
 from router.answer_reader import AnswerReader
 from router.events import only_comments
+from router.flaws import ERRORS
 from router.lifeline import watch
 from router.patience import NEVER, Patience
 from router.recall import Recall
@@ -115,6 +116,12 @@ class Connection(asyncio.Protocol):
         if not chunks or chunks[0][:1] != b":":
             return False
         return self.head.stream and only_comments(b"".join(chunks))
+
+    @property
+    def errs(self) -> bool:
+        """Whether the body, of which nothing was taken yet, begins with an error event."""
+        chunks = self._answer.chunks
+        return bool(chunks) and chunks[0].startswith(ERRORS) and self.head.stream
 
     def first(self) -> bytes:
         """Return the part of the body that has arrived when `ask` returns; empty if it has none."""

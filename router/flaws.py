@@ -15,6 +15,8 @@ EMPTY: Final = "empty"
 EVENT: Final = "event"
 #: Nothing is wrong.
 SOUND: Final = (200, "")
+#: How a stream begins that is an error alone.
+ERRORS: Final = (b'data: {"error":', b"event: error", b'data: {"object":"error"')
 _DONE: Final = b"data: [DONE]"
 #: Line starts that only an error has: within JSON, line ends are escaped.
 _ERRORS: Final = re.compile(

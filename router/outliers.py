@@ -60,8 +60,8 @@ class Doubt:
 
     @property
     def contrasts(self) -> bool:
-        """Whether it is asked last because its peers answer what it does not."""
-        return self.row > 1 and self.last
+        """Whether it is asked less because its peers answer what it does not."""
+        return self.row > 1
 
     def bad(self, now: float, why: str, failures: int, *, refusal: bool) -> None:
         """Note one more bad answer; after so many `failures` in a row a worker can be ejected."""

@@ -192,8 +192,8 @@ class Pool:
 
     @staticmethod
     def serves(worker: Worker, model: str) -> bool:
-        """Whether a worker is ready and has `model`; an empty name fits every worker."""
-        return worker.ready and (not model or model in worker.models)
+        """Whether a worker is there and has `model`; an empty name fits every worker."""
+        return worker.there and (not model or model in worker.models)
 
     def book(
         self,

@@ -71,7 +71,7 @@ class Sending:
                 attempt.on_answer(status)
                 commented = connection.commented
                 if not commented:
-                    attempt.on_first_byte()
+                    attempt.on_first_byte(errs=connection.errs)
                 if status >= 400:
                     await exchange.undo()
                 self._holding.freed()

@@ -51,7 +51,7 @@ class Availability(Enum):
     EJECTED = "ejected"
     """It has failed what its peers answer."""
     BACKING_OFF = "backing_off"
-    """It is asked last, because its latest answers were bad."""
+    """It is asked last, or less and less: its latest answers were bad, and those of others not."""
     STUCK = "stuck"
     """It does not come to an end with what it was sent, so that was sent elsewhere."""
     FULL = "full"
@@ -162,6 +162,11 @@ class Worker:
         """Set the state, and the reason for it."""
         self.state, self.reason = state, reason
         self.ready = state is State.READY
+
+    @property
+    def there(self) -> bool:
+        """Whether it can be sent what only it can answer: it is ready, or busy."""
+        return self.ready or self.state is State.BUSY
 
     @property
     def room_tokens(self) -> int | None:
