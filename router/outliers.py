@@ -249,7 +249,8 @@ class Outliers:
             return False
         failures, seen = self.failures, self._paths.get(path)
         if seen is not None and seen.faulty:
-            failures = ceil(failures * (1.0 + seen.faulty / max(seen.answered, 1.0)))
+            # Twice, as those that prefer one worker may fail there more often than on average.
+            failures = ceil(failures * (1.0 + 2.0 * seen.faulty / max(seen.answered, 1.0)))
         return own.row >= failures
 
     def _path(self, path: str) -> _Path:
