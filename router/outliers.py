@@ -107,12 +107,16 @@ class Doubt:
         """Note that a request failed here that would have gone to those `others`."""
         self._others = {one for one in (*self._others, *others) if not one.ended}
 
-    def over(self) -> None:
-        """End it: the worker is well, and so those that failed alike may be."""
+    def over(self) -> int:
+        """End it: the worker is well, and so those that failed alike may be.
+
+        Return how many bad answers were the requests' fault.
+        """
         self.ended = True
         others, self._others = self._others, set()
         for other in others:
             other.shared()
+        return self._bad
 
 
 class Member(Protocol):
@@ -204,8 +208,7 @@ class Outliers:
         own = worker.doubts.pop(path, None)
         if own is not None:
             self._count -= 1
-            own.over()
-            self._path(path).add(0, max(1, own.row))
+            self._path(path).add(0, own.over())
 
     def bad(
         self,
