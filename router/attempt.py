@@ -6,12 +6,12 @@ from time import monotonic
 from typing import Final
 
 from router.errors import WorkerFailed
-from router.flaws import SOUND
 from router.headers import Incoming
 from router.hits import tiers, with_cached
 from router.job import Job
 from router.learning import learn, learn_prefill
 from router.preempting import Preempted, Preempting, Rescued
+from router.relay import Relay
 from router.sessions.visit import Visit
 from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
@@ -47,6 +47,7 @@ class Attempt:
         "_booking",
         "_first",
         "_first_byte_s",
+        "_flaw",
         "_instead",
         "_mark",
         "_number",
@@ -54,13 +55,13 @@ class Attempt:
         "_patience",
         "_preempting",
         "_rescued",
+        "_rightly",
         "_suspected",
         "_tells",
         "_way",
         "booked_at",
         "choice",
         "failure",
-        "flaw",
         "job",
         "made_way",
         "preempted",
@@ -108,8 +109,10 @@ class Attempt:
         self._first_byte_s: float | None = None
         self.failure: str | None = None
         """What went wrong, if anything."""
-        self.flaw = SOUND
-        """The status that an answer of status 200 should have had, and a label of why."""
+        self._flaw = ""
+        """What is wrong with an answer of status 200, if anything."""
+        self._rightly = 0
+        """The status that the answer should have had, as far as is known."""
         self._began = True
 
     @property
@@ -238,6 +241,11 @@ class Attempt:
         if self.job.prompt.stream:
             self.job.metrics.first_byte.observe(now - self.job.started)
 
+    def relayed(self, relay: Relay) -> None:
+        """Note what the answer was, all of which is relayed."""
+        if self.status < 300:  # else its status says what it is
+            self._rightly, self._flaw = relay.flaw()
+
     def refused(self) -> None:
         """Note that the worker did not accept the request."""
         self._began = False
@@ -284,9 +292,8 @@ class Attempt:
             job.visit.accepted(self.status or WorkerFailed.status)  # it may have begun
         if self.status == FULL or (400 <= self.status < 500 and not left):
             self._began = False
-        sound = self.flaw is SOUND
         outcome = Outcome(
-            ok=self.failure is None and 0 < self.status < 500 and not left and sound,
+            ok=self.failure is None and 0 < self.status < 500 and not left and not self._flaw,
             began=self._began,
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt if alone else None,
@@ -312,7 +319,7 @@ class Attempt:
     def _judge(self, now: float) -> None:
         """Report the outcome to the worker's breaker and the pool's outliers."""
         breaker, outliers = self.worker.breaker, self.job.pool.outliers
-        status = self.status if self.flaw is SOUND else self.flaw[0]
+        status = self._rightly if self._flaw else self.status
         if self.failure is not None:
             self._failed(now, self.failure, f"its answer failed: {self.failure}")
         elif status in _NEUTRAL:
@@ -325,8 +332,8 @@ class Attempt:
             self._bad(now, f"it answered {status}", refusal=True)
             breaker.neutral(self._mark)
         else:
-            if self.flaw is not SOUND:
-                self.failure = self.flaw[1]
+            if self._flaw:
+                self.failure = self._flaw
                 self.job.metrics.failed(self.worker.name, self.failure)
             self._failed(now, self.failure or "5xx", f"it answered {status}")
 

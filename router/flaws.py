@@ -1,4 +1,5 @@
-"""Finds what is wrong with an answer of status 200: an error event in its stream, or nothing in it.
+"""Finds what is wrong with an answer of status 200: it is an error, or has one as an event, or is
+empty.
 
 vLLM and SGLang send the status before they know how an answer ends, so errors come as events
 (vLLM `entrypoints/openai/chat_completion/serving.py`, `create_streaming_error_response`).
@@ -11,12 +12,14 @@ import msgspec
 
 #: The label of an answer with nothing in it.
 EMPTY: Final = "empty"
-#: The label of an error that came as an event, by the worker's own fault.
+#: The label of an error that came after the status, by the worker's own fault.
 EVENT: Final = "event"
 #: Nothing is wrong.
 SOUND: Final = (200, "")
 #: How a stream begins that is an error alone.
 ERRORS: Final = (b'data: {"error":', b"event: error", b'data: {"object":"error"')
+#: How an answer in one piece begins that is an error.
+_BODIES: Final = (b'{"error":{', b'{"error": {', b'{"object":"error"')
 _DONE: Final = b"data: [DONE]"
 #: Line starts that only an error has: within JSON, line ends are escaped.
 _ERRORS: Final = re.compile(
@@ -38,7 +41,7 @@ def flaw(end: bytes, *, stream: bool) -> tuple[int, str]:
     if not end:
         return 502, EMPTY
     if not stream:
-        return SOUND
+        return (_status(end), EVENT) if end.startswith(_BODIES) else SOUND
     if b'"error"' in end or b"event: error" in end or b"response.failed" in end:
         found = _ERRORS.search(end)
         if found is not None:

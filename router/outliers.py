@@ -18,6 +18,8 @@ from strategies.base import Candidate, Decision
 
 #: Most requests that are sent elsewhere before a worker in doubt is asked again.
 MOST: Final = 256
+#: Most paths of which anything is kept; there are not as many endpoints.
+PATHS: Final = 128
 #: So many outcomes of a path are remembered, or up to twice as many: then they count half.
 LATEST: Final = 256
 
@@ -230,6 +232,8 @@ class Outliers:
         if own is None:
             for doubt in instead:
                 doubt.shared()
+            if len(worker.doubts) >= PATHS:
+                self.forget(worker)
             own = worker.doubts[path] = Doubt()
             self._count += 1
         elif sent < own.since:
@@ -258,6 +262,8 @@ class Outliers:
 
     def _path(self, path: str) -> _Path:
         found = self._paths.get(path)
-        if found is None:  # the paths are those of the endpoints
+        if found is None:
+            if len(self._paths) >= PATHS:
+                self._paths.clear()
             found = self._paths[path] = _Path()
         return found

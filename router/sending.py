@@ -80,7 +80,7 @@ class Sending:
                     begun = partial(self._begun, attempt) if commented else None
                     await relay.flow(connection, begun)
                 usage = relay.usage()
-                attempt.flaw = relay.flaw()
+                attempt.relayed(relay)
             finally:
                 upstream.release(connection)
         except WorkerError as error:
@@ -92,7 +92,7 @@ class Sending:
         except asyncio.CancelledError as cancelled:
             if relay.complete:  # a stream's last event was sent: clients close then
                 usage = relay.usage()
-                attempt.flaw = relay.flaw()
+                attempt.relayed(relay)
             else:
                 attempt.cancelled(cancelled)
             raise

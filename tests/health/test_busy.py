@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.health.failing import CHAT, CHUNK, PATH, SSE, ask, body
-from tests.support import MakeRouter, MakeStub, Router, error_of, post, until
+from tests.support import Action, MakeRouter, MakeStub, Router, error_of, post, until
 
 #: Probes are quick to give up.
 OFTEN = {"interval": "50ms", "timeout": "50ms"}
@@ -93,7 +93,9 @@ def test_what_says_no_is_down(stub: MakeStub, route: MakeRouter, how: str) -> No
 
 def test_one_that_is_not_heard_is_down(stub: MakeStub, route: MakeRouter) -> None:
     """A worker that has sent nothing for half a minute is gone; one that streams is not."""
-    silent, streams = stub(), stub([SSE, *[CHUNK, 0.02] * 500])
+    pieces: list[Action] = [CHUNK, 0.02]
+    pieces *= 500
+    silent, streams = stub(), stub([SSE, *pieces])
     route_one, route_two = (route(one.url, health=OFTEN) for one in (silent, streams))
     with post(route_two.port, PATH, body(stream=True)) as client:
         assert client.recv(65536)

@@ -28,6 +28,14 @@ REJECTS = events('data: {"error":{"message":"no","type":"BadRequestError","code"
 ANTHROPIC = events('event: error\ndata: {"type":"error","error":{"type":"api_error"}}')
 OLD = events('data: {"object":"error","message":"it failed","code":500}', DONE)
 LATE = events('data: {"choices":[{"delta":{"content":"a"}}]}', 'data: {"error":{"code":500}}', DONE)
+BODY: list[Action] = [
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 22\r\n\r\n"
+    b'{"error":{"code":500}}'
+]
+WRONG: list[Action] = [
+    b"HTTP/1.1 400 X\r\ncontent-type: application/json\r\ncontent-length: 22\r\n\r\n"
+    b'{"error":{"code":"a"}}'
+]
 WRITES = events('data: {"choices":[{"delta":{"content":"\\ndata: {\\"error\\": 1}"}}]}', DONE)
 
 
@@ -46,6 +54,7 @@ def states(router: Router) -> list[str]:
     ("strategy", "answer"),
     [
         ("roundrobin", says(400)),
+        ("leastload", WRONG),
         ("leastload", says(405)),
         ("prefixaware", says(422)),
         ("leastload", says(501)),
@@ -106,9 +115,11 @@ def test_it_comes_back_when_it_answers(stub: MakeStub, route: MakeRouter) -> Non
     assert len(bad.requests) == before + 5
 
 
-@pytest.mark.parametrize("script", [ANTHROPIC, OLD, LATE], ids=["anthropic", "old", "late"])
-def test_errors_within_streams(stub: MakeStub, route: MakeRouter, script: list[Action]) -> None:
-    """An error event counts as a failure, in any format, first or last."""
+@pytest.mark.parametrize(
+    "script", [ANTHROPIC, OLD, LATE, BODY], ids=["anthropic", "old", "late", "body"]
+)
+def test_errors_after_the_status(stub: MakeStub, route: MakeRouter, script: list[Action]) -> None:
+    """An error that comes after the status counts as a failure, in any format, first or last."""
     bad, good = stub(script), stub(WRITES)
     router = route(bad.url, good.url, strategy="roundrobin", health=health())
     until(lambda: ask(router) and ejected(router) == [1, 0])

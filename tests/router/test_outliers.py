@@ -25,8 +25,8 @@ class Member:
         """Requests it got, and good ones among them that it failed."""
         self.outlier = False
 
+    kv_tokens: int | None = None
     room_tokens: int | None = None
-    tells_cached: set[str] = set()  # noqa: RUF012 - nobody changes it
     keeps = False
 
 
