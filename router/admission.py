@@ -78,7 +78,10 @@ class Admission:
         If there is none, or its model goes to another one now, its requests are woken to find that;
         and those of a session, if another strategy need not keep them at one worker.
         """
-        self.rests.keep(list(fleet.workers))
+        workers = list(fleet.workers)
+        self.rests.keep(workers)
+        for worker in workers:
+            worker.most = self.most
         named = {pool.name: pool for pool in fleet.pools}
         for line in list(self._pools):
             pool = named.get(line[0])
@@ -285,7 +288,7 @@ def _able(pool: Pool, line: _Line) -> list[Worker]:
     """Return the workers that a line's requests may go to now."""
     if line[2]:  # only a session that must stay waits for a worker that is draining or ejected
         only = pool.named.get(line[2])
-        return [only] if only is not None and only.ready and _fits(only, line) else []
+        return [only] if only is not None and only.there and _fits(only, line) else []
     able = [worker for worker in pool.taking if worker.ready and _fits(worker, line)]
     if not pool.breakers.any_open:
         return able

@@ -12,11 +12,12 @@ from router.job import Job
 from router.learning import learn, learn_prefill
 from router.missing import Missing, missing
 from router.preempting import Preempted, Preempting, Rescued
+from router.relay import Relay
 from router.sessions.visit import Visit
 from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
 from router.worker import Worker
-from router.worker_errors import Gone, Refused, Stale, WorkerError
+from router.worker_errors import Gone, Refused, Silent, Stale, WorkerError
 from strategies.base import Candidate, Outcome
 
 log = logging.getLogger("warmroute.requests")
@@ -27,6 +28,10 @@ CLIENT_LEFT: Final = 499
 FULL: Final = 503
 #: How a failure is counted if the worker does not come to an end with what it was sent.
 STUCK: Final = "stuck"
+#: A method or path that the worker does not have.
+NOT_IMPLEMENTED: Final = 501
+#: Statuses that say nothing of a worker: back pressure, no answer, and a client that has left.
+_NEUTRAL: Final = frozenset((0, 429, CLIENT_LEFT, FULL))
 #: The outcome of an attempt that was never sent.
 NOTHING: Final = Outcome(ok=False, began=False)
 
@@ -43,12 +48,15 @@ class Attempt:
         "_booking",
         "_first",
         "_first_byte_s",
+        "_flaw",
+        "_instead",
         "_mark",
         "_number",
         "_outcome",
         "_patience",
         "_preempting",
         "_rescued",
+        "_rightly",
         "_suspected",
         "_tells",
         "_way",
@@ -98,10 +106,17 @@ class Attempt:
                 worker.load.release(self._booking, self.booked_at)
                 job.pool.strategy.settled(job.prompt, choice, NOTHING, self.booked_at)
                 raise
+        outliers, path = job.pool.outliers, job.endpoint.path
+        self._instead = outliers.sent(path, choice, job.decision) if outliers else ()
+        """What speaks against the workers that it would have gone to otherwise."""
         self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
         self.failure: str | None = None
         """What went wrong, if anything."""
+        self._flaw = ""
+        """What is wrong with an answer of status 200, if anything."""
+        self._rightly = 0
+        """The status that the answer should have had, as far as is known."""
         self._began = True
 
     @property
@@ -209,13 +224,19 @@ class Attempt:
         if status < 400 and not self.worker.breaker.closed:
             self.worker.breaker.answering(monotonic(), self._mark)
 
-    def on_first_byte(self) -> None:
-        """Note the answer's first byte but comments; a stream's prefill is done by then."""
+    def on_first_byte(self, *, errs: bool = False) -> None:
+        """Note the answer's first byte but comments; a stream's prefill is done by then.
+
+        `errs`: it is that of an error event.
+        """
         now = monotonic()
         self._first_byte_s = now - self.booked_at
         if self.job.prompt.stream or not self.job.streams:
             self.worker.load.first_byte(self._booking, now)
-            if self.status < 400:  # else perhaps its front process answered, without the engine
+            if self.status < 400 and not errs:  # else its front process answered, perhaps
+                if self.job.pool.outliers:
+                    path = self.job.endpoint.path
+                    self.job.pool.outliers.answering(path, self.worker, self._instead)
                 self.worker.load.answers()
                 self.worker.answered_at = now
                 learn_prefill(self.job, self.worker, self.choice, self._booking)
@@ -223,6 +244,11 @@ class Attempt:
             self._tells.began(self._number, now)
         if self.job.prompt.stream:
             self.job.metrics.first_byte.observe(now - self.job.started)
+
+    def relayed(self, relay: Relay) -> None:
+        """Note what the answer was, all of which is relayed."""
+        if self.status < 300:  # else its status says what it is
+            self._rightly, self._flaw = relay.flaw()
 
     def refused(self) -> None:
         """Note that the worker did not accept the request."""
@@ -283,7 +309,7 @@ class Attempt:
         if self.status == FULL or (400 <= self.status < 500 and not left):
             self._began = False
         outcome = Outcome(
-            ok=self.failure is None and 0 < self.status < 500 and not left,
+            ok=self.failure is None and 0 < self.status < 500 and not left and not self._flaw,
             began=self._began,
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt if alone else None,
@@ -307,11 +333,39 @@ class Attempt:
             log.exception("pool %s: its strategy raised an error", pool.name)
 
     def _judge(self, now: float) -> None:
-        """Report the outcome to the worker's breaker; a client that left counts as neutral."""
-        breaker = self.worker.breaker
+        """Report the outcome to the worker's breaker and the pool's outliers."""
+        breaker, outliers = self.worker.breaker, self.job.pool.outliers
+        status = self._rightly if self._flaw else self.status
         if self.failure is not None:
-            breaker.failed(now, self._mark, self.failure)
-        elif self.status in {0, CLIENT_LEFT}:
+            self._failed(now, self.failure, f"its answer failed: {self.failure}")
+        elif status in _NEUTRAL:
+            breaker.neutral(self._mark)
+        elif status < 300:
+            breaker.worked(now, self._mark)
+            if outliers:
+                outliers.good(self.job.endpoint.path, self.worker)
+        elif status < 500 or status == NOT_IMPLEMENTED:
+            self._bad(now, f"it answered {status}", refusal=True)
             breaker.neutral(self._mark)
         else:
-            breaker.answered(now, self._mark, self.status)
+            if self._flaw:
+                self.failure = self._flaw
+                self.job.metrics.failed(self.worker.name, self.failure)
+            self._failed(now, self.failure or "5xx", f"it answered {status}")
+
+    def _failed(self, now: float, kind: str, why: str) -> None:
+        self._bad(now, why, kind=kind)
+        breaker, outliers, path = (
+            self.worker.breaker,
+            self.job.pool.outliers,
+            self.job.endpoint.path,
+        )
+        breaker.failed(now, self._mark, kind, alone=outliers.outlier(path, self.worker))
+        if not breaker.closed:
+            outliers.ejected(path, self.worker)
+
+    def _bad(self, now: float, why: str, *, kind: str = "", refusal: bool = False) -> None:
+        # How long a worker is silent tells each request alone.
+        sent = now if kind == Silent.kind else self.booked_at
+        path, outliers = self.job.endpoint.path, self.job.pool.outliers
+        outliers.bad(path, self.worker, self._instead, now, why, sent=sent, refusal=refusal)

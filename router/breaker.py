@@ -17,8 +17,9 @@ Outcomes of a request, and what they mean:
 
 - worked: an answer below 400. It ends a row of failures.
 - failed: the connection could not be made, broke, stayed silent or carried something other than
-  HTTP; a status of 500 or more; or the request was moved to another worker, as this one is stuck
-  and has begun no answer since. A row of these opens the breaker.
+  HTTP; a status of 500 or more, or an error event; or the request was moved to another worker, as
+  this one is stuck and has begun no answer since. A row of these opens the breaker, unless its
+  peers fail alike (`outliers.py`).
 - neutral: 503 and 429 are back pressure. Other 4xx and 501 are the request's doing: vLLM's front
   process writes them without its engine, so they neither count nor end a row. Otherwise one client
   with bad requests could hide an engine that fails all good ones. A client that leaves says
@@ -145,13 +146,18 @@ class Breaker:
         if self._state is State.HALF_OPEN:
             self.let_in(now)
 
-    def failed(self, now: float, mark: int, kind: str) -> None:
-        """Note that the worker did not answer, or with its own error; `kind` is a metric label."""
+    def failed(self, now: float, mark: int, kind: str, *, alone: bool = True) -> None:
+        """Note that the worker did not answer, or with its own error; `kind` is a metric label.
+
+        Unless it is `alone`, failing what its peers answer, that does not eject it.
+        """
         if mark != self._mark:
             return
         self._failures += 1
         self._last = kind
-        if self._state is State.HALF_OPEN and self._early:
+        if not alone:
+            self.neutral(mark)
+        elif self._state is State.HALF_OPEN and self._early:
             self._opened_at = now
             self._back()
         elif self._state is State.HALF_OPEN:

@@ -8,11 +8,13 @@ wakes up for it. Nothing is read from the worker faster than the client takes it
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Final, Self, cast
 
 from router.answer_head import Head
 from router.answer_reader import AnswerReader
 from router.events import only_comments
+from router.flaws import ERRORS
 from router.lifeline import watch
 from router.patience import NEVER, Patience
 from router.recall import Recall
@@ -115,6 +117,12 @@ class Connection(asyncio.Protocol):
             return False
         return self.head.stream and only_comments(b"".join(chunks))
 
+    @property
+    def errs(self) -> bool:
+        """Whether the body, of which nothing was taken yet, begins with an error event."""
+        chunks = self._answer.chunks
+        return bool(chunks) and chunks[0].startswith(ERRORS) and self.head.stream
+
     def first(self) -> bytes:
         """Return the part of the body that has arrived when `ask` returns; empty if it has none."""
         data = self._answer.take()
@@ -199,6 +207,13 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Whether it is still open, as far as is known."""
         return not self._closed
+
+    def heard_at(self, now: float) -> float:
+        """Return when more of the answer came last, as far as its deadline tells; by the loop's
+        clock, as `now`."""
+        if self._answer.head is None or self._paused or self._deadline >= self._latest:
+            return -inf
+        return min(now, self._deadline - self._patience.idle)
 
     def fresh(self) -> bool:
         """Whether it is still open, as far as is known, and not idle for too long."""

@@ -58,10 +58,12 @@ class Deciding:
         return bound, decision, len(decision.candidates) < len(workers)
 
     def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
-        """Rank `workers`; those that recently refused requests come last."""
-        rests = self._admission.rests
+        """Rank `workers`; those whose latest answers were bad come last."""
+        rests, outliers = self._admission.rests, pool.outliers
         # A session's worker is not put last for being full: only it holds the session's prefix.
         awake = rests.awake(workers, now) if rests and not prompt.bound else workers
+        if outliers and not prompt.bound:
+            awake = outliers.first(prompt.path, awake)
         if len(awake) == len(workers):
             return pool.strategy.rank(prompt, workers, now)
         # The strategy reads from its latest ranking how busy the fleet is, so rank the resting

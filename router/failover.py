@@ -130,4 +130,4 @@ class Failover:
 def _still(job: Job, choice: Candidate, *, again: bool) -> bool:
     """Whether a candidate may still be asked: it may be down, or on failover ejected, by now."""
     worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
-    return worker.ready and (not again or job.pool.breakers.admits(monotonic(), worker))
+    return worker.there and (not again or job.pool.breakers.admits(monotonic(), worker))

@@ -116,6 +116,7 @@ class Fleet:
         for pool in self.pools:
             if worker in pool.workers:
                 pool.forget(worker)
+                pool.outliers.forget(worker)
 
     def models(self) -> dict[str, Mapping[str, Any]]:
         """Return every model that can be requested, by name, as a worker describes it.

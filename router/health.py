@@ -6,6 +6,7 @@ has succeeded and its models are known.
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from heapq import nsmallest
@@ -27,6 +28,11 @@ log = logging.getLogger("warmroute.health")
 
 #: Seconds after which a ready worker is asked for its models again, as adapters come and go.
 REDISCOVER_S = 30.0
+
+#: Seconds since a worker was heard last, in answers or probes, in which it counts as busy if it
+#: takes connections but lets its probes wait. A front process that tokenizes a huge prompt, or
+#: waits for a kernel to be compiled, takes some ten.
+LATELY_S = 30.0
 
 #: Levels of lists and objects in the description of a model; vLLM's has three. More could not be
 #: told to clients.
@@ -64,6 +70,7 @@ class Health:
         self._seeking = Seeking(self._read_again)
         fleet.asks = self._seeking.seek
         self._watches: dict[Worker, asyncio.Task[None]] = {}
+        self._busy = set[Worker]()
 
     async def start(self) -> None:
         """Probe all workers once, each for at most five timeouts, then go on in the background."""
@@ -122,7 +129,10 @@ class Health:
                     log.error("worker %s cannot be probed: %s", worker.name, lacked)
             else:
                 good, bad, lacked = (good + 1, 0, "") if problem is None else (0, bad + 1, "")
+                state = worker.state
                 self._judge(worker, good, bad, problem)
+                if worker.state is not State.READY or worker.state is not state:
+                    self._fall_back(worker)
                 if worker.ready and worker.discovered_at != before:
                     self._notice(worker, not was_ready or worker.started != process)
             probed.set()
@@ -133,7 +143,7 @@ class Health:
                     # A request has failed there: one more failed probe takes it out.
                     good, bad = 0, self._settings.fall
 
-    async def _look(self, worker: Worker) -> str | None:
+    async def _look(self, worker: Worker) -> NoAnswer | None:
         """Probe a worker once; return what is wrong, if anything is. Raises NotAsked."""
         now = asyncio.get_running_loop().time
         try:
@@ -141,22 +151,63 @@ class Health:
             if not worker.ready or now() - worker.discovered_at >= REDISCOVER_S:
                 await self._discover(worker)
                 worker.discovered_at = now()
+            elif worker.sleeps is not None and worker.answered_at <= worker.probed_at:
+                # It has begun no answer since the last probe: it may have been put to sleep.
+                with suppress(NoAnswer):
+                    worker.sleeps = _sleeps(await self._get(worker, "/metrics"))
         except NotAsked:
             raise
         except NoAnswer as lacking:
-            return str(lacking)
+            return lacking
+        worker.probed_at = monotonic()
         return None
 
-    def _judge(self, worker: Worker, good: int, bad: int, problem: str | None) -> None:
+    def _judge(self, worker: Worker, good: int, bad: int, problem: NoAnswer | None) -> None:
         """Change the worker's state if the last probes demand it."""
-        if problem is None:
-            if not worker.ready and (good >= self._settings.rise or worker.state is State.UNKNOWN):
+        ready = worker.state is State.READY
+        if problem is None and worker.sleeps:
+            self._become(worker, State.ASLEEP, "its engine is put to sleep")
+        elif problem is None:
+            if not ready and (good >= self._settings.rise or worker.state is not State.DOWN):
                 worker.become(State.READY, "ready")
                 log.info("worker %s is ready: %s", worker.name, _some(worker.models))
-        elif not worker.ready or bad >= self._settings.fall:
-            if worker.state is not State.DOWN or worker.reason != problem:
-                log.warning("worker %s is down: %s", worker.name, problem)
-            worker.become(State.DOWN, problem)
+        elif not ready or bad >= self._settings.fall:
+            now = monotonic()
+            served = ready or worker.state is State.BUSY
+            busy = served and problem.late and now - worker.heard_at(now) < LATELY_S
+            self._become(worker, State.BUSY if busy else State.DOWN, str(problem))
+
+    def _become(self, worker: Worker, state: State, reason: str) -> None:
+        """Take a worker out: its probes fail, or it is asleep."""
+        if worker.state is state and (worker.reason == reason or state is State.BUSY):
+            return
+        log.warning("worker %s is %s: %s", worker.name, state.value, reason)
+        if state is State.ASLEEP:  # vLLM empties its prefix cache then
+            self._fleet.restarted(worker)
+        elif state is State.DOWN:
+            worker.sleeps = None
+        worker.become(state, reason)
+
+    def _fall_back(self, worker: Worker) -> None:
+        """Send requests to busy workers, if no worker whose probes succeed has their models.
+
+        Workers that let their probes wait are most likely busy, not gone, if they take connections
+        and were heard a moment ago. To refuse every request would be worse.
+        """
+        if worker.state is State.BUSY:
+            self._busy.add(worker)
+        self._busy = {one for one in self._busy if one.state is State.BUSY}
+        for pool in self._fleet.pools if self._busy else ():
+            passing = [one for one in pool.taking if one.state is State.READY]
+            for one in self._busy.intersection(pool.workers):
+                needed = not all(any(m in other.models for other in passing) for m in one.models)
+                if needed and not one.ready:
+                    log.warning(
+                        "pool %s: no worker passes its probes; requests still go to worker %s,"
+                        " which takes connections and was heard a moment ago",
+                        *(pool.name, one.name),
+                    )
+                one.ready = needed
 
     async def _discover(self, worker: Worker) -> None:
         """Read the worker's models, its cache size and its start time. Raises NoAnswer.
@@ -169,6 +220,7 @@ class Health:
         with suppress(NoAnswer):  # routing works without metrics
             told = _told(await self._get(worker, "/metrics"))
             worker.gpu_tokens, worker.reuses = told.gpu_tokens, told.reuses
+            worker.sleeps = told.sleeps
         restarted = _restarted(worker, told.started)
         if restarted:  # its cache is empty, earlier failures are void
             self._fleet.restarted(worker)
@@ -263,10 +315,16 @@ class _Told(NamedTuple):
     """Start time of its process, in seconds since 1970."""
     reuses: bool | None = None
     """Whether its prefix cache is on."""
+    sleeps: bool | None = None
+    """Whether an engine of it is asleep."""
 
 
 _NOTHING = _Told()
 _CACHE, _STARTED = b"vllm:cache_config_info", b"process_start_time_seconds"
+_AWAKE = re.compile(
+    rb'^vllm:engine_sleep_state\{[^}\n]*\bsleep_state="awake"[^}\n]*\} ([01](?:\.0)?)$',
+    re.MULTILINE,
+)
 #: Most lines of each that are parsed (there is one per data-parallel rank), and most bytes of one,
 #: four times those of vLLM: the parser's time grows with the square of a line's length.
 _MOST_LINES, _LONGEST_LINE = 16, 4 << 10
@@ -299,7 +357,16 @@ def _told(metrics: bytes) -> _Told:
             elif family.name == _STARTED.decode():
                 times = (sample.value for sample in family.samples if sample.value > 0)
                 started = next(times, None)
-    return _Told(gpu_tokens, started, reuses)
+    return _Told(gpu_tokens, started, reuses, _sleeps(metrics))
+
+
+def _sleeps(metrics: bytes) -> bool | None:
+    """Return whether an engine is asleep by `vllm:engine_sleep_state`; None if it is not told.
+
+    vLLM writes it for each engine (`v1/metrics/loggers.py`).
+    """
+    awake = _AWAKE.findall(metrics) if b"vllm:engine_sleep_state{" in metrics else ()
+    return any(float(value) == 0 for value in awake) if awake else None
 
 
 def _size(sample: Sample) -> int | None:

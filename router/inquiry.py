@@ -6,6 +6,7 @@ They use connections of their own, which are opened and closed like those of req
 import asyncio
 from typing import NamedTuple
 
+from router.upstream import UNSENT
 from router.worker import Worker
 from router.worker_errors import Gone, Refused, Silent, Stale, WorkerError
 
@@ -15,6 +16,11 @@ LARGEST = 8 << 20
 
 class NoAnswer(Exception):
     """A worker gave no usable answer; the message says why."""
+
+    def __init__(self, message: str, *, late: bool = False) -> None:
+        super().__init__(message)
+        self.late = late
+        """It took the question, and did not answer in time."""
 
 
 class NotAsked(NoAnswer):
@@ -46,8 +52,9 @@ class Inquiries:
         try:
             async with asyncio.timeout(patience):
                 return await _ask(worker, path, body)
-        except (TimeoutError, Silent):
-            raise NoAnswer(f"{path} did not answer in time") from None
+        except (TimeoutError, Silent) as error:
+            late = UNSENT not in getattr(error.__cause__, "__notes__", ())
+            raise NoAnswer(f"{path} did not answer in time", late=late) from None
         except WorkerError as error:
             if isinstance(error, Refused) and error.ours:
                 raise NotAsked(f"{path}: {error}") from None

@@ -3,12 +3,14 @@
 from time import monotonic
 
 from router.pool import Pool
-from router.worker import State, Worker
+from router.worker import Availability, Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import LeftOut
 
 #: State and reason of a worker that could have been compared.
 _UNRANKED = "unranked", "the pool's strategy did not rank it"
+#: In these states a worker takes nothing, though its probes succeed; in others it is asked last.
+_OUT = frozenset((Availability.EJECTED, Availability.DRAINING))
 
 
 def left_out(pool: Pool, prompt: Prompt, decision: Decision, most: int) -> list[LeftOut]:
@@ -25,9 +27,9 @@ def unable(pool: Pool, prompt: Prompt, most: int) -> list[LeftOut]:
 
 
 def _why(worker: Worker, prompt: Prompt, most: int) -> tuple[str, str] | None:
-    state, reason = worker.standing(monotonic())
-    if state != State.READY.value:
-        return state, reason
+    state, reason = worker.availability(monotonic())
+    if not worker.ready or state in _OUT:
+        return state.value, reason
     if not Pool.serves(worker, prompt.model):
         return "other", f"it does not serve {prompt.model!r}"
     if (lacking := prompt.barred.get(worker.name)) is not None:

@@ -43,6 +43,9 @@ _MEAN = frozenset(("warmroute_pace_factor", "warmroute_kv_load_tokens_per_second
 #: Types that only grow: their values are kept when a process ends.
 _GROWING = frozenset(("counter", "histogram"))
 
+#: Of several processes' states of a worker the first of these counts, then any other but `ready`.
+_WORST = ("down", "asleep", "ejected", "draining")
+
 #: Fields of a worker that count only a process's own bookings, so they are summed.
 _BOOKED = ("in_flight", "kv_tokens_booked")
 
@@ -117,11 +120,16 @@ def merged_tokenizers(said: Iterable[bytes]) -> bytes:
 
 
 def _merge_worker(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    one = next((worker for worker in same if worker["state"] != "ready"), same[0])
+    one = min(same, key=_rank)
     sums = {key: sum(worker[key] for worker in same) for key in _BOOKED}
     mean = sum(worker["pace_factor"] for worker in same) / len(same)
     wait = max(worker["wait_seconds"] for worker in same)  # each includes the others' bookings
     return {**one, **sums, "wait_seconds": wait, "pace_factor": mean}
+
+
+def _rank(worker: dict[str, Any]) -> int:
+    state = worker["state"]
+    return _WORST.index(state) if state in _WORST else len(_WORST) + (state == "ready")
 
 
 def _merge(same: Sequence[Family]) -> Family:

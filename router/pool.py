@@ -11,9 +11,10 @@ from typing import Protocol
 from router.breaker import Ejection
 from router.ejection import Breakers
 from router.errors import NoWorker, UnknownModel
+from router.outliers import Outliers
 from router.prompts import Prompts
 from router.sessions.sessions import Sessions
-from router.worker import Worker
+from router.worker import State, Worker
 from strategies.aging import Crowd
 from strategies.base import NOBODY, Candidate, Outcome, Prompt, Strategy, nothing
 from strategies.booking import Booking
@@ -81,6 +82,8 @@ class Pool:
         """The sessions of its clients, if its strategy keeps any."""
         self.curve = Curve()
         """The part of pace that all its workers share."""
+        self.outliers = Outliers()
+        """Which of its workers answer badly."""
         self._staff(workers)
         self.chooser: Strategy = getattr(strategy, "over", strategy)
         """The strategy that compares workers: for `session`, the one that it wraps."""
@@ -100,12 +103,14 @@ class Pool:
         self.sought_at = -inf
         """When its workers were last asked for a model that none was known to have."""
         self._ejection = Ejection()
+        self.outliers.failures = self._ejection.failures
         self.breakers = Breakers(self._ejection, self.workers, self._tell)
 
     def _staff(self, workers: Sequence[Worker]) -> None:
         self.workers = tuple(workers)
         for worker in workers:
             worker.pace.follow(self.curve)
+        self.outliers.follow(workers)
         self.taking = tuple(worker for worker in workers if not worker.draining)
         """Workers that get new requests: those not draining."""
         self.compare()
@@ -135,6 +140,7 @@ class Pool:
     def eject(self, settings: Ejection) -> None:
         """Use other settings for the ejection of workers from now on."""
         self._ejection = settings
+        self.outliers.failures = settings.failures
         self.breakers.change(settings, self.workers)
 
     def _tell(self, news: str) -> None:
@@ -194,13 +200,19 @@ class Pool:
             return []
         # A worker that was never reached may serve the model: the client should try again.
         if any(model in w.models or not (w.ready or w.models) for w in self.workers):
-            raise NoWorker(f"No worker that serves {model!r} is ready; please try again.")
+            able = [w for w in self.taking if model in w.models]
+            asleep = able and all(w.state is State.ASLEEP for w in able)
+            raise NoWorker(
+                f"Every worker that serves {model!r} is asleep; wake one, or try again later."
+                if asleep
+                else f"No worker that serves {model!r} is ready; please try again."
+            )
         raise UnknownModel(model)
 
     @staticmethod
     def serves(worker: Worker, model: str) -> bool:
-        """Whether a worker is ready and has `model`; an empty name fits every worker."""
-        return worker.ready and (not model or model in worker.models)
+        """Whether a worker is there and has `model`; an empty name fits every worker."""
+        return worker.there and (not model or model in worker.models)
 
     def book(
         self,

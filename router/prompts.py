@@ -198,6 +198,7 @@ class Prompts:
             answer_tokens=self._answer(endpoint, request),
             counted=not _several(endpoint, request),
             stream=_tells_first(endpoint, request),
+            path=endpoint.path,
             blocks=self._even(identity, salt, ids) if self.sizes else NO_BLOCKS,
             ids=ids if keeps else b"",
             salt=salt if keeps else "",
@@ -247,6 +248,7 @@ class Prompts:
             answer_tokens=self._answer(endpoint, request),
             estimated=text.plain and text.tokens is None,
             stream=_tells_first(endpoint, request),
+            path=endpoint.path,
             media=text.parts,
         )
         return self._with_further(prompt, text)
@@ -260,6 +262,7 @@ class Prompts:
             answer_tokens=self._answer(endpoint, request),
             estimated=endpoint.prompted is not Prompted.NOTHING,
             stream=_tells_first(endpoint, request),
+            path=endpoint.path,
         )
 
     def learn(self, prompt: Prompt, reported_tokens: int) -> None:

@@ -8,11 +8,12 @@ from router.fleet import Fleet
 from router.sagemaker.paths import PING
 from router.shown import Shown
 from router.view import View
+from router.worker import State
 
 
 class Readiness(Shown):
     """`ready`: every pool has a ready worker. `degraded`: some have, or a ready worker's KV events
-    are missing. `down`: none has.
+    are missing, or the only ones let their probes wait. `down`: none has.
 
     `stopping`: whatever there is, the router was told to stop.
     """
@@ -55,7 +56,8 @@ def add_health(app: FastAPI, fleet: Fleet, view: View, stopping: Callable[[], bo
         status = "ready" if all(ready.values()) else "degraded" if any(ready.values()) else "down"
         blind = view.blind()
         stores = view.stores()
-        if status == "ready" and (stores or any(blind.values())):
+        busy = any(w.ready and w.state is State.BUSY for w in fleet.workers)
+        if status == "ready" and (busy or stores or any(blind.values())):
             status = "degraded"
         if stopping():
             status = "stopping"

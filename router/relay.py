@@ -9,6 +9,7 @@ from router.connection import Connection, Sink
 from router.errors import DoorError, Stopping, WorkerFailed, refused_by_worker
 from router.events import EVENT_ENDS, only_comments
 from router.exchange import Exchange, date_line
+from router.flaws import flaw
 from router.openai import Endpoint, Prompted
 from router.responses.where import Naming
 from router.surfaces import event
@@ -183,6 +184,10 @@ class Relay:
     def usage(self) -> Usage:
         """Return the usage that the worker reported, once all of the answer is relayed."""
         return self._tail.read()
+
+    def flaw(self) -> tuple[int, str]:
+        """Return the status that the relayed answer of status 200 should have had, and a label."""
+        return flaw(self._tail.end(), stream=self._events)
 
     def _fail(self, error: DoorError) -> None:
         """End a stream with an error event in the endpoint's format; do nothing for others."""

@@ -19,30 +19,36 @@ W = TypeVar("W")
 
 
 @dataclass
-class _Rest:
+class Rest:
+    """Why a worker rests, and until when."""
+
     since: float
     until: float
     span: float
+    why: str = ""
+    full: bool = False
+    """It said that it is full."""
 
 
 class Rests:
     """The workers that rest. All times are in seconds of the caller's clock."""
 
     def __init__(self) -> None:
-        self._rests: dict[object, _Rest] = {}
+        self._rests: dict[object, Rest] = {}
 
     def __bool__(self) -> bool:
         """Whether `awake` needs to be called: any worker refused lately."""
         return bool(self._rests)
 
-    def refused(self, worker: object, now: float) -> None:
-        """Start or extend the rest of a worker that refused a request."""
+    def refused(self, worker: object, now: float) -> Rest:
+        """Start or extend the rest of a worker that refused a request; return it."""
         rest = self._rests.get(worker)
         if rest is None:
-            self._rests[worker] = _Rest(now, now + FIRST_S, FIRST_S)
+            rest = self._rests[worker] = Rest(now, now + FIRST_S, FIRST_S)
         elif now >= rest.until:  # otherwise it was asked before this rest: no new information
             rest.span = min(2 * rest.span, LONGEST_S)
             rest.since, rest.until = now, now + rest.span
+        return rest
 
     def answered(self, worker: object, asked: float) -> None:
         """End the rest of a worker that accepted a request sent at `asked`, after it refused."""

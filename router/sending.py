@@ -82,6 +82,7 @@ class Sending:
                 attempt.on_answer(status)
                 await self._relay(attempt, connection, relay)
                 usage = relay.usage()
+                attempt.relayed(relay)
             finally:
                 upstream.release(connection)
         except WorkerError as error:
@@ -93,6 +94,7 @@ class Sending:
         except asyncio.CancelledError as cancelled:
             if relay.complete:  # a stream's last event was sent: clients close then
                 usage = relay.usage()
+                attempt.relayed(relay)
             else:
                 attempt.cancelled(cancelled)
             raise
@@ -106,7 +108,7 @@ class Sending:
         """Relay an answer, and note which response the worker keeps."""
         job, status, commented = attempt.job, attempt.status, connection.commented
         if not commented:
-            attempt.on_first_byte()
+            attempt.on_first_byte(errs=connection.errs)
         if status >= 400:
             await job.exchange.undo()
         self._holding.freed()
@@ -164,7 +166,8 @@ class Sending:
         if status == FULL:
             attempt.refused()
         if status in {FULL, TOO_MANY} or (status in _NOT_US and worker.api_key):
-            rests.refused(worker, monotonic())
+            worker.rest = rest = rests.refused(worker, monotonic())
+            rest.why, rest.full = f"it answered {status}", status == FULL
         elif status == NOT_THERE:
             worker.doubt(attempt.job.prompt.model, monotonic())
         elif rests and status < 400:

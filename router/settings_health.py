@@ -8,7 +8,8 @@ class EjectionSettings(Model):
     """When a worker whose answers fail gets no requests for a while, though its probes succeed."""
 
     failures: Count = 5
-    """Failed requests in a row that eject a worker. Default: 5."""
+    """Failed requests in a row, which others would have answered, that eject a worker.
+    Default: 5."""
     first: Wait = 5.0
     """How long the first ejection lasts; each further one lasts longer. Default: 5s."""
     longest: Wait = 300.0

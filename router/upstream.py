@@ -5,6 +5,7 @@ import errno
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 
 from router.addresses import Addresses
 from router.answer_head import Head
@@ -206,6 +207,10 @@ class Upstream:
         for connection in self._idle:
             connection.close()
         self._idle.clear()
+
+    def heard_at(self, now: float) -> float:
+        """Return when more of an answer under way came last; by the loop's clock, as `now`."""
+        return max((one.heard_at(now) for one in self._busy), default=-inf)
 
     @property
     def idle(self) -> int:

@@ -56,6 +56,10 @@ class UsageTail:
         if len(tail) > 2 * TAIL:
             del tail[: -TAIL - 1]  # one byte more, so that `read` does not take it for all of it
 
+    def end(self) -> bytes:
+        """Return the last part of the answer, or all of it."""
+        return bytes(self._tail)
+
     def last_event(self) -> bytes:
         """Return the last event of a stream, if it is short."""
         tail = bytes(self._tail[-LAST:]).strip()

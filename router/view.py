@@ -33,8 +33,9 @@ class WorkerStatus(Shown):
     pool: str
     url: str
     state: str
-    """`ready`; `ejected` for its failures, or `draining`, though its probes succeed; `down`; or
-    `unknown`, as it has not been heard from."""
+    """`ready`; `down` or `asleep` by its probes; or though they succeed: `ejected`, as it fails
+    what others answer, `draining`, `stuck`, `full`, or `backing_off`: asked last, as its latest
+    answers were bad."""
     reason: str
     """Why, and how long an ejection lasts."""
     models: list[str]
@@ -142,12 +143,12 @@ async def _together(ask: Ask, what: str) -> bytes:
 
 
 def _status(pool: str, worker: Worker) -> WorkerStatus:
-    state, reason = worker.standing(monotonic())
+    state, reason = worker.availability(monotonic())
     return WorkerStatus(
         name=worker.name,
         pool=pool,
         url=worker.url,
-        state=state,
+        state=state.value,
         reason=reason,
         models=sorted(worker.models),
         in_flight=worker.load.here,

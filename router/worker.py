@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from router import model_list
 from router.breaker import Breaker
+from router.outliers import Doubt
+from router.rests import Rest
 from router.upstream import Upstream
 from strategies.load import Load
 from strategies.pace import Pace
@@ -25,23 +27,44 @@ LOSSES: Final = 3
 #: that have left by then. A worker that never keeps anything costs no more than a few prompts
 #: computed twice in that time.
 LOSSES_S: Final = 600.0
-#: State and reason of a worker that gets nothing new.
-DRAINING = "draining", "the settings say `drain`"
 
 
 class State(Enum):
-    """Whether a worker can be reached."""
+    """What a worker's probes say."""
 
     UNKNOWN = "unknown"
     """Not probed yet."""
     READY = "ready"
+    BUSY = "busy"
+    """Its probes get no answer in time, but it accepts connections and was heard a moment ago."""
+    ASLEEP = "asleep"
     DOWN = "down"
+
+
+class Availability(Enum):
+    """Whether a worker takes requests: by its probes, its answers and what is booked there."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    """The settings say that it gets nothing new."""
+    DOWN = "down"
+    """Its probes fail."""
+    EJECTED = "ejected"
+    """It has failed what its peers answer."""
+    BACKING_OFF = "backing_off"
+    """It is asked last, or less and less: its latest answers were bad, and those of others not."""
+    STUCK = "stuck"
+    """It does not come to an end with what it was sent, so that was sent elsewhere."""
+    FULL = "full"
+    """It has as many requests as it may have, or says so."""
+    ASLEEP = "asleep"
+    """It was put to sleep, and answers nothing until it is woken."""
 
 
 class Worker:
     """One vLLM engine behind one URL."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - plain state, a line each
         self,
         name: str,
         url: str,
@@ -79,11 +102,17 @@ class Worker:
         self.load = Load()
         self.pace = Pace()
         self.breaker = Breaker(name)
+        self.doubts: dict[str, Doubt] = {}
+        """What speaks against it on a path, since its last good answer there."""
+        self.rest: Rest | None = None
+        """Until when it is asked last, as it refused a request that others may take."""
+        self.most: int | None = None
+        """Requests that it may have in flight, from the settings."""
         self.label = name.encode()
         self.state = State.UNKNOWN
         self.reason = "not yet probed"
-        self.ready = False
-        """Whether it can be sent requests."""
+        self.ready = self.reused = False
+        """Whether it can be sent requests; whether it has reported cached tokens."""
 
         self.tells_cached: set[str] = set()
         """Paths of endpoints whose answers have reported cached tokens."""
@@ -91,15 +120,15 @@ class Worker:
         """Whether chats may be sent with their token ids: it accepts them, and its ids are ours."""
         self.reuses: bool | None = None
         """Whether its prefix cache is on, as it reports; None: it does not report that."""
-        self.reused = False
-        """It has reported cached tokens."""
         self.losses = 0
         """Preempted requests in a row of which it has not kept what it had computed."""
         self.lost_at = -inf
         """When the last of them was found."""
-        self.answered_at = -inf
-        """When an answer began there last, of which its first byte tells."""
-        self._doubted_at = -inf
+        self.answered_at = self.probed_at = self._doubted_at = -inf
+        """When an answer began there last, of which its first byte tells; when a probe succeeded
+        last; and when a 404 made it doubtful which models it has."""
+        self.sleeps: bool | None = None
+        """Whether it is asleep, as it reports; None: it does not report that."""
         self.attention = asyncio.Event()
         """Set when it should be probed at once."""
 
@@ -144,6 +173,11 @@ class Worker:
         self.ready = state is State.READY
 
     @property
+    def there(self) -> bool:
+        """Whether it can be sent what only it can answer: it is ready, or busy."""
+        return self.ready or self.state is State.BUSY
+
+    @property
     def room_tokens(self) -> int | None:
         """Tokens of KV cache for running requests: those of its GPU, as far as known."""
         if self.gpu_tokens is None or self.kv_tokens is None:
@@ -161,13 +195,36 @@ class Worker:
         """Return the seconds of prefill booked on it and not yet done."""
         return self.load.wait(monotonic())
 
-    def standing(self, now: float) -> tuple[str, str]:
-        """Return its state as one word, and the reason for it."""
-        if self.ready and (failures := self.breaker.reason(now)):
-            return "ejected", failures
-        if self.ready and self.draining:
-            return DRAINING
-        return self.state.value, self.reason
+    def availability(self, now: float) -> tuple[Availability, str]:
+        """Return whether it takes requests, and why or why not."""
+        if not self.ready:
+            asleep = self.state is State.ASLEEP
+            return Availability.ASLEEP if asleep else Availability.DOWN, self.reason
+        if failures := self.breaker.reason(now):
+            return Availability.EJECTED, failures
+        if self.draining:
+            return Availability.DRAINING, "the settings say `drain`"
+        return self._hindrance(now) or (Availability.READY, self.reason)
+
+    def _hindrance(self, now: float) -> tuple[Availability, str] | None:
+        """Return why it is asked last, or is to get no more for now, if that is so."""
+        here = self.load.here
+        if self.load.late_until > now:
+            return Availability.STUCK, "what it was sent waits longer than predicted"
+        if self.most is not None and here >= self.most:
+            said = f"it has {here} requests in flight; `limits.in_flight` is {self.most}"
+            return Availability.FULL, said
+        if self.rest is not None and now < self.rest.until:
+            full = self.rest.full
+            return Availability.FULL if full else Availability.BACKING_OFF, self.rest.why
+        for path, doubt in self.doubts.items():
+            if doubt.contrasts:
+                return Availability.BACKING_OFF, f"{path}: {doubt.why}, and others do not"
+        return None
+
+    def heard_at(self, now: float) -> float:
+        """Return when a probe succeeded last, or more of an answer came; both clocks are one."""
+        return max(self.probed_at, self.answered_at, self.upstream.heard_at(now))
 
     def longest(self, model: str) -> int | None:
         """Return the most tokens, prompt and answer, that `model` takes; None if it is not told."""

@@ -84,6 +84,8 @@ class Prompt(Struct, frozen=True, gc=False):
     media: int = 0
     """How many images and the like it has, whose tokens no key covers: more may be cached than its
     keys can tell."""
+    path: str = ""
+    """Path of the endpoint that it is for; a worker may fail at one and serve another."""
 
     def blocks_in(self, tokens: float) -> int:
         """Return how many of its full blocks lie within its first `tokens`."""

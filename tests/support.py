@@ -160,6 +160,10 @@ class Stub:
         """Close the connection at the next request instead of answering it."""
         self.well = True
         """Whether `/health` answers 200; otherwise 500."""
+        self.busy = False
+        """Let probes wait for their answers."""
+        self.script_of: dict[bytes, list[Action]] = {}
+        """Other scripts, by a part of the request."""
         models = b'{"object":"list","data":[{"id":"%b"}]}' % model.encode()
         self._fixed = {
             b"/health": b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
@@ -209,11 +213,8 @@ class Stub:
                 path = head.split(b" ")[1]
                 if path == b"/health":
                     self.probes.append(head)
-                if path == b"/health" and not self.well:
-                    writer.write(b"HTTP/1.1 500 Ill\r\ncontent-length: 0\r\n\r\n")
-                    continue
                 if path in self._fixed:
-                    writer.write(self._fixed[path])
+                    await self._answer_probe(path, writer)
                     continue
                 length = next(
                     int(line[15:])
@@ -226,7 +227,7 @@ class Stub:
                     return
                 gone = asyncio.create_task(self._notice(reader))
                 try:
-                    for action in list(self.script):
+                    for action in self._script_for(self.requests[-1]):
                         if not await self._act(action, writer):
                             return
                 except ConnectionError:
@@ -242,6 +243,18 @@ class Stub:
             with suppress(ConnectionError):
                 await writer.wait_closed()
 
+    async def _answer_probe(self, path: bytes, writer: asyncio.StreamWriter) -> None:
+        while self.busy:  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.005)
+        if path == b"/health" and not self.well:
+            writer.write(b"HTTP/1.1 500 Ill\r\ncontent-length: 0\r\n\r\n")
+        else:
+            writer.write(self._fixed[path])
+
+    def _script_for(self, request: bytes) -> list[Action]:
+        scripts = (script for part, script in self.script_of.items() if part in request)
+        return list(next(scripts, self.script))
+
     async def _notice(self, reader: asyncio.StreamReader) -> None:
         """Count a peer that closes its connection while it is being answered."""
         while not reader.at_eof():
@@ -249,6 +262,11 @@ class Stub:
                 break
             await asyncio.sleep(0.005)
         self.closed_by_peer += 1
+
+    def tell(self, metrics: str) -> None:
+        """Answer this at `/metrics` from now on."""
+        head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(metrics)}\r\n\r\n"
+        self._fixed[b"/metrics"] = (head + metrics).encode()
 
     @staticmethod
     async def _act(action: Action, writer: asyncio.StreamWriter) -> bool:

@@ -70,13 +70,22 @@ def test_it_comes_back_when_it_works(fleet: MakeFleet) -> None:
 
 
 def test_half_of_them_at_most(fleet: MakeFleet) -> None:
-    """When all workers fail, only half are ejected, and the others still get requests."""
+    """When most workers fail, only half are ejected, and the others still get requests."""
+    made = fleet(4, health=FOR_LONG)
+    for chaos in made.chaos[1:]:
+        chaos.fault = Fault(hang_up=True)
+    assert set(statuses(made, 40)) == {200, 502}
+    breakers = [made.router.worker(place).breaker for place in range(4)]
+    assert [breaker.closed for breaker in breakers].count(False) == 2
+
+
+def test_none_if_all_fail_alike(fleet: MakeFleet) -> None:
+    """When all workers fail, none is ejected: there is none that is better."""
     made = fleet(4, health=FOR_LONG)
     for chaos in made.chaos:
         chaos.fault = Fault(hang_up=True)
     assert statuses(made, 40) == [502] * 40
-    breakers = [made.router.worker(place).breaker for place in range(4)]
-    assert [breaker.closed for breaker in breakers].count(False) == 2
+    assert all(made.router.worker(place).breaker.closed for place in range(4))
     for chaos in made.chaos:
         chaos.fault = None
     assert statuses(made, 10) == [200] * 10

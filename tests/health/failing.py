@@ -10,6 +10,7 @@ from tests.support import Action, Router, Stub, post, read_all, until
 PATH = "/v1/chat/completions"
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+DONE = "data: [DONE]"
 CHUNK = b"9\r\ndata: 1\n\n\r\n"
 
 
@@ -18,6 +19,18 @@ def says(status: int) -> list[Action]:
     return [b"HTTP/1.1 %d X\r\ncontent-length: 2\r\n\r\n{}" % status]
 
 
+def events(*lines: str) -> list[Action]:
+    """A script that answers with a stream of these events."""
+    chunks = [f"{len(line) + 2:x}\r\n{line}\n\n\r\n" for line in lines]
+    return [SSE + "".join([*chunks, "0\r\n\r\n"]).encode()]
+
+
+#: An error that comes as an event, after the status, as vLLM and SGLang send it.
+EVENT = events(
+    'data: {"error":{"message":"it failed","type":"InternalServerError","code":500}}', DONE
+)
+#: A stream that ends at once.
+EMPTY = events(DONE)
 #: Failures that are the worker's own fault, and the kind that each is counted as.
 FAULTS: dict[str, tuple[list[Action], str]] = {
     "close": (["close"], "closed"),
@@ -28,6 +41,8 @@ FAULTS: dict[str, tuple[list[Action], str]] = {
     "silence": (["stall"], "timeout"),
     "500": (says(500), "5xx"),
     "502": (says(502), "5xx"),
+    "event": (EVENT, "event"),
+    "empty": (EMPTY, "empty"),
 }
 #: No probe but the first one is due within a test, and none times out.
 QUIET = {"interval": "1h", "timeout": "10s"}

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from tests.health.failing import FAULTS, ask, ejected, ejections, health
-from tests.support import MakeRouter, MakeStub, until
+from tests.health.failing import EMPTY, EVENT, FAULTS, ask, ejected, ejections, health, says
+from tests.support import OK, Action, MakeRouter, MakeStub, until
 
 
 @pytest.mark.parametrize(
@@ -17,16 +17,32 @@ def test_no_more_than_a_share(
 ) -> None:
     """At most `share` of a pool is ejected, however many fail, and never its last worker."""
     workers = [stub(["close"]) for _ in range(size)]
+    if size > 1:  # one that answers: failing alike ejects none
+        workers[-1].script = OK
     settings = health(failures=2, share=share, panic=0)
     router = route(*(w.url for w in workers), strategy="roundrobin", health=settings)
-    for _ in range(6 * size):
-        assert ask(router) == [502]
+    for _ in range(12 * size):
+        ask(router)
         assert sum(ejected(router)) <= most
     assert sum(ejected(router)) == most
     asked = [len(worker.requests) for worker in workers]
     ask(router, 4)
     for out, worker, before in zip(ejected(router), workers, asked, strict=True):
-        assert (len(worker.requests) > before) is not bool(out)
+        assert not (out and len(worker.requests) > before)
+
+
+@pytest.mark.parametrize("script", [["close"], says(500), says(502), EVENT, EMPTY])
+def test_none_is_ejected_if_all_fail_alike(
+    stub: MakeStub, route: MakeRouter, script: list[Action]
+) -> None:
+    """What every worker fails says nothing against one of them."""
+    workers = [stub(script) for _ in range(3)]
+    router = route(*(w.url for w in workers), health=health(failures=2))
+    ask(router, 20)
+    until(router.idle)
+    assert ejected(router) == [0, 0, 0]
+    states = {one["state"] for one in router.http.get("/workers").json()}
+    assert states == {"ready"}
 
 
 def test_the_only_worker(stub: MakeStub, route: MakeRouter) -> None:

@@ -51,11 +51,22 @@ def test_a_wrong_key_of_ours(
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_wrong_key_of_the_clients(stub: MakeStub, route: MakeRouter, status: int) -> None:
-    """A rejected client key says nothing about the worker, which keeps its turns."""
+    """A client key that only one worker rejects: that one is asked less, and is not ejected."""
     bad, good = stub(says(status)), stub()
     router = route(bad.url, good.url, strategy="roundrobin", health=QUIET)
     statuses = [router.http.post(PATH, json=CHAT).status_code for _ in range(20)]
-    assert statuses.count(status) == len(bad.requests) == 10
+    assert 2 <= statuses.count(status) == len(bad.requests) < 7
+    assert router.worker(0).breaker.closed
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_all_reject(stub: MakeStub, route: MakeRouter, status: int) -> None:
+    """A client key that every worker rejects says nothing of them: they keep their turns."""
+    workers = [stub(says(status)), stub(says(status))]
+    router = route(*(w.url for w in workers), strategy="roundrobin", health=QUIET)
+    for _ in range(20):
+        assert router.http.post(PATH, json=CHAT).status_code == status
+    assert all(len(worker.requests) >= 5 for worker in workers)
 
 
 def test_a_model_that_is_gone(stub: MakeStub, route: MakeRouter) -> None:
