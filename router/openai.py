@@ -230,6 +230,12 @@ ENGINE_FIELDS = (
     "data_parallel_rank",  # SGLang's ranks
     "routed_dp_rank",
     "disagg_prefill_dp_rank",
+    "decode_tp_size",  # what its own processes tell each other (`srt/managers/io_struct.py`)
+    "http_worker_ipc",
+    "kv_hints",
+    "mm_hashes",
+    "need_wait_for_mm_inputs",
+    "num_items_assigned",
 )
 
 #: A field that should be a scalar. Of anything else only its presence is kept (`Object`): turning a
@@ -263,6 +269,12 @@ class _Fields(msgspec.Struct, kw_only=True):
     data_parallel_rank: msgspec.Raw = msgspec.Raw()
     routed_dp_rank: msgspec.Raw = msgspec.Raw()
     disagg_prefill_dp_rank: msgspec.Raw = msgspec.Raw()
+    decode_tp_size: msgspec.Raw = msgspec.Raw()
+    http_worker_ipc: msgspec.Raw = msgspec.Raw()
+    kv_hints: msgspec.Raw = msgspec.Raw()
+    mm_hashes: msgspec.Raw = msgspec.Raw()
+    need_wait_for_mm_inputs: msgspec.Raw = msgspec.Raw()
+    num_items_assigned: msgspec.Raw = msgspec.Raw()
     vllm_xargs: msgspec.Raw = msgspec.Raw()
     sampling_params: msgspec.Raw = msgspec.Raw()
     request_id: msgspec.Raw = msgspec.Raw()

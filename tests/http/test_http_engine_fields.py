@@ -29,6 +29,8 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"data_parallel_rank": 0}, "data_parallel_rank"),
     ({"routed_dp_rank": 1}, "routed_dp_rank"),
     ({"disagg_prefill_dp_rank": 1}, "disagg_prefill_dp_rank"),
+    ({"http_worker_ipc": "ipc:///run/other"}, "http_worker_ipc"),
+    ({"mm_hashes": ["a"]}, "mm_hashes"),
     ({"request_id": "a___decode_addr_10.9.9.9:5600"}, "request_id"),
 ]
 HEADERS = {
@@ -73,7 +75,13 @@ def refused(reply: httpx.Response, field: str) -> None:
 
 
 @pytest.mark.parametrize(("field", "name"), FIELDS)
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
+        *("/inference/v1/generate", "/generate", "/v1/rerank"),
+    ],
+)
 def test_fields_are_refused_by_name(
     stub: MakeStub, route: MakeRouter, path: str, field: dict[str, Any], name: str
 ) -> None:
