@@ -189,23 +189,25 @@ class Health:
         worker.become(state, reason)
 
     def _fall_back(self, worker: Worker) -> None:
-        """Send requests to busy workers, if no worker whose probes succeed has their models.
+        """Send requests to busy workers, if too few workers pass their probes.
 
         Workers that let their probes wait are most likely busy, not gone, if they take connections
-        and were heard a moment ago. To refuse every request would be worse.
+        and were heard a moment ago. To refuse every request, or to overload the rest with all of
+        them, would be worse: Envoy's panic threshold is the model.
         """
         if worker.state is State.BUSY:
             self._busy.add(worker)
         self._busy = {one for one in self._busy if one.state is State.BUSY}
         for pool in self._fleet.pools if self._busy else ():
             passing = [one for one in pool.taking if one.state is State.READY]
+            few = len(passing) < self._settings.ejection.panic * len(pool.workers)
             for one in self._busy.intersection(pool.workers):
-                needed = not all(any(m in other.models for other in passing) for m in one.models)
+                needed = few or not all(any(m in w.models for w in passing) for m in one.models)
                 if needed and not one.ready:
                     log.warning(
-                        "pool %s: no worker passes its probes; requests still go to worker %s,"
-                        " which takes connections and was heard a moment ago",
-                        *(pool.name, one.name),
+                        "pool %s: %d of %d workers pass their probes; requests still go to worker"
+                        " %s, which takes connections and was heard a moment ago",
+                        *(pool.name, len(passing), len(pool.workers), one.name),
                     )
                 one.ready = needed
 

@@ -80,7 +80,7 @@ class Doubt:
             width = 1 << self._bad >> 2
         else:  # it is ejected after so many if it is the worker's fault
             width = 1 << min(30, self._blind + max(0, self._bad - failures))
-        # While it is not known what the peers answer, it is not passed over for long.
+        # While it is not known that its peers answer, it is not passed over for long.
         self._passed, self._width = 0, min(width, MOST, 4 << min(self.row, 10))
 
     def asked(self) -> None:
@@ -154,20 +154,20 @@ class Outliers:
     def __init__(self) -> None:
         self.failures = 1
         """How many failures in a row may eject a worker."""
-        self._count = 0
+        self._doubted = set[Member]()
         self._paths: dict[str, _Path] = {}
 
     def __bool__(self) -> bool:
         """Whether any worker is in doubt: otherwise only `bad` needs to be called."""
-        return self._count > 0
+        return bool(self._doubted)
 
     def follow(self, members: Sequence[Member]) -> None:
         """Take these members, with what speaks against them."""
-        self._count = sum(len(member.doubts) for member in members)
+        self._doubted = {member for member in members if member.doubts}
 
     def forget(self, member: Member) -> None:
         """Forget what speaks against a worker: it was restarted."""
-        self._count -= len(member.doubts)
+        self._doubted.discard(member)
         for doubt in member.doubts.values():
             doubt.ended = True
         member.doubts.clear()
@@ -209,8 +209,9 @@ class Outliers:
         """Note an answer that was good to the end: the bad ones before were not its fault."""
         own = worker.doubts.pop(path, None)
         if own is not None:
-            self._count -= 1
             self._path(path).add(0, own.over())
+            if not worker.doubts:
+                self._doubted.discard(worker)
 
     def bad(
         self,
@@ -235,7 +236,7 @@ class Outliers:
             if len(worker.doubts) >= PATHS:
                 self.forget(worker)
             own = worker.doubts[path] = Doubt()
-            self._count += 1
+            self._doubted.add(worker)
         elif sent < own.since:
             return
         else:

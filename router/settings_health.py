@@ -17,8 +17,8 @@ class EjectionSettings(Model):
     share: Share = 0.5
     """Most of a pool ejected at once, 0 to 1; 0: no worker ever is. Default: 0.5."""
     panic: Share = 0.5
-    """If less than this share of a pool can serve, ejections are ignored; 0: never.
-    Default: 0.5."""
+    """If less than this share of a pool can serve, ejections are ignored, and workers that are
+    too busy for their probes get requests; 0: never. Default: 0.5."""
 
 
 class HealthSettings(Model):

@@ -35,7 +35,7 @@ def test_the_only_ones_still_get_requests(
     probed(router, 0, 1)
     assert ask(router, 6) == [200] * 6
     assert all(worker.requests for worker in workers)
-    assert "no worker passes its probes" in caplog.text
+    assert "0 of 2 workers pass their probes" in caplog.text
     reply = router.http.get("/health/ready")
     assert (reply.status_code, reply.json()["status"]) == (200, "degraded")
     up = {"pool": "default", "worker": router.worker().name}
@@ -63,6 +63,20 @@ def test_while_others_pass_it_gets_nothing(stub: MakeStub, route: MakeRouter) ->
     until(lambda: router.worker(1).ready and not router.worker(0).ready)
     assert ask(router, 2) == [200] * 2
     assert len(busy.requests) == before + 2
+
+
+@pytest.mark.parametrize(("panic", "used"), [(0.5, True), (0.3, False), (0, False)])
+def test_too_few_pass(stub: MakeStub, route: MakeRouter, panic: float, used: bool) -> None:
+    """If less than a share of the pool passes its probes, busy workers are used beside the rest."""
+    workers = [stub() for _ in range(3)]
+    settings = {**OFTEN, "ejection": {"panic": panic}}
+    router = route(*(worker.url for worker in workers), strategy="roundrobin", health=settings)
+    workers[0].busy = workers[1].busy = True
+    probed(router, 0, 1)
+    until(lambda: router.worker(0).ready is router.worker(1).ready is used)
+    before = len(workers[0].requests)
+    assert ask(router, 9) == [200] * 9
+    assert len(workers[0].requests) == before + 3 * used
 
 
 def test_only_one_has_the_model(stub: MakeStub, route: MakeRouter) -> None:

@@ -27,7 +27,6 @@ class Member:
 
     kv_tokens: int | None = None
     room_tokens: int | None = None
-    keeps = False
 
 
 class Play:
