@@ -132,8 +132,24 @@ class BodyTooLarge(DoorError):
     status = 413
     type = "invalid_request_error"
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"The request body is over this server's limit of {limit} bytes.")
+    def __init__(self, limit: int, what: str = "The request body") -> None:
+        super().__init__(f"{what} is over this server's limit of {limit} bytes.")
+
+
+class WrongCoding(DoorError):
+    """The body's content coding is not taken, or not what the body is in.
+
+    RFC 9110 section 15.5.16 has one status for both.
+    """
+
+    status = 415
+    type = "invalid_request_error"
+
+    def __init__(self, why: str, taken: str) -> None:
+        super().__init__(
+            f"{why}: send it without a coding, or in one of {taken}.",
+            headers=[(b"accept-encoding", taken.encode())],
+        )
 
 
 class UrlTooLong(DoorError):

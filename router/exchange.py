@@ -6,6 +6,7 @@ from time import time
 from typing import TYPE_CHECKING, Final, Protocol
 from wsgiref.handlers import format_date_time
 
+from router.codings import decoded
 from router.errors import DoorError
 from router.guard import Head
 from router.headers import new_id
@@ -68,6 +69,7 @@ class Exchange:
         "_with_body",
         "asked",
         "body",
+        "codings",
         "commented",
         "ended",
         "head",
@@ -77,6 +79,7 @@ class Exchange:
         "keep",
         "keyed",
         "left",
+        "longest",
         "method",
         "part",
         "path",
@@ -112,6 +115,10 @@ class Exchange:
         self.refusal: DoorError | None = None
         """The answer, if the head alone was reason to refuse the request."""
         self.body = b""
+        self.codings = head.codings
+        """Content codings that the body is still in."""
+        self.longest = 0
+        """Size limit of the body in bytes."""
         self.task: asyncio.Task[None] | None = None
         self.served = False
         """The proxy has begun to work on it."""
@@ -162,6 +169,11 @@ class Exchange:
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines for a worker, without the client's credentials if `keyed`."""
         return self.head.passing(keyed=keyed or self.keyed)
+
+    async def decode(self) -> None:
+        """Undo the content codings of the body. Raises BodyTooLarge, WrongCoding."""
+        self.body = await decoded(self.body, self.codings, self.longest)
+        self.codings = ()
 
     def visit(self, sessions: "Sessions") -> "Visit | None":
         """Return the request's part in a session, if it names one. Raises BadRequest.

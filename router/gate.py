@@ -89,6 +89,7 @@ class Gate:
             raise UnknownPath(exchange.path, self._meant(exchange.path))
         if keys is None and exchange.head.origin and exchange.path not in OPEN:
             self._judge_page(exchange)
+        exchange.longest = longest
         return longest
 
     def _judge_page(self, exchange: Exchange) -> None:

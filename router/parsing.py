@@ -40,7 +40,10 @@ class Parsing:
 
     async def read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
         """Parse the request, make its prompt, and find the workers that could answer."""
-        started, body, route = monotonic(), exchange.body, self._fleet.route
+        started, route = monotonic(), self._fleet.route
+        if exchange.codings:
+            await exchange.decode()
+        body = exchange.body
         kind = header(exchange.headers, b"content-type") if endpoint.form else b""
         request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
         self.check(endpoint, request, exchange.headers)

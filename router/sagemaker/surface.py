@@ -90,6 +90,8 @@ class SageMaker:
             exchange.refuse(error)
 
     async def _serve(self, route: Route, exchange: Exchange) -> None:
+        if exchange.codings:  # after its signature, which is over the bytes that were sent
+            await exchange.decode()
         model = self._model(route, exchange)
         if route.operation is Operation.ASYNC:
             raise BadRequest(
