@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from wsgiref.handlers import format_date_time
 
 from router.codings import decoded
-from router.errors import DoorError
+from router.errors import BadRequest, DoorError
 from router.guard import Head
 from router.headers import new_id
+from router.lax_json import rewritten
 from router.sagemaker import errors as aws
 from router.sagemaker.paths import speaks_aws
 
@@ -86,6 +87,7 @@ class Exchange:
         "query",
         "refusal",
         "salts",
+        "seen",
         "served",
         "started",
         "task",
@@ -115,6 +117,9 @@ class Exchange:
         self.refusal: DoorError | None = None
         """The answer, if the head alone was reason to refuse the request."""
         self.body = b""
+        """As the worker gets it."""
+        self.seen = b""
+        """The body as it is read here, if that is another (`lax_json.py`)."""
         self.codings = head.codings
         """Content codings that the body is still in."""
         self.longest = 0
@@ -175,6 +180,13 @@ class Exchange:
         self.body = await decoded(self.body, self.codings, self.longest)
         self.codings = ()
 
+    async def read_laxly(self) -> None:
+        """Make `seen` of a body that is not JSON to msgspec. Raises BadRequest if it is no text."""
+        try:
+            self.body, self.seen = await rewritten(self.body)
+        except ValueError as error:
+            raise BadRequest(f"The request body is not valid JSON: {error}.") from None
+
     def visit(self, sessions: "Sessions") -> "Visit | None":
         """Return the request's part in a session, if it names one. Raises BadRequest.
 
@@ -182,7 +194,7 @@ class Exchange:
         """
         if self.part is not None and self.part.belongs_to(sessions):
             return self.part
-        return sessions.asked(self.headers, self.body)
+        return sessions.asked(self.headers, self.seen or self.body)
 
     async def undo(self) -> None:
         """Restore the session after a failure, unless the client already has an answer."""

@@ -134,10 +134,8 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
             identity = identity or (value if _REQUEST_ID.fullmatch(value) else b"")
         elif name == b"origin":
             origin = origin + b"," + value if origin else value
-        elif name == b"transfer-encoding":
-            codings.append(value)
-        elif name == b"content-encoding":
-            contents.append(value)
+        elif name.endswith(b"-encoding"):
+            (codings if name == b"transfer-encoding" else contents).append(value)
         elif name == b"expect":
             expects = _expects(value)
         else:

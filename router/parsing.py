@@ -1,5 +1,6 @@
 """Turns what a client sent into a plea: a request with its pool, its prompt and its workers."""
 
+import asyncio
 from time import monotonic
 from typing import Final
 
@@ -10,7 +11,8 @@ from router.headers import header
 from router.job import Plea
 from router.lengths import within
 from router.limits import Limits
-from router.openai import Endpoint, Request, parse
+from router.messages import SAFE
+from router.openai import Endpoint, NotJson, Request, parse
 from router.preempting import resumable
 from router.sessions.sessions import Sessions
 from router.sessions.visit import Visit
@@ -43,9 +45,14 @@ class Parsing:
         started, route = monotonic(), self._fleet.route
         if exchange.codings:
             await exchange.decode()
-        body = exchange.body
-        kind = header(exchange.headers, b"content-type") if endpoint.form else b""
-        request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
+        if endpoint.form and len(exchange.body) > SAFE:
+            request: Request | None = await asyncio.to_thread(self._parse, endpoint, exchange)
+        else:
+            request = self._parsed(endpoint, exchange)
+        if request is None:
+            await exchange.read_laxly()
+            request = self._parse(endpoint, exchange)
+        body = exchange.seen or exchange.body
         self.check(endpoint, request, exchange.headers)
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
@@ -66,7 +73,7 @@ class Parsing:
             exchange,
             pool,
             within(made.prompt, workers, body),
-            made.along,
+            None if exchange.seen else made.along,  # the ids are not of what the worker reads
             workers=workers,
             started=started,
             visit=visit,
@@ -74,6 +81,20 @@ class Parsing:
             streams=request.stream is True,
             resumable=resumable(endpoint, request),
         )
+
+    def _parsed(self, endpoint: Endpoint, exchange: Exchange) -> Request | None:
+        """Parse the body; None if it has to be read laxly first."""
+        try:
+            return self._parse(endpoint, exchange)
+        except NotJson:
+            if exchange.seen:
+                raise
+            return None
+
+    def _parse(self, endpoint: Endpoint, exchange: Exchange) -> Request:
+        kind = header(exchange.headers, b"content-type") if endpoint.form else b""
+        body = exchange.seen or exchange.body
+        return parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
 
     async def read_again(self, before: Plea) -> Plea:
         """Parse a request again, and keep what it has been through."""
