@@ -126,7 +126,8 @@ class Gate:
         With a slash after one that is, engines redirect (Starlette, `redirect_slashes`).
         """
         bare = path.rstrip("/")
-        if bare not in {path, ""} and self._place(bare) is not self._elsewhere:
+        place = self._places.get(bare) or self._place(bare)
+        if bare != path and place is not self._elsewhere:
             return Moved(bare, query)
         return UnknownPath(path, self._meant(bare))
 

@@ -27,9 +27,9 @@ _ESCAPED = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|([89a-fA-F])[0-9a-fA-F]{2})"
 )
 #: An unpaired one in UTF-8.
-_IN_UTF8 = re.compile(rb"\xed[\xa0-\xbf]")
-#: What stands for a constant: a text of the same length, a number as pydantic would read it.
-_CONSTANTS = {b"NaN": b'"N"', b"Infinity": b'"1e9999"', b"-Infinity": b'"-1e9999"'}
+SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
+#: What stands for a constant: an object of the same length, which no field that is read here takes.
+_CONSTANTS = {b"NaN": b"{ }", b"Infinity": b"{      }", b"-Infinity": b"{       }"}
 _CONSTANT = re.compile(rb"NaN|-?Infinity")
 #: A byte after which no escape and no constant goes on.
 _BREAK = re.compile(rb"[^\\A-Za-z-]")
@@ -77,7 +77,7 @@ def _unpaired(body: bytes) -> Iterator[tuple[int, bytes]]:
             at = start + 2
         elif found[1]:
             yield start + 2, b"e%d" % (int(found[1], 16) - 8)
-    for found in _IN_UTF8.finditer(body):
+    for found in SURROGATE.finditer(body):
         yield found.start(), bytes((0xEE, found[0][1] - 0x20))
 
 

@@ -12,6 +12,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field
 
 from router.errors import BadRequest
+from router.lax_json import SURROGATE
 from router.lax_values import true, whole
 from router.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
 
@@ -199,7 +200,11 @@ def _parse(body: bytes, *, texts: bool) -> Request:
         return _decode(body) if texts else _decode_unread(body)
     except (msgspec.ValidationError, RecursionError):
         return _parse_odd(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        if SURROGATE.search(body):
+            raise NotJson(error) from None
+        return _parse_odd(body)
+    except msgspec.DecodeError as error:
         raise NotJson(error if body else "it is empty") from None
 
 
@@ -216,7 +221,7 @@ def _parse_odd(body: bytes) -> Request:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotJson(error) from None
     except RecursionError:
-        raise BadRequest("The request body is nested too deeply: nest it less.") from None
+        raise BadRequest("The request body is not read: it is nested too deeply.") from None
     fields = {name: getattr(odd, name) for name in _Fields.__struct_fields__} | {"model": model}
     fields |= {name: _read_small(fields[name]) for name in _SMALL}
     return Request(**fields, messages=messages(odd.messages))

@@ -61,9 +61,9 @@ class Names(NamedTuple):
     def find(self, headers: Headers, body: bytes) -> str | None:
         """Return the id as it is `kept`; None if the request names none. Raises BadRequest."""
         found = in_headers(headers, (self.header,))
-        if found is None and self.field is not None:
+        if not found and self.field is not None:
             found = in_body(body, self.field)
-        return None if found is None else kept(found)
+        return kept(found) if found else None
 
     def any(self, headers: Headers, body: bytes) -> bool:
         """Whether the request names a session at all, even wrongly, here or as SageMaker does."""
@@ -75,7 +75,7 @@ class Names(NamedTuple):
 
 
 def in_headers(headers: Headers, names: Iterable[bytes]) -> str | None:
-    """Return the value of the first of `names` that has one. Raises BadRequest.
+    """Return the value of the first of `names` that is present. Raises BadRequest.
 
     A header given twice with different values is refused: another reader might take the other
     value.
@@ -87,8 +87,8 @@ def in_headers(headers: Headers, names: Iterable[bytes]) -> str | None:
                 if found is not None and found != value:
                     raise BadRequest(f"The header field `{wanted.decode()}` was given twice.")
                 found = value
-        if found is not None and (value := found.strip(b" \t")):
-            return _text(value)
+        if found is not None:
+            return _text(found.strip(b" \t"))
     return None
 
 
@@ -105,14 +105,15 @@ def in_body(body: bytes, field: str) -> str | None:
     integer."""
     try:
         raw = _decoder(field)(body).value
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None  # what is no JSON object is reported by the code that parses the body
+    try:
         value = _value(raw) if len(raw) else None
-    except msgspec.ValidationError as error:
-        if not str(error).startswith("Expected `str"):
-            return None
+    except UnicodeError:  # its bytes name a session all the same
+        return bytes(raw).decode("latin-1")
+    except (msgspec.DecodeError, RecursionError):
         message = f"The field `{field}` must be a text: it names the session."
         raise BadRequest(message, param=field) from None
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None  # invalid JSON is reported by the code that parses the body
     return None if value is None else str(value) or None
 
 
