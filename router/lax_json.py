@@ -31,8 +31,10 @@ SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
 #: What stands for a constant: an object of the same length, which no field that is read here takes.
 _CONSTANTS = {b"NaN": b"{ }", b"Infinity": b"{      }", b"-Infinity": b"{       }"}
 _CONSTANT = re.compile(rb"NaN|-?Infinity")
-#: A byte after which no escape and no constant goes on.
+#: A byte after which no escaped character and no constant goes on. Outside of texts there is one
+#: after so many others.
 _BREAK = re.compile(rb"[^\\A-Za-z-]")
+_LONGEST_WORD: Final = 16
 
 
 class Rewritten(NamedTuple):
@@ -107,10 +109,15 @@ def _constants(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _pieces(body: bytes) -> Iterator[tuple[int, int]]:
-    """Cut a body where neither an escape nor a constant is cut."""
+    """Cut a body where neither an escaped character nor a constant is cut."""
     start = 0
     while start < len(body):
-        found = _BREAK.search(body, start + _PIECE)
-        end = found.end() if found else len(body)
+        end = start + _PIECE
+        if end + _LONGEST_WORD >= len(body):
+            end = len(body)
+        elif found := _BREAK.search(body, end, end + _LONGEST_WORD):
+            end = found.end()
+        else:  # within a text: between escapes
+            end += (_PIECE - len(body[start:end].rstrip(b"\\"))) % 2
         yield start, end
         start = end
