@@ -28,6 +28,12 @@ class Bridge:
         if exchange.path == "*":  # OPTIONS on the server as a whole (RFC 9110 section 9.3.7)
             exchange.answer(204, b"allow: GET, HEAD, OPTIONS, POST\r\n" + date_line(), b"")
             return
+        if exchange.codings:
+            try:
+                await exchange.decode()
+            except DoorError as error:
+                exchange.refuse(error)
+                return
         status, headers, body = 500, list[tuple[bytes, bytes]](), b""
         asked = False
 

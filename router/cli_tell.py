@@ -40,7 +40,7 @@ from router.rebuild import CannotBuild
 from router.rehearsal import rehearse
 from router.reload import Source
 from router.salts import Salts
-from router.sessions.ids import is_plain
+from router.sessions.ids import kept
 from router.settings import LogSettings, Settings
 from router.settings_arguments import Arguments
 from router.settings_idle import idle
@@ -258,8 +258,8 @@ def _session(file: Path, workers: str | None, name: str, url: str | None) -> Hea
     """Return the header that names a session to the router at `url`. Raises Exit with 2."""
     if url is None:
         raise fail("--session: only a running router knows sessions: add --url", 2)
-    if not is_plain(name):
-        raise fail("--session: an id has 1 to 256 visible ASCII characters", 2)
+    if not name.strip(" \t"):
+        raise fail("--session: an empty id names no session", 2)
     try:
         header = settings_file.take(file, workers).settings.session.header
     except settings_file.SettingsError as error:
@@ -267,7 +267,7 @@ def _session(file: Path, workers: str | None, name: str, url: str | None) -> Hea
         raise fail(
             f"{error}\n--session: only its header is taken from {file}: {enough}", 2
         ) from None
-    return [(header.encode(), name.encode())]
+    return [(header.encode(), kept(name.strip(" \t")).encode())]
 
 
 def schema() -> None:

@@ -81,6 +81,20 @@ class ForeignPage(DoorError):
         )
 
 
+class Moved(DoorError):
+    """The path is served without the slash at its end (RFC 9110 section 15.4.8)."""
+
+    status = 307
+    type = "invalid_request_error"
+    code = "moved"
+
+    def __init__(self, path: str, query: bytes) -> None:
+        super().__init__(
+            f"This is served at {path[:200]!r}, without a slash at the end.",
+            headers=[(b"location", path.encode() + query)],
+        )
+
+
 class UnknownPath(DoorError):
     """Not a path that is served here."""
 
@@ -132,8 +146,24 @@ class BodyTooLarge(DoorError):
     status = 413
     type = "invalid_request_error"
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"The request body is over this server's limit of {limit} bytes.")
+    def __init__(self, limit: int, what: str = "The request body") -> None:
+        super().__init__(f"{what} is over this server's limit of {limit} bytes.")
+
+
+class WrongCoding(DoorError):
+    """The body's content coding is not taken, or not what the body is in.
+
+    RFC 9110 section 15.5.16 has one status for both.
+    """
+
+    status = 415
+    type = "invalid_request_error"
+
+    def __init__(self, why: str, taken: str) -> None:
+        super().__init__(
+            f"{why}: send it without a coding, or in one of {taken}.",
+            headers=[(b"accept-encoding", taken.encode())],
+        )
 
 
 class UrlTooLong(DoorError):

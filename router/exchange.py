@@ -6,9 +6,11 @@ from time import time
 from typing import TYPE_CHECKING, Final, Protocol
 from wsgiref.handlers import format_date_time
 
-from router.errors import DoorError
+from router.codings import decoded
+from router.errors import BadRequest, DoorError
 from router.guard import Head
 from router.headers import new_id
+from router.lax_json import rewritten
 from router.surfaces import told
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class Exchange:
         "_with_body",
         "asked",
         "body",
+        "codings",
         "commented",
         "ended",
         "head",
@@ -76,12 +79,14 @@ class Exchange:
         "keep",
         "keyed",
         "left",
+        "longest",
         "method",
         "part",
         "path",
         "query",
         "refusal",
         "salts",
+        "seen",
         "served",
         "started",
         "steers",
@@ -90,7 +95,9 @@ class Exchange:
         "version",
     )
 
-    def __init__(self, line: Line, head: Head, *, keep: bool) -> None:
+    def __init__(  # noqa: PLR0915 - plain state, a line each
+        self, line: Line, head: Head, *, keep: bool
+    ) -> None:
         self._line = line
         self.head = head
         self.method = head.method
@@ -114,6 +121,13 @@ class Exchange:
         self.refusal: DoorError | None = None
         """The answer, if the head alone was reason to refuse the request."""
         self.body = b""
+        """As the worker gets it."""
+        self.seen = b""
+        """The body as it is read here, if that is another (`lax_json.py`)."""
+        self.codings = head.codings
+        """Content codings that the body is still in."""
+        self.longest = 0
+        """Size limit of the body in bytes."""
         self.task: asyncio.Task[None] | None = None
         self.served = False
         """The proxy has begun to work on it."""
@@ -165,6 +179,18 @@ class Exchange:
         """Return the header lines for a worker, without the client's credentials if `keyed`."""
         return self.head.passing(keyed=keyed or self.keyed, steers=self.steers)
 
+    async def decode(self) -> None:
+        """Undo the content codings of the body. Raises BodyTooLarge, WrongCoding."""
+        self.body = await decoded(self.body, self.codings, self.longest)
+        self.codings = ()
+
+    async def read_laxly(self) -> None:
+        """Make `seen` of a body that is not JSON to msgspec. Raises BadRequest if it is no text."""
+        try:
+            self.body, self.seen = await rewritten(self.body)
+        except ValueError as error:
+            raise BadRequest(f"The request body is not valid JSON: {error}.") from None
+
     def visit(self, sessions: "Sessions") -> "Visit | None":
         """Return the request's part in a session, if it names one. Raises BadRequest.
 
@@ -172,7 +198,7 @@ class Exchange:
         """
         if self.part is not None and self.part.belongs_to(sessions):
             return self.part
-        return sessions.asked(self.headers, self.body)
+        return sessions.asked(self.headers, self.seen or self.body)
 
     async def undo(self) -> None:
         """Restore the session after a failure, unless the client already has an answer."""

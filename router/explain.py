@@ -1,11 +1,13 @@
 """Explains where a request would go in a running router and why, without sending it."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from router import readable
 from router.errors import BadRequest, DoorError, Headers, NoWorker
 from router.fleet import Fleet
+from router.lax_json import rewritten
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.pool import Pool
 from router.responses.where import at
@@ -95,7 +97,10 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
 
     If no worker is left for it, say why none of them is. Raises DoorError.
     """
-    endpoint, body = endpoint_of(asked.path), asked.body
+    endpoint = endpoint_of(asked.path)
+    with suppress(ValueError):  # no text: refused below
+        asked = asked._replace(body=(await rewritten(asked.body)).seen)
+    body = asked.body
     request = parse(endpoint, body, b"application/json")
     router.as_from(endpoint, request, asked)
     try:

@@ -4,6 +4,7 @@ No worker is asked: every one counts as ready, idle and empty, so the result sho
 read, how long it is estimated to be, and what it would cost.
 """
 
+from contextlib import suppress
 from time import monotonic
 
 from router import readable
@@ -11,6 +12,7 @@ from router.engine_fields import refuse_engine_fields
 from router.errors import BadRequest, DoorError, NoWorker, UnknownModel
 from router.explain import WrongQuestion, endpoint_of, pools_for, sent_nowhere
 from router.fleet import Fleet
+from router.lax_json import rewrite
 from router.left_out import left_out, unable
 from router.limits import Limits
 from router.openai import parse
@@ -29,6 +31,8 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
     """
     try:
         endpoint = endpoint_of(path)
+        with suppress(ValueError):  # no text: refused below
+            body = rewrite(body).seen
         request = parse(endpoint, body, b"application/json")
         Limits(settings.limits).check(endpoint, request)
         pool = _told(build(settings, Contexts()), request.model)

@@ -8,7 +8,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from router.cors import Cors
-from router.errors import ForeignPage, Headers, UnknownPath, WrongKey, WrongMethod
+from router.errors import (
+    DoorError,
+    ForeignPage,
+    Headers,
+    Moved,
+    UnknownPath,
+    WrongKey,
+    WrongMethod,
+)
 from router.exchange import Exchange
 from router.explain import PATH as EXPLAIN
 from router.headers import header
@@ -95,9 +103,10 @@ class Gate:
         if method is not None and sent != method and sent not in method.split(", "):
             raise WrongMethod(sent, method)
         if longest < 0:
-            raise UnknownPath(exchange.path, self._meant(exchange.path))
+            raise self._nothing_at(exchange.path, exchange.query)
         if keys is None and exchange.head.origin and exchange.path not in OPEN:
             self._judge_page(exchange)
+        exchange.longest = longest
         return longest
 
     def _judge_page(self, exchange: Exchange) -> None:
@@ -120,13 +129,23 @@ class Gate:
         found = self._further(path) if self._further is not None else None
         return found or self._elsewhere
 
-    def _meant(self, path: str) -> str:
-        """Return a path that is served and differs by `/v1` or a final slash, or nothing.
+    def _nothing_at(self, path: str, query: bytes) -> DoorError:
+        """Return the error for a path that is not served.
 
-        A client's base URL often lacks the one, or has it twice.
+        With a slash after one that is, engines redirect (Starlette, `redirect_slashes`).
         """
-        path = path.rstrip("/")
-        likely = (path, "/v1" + path, path.removeprefix("/v1"))
+        bare = path.rstrip("/")
+        place = self._places.get(bare) or self._place(bare)
+        if bare != path and place is not self._elsewhere:
+            return Moved(bare, query)
+        return UnknownPath(path, self._meant(bare))
+
+    def _meant(self, path: str) -> str:
+        """Return a path that is served and differs by `/v1`, or nothing.
+
+        A client's base URL often lacks it, or has it twice.
+        """
+        likely = ("/v1" + path, path.removeprefix("/v1"))
         return next((one for one in likely if one in self._places), "")
 
     def _for_pages(self, exchange: Exchange) -> int:
@@ -149,7 +168,8 @@ def main_gate(settings: Settings, operators: Collection[str], *, apart: bool) ->
     The `operators` paths are served there too, unless `apart`: then they have their own listener.
     """
     door, admin = _keys(settings.door_keys), _keys(settings.admin_keys)
-    places = {path: Place(door, "POST", settings.limits.body) for path in ENDPOINTS}
+    longest = settings.limits.longest
+    places = {path: Place(door, "POST", longest(form=one.form)) for path, one in ENDPOINTS.items()}
     places[MODELS] = Place(door, "GET", SMALL_BODY)
     if not apart:
         places |= dict.fromkeys(operators, Place(admin, None, SMALL_BODY))
@@ -175,7 +195,8 @@ def _variable(settings: Settings, door: Keys | None) -> Callable[[str], Place | 
     told = settings.sagemaker
     who: Who | None = Signed(told.sigv4, door) if told.sigv4 else door
     invocation = Place(who, "POST", told.body)
-    openai = Place(who, "POST", settings.limits.body)
+    openai = Place(who, "POST", settings.limits.longest(form=False))
+    form = Place(who, "POST", settings.limits.longest(form=True))
     models = Place(who, "GET", SMALL_BODY)
 
     def place(path: str) -> Place | None:
@@ -188,8 +209,10 @@ def _variable(settings: Settings, door: Keys | None) -> Callable[[str], Place | 
             return invocation
         if (one := stored(found.path)) is not None:
             return Place(who, one.methods, SMALL_BODY)
-        listed = found.path == MODELS or found.path.startswith(MODEL)
-        return models if listed else openai
+        if found.path == MODELS or found.path.startswith(MODEL):
+            return models
+        endpoint = ENDPOINTS.get(found.path)
+        return form if endpoint is not None and endpoint.form else openai
 
     return place
 

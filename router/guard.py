@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv6Address
 
+from router.codings import listed
 from router.errors import BadRequest, Headers, Unimplemented, Unmet, WrongMethod
 from router.headers import passing_fields
 
@@ -38,6 +39,7 @@ class Head:
     __slots__ = (
         "_passing",
         "chunked",
+        "codings",
         "expects",
         "headers",
         "identity",
@@ -64,6 +66,7 @@ class Head:
         expects: bool = False,
         chunked: bool = False,
         origin: bytes = b"",
+        codings: Sequence[bytes] = (),
     ) -> None:
         self.method = method
         self.version = version
@@ -85,6 +88,8 @@ class Head:
         """The body is chunked, so its length is not known in advance."""
         self.origin = origin
         """Origin of the web page for which a browser sends the request; or empty."""
+        self.codings = codings
+        """Content codings of the body, in the order in which they were applied."""
         self._passing: dict[tuple[bool, bool], bytes] = {}
 
     def passing(self, *, keyed: bool, steers: bool = False) -> bytes:
@@ -106,6 +111,7 @@ _JUDGED = frozenset(
         b"content-length",
         b"transfer-encoding",
         b"connection",
+        b"content-encoding",
         b"expect",
         b"origin",
         b"x-request-id",
@@ -117,6 +123,7 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
     """Check the head of a request; return it and the length of the body. Raises DoorError."""
     hosts, lengths, codings = 0, list[bytes](), list[bytes]()
     expects, identity, named, options, origin = False, b"", None, b"", b""
+    contents = list[bytes]()
     for name, written in [pair for pair in headers if pair[0] in _JUDGED]:
         value = written.rstrip(b" \t")  # not part of the value (RFC 9112 section 5.1)
         if name == b"host":
@@ -128,8 +135,8 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
             identity = identity or (value if _REQUEST_ID.fullmatch(value) else b"")
         elif name == b"origin":
             origin = origin + b"," + value if origin else value
-        elif name == b"transfer-encoding":
-            codings.append(value)
+        elif name.endswith(b"-encoding"):
+            (codings if name == b"transfer-encoding" else contents).append(value)
         elif name == b"expect":
             expects = _expects(value)
         else:
@@ -155,6 +162,7 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
         expects=expects and version == "1.1",
         chunked=chunked,
         origin=origin,
+        codings=listed(contents) if contents else (),
     )
     return head, length
 

@@ -46,12 +46,15 @@ FOR_SAGEMAKER = frozenset(
     b"x-amz-date",
     b"x-amz-security-token",
 }
-#: Dropped or rewritten on the way to the worker.
+#: Dropped or rewritten on the way to the worker. It gets the body decoded (`codings.py`), and is to
+#: answer in no coding: what it says is read here.
 _REWRITTEN = (
     HOP_BY_HOP
     | FOR_SAGEMAKER
     | {
         b"host",
+        b"accept-encoding",
+        b"content-encoding",
         b"content-length",
         b"expect",
         b"x-request-id",
@@ -171,6 +174,7 @@ def upstream_head(
     """
     return (
         b"%b %b%b HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
+        b"accept-encoding: identity\r\n"  # without the field any coding would do (section 12.5.3)
         b"%b%bvia: 1.1 warmroute\r\n\r\n"  # after the `Via` fields of earlier proxies
     ) % (
         method,

@@ -88,7 +88,7 @@ def _hint(worker: Worker, error: WorkerError) -> str:
 
 def _head(worker: Worker, path: str, body: bytes | None) -> bytes:
     """Write the request line and header fields."""
-    return b"%b %b HTTP/1.1\r\nhost: %b\r\naccept: */*\r\n%b%b\r\n" % (
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\naccept: */*\r\naccept-encoding: identity\r\n%b%b\r\n" % (
         b"GET" if body is None else b"POST",
         path.encode(),
         worker.host,

@@ -32,8 +32,8 @@ class Keys:
     def who(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         """Return the name of the key in a request, or None if it is not let in.
 
-        A request may carry its key in several headers, but only one key, and each header once:
-        other software that reads the request might look at the other one.
+        A request may carry its key several times, but only one key: other software that reads the
+        request might look at the other one.
         """
         brought = _credentials(headers)
         if brought is None:
@@ -47,19 +47,14 @@ class Keys:
 
 def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     """Return the one credential of a request, or None if there is none or more than one."""
-    brought: dict[bytes, bytes] = {}
+    keys = set[bytes]()
     for name, value in headers:
         header = name.lower()
-        if header != b"authorization" and header not in BARE:
-            continue
-        key = value.strip(b" \t")
         if header == b"authorization":
-            key = _bearer(key)
-        if not key or header in brought:
-            return None
-        brought[header] = key
-    keys = set(brought.values())
-    return keys.pop() if len(keys) == 1 else None
+            keys.add(_bearer(value.strip(b" \t")))
+        elif header in BARE:
+            keys.add(value.strip(b" \t"))
+    return (keys.pop() or None) if len(keys) == 1 else None
 
 
 def _bearer(value: bytes) -> bytes:

@@ -39,6 +39,17 @@ class Unread(msgspec.Struct, gc=False):
     reasoning_content: msgspec.Raw = msgspec.Raw()
 
 
+class _Odd(msgspec.Struct, gc=False):
+    """An `Unread` whose role is no text, or is one only in the last of several fields `role`."""
+
+    role: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+    output: msgspec.Raw = msgspec.Raw()
+    tool_calls: msgspec.Raw = msgspec.Raw()
+    reasoning: msgspec.Raw = msgspec.Raw()
+    reasoning_content: msgspec.Raw = msgspec.Raw()
+
+
 #: JSON of up to this many bytes is decoded in one pass: a list in it has a quarter of a million
 #: parts at most, which take 15 ms. Decoding a text in place takes half the time of first finding
 #: its end and decoding it later.
@@ -51,6 +62,7 @@ UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
 _Way = Callable[[msgspec.Raw], Message | Unread]
 _message: _Way = msgspec.json.Decoder(Message).decode
 _unread: _Way = msgspec.json.Decoder(Unread).decode
+_odd = msgspec.json.Decoder(_Odd).decode
 _text = msgspec.json.Decoder(str | None).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 #: No value has this type.
@@ -120,4 +132,12 @@ def _read(raw: msgspec.Raw, ways: Sequence[_Way]) -> Message | Unread:
     for way in ways:
         with suppress(*UNEXPECTED):
             return way(raw)
-    return Message()
+    try:
+        odd = _odd(raw)
+    except UNEXPECTED:
+        return Message()
+    role = content_of(odd.role)
+    return Unread(
+        role if isinstance(role, str) else "",
+        *(odd.content, odd.output, odd.tool_calls, odd.reasoning, odd.reasoning_content),
+    )

@@ -12,6 +12,8 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field
 
 from router.errors import BadRequest
+from router.lax_json import SURROGATE
+from router.lax_values import true, whole
 from router.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
 from router.native import Native, native
 
@@ -312,8 +314,8 @@ class _Fields(msgspec.Struct, kw_only=True):
     @property
     def answer_limit(self) -> int | None:
         """Most tokens that the client allows for the answer, if it says."""
-        limit = self.max_completion_tokens or self.max_tokens or self.max_output_tokens
-        return limit if isinstance(limit, int) and limit > 0 else None
+        limit = whole(self.max_completion_tokens or self.max_tokens or self.max_output_tokens)
+        return limit if limit and limit > 0 else None
 
 
 class Request(_Fields):
@@ -352,17 +354,10 @@ _SMALL = [
     for field in msgspec.structs.fields(_Fields)
     if field.default is None and field.name != "model"
 ]
-#: For a request that is not decoded in one pass: every field but `model` is kept raw.
+#: For a request that is not decoded in one pass: every field is kept raw, the last of equal names.
 _Odd = msgspec.defstruct(
     "_Odd",
-    [
-        ("model", str | None, None),
-        *(
-            (name, msgspec.Raw, msgspec.Raw())
-            for name in (*_Fields.__struct_fields__, "messages")
-            if name != "model"
-        ),
-    ],
+    [(name, msgspec.Raw, msgspec.Raw()) for name in (*_Fields.__struct_fields__, "messages")],
 )
 
 
@@ -370,13 +365,17 @@ _decode: Callable[[bytes], Request] = msgspec.json.Decoder(_Read).decode
 _decode_unread: Callable[[bytes], Request] = msgspec.json.Decoder(_Unread).decode
 _decode_odd = msgspec.json.Decoder(_Odd).decode
 _small = msgspec.json.Decoder(Small).decode
+_name = msgspec.json.Decoder(str | None).decode
 #: Most objects in a body, by its braces, that may all be messages; each of those takes 100 bytes.
 MOST_OBJECTS = 1 << 16
 #: Most fields of a form; the same limit as Starlette's, which vLLM parses forms with.
 MOST_FIELDS = 1000
 #: A form field with a transfer encoding: some parsers decode it and some do not. It is deprecated
 #: (RFC 7578 section 4.7).
-_ENCODED = re.compile(rb"\ncontent-transfer-encoding:(?! *(?:7bit|8bit|binary) *\r)", re.IGNORECASE)
+_ENCODED = re.compile(rb"\ncontent-transfer-encoding:", re.IGNORECASE)
+_NOT_ENCODED = re.compile(rb" *(?:7bit|8bit|binary) *\r", re.IGNORECASE)
+#: Bytes of a form that are searched for it at once.
+_STEP = 1 << 20
 #: The form fields that are read; a form holds them as text.
 _FORM_FIELDS = frozenset(
     (b"model", b"stream", b"n", b"best_of", b"max_tokens", b"max_completion_tokens")
@@ -385,16 +384,24 @@ _FORM_FIELDS = frozenset(
 _RAW_FORM_FIELDS = frozenset(name.encode() for name in (*ENGINE_FIELDS, "vllm_xargs"))
 
 
+class NotJson(BadRequest):
+    """The body is not JSON to msgspec; Python, and so the worker, may read it (`lax_json.py`)."""
+
+    def __init__(self, why: object) -> None:
+        super().__init__(f"The request body is not valid JSON: {why}.")
+
+
 def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool = True) -> Request:
-    """Read what routing needs from `body`. Raises BadRequest.
+    """Read what routing needs from `body`. Raises BadRequest, NotJson.
 
     Without `texts`, the contents of messages are decoded only if somebody asks for them.
     """
     if endpoint.form:
-        form = _form(body, content_type)
-        streams = str(form.get("stream", "")).lower() == "true"
-        return msgspec.convert({**form, "stream": streams}, _Read)
-    request = _parse(body, texts=texts)
+        request: Request = msgspec.convert(_form(body, content_type), _Read)
+    else:
+        request = _parse(body, texts=texts)
+    if request.stream is not None and request.stream is not True:
+        request.stream = true(request.stream)
     return _adapted(endpoint, request, body) if endpoint.native else request
 
 
@@ -405,27 +412,41 @@ def _parse(body: bytes, *, texts: bool) -> Request:
             return _parse_odd(body)
     try:
         return _decode(body) if texts else _decode_unread(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.ValidationError, RecursionError):
         return _parse_odd(body)
+    except UnicodeDecodeError as error:
+        if SURROGATE.search(body):
+            raise NotJson(error) from None
+        return _parse_odd(body)
+    except msgspec.DecodeError as error:
+        raise NotJson(error if body else "it is empty") from None
 
 
 def _parse_odd(body: bytes) -> Request:
-    """Read a body that failed to decode, or may have too many messages.
+    """Read a body with fields of other types than expected, or perhaps too many messages.
 
     Raises BadRequest for errors not left to the worker.
     """
-    if not body:
-        raise BadRequest("The request body is not valid JSON: it is empty.")
     try:
         odd: Any = _decode_odd(body)
+        model = _read_model(odd.model)
     except msgspec.ValidationError as error:
-        param = "model" if "$.model" in str(error) else None
-        raise BadRequest(f"The request body is not as expected: {error}.", param=param) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    fields = {name: getattr(odd, name) for name in _Fields.__struct_fields__}
+        raise BadRequest(f"The request body is not as expected: {error}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotJson(error) from None
+    except RecursionError:
+        raise BadRequest("The request body is not read: it is nested too deeply.") from None
+    fields = {name: getattr(odd, name) for name in _Fields.__struct_fields__} | {"model": model}
     fields |= {name: _read_small(fields[name]) for name in _SMALL}
     return Request(**fields, messages=messages(odd.messages))
+
+
+def _read_model(raw: msgspec.Raw) -> str | None:
+    try:
+        return _name(raw) if len(raw) else None
+    except msgspec.ValidationError as error:
+        message = f"The request body is not as expected: {error} - at `$.model`."
+        raise BadRequest(message, param="model") from None
 
 
 def _adapted(endpoint: Endpoint, request: Request, body: bytes) -> Adapted:
@@ -441,8 +462,11 @@ def _adapted(endpoint: Endpoint, request: Request, body: bytes) -> Adapted:
 
 
 def _read_small(raw: msgspec.Raw) -> Small:
+    """Return a field that should be a scalar. Raises NotJson."""
     try:
         return _small(raw) if len(raw) else None
+    except UnicodeDecodeError as error:
+        raise NotJson(error) from None
     except UNEXPECTED:
         return Object()
 
@@ -451,8 +475,11 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
     """Return the form fields of an upload; of a repeated field the last one counts, as in vLLM."""
     if content_type.partition(b";")[0].strip().lower() != b"multipart/form-data":
         raise BadRequest("The request body must be a form: `multipart/form-data`.")
-    if _ENCODED.search(body):
-        raise BadRequest("A form's fields must not have a Content-Transfer-Encoding.")
+    if _is_encoded(body):
+        raise BadRequest(
+            "A form's fields must not have a Content-Transfer-Encoding, which not all readers"
+            " decode: send them as they are, without that header field."
+        )
     found: dict[str, str | msgspec.Raw] = {}
     count = 0
 
@@ -481,3 +508,11 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
     except (FormParserError, ValueError) as error:
         raise BadRequest(f"The request body is not a valid form: {error}.") from None
     return found
+
+
+def _is_encoded(form: bytes) -> bool:
+    for start in range(0, len(form), _STEP):
+        for found in _ENCODED.finditer(form, start, start + _STEP + 32):  # it may be cut there
+            if not _NOT_ENCODED.match(form, found.end()):
+                return True
+    return False

@@ -19,6 +19,7 @@ _DOOR = {
     408: "The request did not arrive in time.",
     413: "The request's body is too large.",
     414: "The request's URL is too long.",
+    415: "The body's Content-Encoding is not taken: `accept-encoding` lists those that are.",
     417: "An expectation other than 100-continue.",
     431: "The request's header is too large.",
     500: "Internal error in the router.",

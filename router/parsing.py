@@ -1,5 +1,6 @@
 """Turns what a client sent into a plea: a request with its pool, its prompt and its workers."""
 
+import asyncio
 from time import monotonic
 from typing import Final
 
@@ -12,7 +13,8 @@ from router.headers import header
 from router.job import Plea
 from router.lengths import within
 from router.limits import Limits
-from router.openai import Endpoint, Prompted, Request, parse
+from router.messages import SAFE
+from router.openai import Endpoint, NotJson, Prompted, Request, parse
 from router.preempting import resumable
 from router.responses.ids import asked
 from router.responses.where import Responses, at
@@ -45,9 +47,9 @@ class Parsing:
 
     async def read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
         """Parse the request, make its prompt, and find the workers that could answer."""
-        started, body, route = monotonic(), exchange.body, self._fleet.route
-        kind = header(exchange.headers, b"content-type") if endpoint.form else b""
-        request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
+        started, route = monotonic(), self._fleet.route
+        request = await self._request(endpoint, exchange)
+        body = exchange.seen or exchange.body
         self.check(endpoint, request, exchange.headers)
         only, responses = "", endpoint.prompted is Prompted.RESPONSES
         if responses and request.previous_response_id:
@@ -56,8 +58,7 @@ class Parsing:
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
         pool, model, workers = await self._fleet.find(request.model, in_session=True)
         request.model = model
-        if pool.engine_fields:
-            exchange.steers = True
+        exchange.steers = exchange.steers or pool.engine_fields
         if not exchange.steers:
             refuse_engine_fields(request)
         if self._tokenizing.is_short(pool.prompts, request, body):
@@ -71,8 +72,7 @@ class Parsing:
         prompt = made.prompt
         if pool.uneven:
             prompt = fitted(pool, endpoint, request, prompt, body)
-            if not only:
-                workers = pool.eligible(model, prompt.barred, in_session=True)
+            workers = workers if only else pool.eligible(model, prompt.barred, in_session=True)
         visit = None if pool.sessions is None else _visit(pool.sessions, exchange)
         if only:
             workers = at(pool, model, only)
@@ -83,7 +83,7 @@ class Parsing:
             exchange,
             pool,
             within(prompt, workers, body),
-            made.along,
+            None if exchange.seen else made.along,  # the ids are not of what the worker reads
             workers=workers,
             started=started,
             visit=visit,
@@ -105,6 +105,32 @@ class Parsing:
             return ""
         found = await self._responses.place(response, tenant, LostPrevious)
         return "" if found is None else found[1].name
+
+    async def _request(self, endpoint: Endpoint, exchange: Exchange) -> Request:
+        """Undo the content codings of a body, and parse it. Raises DoorError."""
+        if exchange.codings:
+            await exchange.decode()
+        if endpoint.form and len(exchange.body) > SAFE:
+            return await asyncio.to_thread(self._parse, endpoint, exchange)
+        request = self._parsed(endpoint, exchange)
+        if request is None:
+            await exchange.read_laxly()
+            request = self._parse(endpoint, exchange)
+        return request
+
+    def _parsed(self, endpoint: Endpoint, exchange: Exchange) -> Request | None:
+        """Parse the body; None if it has to be read laxly first."""
+        try:
+            return self._parse(endpoint, exchange)
+        except NotJson:
+            if exchange.seen:
+                raise
+            return None
+
+    def _parse(self, endpoint: Endpoint, exchange: Exchange) -> Request:
+        kind = header(exchange.headers, b"content-type") if endpoint.form else b""
+        body = exchange.seen or exchange.body
+        return parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
 
     async def read_again(self, before: Plea) -> Plea:
         """Parse a request again, and keep what it has been through."""

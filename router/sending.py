@@ -20,15 +20,13 @@ from router.request_log import log_answer
 from router.resort import Resort
 from router.responses.where import Responses
 from router.settings import Settings
-from router.stripped import Numbered, Stripped
+from router.stripped import Numbered
 from router.upstream import Upstream
 from router.usage import NO_USAGE
 from router.vacancies import Crowded, Vacancies
 from router.worker import Worker
 from router.worker_errors import WorkerError
 
-#: Dropped from the worker's request if comments may come first: a compressed body cannot follow.
-_CODINGS = b"\naccept-encoding:"
 #: Statuses: too many requests; something asked for, usually the model, does not exist.
 TOO_MANY: Final = 429
 NOT_THERE: Final = 404
@@ -58,7 +56,6 @@ class Sending:
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
         self._log_requests = settings.logs.requests
-        self._comments = settings.timeouts.comment is not None
 
     async def send(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
         """Ask one worker and relay its answer; False if it cannot take it, and another may."""
@@ -156,8 +153,6 @@ class Sending:
         shown: Incoming = job.exchange
         if job.visit is not None:
             shown = await attempt.bound(job.visit)
-        if self._comments and job.streams:
-            shown = Stripped(shown, _CODINGS)
         return Numbered(shown, job.preemptions) if job.preemptions else shown
 
     def _feel(self, attempt: Attempt, status: int) -> None:

@@ -43,6 +43,9 @@ class LimitSettings(Model):
 
     body: Capacity = 16 << 20
     """Longest request body. Default: 16MiB."""
+    audio: Capacity = 26 << 20
+    """The same on the paths that take an audio file, if it is more than `body`: engines take files
+    of 25 MiB (vLLM's `VLLM_MAX_AUDIO_CLIP_FILESIZE_MB`). Default: 26MiB."""
     headers: Capacity = 32 << 10
     """All header fields of one request together. Default: 32KiB."""
     header_count: Count = 100
@@ -74,6 +77,10 @@ class LimitSettings(Model):
     much shorter one goes first or the worker is stuck; 0: never. Default: 10."""
     retries: Share = 0.2
     """Share of the requests in flight that may be retries, 0 to 1; 0: none. Default: 0.2."""
+
+    def longest(self, *, form: bool) -> int:
+        """Return the longest body of a prompt or, with `form`, of a form with an audio file."""
+        return max(self.body, self.audio) if form else self.body
 
 
 class TimeoutSettings(Model):

@@ -41,8 +41,10 @@ class Retrieval:
 
     async def _serve(self, stored: Stored, exchange: Exchange) -> None:
         """Ask the worker that has the response, as that is not work for its engine: at once."""
+        if exchange.codings:
+            await exchange.decode()
         pool, worker = await self._proxy.responses.only(stored.id, exchange.tenant)
-        if not worker.ready:
+        if not worker.there:
             raise NoWorker("The worker that has the response is not ready; please try again.")
         began, relay = monotonic(), Relay(_ENDPOINT, exchange)
         answered = _Answered(self._metrics, pool, worker)

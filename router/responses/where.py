@@ -262,9 +262,9 @@ def at(pool: Pool, model: str, name: str) -> list[Worker]:
     if it is away, and LostPrevious if it cannot answer for the model.
     """
     worker = pool.named.get(name)
-    if worker is None or (worker.ready and not pool.serves(worker, model)):
+    if worker is None or (worker.there and not pool.serves(worker, model)):
         raise LostPrevious
-    if not worker.ready:
+    if not worker.there:
         raise NoWorker("The worker that has the response is not ready; please try again.")
     return [worker]
 

@@ -25,8 +25,8 @@ _CUSTOM = b"x-amzn-sagemaker-custom-attributes"
 _VARIANT = b"x-amzn-sagemaker-target-variant"
 _PLATFORM_S = (b"x-amzn-requestid:", b"x-amzn-invoked-production-variant:")
 _BEGUN = (b"x-amzn-sagemaker-new-session-id:", b"x-warmroute-session:")
-#: Not for the worker either: its answer is framed or converted here, so it must not be compressed.
-_REST = frozenset((b"content-type", b"accept", b"accept-encoding"))
+#: Not for the worker either.
+_REST = frozenset((b"content-type", b"accept"))
 
 
 class Answer(Exchange):
@@ -55,6 +55,7 @@ class Answer(Exchange):
         outer.inner = self
         self.identity, self.tenant, self.body = outer.identity, outer.tenant, body
         self.salts, self.steers = outer.salts, outer.steers
+        self.codings = ()
         self.part = visit
         self._framed = framed
         self._converts = converts and not framed

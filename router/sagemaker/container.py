@@ -76,7 +76,8 @@ async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Sa
     key = b"authorization: Bearer %b\r\n" % worker.api_key if worker.api_key else b""
     head = (
         b"POST /invocations HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
-        b"content-type: application/json\r\n%b: %b\r\n%bvia: 1.1 warmroute\r\n\r\n"
+        b"content-type: application/json\r\naccept-encoding: identity\r\n%b: %b\r\n%b"
+        b"via: 1.1 warmroute\r\n\r\n"
     ) % (worker.host, identity, len(body), AWS_HEADER, session.encode(), key)
     mark = worker.breaker.began(monotonic())
     try:

@@ -46,7 +46,7 @@ class Invocation(NamedTuple):
 
 
 def understand(route: Route, exchange: Exchange, model: str, names: ids.Names) -> Invocation:
-    """Parse an invocation; `model` is the endpoint's. Raises BadRequest.
+    """Parse an invocation; `model` is the endpoint's. Raises BadRequest, NotJson.
 
     SageMaker's header takes precedence in naming the session, then come those of the settings
     (`names`), then `extSessionID` in the body. If the call starts a session, that is the id that
@@ -54,18 +54,19 @@ def understand(route: Route, exchange: Exchange, model: str, names: ids.Names) -
     """
     streams = route.operation is Operation.STREAM
     named = ids.in_headers(exchange.headers, (ids.AWS_HEADER,))
-    payload = read(exchange.body, streams=streams)
+    payload = read(exchange.body, seen=exchange.seen, streams=streams)
     is_new = named == ids.NEW_SESSION
     if named is not None and not is_new:
-        ids.check(named, aws=True)
+        ids.check(named)
     if payload.session is not None:
-        ids.check(payload.session, aws=True)
+        ids.check(payload.session)
     opens = payload.word is not Word.CLOSE and (is_new or payload.word is Word.OPEN)
     if opens and named is not None and not is_new:
         raise BadRequest("A new session has no id yet: send NEW_SESSION in its place.")
     if opens and streams:
         raise BadRequest("A session cannot begin in a stream: use InvokeEndpoint.")
-    plain = names.find(exchange.headers, exchange.body) if named is None and not opens else None
+    seen = exchange.seen or exchange.body
+    plain = names.find(exchange.headers, seen) if named is None and not opens else None
     key = plain or (payload.session if named is None or is_new else named)
     act = _act(payload, opens=opens)
     if act is Act.CLOSE and key is None:

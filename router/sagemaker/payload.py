@@ -15,7 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from router.errors import BadRequest
-from router.messages import UNEXPECTED
+from router.lax_values import true
+from router.messages import UNEXPECTED, Object
+from router.openai import NotJson
 from router.sagemaker.inputs import as_completion, is_given
 
 
@@ -76,23 +78,27 @@ class _Fields(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(_Fields).decode
 _decode_text = msgspec.json.Decoder(str).decode
+_decode_flag = msgspec.json.Decoder(str | int | float | bool | None | Object).decode
 
 
-def read(body: bytes, *, streams: bool = False) -> Payload:
+def read(body: bytes, *, seen: bytes = b"", streams: bool = False) -> Payload:
     """Parse a body, whatever its content type; boto3 sends none unless told to.
 
-    With `streams`, a completion made from `inputs` is asked for as a stream. Raises BadRequest.
+    With `seen`, that is parsed in its place. With `streams`, a completion made from `inputs` is
+    asked for as a stream. Raises BadRequest, NotJson.
     """
     if not body.strip():
         return Payload(Shape.NONE, Word.NOTHING, None, None, body)
     try:
-        fields = _decode(body)
-    except UNEXPECTED as error:
+        fields = _decode(seen or body)
+    except msgspec.ValidationError as error:
         raise BadRequest(f"The body is not a JSON object: {error}.") from None
+    except UNEXPECTED as error:
+        raise NotJson(error) from None
     word = _word(fields.requestType)
     session = _text(fields.extSessionID, "extSessionID")
     model = _text(fields.model, "model")
-    stream = bytes(fields.stream) == b"true"
+    stream = _flag(fields.stream)
     if fields.messages:
         shape = Shape.CHAT
     elif fields.prompt:
@@ -139,6 +145,13 @@ def _word(said: msgspec.Raw) -> Word:
             "The field `requestType` must be NEW_SESSION, SESSION, CLOSE or CLOSE_SESSION.",
             param="requestType",
         ) from None
+
+
+def _flag(value: msgspec.Raw) -> bool:
+    try:
+        return is_given(value) and true(_decode_flag(value))
+    except UNEXPECTED:
+        return False
 
 
 def _text(value: msgspec.Raw, field: str) -> str | None:

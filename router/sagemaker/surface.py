@@ -8,7 +8,7 @@ from router.errors import BadRequest, DoorError, Stopping, UnknownModel, Unknown
 from router.exchange import Exchange, date_line
 from router.fleet import Fleet
 from router.headers import header
-from router.openai import ENDPOINTS, Endpoint, Prompted
+from router.openai import ENDPOINTS, Endpoint, NotJson, Prompted
 from router.pool import Pool
 from router.proxy import Proxy
 from router.sagemaker.answer import Answer
@@ -90,6 +90,8 @@ class SageMaker:
             exchange.refuse(error)
 
     async def _serve(self, route: Route, exchange: Exchange) -> None:
+        if exchange.codings:  # after its signature, which is over the bytes that were sent
+            await exchange.decode()
         model = await self._model(route, exchange)
         if route.operation is Operation.ASYNC:
             raise BadRequest(
@@ -102,10 +104,18 @@ class SageMaker:
                 raise UnknownPath(exchange.path)
             exchange.keyed = True  # AWS credentials are of no use to a worker
             if model and not endpoint.form:
-                exchange.body = _naming(exchange.body, model)
+                try:
+                    exchange.body = _naming(exchange.body, model)
+                except NotJson:
+                    await exchange.read_laxly()
+                    exchange.body, exchange.seen = _naming(exchange.body, model, exchange.seen), b""
             await self._proxy.serve(endpoint, exchange)
             return
-        asked = understand(route, exchange, model, self._names)
+        try:
+            asked = understand(route, exchange, model, self._names)
+        except NotJson:
+            await exchange.read_laxly()
+            asked = understand(route, exchange, model, self._names)
         if asked.act is Act.OPEN:
             await self._words.open(asked)
         elif asked.act is Act.CLOSE:
@@ -164,12 +174,12 @@ class SageMaker:
         if pool.stateful:  # a container reads its own dialect
             endpoint, body = (
                 (_OWN_CHAT if chat else _OWN_COMPLETION),
-                without_words(asked.exchange.body),
+                without_words(asked.exchange.seen or asked.exchange.body),
             )
         else:
             endpoint, body = (_CHAT if chat else _COMPLETION), payload.body
         if asked.model and payload.model is None:
-            body = _naming(body, asked.model)
+            body = with_model(body, asked.model)
         visit = await _visit(asked, pool, model, workers)  # undone from here on, if it fails
         converts = payload.shape is Shape.INPUTS and not (payload.streams or pool.stateful)
         answer = Answer(asked.exchange, body, visit, framed=asked.streams, converts=converts)
@@ -192,6 +202,6 @@ async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker
     return sessions_of(pool).within(asked.session)
 
 
-def _naming(body: bytes, model: str) -> bytes:
-    """Add the model to a body that names none. Raises BadRequest."""
-    return body if not body.strip() or read(body).model else with_model(body, model)
+def _naming(body: bytes, model: str, seen: bytes = b"") -> bytes:
+    """Add the model to a body that names none. Raises BadRequest, NotJson."""
+    return body if not body.strip() or read(body, seen=seen).model else with_model(body, model)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -21,7 +22,7 @@ NEW_SESSION = "NEW_SESSION"
 LONGEST, LONGEST_NEW = 256, 226
 #: The pattern of the same shapes. It never matches `NEW_SESSION`, which has an underscore.
 _AWS = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
-#: Ids of other clients: any visible ASCII, so that e-mail addresses and the like work.
+#: Ids of other clients that are kept as they are: e-mail addresses and the like.
 _PLAIN = re.compile(r"[\x21-\x7e]{1,256}")
 
 
@@ -40,9 +41,14 @@ def fits(text: str) -> bool:
     return len(text) <= LONGEST_NEW and is_aws(text)
 
 
-def is_plain(text: str) -> bool:
-    """Whether an OpenAI client may use it as an id."""
-    return _PLAIN.fullmatch(text) is not None
+def kept(text: str) -> str:
+    """Return the form in which an OpenAI client's id is kept, listed and looked up.
+
+    Any text may be one. A hash stands for those that are long or not visible ASCII.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    return f"sha256-{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 class Names(NamedTuple):
@@ -53,11 +59,11 @@ class Names(NamedTuple):
     """A field of the JSON body, read if the header is absent."""
 
     def find(self, headers: Headers, body: bytes) -> str | None:
-        """Return the id, or None if the request names no session. Raises BadRequest."""
+        """Return the id as it is `kept`; None if the request names none. Raises BadRequest."""
         found = in_headers(headers, (self.header,))
-        if found is None and self.field is not None:
+        if not found and self.field is not None:
             found = in_body(body, self.field)
-        return None if found is None else check(found, aws=False)
+        return kept(found) if found else None
 
     def any(self, headers: Headers, body: bytes) -> bool:
         """Whether the request names a session at all, even wrongly, here or as SageMaker does."""
@@ -82,43 +88,51 @@ def in_headers(headers: Headers, names: Iterable[bytes]) -> str | None:
                     raise BadRequest(f"The header field `{wanted.decode()}` was given twice.")
                 found = value
         if found is not None:
-            return found.strip(b" \t").decode("latin-1")
+            return _text(found.strip(b" \t"))
     return None
+
+
+def _text(value: bytes) -> str:
+    """Return the text of a header, the same as a field of the body would have."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def in_body(body: bytes, field: str) -> str | None:
     """Return a field of a JSON object, or None. Raises BadRequest if it is neither text nor
     integer."""
     try:
-        value = _decoder(field)(body).value
-    except msgspec.ValidationError as error:
-        if not str(error).endswith(f"`$.{field}`"):
-            return None
+        raw = _decoder(field)(body).value
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None  # what is no JSON object is reported by the code that parses the body
+    try:
+        value = _value(raw) if len(raw) else None
+    except UnicodeError:  # its bytes name a session all the same
+        return bytes(raw).decode("latin-1")
+    except (msgspec.DecodeError, RecursionError):
         message = f"The field `{field}` must be a text: it names the session."
         raise BadRequest(message, param=field) from None
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None  # invalid JSON is reported by the code that parses the body
     return None if value is None else str(value) or None
+
+
+_value = msgspec.json.Decoder(str | int | None).decode
 
 
 @lru_cache(maxsize=16)
 def _decoder(field: str) -> Callable[[bytes], Any]:
     """Return a decoder that reads only this field and builds no objects for the others."""
-    found = msgspec.defstruct("Found", [("value", str | int | None, None)], rename={"value": field})
-    return msgspec.json.Decoder(found).decode
+    fields = [("value", msgspec.Raw, msgspec.Raw())]  # raw: of fields of one name, the last counts
+    return msgspec.json.Decoder(msgspec.defstruct("Found", fields, rename={"value": field})).decode
 
 
-def check(text: str, *, aws: bool) -> str:
-    """Return the id if it is valid. Raises BadRequest."""
-    if aws and not is_aws(text):
+def check(text: str) -> str:
+    """Return an id given in SageMaker's way if it is valid. Raises BadRequest."""
+    if not is_aws(text):
         raise BadRequest(
             f"The session id {shown(text)} is not valid: 1 to {LONGEST} letters and digits, with"
             " hyphens between them.",
             param="SessionId",
-        )
-    if not aws and not is_plain(text):
-        raise BadRequest(
-            f"The session id {shown(text)} is not valid: 1 to {LONGEST} visible ASCII characters.",
-            param="session",
         )
     return text

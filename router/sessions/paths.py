@@ -12,6 +12,7 @@ from router.headers import new_id
 from router.sagemaker.container import CLOSES
 from router.sagemaker.ending import end_everywhere
 from router.sessions.expiry import written
+from router.sessions.ids import kept
 from router.sessions.store import StoreDown
 from router.sessions.table import Session
 from router.shown import Shown
@@ -65,5 +66,6 @@ def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
     @app.delete(SESSION + "{session:path}", status_code=204)
     async def close(session: str) -> Response:
         """Close a session in every pool that knows it, and at its worker if that can be told."""
-        await end_everywhere(fleet, unquote(session), CLOSES, new_id(), anyway=True)
+        key = kept(unquote(session))
+        await end_everywhere(fleet, key, CLOSES, new_id(), anyway=True)
         return Response(status_code=204)

@@ -86,7 +86,7 @@ class Sessions:
         if named == ids.NEW_SESSION:
             return self.opening(None)
         if named is not None:
-            return self.named(ids.check(named, aws=True))
+            return self.named(ids.check(named))
         found = self.names.find(headers, body)
         return None if found is None else self.named(found)
 

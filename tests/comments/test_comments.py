@@ -115,18 +115,3 @@ def test_off(stub: MakeStub, route: MakeRouter, timeouts: dict[str, str]) -> Non
     talk = Talk(router)
     assert talk.rest() == BODY
     assert talk.comments == 0
-
-
-@pytest.mark.parametrize("comments", [True, False])
-def test_no_stream_that_comments_cannot_be_put_before(
-    stub: MakeStub, route: MakeRouter, comments: bool
-) -> None:
-    """With comments on, workers are not asked to compress events."""
-    worker = stub(STREAM)
-    router = route(worker.url, **(OFTEN if comments else {}))
-    for stream in (b"true", b"false"):
-        body = b'{"model":"m","stream":%b}' % stream
-        router.http.post(PATH, content=body, headers={"accept-encoding": "gzip", "x-after": "1"})
-    asked = [b"\r\naccept-encoding: gzip\r\n" in request for request in worker.requests]
-    assert asked == [not comments, True]
-    assert all(b"\r\nx-after: 1\r\n" in request for request in worker.requests)

@@ -255,7 +255,7 @@ def test_a_session_that_cannot_be_used_cannot_be_explained(
 
 
 @pytest.mark.parametrize(
-    "named", [{"x-session-id": "s"}, {"x-session-id": ""}, {"x-amzn-sagemaker-session-id": "s"}]
+    "named", [{"x-session-id": "s"}, {"x-session-id": "a b"}, {"x-amzn-sagemaker-session-id": "s"}]
 )
 def test_without_sessions_their_names_are_said_to_be_ignored(
     route: MakeRouter, pair: dict[str, Stub], named: dict[str, str]
@@ -307,8 +307,11 @@ def test_the_command(route: MakeRouter, pair: dict[str, Stub], tmp_path: Path) -
     assert f"\n{worker} is left out, full: it has 1 requests" in full.stdout
     offline = run(*command, "--session", "s")
     assert (offline.returncode, "add --url" in offline.stderr) == (2, True)
-    odd = run(*command, "--url", router.url, "--session", "a b")
-    assert (odd.returncode, "visible ASCII" in odd.stderr) == (2, True)
+    home = router.http.post(PATH, json=CHAT, headers={b"x-session-id": "a é".encode()})
+    odd = run(*command, "--url", router.url, "--session", "a é")
+    assert f"session: The session is bound to {home.headers['x-warmroute-worker']}." in odd.stdout
+    empty = run(*command, "--url", router.url, "--session", " ")
+    assert (empty.returncode, "--session: an empty id" in empty.stderr) == (2, True)
 
 
 def test_offline_draining_workers_are_left_out(tmp_path: Path) -> None:

@@ -331,6 +331,34 @@ def test_heads(tight: Router) -> None:
     assert told(tight, path, b"a: " + b"b" * (1025 - used)) == (431, size)
 
 
+@pytest.mark.parametrize("path", [FORM, "/endpoints/x/openai" + FORM])
+def test_audio(stub: MakeStub, route: MakeRouter, path: str) -> None:
+    """`limits.audio` holds for forms with a file, unless `limits.body` is more."""
+    for limits, longest in (({"audio": "96KiB"}, 96 << 10), ({"body": "160KiB"}, 160 << 10)):
+        router = route(stub().url, limits={"body": "64KiB", "audio": "128KiB"} | limits)
+        form = (
+            b'--X\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n%b'
+            b'\r\n--X\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n--X--\r\n'
+        )
+        form %= b"a" * (longest - len(form) + 2)
+        kind = {"content-type": "multipart/form-data; boundary=X"}
+        assert len(form) == longest
+        assert router.http.post(path, content=form, headers=kind).status_code == 200
+        assert router.http.post(path, content=form + b" ", headers=kind).status_code == 413
+        if "body" not in limits:
+            body = b'{"model":"m"}' + b" " * (64 << 10)
+            assert router.http.post(CHAT, content=body).status_code == 413
+
+
+def test_a_whole_song(stub: MakeStub, route: MakeRouter) -> None:
+    """A file of 25 MB, which engines take, reaches the worker without a setting."""
+    worker = stub()
+    song = {"file": ("song.wav", b"RIFF" * 6_250_000)}
+    reply = route(worker.url).http.post(FORM, files=song, data={"model": "m"})
+    assert (reply.status_code, len(worker.requests)) == (200, 1)
+    assert b"RIFF" * 6_250_000 in worker.requests[0]
+
+
 def test_bodies(worker: Stub, tight: Router) -> None:
     """`limits.body` is exact; it holds for inference only, all other paths take 64 KiB."""
     body = b'{"model":"m","x":"%b"}' % (b"x" * (98304 - 20))

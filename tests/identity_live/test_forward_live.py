@@ -45,6 +45,20 @@ def test_only_where_asked_for(engine: MakeEngine, start: Start, folder: Path) ->
     until(lambda: router.worker().takes_ids)
 
 
+def test_not_with_what_is_read_laxly(engine: MakeEngine, start: Start, folder: Path) -> None:
+    """The ids of a prompt with half an emoji are not those that its worker would make."""
+    worker = engine(folder)
+    router = start(worker, tokenizer=ON)
+    until(lambda: router.worker().takes_ids)
+    body = rb'{"model":"m","messages":[{"role":"user","content":"Hello \ud83d"}],"max_tokens":1}'
+    router.http.post("/v1/chat/completions", content=body)
+    assert worker.chats[-1]["messages"][0]["content"] == "Hello \ud83d"
+    assert sent(worker) is None
+    body = body.replace(rb"\ud83d", rb"\ud83d\ude00")
+    assert router.http.post("/v1/chat/completions", content=body).status_code == 200
+    assert sent(worker)
+
+
 @pytest.mark.parametrize("lacking", ["takes_ids", "status"])
 def test_only_to_workers_that_take_them_and_agree(
     engine: MakeEngine, start: Start, folder: Path, lacking: str

@@ -258,9 +258,15 @@ def test_of_several_texts_the_first_decides() -> None:
     )
 
 
-@pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (1, False)])
+TRUE = (True, 1, 1.0, "true", "True", "1", "on", "YES", "y", "t")
+NOT_TRUE: list[object] = [False, None, 0, 2, "", " true", "2", "no", [], {"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"), [(one, True) for one in TRUE] + [(one, False) for one in NOT_TRUE]
+)
 def test_stream(stream: object, expected: bool) -> None:
-    """Only a literal `true` streams; and a response begins before anything is computed."""
+    """It streams if pydantic reads `true`; and a response begins before anything is computed."""
     assert prompt(CHAT, {"stream": stream}).stream is expected
     assert prompt(ENDPOINTS["/v1/responses"], {"input": "x", "stream": stream}).stream is False
 

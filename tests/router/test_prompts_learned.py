@@ -30,12 +30,17 @@ from tests.router.prompted import (
         ({"max_output_tokens": 11}, 11),
         ({"max_tokens": 10**9}, ANSWER_TOKENS),
         ({"max_tokens": -1}, ANSWER_TOKENS),
-        ({"max_tokens": "7"}, ANSWER_TOKENS),
+        ({"max_tokens": "7"}, 7),
+        ({"max_tokens": " +1_0.0 "}, 10),
+        ({"max_tokens": 7.0}, 7),
+        ({"max_tokens": "7.5"}, ANSWER_TOKENS),
+        ({"max_tokens": "1e1"}, ANSWER_TOKENS),
+        ({"max_tokens": [7]}, ANSWER_TOKENS),
         ({"max_tokens": None}, ANSWER_TOKENS),
     ],
 )
 def test_the_answers_room(body: dict[str, Any], expected: int) -> None:
-    """The client's limit if it is plausible; 0 where no answer is generated."""
+    """The client's limit, as pydantic reads it, if plausible; 0 where no answer is generated."""
     assert prompt(CHAT, body).answer_tokens == expected
     assert prompt(EMBEDDINGS, body).answer_tokens == 0
 

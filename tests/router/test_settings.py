@@ -34,6 +34,7 @@ SECTIONS: dict[str, dict[str, object]] = {
     },
     "limits": {
         "body": 16 << 20,
+        "audio": 26 << 20,
         "headers": 32 << 10,
         "header_count": 100,
         "url": 8 << 10,
@@ -233,6 +234,7 @@ def test_the_listing_tells_every_value_and_where_it_is_from(
         ("timeouts.keepalive", "3s", "default"),
         ("timeouts.comment", "off", "default"),
         ("limits.body", "16MiB", "default"),
+        ("limits.audio", "26MiB", "default"),
         ("limits.headers", "32KiB", "default"),
         ("limits.header_count", "100", "default"),
         ("limits.url", "8KiB", "default"),

@@ -40,8 +40,6 @@ def test_a_session_is_named_alike_everywhere(stub: MakeStub, route: MakeRouter, 
         assert b"x-session-id" not in fields.lower()
         assert json.loads(passed) == body
     assert len(router.http.get("/sessions").json()) == 2
-    bad = router.http.post(path, json=CHAT, headers={"x-session-id": "a b"})
-    assert bad.status_code == 400
 
 
 def test_of_all_names_sagemaker_s_counts_first(stub: MakeStub, route: MakeRouter) -> None:

@@ -37,7 +37,7 @@ FIELDS = {
     "accept-unknown": (TYPES, b"accept", b"application/x-nonsense"),
     "type-unknown": (TYPES, b"content-type", b"application/x-nonsense"),
     "type-broken": (TYPES, b"content-type", b";;;"),
-    "encoding": (END_TO_END, b"accept-encoding", b"gzip, br;q=0"),
+    "language": (END_TO_END, b"accept-language", b"en, de;q=0"),
     "authorization": (END_TO_END, b"authorization", b"Bearer key"),
     "agent": (END_TO_END, b"user-agent", b"a (b; c) \t d"),
     "cache-control": (END_TO_END, b"cache-control", b"no-store, only-if-cached"),
