@@ -99,10 +99,10 @@ def main(
                 size = sender.recv()
             look = _Look(watchers, sender, streams, seconds)
             for tokenized, pause in cases:
-                proxy = _proxy(folder if tokenized else None, pause)
+                proxy = one_router(folder if tokenized else None, pause)
                 with bench.running(proxy, [sys.executable]) as standing:
                     with _err.status(f"{proxy.mode}: getting warm"):
-                        _await_tokenizer(standing.port, wanted=tokenized)
+                        await_tokenizer(standing.port, wanted=tokenized)
                         sender.send(Long(standing.port, rate, _WARM_S))
                         sender.recv()
                     for wanted in (0.0, rate):
@@ -120,7 +120,7 @@ def main(
         json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
-def _proxy(folder: Path | None, interval_ms: float) -> Proxy:
+def one_router(folder: Path | None, interval_ms: float) -> Proxy:
     """Warmroute with or without a tokenizer, at a given switch interval."""
 
     def launch(program: Sequence[str], _mode: str, place: Place) -> Launch:
@@ -184,7 +184,7 @@ class _Look:
         )
 
 
-def _await_tokenizer(port: int, *, wanted: bool) -> None:
+def await_tokenizer(port: int, *, wanted: bool) -> None:
     """If `wanted`, wait until the metric of a loaded tokenizer has workers. Raises NotReady."""
     deadline = time.monotonic() + _LOAD_S
     while wanted and not _sum(port, "warmroute_tokenizer_workers"):

@@ -13,7 +13,10 @@ from router.images import documents, images
 from router.messages import Message, Unread, is_list, messages
 from router.openai import Endpoint, Prompted, Request
 from router.settings import LimitSettings
+from router.slices import ELEMENTS
 
+#: Bytes of a list that may have `ELEMENTS` elements worth looking at.
+_SCANNED = 64 << 10
 #: The fields of requests to rerank or to score that may hold images.
 _SCORED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
 
@@ -28,8 +31,12 @@ class Limits:
         self._messages = settings.messages
         self._images = settings.images
 
-    def check(self, endpoint: Endpoint, request: Request) -> None:
-        """Raise BadRequest, with the name of the field, if a request asks for too much."""
+    def check(self, endpoint: Endpoint, request: Request, *, here: bool = False) -> bool:
+        """Raise BadRequest, with the name of the field, if a request asks for too much.
+
+        Returns whether everything was looked at: with `here`, on the event loop, parts that are too
+        many to look at without delaying others are left out.
+        """
         if request.n is not None:
             _check_number("n", request.n, self._n)
         if request.best_of is not None:
@@ -37,36 +44,47 @@ class Limits:
         if self._max_tokens is not None:
             for field in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
                 _check_number(field, getattr(request, field), self._max_tokens)
+        whole = True
         if request.messages:
-            self._check_list("messages", request.messages)
+            whole = self._check_list("messages", request.messages, here)
         if endpoint.prompted is Prompted.RESPONSES:
-            self._check_list("input", messages(request.input))
+            whole = self._check_list("input", messages(request.input), here) and whole
         elif endpoint.prompted is Prompted.NOTHING:
-            self._check_scored(request)
+            whole = self._check_scored(request, here)
+        return whole
 
-    def _check_scored(self, request: Request) -> None:
+    def _check_scored(self, request: Request, here: bool) -> bool:
         count = 0
         for field in _SCORED:
             if raw := getattr(request, field):
+                if here and len(raw) > _SCANNED:
+                    return False
                 count += images(documents(raw))
                 _check_count(field, "images", count, self._images)
+        return True
 
-    def _check_list(self, field: str, found: Sequence[Message | Unread]) -> None:
+    def _check_list(self, field: str, found: Sequence[Message | Unread], here: bool) -> bool:
         _check_count(field, "messages", len(found), self._messages)
-        size, lists = 0, list[list[msgspec.Raw] | msgspec.Raw]()
+        size, parts, lists = 0, 0, list[list[msgspec.Raw] | msgspec.Raw]()
         for one in found:
             content = one.content
             if isinstance(content, list):
                 size += sum(map(len, content))
+                parts += len(content)
                 lists.append(content)
             elif isinstance(content, msgspec.Raw) and is_list(content):
                 size += len(content)
+                parts += len(content) // _SCANNED * ELEMENTS
                 lists.append(content)
             if one.output and is_list(one.output):
                 size += len(one.output)
+                parts += len(one.output) // _SCANNED * ELEMENTS
                 lists.append(one.output)
+        if here and parts > ELEMENTS:
+            return False
         if size > 2 * self._images:  # the shortest part is `{}`
             _check_count(field, "images", images(lists), self._images)
+        return True
 
 
 def _check_number(field: str, value: object, limit: int) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from router.errors import BadRequest
+from router.slices import rest
 
 
 class Object(msgspec.Struct, gc=False):
@@ -74,6 +75,7 @@ def messages(raw: msgspec.Raw) -> list[Message | Unread]:
             )
         return []
     ways = (_message, _unread) if len(raw) <= SAFE else (_unread,)
+    rest()
     return [_read(entry, ways) for entry in found]
 
 
@@ -84,7 +86,11 @@ def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
     most, and in a long list each must be an object or a text: no worker accepts others.
     """
     try:
-        return None if len(raw) > 2 * MOST_ENTRIES and not _is_short(raw) else _list(raw)
+        if len(raw) > 2 * MOST_ENTRIES:
+            if not _is_short(raw):
+                return None
+            rest()
+        return _list(raw)
     except UNEXPECTED:
         return None
 

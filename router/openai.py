@@ -13,6 +13,7 @@ from python_multipart.multipart import Field
 
 from router.errors import BadRequest
 from router.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
+from router.slices import count
 
 
 class Prompted(StrEnum):
@@ -182,7 +183,7 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
         return msgspec.convert({**form, "stream": streams}, _Read)
     if len(body) > SAFE:
         texts = False
-        if body.count(b"{") > MOST_OBJECTS:
+        if count(body, b"{") > MOST_OBJECTS:
             return _parse_odd(body)
     try:
         return _decode(body) if texts else _decode_unread(body)

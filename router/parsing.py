@@ -8,14 +8,15 @@ from router.exchange import Exchange
 from router.fleet import Fleet
 from router.headers import header
 from router.job import Plea
-from router.lengths import within
+from router.lengths import cuts, within
 from router.limits import Limits
 from router.openai import Endpoint, Request, parse
 from router.preempting import resumable
 from router.sessions.sessions import Sessions
 from router.sessions.visit import Visit
 from router.settings import LimitSettings
-from router.tokenizing import Tokenizing
+from router.slices import rest
+from router.tokenizing import LARGE, Tokenizing
 
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
@@ -32,25 +33,33 @@ class Parsing:
         """Apply other limits to requests from now on."""
         self._limits = Limits(limits)
 
-    def check(self, endpoint: Endpoint, request: Request, headers: Headers) -> None:
-        """Check a request, and give it what its headers say. Raises BadRequest."""
-        self._limits.check(endpoint, request)
+    def check(
+        self, endpoint: Endpoint, request: Request, headers: Headers, *, here: bool = False
+    ) -> bool:
+        """Check a request, and give it what its headers say. Raises BadRequest.
+
+        `here` and the result are as in `Limits.check`.
+        """
+        whole = self._limits.check(endpoint, request, here=here)
         if named := header(headers, PREFIX_AWARE_ID):
             request.prompt_cache_key = named.decode("latin-1")
+        return whole
 
     async def read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
         """Parse the request, make its prompt, and find the workers that could answer."""
         started, body, route = monotonic(), exchange.body, self._fleet.route
-        kind = header(exchange.headers, b"content-type") if endpoint.form else b""
-        request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
-        self.check(endpoint, request, exchange.headers)
+        cut: bool | None = None
+        request, large = self._read_here(endpoint, exchange)
+        if request is None or large:
+            request, cut = await self._read_large(endpoint, exchange, request)
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
         pool, request.model, workers = route(request.model, in_session=True)
-        if self._tokenizing.is_short(pool.prompts, request, body):
+        if not large and self._tokenizing.is_short(pool.prompts, request, body):
             made = self._tokenizing.made(pool.prompts, endpoint, request, body)
         else:
-            made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
+            make, tenant = self._tokenizing.make, exchange.tenant
+            made = await make(pool.prompts, endpoint, request, body, tenant, large=large)
             pool, _, workers = route(request.model, in_session=True)  # may have changed
         if pool.consult is not None and made.prompt.blocks:
             await pool.consult(made.prompt, [worker.name for worker in workers])
@@ -62,7 +71,7 @@ class Parsing:
             endpoint,
             exchange,
             pool,
-            within(made.prompt, workers, body),
+            within(made.prompt, workers, body, cut=cut),
             made.along,
             workers=workers,
             started=started,
@@ -71,6 +80,38 @@ class Parsing:
             streams=request.stream is True,
             resumable=resumable(endpoint, request),
         )
+
+    def _read_here(self, endpoint: Endpoint, exchange: Exchange) -> tuple[Request | None, bool]:
+        """Parse and check a request, and return whether it is large.
+
+        If it is, it is not checked completely, or is not even parsed. Raises BadRequest.
+        """
+        body, headers = exchange.body, exchange.headers
+        if len(body) > LARGE:
+            return None, True
+        kind = header(headers, b"content-type") if endpoint.form else b""
+        request = parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
+        return request, not self.check(endpoint, request, headers, here=True)
+
+    async def _read_large(
+        self, endpoint: Endpoint, exchange: Exchange, parsed: Request | None
+    ) -> tuple[Request, bool]:
+        """Parse and check a large request in a thread; return also whether its prompt may be cut.
+
+        `parsed`: it was parsed already. Raises BadRequest.
+        """
+        body, headers = exchange.body, exchange.headers
+        kind = header(headers, b"content-type") if endpoint.form else b""
+        texts = self._fleet.reads_prompts
+
+        def read() -> tuple[Request, bool]:
+            request = parsed or parse(endpoint, body, kind, texts=texts)
+            rest()
+            self.check(endpoint, request, headers)
+            rest()
+            return request, not endpoint.form and cuts(body)
+
+        return await self._tokenizing.reading.run(read, len(body), exchange.tenant)
 
     async def read_again(self, before: Plea) -> Plea:
         """Parse a request again, and keep what it has been through."""

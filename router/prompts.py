@@ -204,7 +204,11 @@ class Prompts:
         )
         if not _several(endpoint, request):
             return prompt
-        return self._with_further(prompt, canonical(endpoint, request))
+        text = canonical(endpoint, request)
+        if not text.further and not text.plain:  # it cannot be read, but its size counts
+            size = int(len(text.data) / self.estimates.bytes_per_token)
+            return replace(prompt, tokens=max(prompt.tokens, size))
+        return self._with_further(prompt, text)
 
     def _with_further(self, prompt: Prompt, text: Text) -> Prompt:
         """Return the prompt with the lengths of the others in its request, if there are any.

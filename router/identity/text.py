@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
+from router.identity.long_text import encoded
 from router.identity.part import Part
 from router.messages import (
     MOST_ENTRIES,
@@ -21,10 +22,12 @@ from router.messages import (
     Message,
     Unread,
     content_of,
+    entries,
     is_list,
     messages,
 )
 from router.openai import Endpoint, Prompted, Request
+from router.slices import BYTES, ELEMENTS, count, rest
 
 
 class _Kind(Enum):
@@ -46,12 +49,15 @@ _APART = (
     "thinking",
 )
 
+#: Bytes of a token id.
+ID_BYTES = 4
 #: Most ids of a prompt that are packed, and most values (counted as `_Spelling` does) that one
 #: request has spelled anew. Each becomes an object, and nobody else is served meanwhile: ten
 #: milliseconds at most.
 MOST_IDS, MOST_SPELLED = 1 << 18, 1 << 14
 #: Bytes in which commas are counted at once.
 _STEP = 4096
+_BLANKS = b" \t\r\n"
 
 
 def _marked(role: str) -> bytes:
@@ -161,21 +167,31 @@ def _conversation(
     """Return role and content of each message, in order. A part that cannot be read is hashed."""
     spelling = spelling or _Spelling()
     pieces = [head]
-    others = 0
+    others = size = 0
     plain = True
     for message in found:
         role, content = message.role, message.content
+        if size > BYTES:
+            size = 0
+            rest()
         pieces.append(_ROLES.get(role) or _marked(role))
         if isinstance(content, Raw):
-            content = content_of(content)
+            if len(content) > BYTES and (long := encoded(content)) is not None:
+                pieces += long
+                content = None
+            else:
+                content = content_of(content)
         if isinstance(content, str):
             pieces.append(content.encode())
+            size += len(content)
         elif content is not None and len(content) > MOST_ENTRIES:
             pieces += map(bytes, content)
         elif content is not None:
-            for part in content:
+            for number, part in enumerate(content):
                 piece, kind = _piece(part, spelling)
                 pieces.append(piece)
+                if len(part) > BYTES or (number + 1) % ELEMENTS == 0:
+                    rest()
                 others += kind is _Kind.MEDIUM
                 plain &= kind is _Kind.TEXT
         if message.tool_calls:
@@ -205,6 +221,10 @@ def _items(head: bytes, raw: Raw) -> Text:
     data = head + b"".join([text.data for text in texts])
     plain = all(text.plain for text in texts)
     return Text(data, parts=sum(text.parts for text in texts), plain=plain)
+
+
+def _is_text(raw: Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b'"'
 
 
 def _is_given(raw: Raw) -> bool:
@@ -241,6 +261,8 @@ def _piece(raw: Raw, spelling: _Spelling) -> tuple[bytes, _Kind]:
         part = _part(raw)
     except UNEXPECTED:
         return xxh3_128_digest(raw), _Kind.MEDIUM
+    if len(raw) > BYTES:
+        rest()
     if part.is_text and part.type not in _WORDS:
         return (part.text or "").encode(), _Kind.TEXT
     if part.type in _WORDS and not any(one in bytes(raw) for one in _HOLDS_MEDIA):
@@ -249,43 +271,74 @@ def _piece(raw: Raw, spelling: _Spelling) -> tuple[bytes, _Kind]:
 
 
 def _plain(raw: Raw) -> Text:
-    """Return a text or token ids; of several prompts only the first has data.
-
-    A list of more prompts than may be read is taken as it was written.
-    """
-    if is_list(raw):
-        given = bytes(raw)
-        if given.count(b'"') - given.count(b'\\"') > 2 * MOST_ENTRIES:  # nearly those of texts
-            return Text(given, plain=False)
+    """Return a text or token ids; of several prompts only the first has data."""
+    if len(raw) > BYTES:
+        return _long(raw)
     try:
         text = _text(raw)
     except UNEXPECTED:
         return _packed(raw)
     if isinstance(text, list):
+        if len(text) > MOST_ENTRIES:
+            return _many(raw)
         first, unread = (text[0].encode() if text else b""), sum(map(_length, text[1:]))
         further = max(0, len(text) - 1)
         return Text(first, plain=len(text) == 1, further=further, unread=unread)
     return Text(text.encode())
 
 
+def _long(raw: Raw) -> Text:
+    """Return the same of what is too long to be decoded in one call."""
+    if (text := encoded(raw)) is not None:
+        return Text(b"".join(text))
+    found = entries(raw)
+    rest()
+    if found is None:
+        texts = bytes(memoryview(raw)[1:_STEP]).lstrip(_BLANKS)[:1] == b'"'
+        return _many(raw) if texts else _packed(raw)
+    if not all(map(_is_text, found)):
+        return _packed(raw)
+    first = encoded(found[0]) if found else []
+    if first is None:
+        return Text(bytes(raw), plain=False)
+    unread = sum(map(len, found)) - len(found[0]) if found else 0
+    further = max(0, len(found) - 1)
+    return Text(b"".join(first), plain=not further, further=further, unread=unread)
+
+
+def _many(raw: Raw) -> Text:
+    """Return the size of more prompts than may be looked at one by one, about as many as there are.
+
+    They have no data: the first of so many hardly matters.
+    """
+    given = bytes(raw)
+    if lists := count(given, b"[") - 1:
+        return Text(tokens=0, further=lists, unread=ID_BYTES * (count(given, b",") + 1))
+    marks = count(given, b'"')
+    texts = (marks - given.count(b'\\"')) // 2
+    return Text(plain=False, further=max(1, texts - 1), unread=len(given))
+
+
 def _packed(raw: Raw) -> Text:
     """Return token ids; what comes after `MOST_IDS` of them is kept as it was written."""
     given = bytes(raw)
-    if given.count(b"[") > MOST_ENTRIES:
-        return Text(given, plain=False)
-    read, rest, more = given, memoryview(b""), 0
-    if (commas := given.count(b",")) >= MOST_IDS:
+    lists, commas = count(given, b"[") - 1, count(given, b",")
+    if lists > MOST_ENTRIES or (lists > 0 and commas >= MOST_IDS):
+        return _many(raw)
+    read, others, more = given, memoryview(b""), 0
+    if commas >= MOST_IDS:
         end = _end(given, MOST_IDS)
-        read, rest, more = given[:end] + b"]", memoryview(given)[end:], commas + 1 - MOST_IDS
+        read, others, more = given[:end] + b"]", memoryview(given)[end:], commas + 1 - MOST_IDS
     try:
         ids = _ids(read)
+        rest()
         if not (ids and isinstance(ids[0], list)):
             data = array("I", cast("list[int]", ids))
-            return Text(b"".join((data, rest)), tokens=len(ids) + more)
-        first, *others = cast("list[list[int]]", ids)
+            return Text(b"".join((data, others)), tokens=len(ids) + more)
+        first, *further = cast("list[list[int]]", ids)
         packed = array("I", first)
-        unread = packed.itemsize * sum(map(len, others))
-        return Text(packed.tobytes(), tokens=len(first), further=len(others), unread=unread)
+        unread = packed.itemsize * sum(map(len, further))
+        return Text(packed.tobytes(), tokens=len(first), further=len(further), unread=unread)
     except (*UNEXPECTED, OverflowError, TypeError, ValueError):
         return Text(given, plain=False)
 
