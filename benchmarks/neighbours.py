@@ -70,7 +70,7 @@ def main(
     rest: Annotated[float, typer.Option(help="Seconds of rest before memory is read.")] = 60.0,
     tokens: Annotated[bool, typer.Option(help="With a tokenizer.")] = True,
     program: Annotated[str, typer.Option(help="The Python that serves.")] = sys.executable,
-    interval: Annotated[float, typer.Option(help="Switch interval, ms.")] = 5.0,
+    interval: Annotated[float, typer.Option(help="Switch interval, ms.")] = 0.5,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.")] = None,
 ) -> None:
     """Measure and print the table."""

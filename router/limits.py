@@ -10,15 +10,13 @@ import msgspec
 
 from router.errors import BadRequest
 from router.images import documents, images
-from router.messages import Message, Unread, is_list, messages
-from router.openai import Endpoint, Prompted, Request
+from router.messages import Message, Unread, is_list, messages, numerous
+from router.openai import SCORED, Endpoint, Prompted, Request
 from router.settings import LimitSettings
 from router.slices import ELEMENTS
 
 #: Bytes of a list that may have `ELEMENTS` elements worth looking at.
 _SCANNED = 64 << 10
-#: The fields of requests to rerank or to score that may hold images.
-_SCORED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
 
 
 class Limits:
@@ -30,6 +28,7 @@ class Limits:
         self._max_tokens = settings.max_tokens
         self._messages = settings.messages
         self._images = settings.images
+        self._prompts = settings.prompts
 
     def check(self, endpoint: Endpoint, request: Request, *, here: bool = False) -> bool:
         """Raise BadRequest, with the name of the field, if a request asks for too much.
@@ -49,16 +48,29 @@ class Limits:
             whole = self._check_list("messages", request.messages, here)
         if endpoint.prompted is Prompted.RESPONSES:
             whole = self._check_list("input", messages(request.input), here) and whole
+        elif endpoint.prompted is Prompted.COMPLETION:
+            self._check_prompts("prompt", request.prompt)
+        elif endpoint.prompted is Prompted.INPUT:
+            self._check_prompts("input", request.input)
         elif endpoint.prompted is Prompted.NOTHING:
             whole = self._check_scored(request, here)
         return whole
 
+    def _check_prompts(self, field: str, raw: msgspec.Raw) -> None:
+        if numerous(raw, self._prompts):
+            raise BadRequest(
+                f"`{field}` has more entries than this server's limit of {self._prompts} in one"
+                " request.",
+                param=field,
+            )
+
     def _check_scored(self, request: Request, here: bool) -> bool:
         count = 0
-        for field in _SCORED:
+        for field in SCORED:
             if raw := getattr(request, field):
                 if here and len(raw) > _SCANNED:
                     return False
+                self._check_prompts(field, raw)
                 count += images(documents(raw))
                 _check_count(field, "images", count, self._images)
         return True

@@ -136,6 +136,8 @@ class _Unread(Request):
     messages: list[Unread] = []
 
 
+#: The fields of requests to rerank or to score that hold what is scored.
+SCORED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
 _SMALL = [
     field.name
     for field in msgspec.structs.fields(_Fields)

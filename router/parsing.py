@@ -131,5 +131,6 @@ def _visit(sessions: Sessions, exchange: Exchange) -> Visit | None:
     if visit is not None and visit.begins and exchange.commented:
         return None  # its pool had no sessions before, and its client cannot be told an id now
     if visit is not None:
+        visit.owner = exchange.tenant
         exchange.part = visit
     return visit

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from router.estimates import Estimates
 from router.identity.exact import Exact
 from router.identity.forward import may_have, written
-from router.identity.text import Text, apart, canonical, measured
+from router.identity.text import Text, apart, canonical, further, measured
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted, Request
 from strategies.base import NO_BLOCKS, Prompt
@@ -261,7 +261,7 @@ class Prompts:
             model=request.model or "",
             tokens=int(measured(endpoint, request) / per_token),
             unit_tokens=1.0 / per_token,
-            answer_tokens=self._answer(endpoint, request),
+            answer_tokens=self._answer(endpoint, request) * (1 + further(endpoint, request)),
             estimated=endpoint.prompted is not Prompted.NOTHING,
             stream=_tells_first(endpoint, request),
         )

@@ -34,7 +34,7 @@ from router.rescue import Rescue
 from router.retries import Budget
 from router.sessions.visit import Visit
 from router.settings import Settings
-from router.tokenizing import Tokenizing
+from router.tokenizing import LARGE, Tokenizing
 from router.vacancies import Crowded
 from router.worker import Worker
 from strategies.base import Decision, Prompt
@@ -53,6 +53,8 @@ class Proxy:
         self._budget = Budget(settings.limits.retries)
         self._failover = Failover(self._admission, self._holding, self._budget)
         self._tokenizing = Tokenizing()
+        self.large_ended = 0
+        """Requests with large bodies that have ended."""
         self._parsing = Parsing(fleet, self._tokenizing)
         self.foreseeing = Foreseeing(
             self._admission, self._holding, self._deciding, self._parsing, self._tokenizing
@@ -98,6 +100,7 @@ class Proxy:
             log.exception("internal error, id=%s", exchange.identity.decode())
             _answer(endpoint, exchange, DoorError("Internal error in the router."))
         finally:
+            self.large_ended += len(exchange.body) > LARGE
             self._admission.in_flight -= 1
             self._failover.vacancies.settled(exchange.identity)
             exchange.cut()  # no effect if it has ended

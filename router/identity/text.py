@@ -26,7 +26,7 @@ from router.messages import (
     is_list,
     messages,
 )
-from router.openai import Endpoint, Prompted, Request
+from router.openai import SCORED, Endpoint, Prompted, Request
 from router.slices import BYTES, ELEMENTS, count, rest
 
 
@@ -120,9 +120,11 @@ def canonical(endpoint: Endpoint, request: Request) -> Text:
         case Prompted.COMPLETION:
             return _plain(request.prompt)
         case Prompted.INPUT:
+            if request.messages and not request.input:
+                return _conversation(b"", request.messages)
             return _plain(request.input)
         case Prompted.NOTHING:
-            return Text(plain=False)
+            return _scored(request)
 
 
 def apart(endpoint: Endpoint, request: Request) -> str:
@@ -147,10 +149,19 @@ def measured(endpoint: Endpoint, request: Request) -> int:
             return sum([_length(message.content) for message in request.messages])
         case Prompted.COMPLETION:
             return len(request.prompt)
+        case Prompted.INPUT if request.messages and not request.input:
+            return sum([_length(message.content) for message in request.messages])
         case Prompted.INPUT | Prompted.RESPONSES:
             return len(request.input)
         case Prompted.NOTHING:
-            return 0
+            return sum([len(getattr(request, field)) for field in SCORED])
+
+
+def further(endpoint: Endpoint, request: Request) -> int:
+    """Return about how many more prompts than one a request holds, without reading them."""
+    if endpoint.prompted is Prompted.COMPLETION and is_list(request.prompt):
+        return _further(request.prompt)
+    return 0
 
 
 def _length(content: str | list[Raw] | Raw | None) -> int:
@@ -282,8 +293,8 @@ def _plain(raw: Raw) -> Text:
         if len(text) > MOST_ENTRIES:
             return _many(raw)
         first, unread = (text[0].encode() if text else b""), sum(map(_length, text[1:]))
-        further = max(0, len(text) - 1)
-        return Text(first, plain=len(text) == 1, further=further, unread=unread)
+        others = max(0, len(text) - 1)
+        return Text(first, plain=len(text) == 1, further=others, unread=unread)
     return Text(text.encode())
 
 
@@ -302,8 +313,33 @@ def _long(raw: Raw) -> Text:
     if first is None:
         return Text(bytes(raw), plain=False)
     unread = sum(map(len, found)) - len(found[0]) if found else 0
-    further = max(0, len(found) - 1)
-    return Text(b"".join(first), plain=not further, further=further, unread=unread)
+    others = max(0, len(found) - 1)
+    return Text(b"".join(first), plain=not others, further=others, unread=unread)
+
+
+def _scored(request: Request) -> Text:
+    """Return the size of what is to be scored, each text by itself. Nothing of it has keys."""
+    size, others = 0, 0
+    for field in SCORED:
+        if raw := getattr(request, field):
+            size += len(raw)
+            others += 1 + _further(raw)
+    return Text(plain=False, further=others, unread=size)
+
+
+def _further(raw: Raw) -> int:
+    """Return how many elements, about, a list has beside its first one."""
+    if not is_list(raw):
+        return 0
+    given = bytes(raw)
+    if _nested(given):
+        return count(given, b"[") - 2
+    return max(0, (count(given, b'"') - given.count(b'\\"')) // 2 - 1)
+
+
+def _nested(given: bytes) -> bool:
+    """Whether the first element of a list is a list."""
+    return given[1:_STEP].lstrip(_BLANKS)[:1] == b"["
 
 
 def _many(raw: Raw) -> Text:
@@ -311,19 +347,17 @@ def _many(raw: Raw) -> Text:
 
     They have no data: the first of so many hardly matters.
     """
-    given = bytes(raw)
-    if lists := count(given, b"[") - 1:
-        return Text(tokens=0, further=lists, unread=ID_BYTES * (count(given, b",") + 1))
-    marks = count(given, b'"')
-    texts = (marks - given.count(b'\\"')) // 2
-    return Text(plain=False, further=max(1, texts - 1), unread=len(given))
+    others = max(1, _further(raw))
+    if _nested(given := bytes(raw)):
+        return Text(tokens=0, further=others, unread=ID_BYTES * (count(given, b",") + 1))
+    return Text(plain=False, further=others, unread=len(raw))
 
 
 def _packed(raw: Raw) -> Text:
     """Return token ids; what comes after `MOST_IDS` of them is kept as it was written."""
     given = bytes(raw)
-    lists, commas = count(given, b"[") - 1, count(given, b",")
-    if lists > MOST_ENTRIES or (lists > 0 and commas >= MOST_IDS):
+    nested, commas = count(given, b"[") - 1, count(given, b",")
+    if nested > MOST_ENTRIES or (nested > 0 and commas >= MOST_IDS):
         return _many(raw)
     read, others, more = given, memoryview(b""), 0
     if commas >= MOST_IDS:
@@ -335,10 +369,10 @@ def _packed(raw: Raw) -> Text:
         if not (ids and isinstance(ids[0], list)):
             data = array("I", cast("list[int]", ids))
             return Text(b"".join((data, others)), tokens=len(ids) + more)
-        first, *further = cast("list[list[int]]", ids)
+        first, *lists = cast("list[list[int]]", ids)
         packed = array("I", first)
-        unread = packed.itemsize * sum(map(len, further))
-        return Text(packed.tobytes(), tokens=len(first), further=len(further), unread=unread)
+        unread = packed.itemsize * sum(map(len, lists))
+        return Text(packed.tobytes(), tokens=len(first), further=len(lists), unread=unread)
     except (*UNEXPECTED, OverflowError, TypeError, ValueError):
         return Text(given, plain=False)
 
