@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench import Bench, NotReady, Stopped, child
-from benchmarks.lag import await_tokenizer, one_router
+from benchmarks.lag_router import await_tokenizer, router_with
 from benchmarks.neighbours_bodies import NEIGHBOURS
 from benchmarks.neighbours_load import Answers, Load, send, send_nicely
 from benchmarks.processes import memory_bytes
@@ -76,7 +76,7 @@ def main(
     """Measure and print the table."""
     wanted = [name for name in NEIGHBOURS if not only or any(one in name for one in only)]
     folder = model_folder("chatml") if tokens else None
-    proxy = one_router(folder, interval)
+    proxy = router_with(folder, interval)
     rows: list[Row] = []
     try:
         with (

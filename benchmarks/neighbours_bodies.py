@@ -30,11 +30,11 @@ def _text(size: int) -> str:
     return (text * (size // len(text) + 1))[:size]
 
 
-def _json(path: str, **fields: Any) -> Sent:
+def _json(path: str, **fields: object) -> Sent:
     return Sent(path, json.dumps({"model": MODEL, **fields}, separators=(",", ":")).encode())
 
 
-def _chat(messages: list[Any], **more: Any) -> Sent:
+def _chat(messages: list[Any], **more: object) -> Sent:
     return _json(_CHAT, messages=messages, max_tokens=16, **more)
 
 
@@ -51,8 +51,7 @@ def _tools(count: int) -> Sent:
     parameters = {"type": "object", "properties": {"a": {"type": "string"}}}
     about = {"description": "d" * 300, "parameters": parameters}
     tools = [
-        {"type": "function", "function": {"name": f"f{number}", **about}}
-        for number in range(count)
+        {"type": "function", "function": {"name": f"f{number}", **about}} for number in range(count)
     ]
     return _chat(_said("x"), tools=tools)
 

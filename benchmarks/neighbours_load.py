@@ -71,8 +71,9 @@ async def _run(load: Load, sent: Sent) -> Answers:
         f"POST {sent.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         f"content-length: {len(sent.body)}\r\n\r\n"
     ).encode()
-    await asyncio.gather(*(_connection(load, head, sent.body, end, answers)
-                           for _ in range(load.at_once)))
+    await asyncio.gather(
+        *(_connection(load, head, sent.body, end, answers) for _ in range(load.at_once))
+    )
     return answers
 
 

@@ -1,7 +1,8 @@
 """Explains where a request would go in a running router and why, without sending it."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from router import readable
 from router.errors import BadRequest, DoorError, Headers, NoWorker
@@ -12,6 +13,8 @@ from router.sessions.visit import Visit
 from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.explain import Explanation, LeftOut, Refused, Waits, explain, nowhere
+
+T = TypeVar("T")
 
 #: Path of this on a running router; `?path=` names the endpoint that the body is meant for.
 PATH = "/explain"
@@ -72,6 +75,9 @@ class Decides(Protocol):
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Treat a request as if it came with these headers and that key. Raises BadRequest."""
 
+    async def apart(self, asked: Question, work: Callable[[], T]) -> T:
+        """Do something with its body, in a thread if it is large. Raises what that raises."""
+
 
 class CannotExplain(Exception):
     """There is no explanation; the message is a sentence that says why."""
@@ -87,13 +93,18 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
     If no worker is left for it, say why none of them is. Raises DoorError.
     """
     endpoint, body = endpoint_of(asked.path), asked.body
-    request = parse(endpoint, body, b"application/json")
-    router.as_from(endpoint, request, asked)
+
+    def read() -> Request:
+        request = parse(endpoint, body, b"application/json")
+        router.as_from(endpoint, request, asked)
+        return request
+
+    request = await router.apart(asked, read)
     try:
         return await _decided(fleet, router, asked, endpoint, request)
     except NoWorker as error:
         pools = pools_for(fleet, request.model)
-        readable.check(endpoint, body)
+        await router.apart(asked, partial(readable.check, endpoint, body))
         prompt = await router.foresee(pools[0], endpoint, request, body)
         others = [one for pool in pools for one in router.unable(pool, prompt.model)]
         return sent_nowhere(pools, prompt, others, error)
@@ -104,7 +115,7 @@ async def _decided(
 ) -> Explanation:
     body = asked.body
     pool, request.model, workers = fleet.route(request.model, in_session=True)
-    readable.check(endpoint, body)
+    await router.apart(asked, partial(readable.check, endpoint, body))
     prompt = await router.foresee(pool, endpoint, request, body)
     pool, _, workers = fleet.route(request.model, in_session=True)  # may have changed meanwhile
     if pool.consult is not None and prompt.blocks:

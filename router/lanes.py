@@ -1,7 +1,7 @@
 """Threads for what would block the event loop, in fair order.
 
-Tenants take turns. Of one tenant's work the smallest goes first, so that a few large requests do not
-delay the others for long.
+Tenants take turns. Of one tenant's work the smallest goes first, so that a few large requests do
+not delay the others for long.
 """
 
 import asyncio
@@ -58,8 +58,10 @@ class Lane:
             raise
         loop = asyncio.get_running_loop()
         try:
-            future = self._threads.submit(_sliced, work) if self._sliced else (
-                self._threads.submit(work)
+            future = (
+                self._threads.submit(_sliced, work)
+                if self._sliced
+                else (self._threads.submit(work))
             )
         except RuntimeError:  # closed
             self._ended()

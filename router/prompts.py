@@ -8,6 +8,7 @@ number of bytes per token is estimated (`estimates.py`).
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -137,21 +138,18 @@ class Prompts:
                 return Made(self._of_head(endpoint, request, known, body))
         return Made(self._by_text(endpoint, request, known), reason)
 
-    async def ask(self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked) -> Made:
-        """Make a prompt from tokens that a worker is asked for."""
-        made = await self.ask_uncounted(endpoint, request, body, asked)
-        self.by_reason[made.reason] += 1
-        return made
-
-    async def ask_uncounted(
+    async def told(
         self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked
-    ) -> Made:
-        """Like `ask`, without counting."""
+    ) -> Callable[[], Made]:
+        """Ask a worker for the tokens; return what makes the prompt of them, without counting it.
+
+        That may run in any thread.
+        """
         try:
             ids = await asked.ids(endpoint, body)
-            return Made(self._of_ids(endpoint, request, asked.identity, ids))
         except Unlike as unlike:
-            return Made(self._by_text(endpoint, request, None), unlike.reason)
+            return partial(self.by_text, endpoint, request, unlike.reason)
+        return lambda: Made(self._of_ids(endpoint, request, asked.identity, ids))
 
     def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> Made:
         """Make a prompt keyed by its text, for `reason`, without counting it."""

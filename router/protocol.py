@@ -25,8 +25,8 @@ NEVER: Final = float("inf")
 #: Seconds for which we go on reading from a client after a refusal or the last answer: closing at
 #: once could destroy what we sent (RFC 9112 section 9.6).
 LINGER_S = 2.0
-#: Bytes that a client sends or takes in a second, at the least, once the time for its first ones is
-#: over. Apache allows as few (`RequestReadTimeout`, `MinRate`).
+#: Bytes of a body that a client sends in a second, at the least, once the time for its first ones
+#: is over. Apache allows as few (`RequestReadTimeout`, `MinRate`).
 SLOWEST: Final = 500
 #: Bytes buffered for a slow client: above WRITE_HIGH its worker waits, until WRITE_LOW is reached.
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
@@ -391,7 +391,8 @@ class Client(asyncio.Protocol):
             self._part(transport, now)
         elif self._full:
             unsent = transport.get_write_buffer_size()
-            self._took(unsent, now)
+            if unsent < self._unsent:  # slow, but it makes progress
+                self._unsent, self._late = unsent, now + self._bounds.write_s
             # (TLS does not report a FIN without close_notify while bytes wait to be taken.)
             if now >= self._late or has_ended(transport.get_extra_info("socket")):
                 transport.abort()
@@ -402,15 +403,11 @@ class Client(asyncio.Protocol):
         else:
             self.close()  # idle
 
-    def _took(self, unsent: int, now: float) -> None:
-        """Give a slow client more time for what it has taken, so that only `unsent` bytes wait."""
-        more = max(0, self._unsent - unsent) / SLOWEST
-        self._unsent, self._late = unsent, min(now + self._bounds.write_s, self._late + more)
-
     def _part(self, transport: asyncio.Transport, now: float) -> None:
         """Abort once the client has taken everything, or has stopped taking anything."""
-        before = self._unsent
-        self._took(untaken(transport), now)
+        before, self._unsent = self._unsent, untaken(transport)
+        if self._unsent < before:
+            self._late = now + self._bounds.write_s
         if before == 0 or now >= self._late:  # a TLS close_notify may remain unread; that is fine
             transport.abort()
         else:

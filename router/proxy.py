@@ -7,8 +7,9 @@ unwinds, it closes the connection to the worker, which makes the worker stop.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import TypeVar
 
 from router.admission import Admission, Wait
 from router.attempt import CLIENT_LEFT, Elsewhere
@@ -39,6 +40,8 @@ from router.vacancies import Crowded
 from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.booking import Booking
+
+T = TypeVar("T")
 
 
 class Proxy:
@@ -293,6 +296,11 @@ class Proxy:
         """Preempt a request for one of another process of this router, if it is not too late."""
         if self._failover.preempting.give_way(booking, news.identity) and news.refused:
             self._failover.vacancies.refused(news.identity)
+
+    async def apart(self, size: int, tenant: str, work: Callable[[], T]) -> T:
+        """Do something with a body of `size` bytes, in a thread if it is large. Raises what that
+        raises."""
+        return work() if size <= LARGE else await self._tokenizing.reading.run(work, size, tenant)
 
     def close(self) -> None:
         """Start no more tokenizing."""

@@ -20,8 +20,7 @@ class ClientSettings(Model):
     """Between two pieces of a request's body; all of it may take twice as long, and a second more
     for every 500 bytes of it. Default: 30s."""
     write: Wait = 60.0
-    """How long a client may read nothing, or less than 500 bytes a second, of an answer that is
-    ready. Default: 60s."""
+    """How long a client may read nothing of an answer that is ready. Default: 60s."""
     keepalive: Wait = 75.0
     """How long a connection may stay idle between two requests. Default: 75s."""
     connections: Count = 10_000

@@ -1,8 +1,8 @@
 """Work in slices: a thread that handles a large body lets go of the interpreter after each.
 
-Only one thread at a time can hold the GIL, and a call into C may hold it until it ends. A large body
-takes many such calls. In a row they would stop the event loop, and so everybody else's streams, for
-as long as all of them together.
+Only one thread at a time can hold the GIL, and a call into C may hold it until it ends. A large
+body takes many such calls. In a row they would stop the event loop, and so everybody else's
+streams, for as long as all of them together.
 """
 
 from threading import local
@@ -40,7 +40,7 @@ def end() -> None:
 
 
 def rest() -> None:
-    """Let the others go on. Without effect in a thread that did not `begin`, as the event loop's."""
+    """Let the others go on. Without effect in a thread that did not `begin`, such as the loop's."""
     if _thread.working:
         sleep(_due())
         _thread.since = thread_time()

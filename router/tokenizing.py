@@ -1,8 +1,9 @@
 """Makes long prompts in threads, so that other streams do not wait for them.
 
 Bounded in threads and in waiting prompts; beyond that, prompts are keyed by their text, which costs
-a hundredth. The prompt of a client that disconnects is skipped, unless a thread has begun it. Tenants
-take turns (`lanes.py`). Reading a large body, and keying it by its text, has a thread of its own.
+a hundredth. The prompt of a client that disconnects is skipped, unless a thread has begun it.
+Tenants take turns (`lanes.py`). Reading a large body, and keying it by its text, has a thread of
+its own.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from router.prompts import Asked, Made, Prompts
 
 #: Bodies of more bytes are read, and keyed by their text, in a thread.
 LARGE = 512 << 10
+#: Of requests that are only explained, those of more bytes: nobody waits for them.
+SMALL = 64 << 10
 #: Prompts made at once. Only one thread at a time can hold the GIL, but tokenizers release it.
 THREADS = 2
 #: Most prompts in threads or waiting for one, and per pool, most whose tokens are being asked for.
@@ -120,7 +123,11 @@ class Tokenizing:
         """
         asked = prompts.asked.get(request.model or "")
         if asked is not None:
-            return await self._ask(prompts, endpoint, request, body, asked)
+            made = await self._ask(
+                prompts, endpoint, request, body, asked, tenant=tenant, large=large
+            )
+            prompts.count(made.reason)
+            return made
         if not prompts.keyed:
             return prompts.made(endpoint, request, body)
         made = await self._in_thread(prompts, endpoint, request, body, tenant, large=large)
@@ -132,10 +139,11 @@ class Tokenizing:
     ) -> Made:
         """Make any request's prompt without counting it: the request is not sent."""
         asked = prompts.asked.get(request.model or "")
+        large = len(body) > SMALL and prompts.keyed
         if asked is not None:
-            return await prompts.ask_uncounted(endpoint, request, body, asked)
-        if not self.is_short(prompts, request, body):
-            large = len(body) > LARGE
+            make = await prompts.told(endpoint, request, body, asked)
+            return await self.reading.run(make, len(body)) if large else make()
+        if large or not self.is_short(prompts, request, body):
             return await self._in_thread(prompts, endpoint, request, body, "", large=large)
         return prompts.uncounted(endpoint, request, body)
 
@@ -152,7 +160,7 @@ class Tokenizing:
         known = prompts.known.get(request.model or "")
         if known is None or (len(body) > LONGEST and not known.media):  # by its text in any case
             make = partial(prompts.make, endpoint, request, body)
-            return await self.reading.run(make, len(body), tenant)
+            return await self.reading.run(make, 0, tenant)  # what has begun is finished first
         work = _Work(prompts, endpoint, request, body, self._clock)
         made, reason = None, ""
         try:
@@ -165,23 +173,30 @@ class Tokenizing:
         if made is not None:
             self._learn(known.exact, body, work.took)
             return made
-        if not large:
-            return prompts.by_text(endpoint, request, reason)
         by_text = partial(prompts.by_text, endpoint, request, reason)
-        return await self.reading.run(by_text, len(body), tenant)
+        return await self.reading.run(by_text, 0, tenant) if large else by_text()
 
     async def _ask(
-        self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes, asked: Asked
+        self,
+        prompts: Prompts,
+        endpoint: Endpoint,
+        request: Request,
+        body: bytes,
+        asked: Asked,
+        *,
+        tenant: str,
+        large: bool,
     ) -> Made:
         """Ask a worker for the tokens. Bounded per pool: slow workers affect only their own."""
         if prompts.asking >= self._most:
-            prompts.count(ASKING)
-            return prompts.by_text(endpoint, request, ASKING)
-        prompts.asking += 1
-        try:
-            return await prompts.ask(endpoint, request, body, asked)
-        finally:
-            prompts.asking -= 1
+            make: Callable[[], Made] = partial(prompts.by_text, endpoint, request, ASKING)
+        else:
+            prompts.asking += 1
+            try:
+                make = await prompts.told(endpoint, request, body, asked)
+            finally:
+                prompts.asking -= 1
+        return await self.reading.run(make, 0, tenant) if large else make()
 
     def close(self) -> None:
         """Start no more work."""

@@ -120,11 +120,9 @@ def canonical(endpoint: Endpoint, request: Request) -> Text:
         case Prompted.COMPLETION:
             return _plain(request.prompt)
         case Prompted.INPUT:
-            if request.messages and not request.input:
-                return _conversation(b"", request.messages)
-            return _plain(request.input)
-        case Prompted.NOTHING:
-            return _scored(request)
+            chat = request.messages and not request.input
+            return _conversation(b"", request.messages) if chat else _plain(request.input)
+    return _scored(request)
 
 
 def apart(endpoint: Endpoint, request: Request) -> str:
@@ -182,29 +180,19 @@ def _conversation(
     plain = True
     for message in found:
         role, content = message.role, message.content
-        if size > BYTES:
-            size = 0
-            rest()
         pieces.append(_ROLES.get(role) or _marked(role))
         if isinstance(content, Raw):
-            if len(content) > BYTES and (long := encoded(content)) is not None:
-                pieces += long
-                content = None
-            else:
-                content = content_of(content)
+            content = _content(content, pieces)
         if isinstance(content, str):
             pieces.append(content.encode())
             size += len(content)
-        elif content is not None and len(content) > MOST_ENTRIES:
-            pieces += map(bytes, content)
         elif content is not None:
-            for number, part in enumerate(content):
-                piece, kind = _piece(part, spelling)
-                pieces.append(piece)
-                if len(part) > BYTES or (number + 1) % ELEMENTS == 0:
-                    rest()
-                others += kind is _Kind.MEDIUM
-                plain &= kind is _Kind.TEXT
+            media, words = _parts(content, pieces, spelling)
+            others += media
+            plain &= not words
+        if size > BYTES:
+            size = 0
+            rest()
         if message.tool_calls:
             pieces.append(bytes(message.tool_calls))
         thought = message.reasoning or message.reasoning_content
@@ -212,6 +200,31 @@ def _conversation(
             pieces += b"\x1d", bytes(thought)
             plain = False  # templates leave out much of it
     return Text(b"".join(pieces), parts=others, plain=plain)
+
+
+def _content(raw: Raw, pieces: list[bytes]) -> str | list[Raw] | None:
+    """Decode the content of a message; add a long text to `pieces` instead."""
+    if len(raw) > BYTES and (text := encoded(raw)) is not None:
+        pieces += text
+        return None
+    return content_of(raw)
+
+
+def _parts(content: list[Raw], pieces: list[bytes], spelling: "_Spelling") -> tuple[int, bool]:
+    """Add the parts of a message to `pieces`; return how many are images and the like, and whether
+    any is not plain text."""
+    if len(content) > MOST_ENTRIES:
+        pieces += map(bytes, content)
+        return 0, False
+    media, words = 0, False
+    for number, part in enumerate(content, 1):
+        piece, kind = _piece(part, spelling)
+        pieces.append(piece)
+        media += kind is _Kind.MEDIUM
+        words |= kind is not _Kind.TEXT
+        if len(part) > BYTES or number % ELEMENTS == 0:
+            rest()
+    return media, words
 
 
 def _items(head: bytes, raw: Raw) -> Text:

@@ -222,7 +222,7 @@ class Table:
         return session
 
     def _held(self, one: str, newcomer: str) -> tuple[int, bool]:
-        """Return how many sessions an owner has, with the new one; of equals the newcomer's first."""
+        """Return how many sessions an owner has, with the new one; of equals the newcomer goes."""
         is_new = one == newcomer
         return len(self._lines[one]) + is_new, is_new
 
