@@ -57,6 +57,8 @@ ID_BYTES = 4
 MOST_IDS, MOST_SPELLED = 1 << 18, 1 << 14
 #: Bytes in which commas are counted at once.
 _STEP = 4096
+#: Messages that are taken in one slice.
+_AT_ONCE = 16
 _BLANKS = b" \t\r\n"
 
 
@@ -176,35 +178,33 @@ def _conversation(
     """Return role and content of each message, in order. A part that cannot be read is hashed."""
     spelling = spelling or _Spelling()
     pieces = [head]
-    others = size = 0
+    others = 0
     plain = True
-    for message in found:
-        role, content = message.role, message.content
-        pieces.append(_ROLES.get(role) or _marked(role))
-        if isinstance(content, Raw):
-            content = _content(content, pieces)
-        if isinstance(content, str):
-            pieces.append(content.encode())
-            size += len(content)
-        elif content is not None:
-            media, words = _parts(content, pieces, spelling)
-            others += media
-            plain &= not words
-        if size > BYTES:
-            size = 0
-            rest()
-        if message.tool_calls:
-            pieces.append(bytes(message.tool_calls))
-        thought = message.reasoning or message.reasoning_content
-        if thought and _is_given(thought):
-            pieces += b"\x1d", bytes(thought)
-            plain = False  # templates leave out much of it
+    for start in range(0, len(found), _AT_ONCE):
+        for message in found[start : start + _AT_ONCE]:
+            role, content = message.role, message.content
+            pieces.append(_ROLES.get(role) or _marked(role))
+            if isinstance(content, Raw):
+                content = _content(content, pieces)
+            if isinstance(content, str):
+                pieces.append(content.encode())
+            elif content is not None:
+                media, words = _parts(content, pieces, spelling)
+                others += media
+                plain &= not words
+            if message.tool_calls:
+                pieces.append(bytes(message.tool_calls))
+            thought = message.reasoning or message.reasoning_content
+            if thought and _is_given(thought):
+                pieces += b"\x1d", bytes(thought)
+                plain = False  # templates leave out much of it
+        rest()
     return Text(b"".join(pieces), parts=others, plain=plain)
 
 
 def _content(raw: Raw, pieces: list[bytes]) -> str | list[Raw] | None:
     """Decode the content of a message; add a long text to `pieces` instead."""
-    if len(raw) > BYTES and (text := encoded(raw)) is not None:
+    if len(raw) > BYTES // _AT_ONCE and (text := encoded(raw)) is not None:
         pieces += text
         return None
     return content_of(raw)
@@ -217,13 +217,13 @@ def _parts(content: list[Raw], pieces: list[bytes], spelling: "_Spelling") -> tu
         pieces += map(bytes, content)
         return 0, False
     media, words = 0, False
-    for number, part in enumerate(content, 1):
-        piece, kind = _piece(part, spelling)
-        pieces.append(piece)
-        media += kind is _Kind.MEDIUM
-        words |= kind is not _Kind.TEXT
-        if len(part) > BYTES or number % ELEMENTS == 0:
-            rest()
+    for start in range(0, len(content), ELEMENTS):
+        for part in content[start : start + ELEMENTS]:
+            piece, kind = _piece(part, spelling)
+            pieces.append(piece)
+            media += kind is _Kind.MEDIUM
+            words |= kind is not _Kind.TEXT
+        rest()
     return media, words
 
 
@@ -285,10 +285,10 @@ def _piece(raw: Raw, spelling: _Spelling) -> tuple[bytes, _Kind]:
         part = _part(raw)
     except UNEXPECTED:
         return xxh3_128_digest(raw), _Kind.MEDIUM
-    if len(raw) > BYTES:
-        rest()
     if part.is_text and part.type not in _WORDS:
         return (part.text or "").encode(), _Kind.TEXT
+    if len(raw) > BYTES:
+        rest()
     if part.type in _WORDS and not any(one in bytes(raw) for one in _HOLDS_MEDIA):
         return spelling.of(raw), _Kind.WORDS
     return xxh3_128_digest(raw), _Kind.MEDIUM

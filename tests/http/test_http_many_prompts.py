@@ -42,9 +42,7 @@ def tokens(router: Router, path: str, body: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize(("path", "field", "entry"), LISTS)
-def test_too_many(
-    stub: MakeStub, route: MakeRouter, path: str, field: str, entry: object
-) -> None:
+def test_too_many(stub: MakeStub, route: MakeRouter, path: str, field: str, entry: object) -> None:
     """One more than the limit gets 400 with the field and the limit; as many pass."""
     router = route(stub().url)
     reply = router.http.post(path, json=asked(field, [entry] * (MOST + 1)))
@@ -87,7 +85,12 @@ def test_what_is_not_too_many(
     assert json.loads(worker.requests[-1].partition(b"\r\n\r\n")[2]) == body
 
 
-@pytest.mark.parametrize("strategy", ["prefixaware", "leastload"])
+@pytest.fixture(params=["prefixaware", "leastload"])
+def router(request: pytest.FixtureRequest, stub: MakeStub, route: MakeRouter) -> Router:
+    """A router whose strategy looks at prompts, or at their length alone."""
+    return route(stub().url, strategy=request.param)
+
+
 @pytest.mark.parametrize(
     ("path", "field", "entry"),
     [
@@ -97,11 +100,8 @@ def test_what_is_not_too_many(
         (EMBEDDINGS, "input", "Hello " * 150),
     ],
 )
-def test_all_count(
-    stub: MakeStub, route: MakeRouter, strategy: str, path: str, field: str, entry: object
-) -> None:
+def test_all_count(router: Router, path: str, field: str, entry: object) -> None:
     """Twice as many count about twice, in small and in large bodies."""
-    router = route(stub().url, strategy=strategy)
     few, many = (tokens(router, path, asked(field, [entry] * count)) for count in (4000, 8000))
     assert few > 4000
     assert many == pytest.approx(2 * few, rel=0.1)
