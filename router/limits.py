@@ -49,28 +49,30 @@ class Limits:
         if endpoint.prompted is Prompted.RESPONSES:
             whole = self._check_list("input", messages(request.input), here) and whole
         elif endpoint.prompted is Prompted.COMPLETION:
-            self._check_prompts("prompt", request.prompt)
+            whole = self._check_prompts("prompt", request.prompt, here)
         elif endpoint.prompted is Prompted.INPUT:
-            self._check_prompts("input", request.input)
+            whole = self._check_prompts("input", request.input, here)
         elif endpoint.prompted is Prompted.NOTHING:
             whole = self._check_scored(request, here)
         return whole
 
-    def _check_prompts(self, field: str, raw: msgspec.Raw) -> None:
+    def _check_prompts(self, field: str, raw: msgspec.Raw, here: bool) -> bool:
+        if here and len(raw) > _SCANNED and is_list(raw):
+            return False
         if numerous(raw, self._prompts):
             raise BadRequest(
                 f"`{field}` has more entries than this server's limit of {self._prompts} in one"
                 " request.",
                 param=field,
             )
+        return True
 
     def _check_scored(self, request: Request, here: bool) -> bool:
         count = 0
         for field in SCORED:
             if raw := getattr(request, field):
-                if here and len(raw) > _SCANNED:
+                if not self._check_prompts(field, raw, here):
                     return False
-                self._check_prompts(field, raw)
                 count += images(documents(raw))
                 _check_count(field, "images", count, self._images)
         return True
