@@ -11,36 +11,35 @@ the streams' clients and the sender of the long prompts.
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench import Bench, NotReady, Standing, Stopped, child
 from benchmarks.lag_load import Long, Sent, send_long
+from benchmarks.lag_router import await_tokenizer, router_with, total
 from benchmarks.processes import cpu_seconds, machine_seconds
 from benchmarks.prompts_model import model_folder
-from benchmarks.proxies import PROXIES, Launch, Place, Proxy
+from benchmarks.proxies import Proxy
 from benchmarks.streams import BUSY, ENDLESS, PHASES, Watchers, quantile
 from benchmarks.stub import StubSettings
 
-_SERVE = "import sys; sys.setswitchinterval({}); from router.__main__ import main; main()"
-#: Switch intervals in milliseconds; Python's default first.
+#: Switch intervals in milliseconds; Python's default first, the router's own last.
 INTERVALS = (5.0, 1.0, 0.5)
 #: Paths of the liveness probes.
 PATHS = ("/health/live", "/ping", "/health")
-#: Time limit for loading the tokenizer; seconds of long prompts before measuring.
-_LOAD_S, _WARM_S = 60.0, 2.0
+#: Seconds of long prompts before measuring.
+_WARM_S = 2.0
 
+_proxy = router_with
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -102,7 +101,7 @@ def main(
                 proxy = _proxy(folder if tokenized else None, pause)
                 with bench.running(proxy, [sys.executable]) as standing:
                     with _err.status(f"{proxy.mode}: getting warm"):
-                        _await_tokenizer(standing.port, wanted=tokenized)
+                        await_tokenizer(standing.port, wanted=tokenized)
                         sender.send(Long(standing.port, rate, _WARM_S))
                         sender.recv()
                     for wanted in (0.0, rate):
@@ -118,24 +117,6 @@ def main(
         print("WARNING: nothing was left of the machine; the longest times may be other programs'")
     if json_file is not None:
         json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-
-
-def _proxy(folder: Path | None, interval_ms: float) -> Proxy:
-    """Warmroute with or without a tokenizer, at a given switch interval."""
-
-    def launch(program: Sequence[str], _mode: str, place: Place) -> Launch:
-        settings = place.folder / "warmroute.yaml"
-        workers = "".join(f"  - {url}\n" for url in place.urls)
-        settings.write_text(
-            f"listen: 127.0.0.1:{place.port}\nstrategy: prefixaware\nworkers:\n{workers}"
-            f"tokenizer: {folder or 'bytes'}\n"
-        )
-        code = _SERVE.format(interval_ms / 1e3)
-        return Launch([*program, "-c", code, "serve", "--config", str(settings)])
-
-    mode = f"{'tokens' if folder else 'bytes'} {interval_ms:g} ms"
-    own = next(proxy for proxy in PROXIES if proxy.program == "warmroute")
-    return replace(own, mode=mode, launch=launch)
 
 
 class _Look:
@@ -184,25 +165,9 @@ class _Look:
         )
 
 
-def _await_tokenizer(port: int, *, wanted: bool) -> None:
-    """If `wanted`, wait until the metric of a loaded tokenizer has workers. Raises NotReady."""
-    deadline = time.monotonic() + _LOAD_S
-    while wanted and not _sum(port, "warmroute_tokenizer_workers"):
-        if time.monotonic() > deadline:
-            raise NotReady("no tokenizer was loaded")
-        time.sleep(0.1)
-
-
 def _tokenized(port: int) -> int:
     """Return how many prompts were keyed by their tokens so far."""
-    return _sum(port, "warmroute_prompts_total", 'keyed="tokens"')
-
-
-def _sum(port: int, name: str, label: str = "") -> int:
-    """Return the sum of a metric of the router over the series with this label."""
-    told = httpx.get(f"http://127.0.0.1:{port}/metrics").text
-    found = re.findall(rf"^{name}{{.*{label}.*}} (\S+)$", told, re.MULTILINE)
-    return sum(int(float(one)) for one in found)
+    return total(port, "warmroute_prompts_total", 'keyed="tokens"')
 
 
 def _quantiles(ordered: Sequence[float]) -> tuple[float, float, float]:

@@ -124,6 +124,8 @@ _INFO = _plain(
     b'{"model_path":"/models/%b","served_model_name":"%b","is_generation":true,'
     b'"version":"0.5.0","max_model_len":131072,"tp_size":1,"dp_size":1}' % ((MODEL.encode(),) * 2)
 )
+#: Endpoints that get the same answer as a chat without a stream.
+_ALIKE = frozenset((b"/v1/completions", b"/v1/embeddings", b"/v1/rerank"))
 _MISSING = _plain(b'{"detail":"Not Found"}', status=b"404 Not Found")
 _ANSWERS = {
     b"/v1/models": _MODELS,
@@ -239,6 +241,8 @@ class Worker(asyncio.Protocol):
                     self._slot = self._engine.add(self)
             else:
                 self._transport.write(_chat_answer(len(body)))
+        elif self._path in _ALIKE:
+            self._transport.write(_chat_answer(len(body)))
         elif self._path == b"/tokenize" and self._engine.tokenizes:
             self._transport.write(_tokenized(body))
         else:

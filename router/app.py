@@ -18,6 +18,7 @@ from router.metrics import Metrics
 from router.news import GiveWay
 from router.openai import ENDPOINTS, Endpoint
 from router.own_metrics import own_metrics
+from router.process import give_back
 from router.protocol import Client
 from router.proxy import Proxy
 from router.rebuild import Plan, build
@@ -69,7 +70,7 @@ class Door:
         self._retrieval = Retrieval(self._proxy, self.metrics, settings)
         self._operators = operator_paths(app)
         self._apart = settings.admin.listen is not None
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.backdoor = Backdoor(self)
         self._rule(settings)
 
@@ -180,7 +181,10 @@ class Door:
         self.memories.start()
         await self._health.start()
         self.keeper.start()
-        self._looking = asyncio.create_task(look_after(self.fleet))
+        self._tasks = [
+            asyncio.create_task(look_after(self.fleet)),
+            asyncio.create_task(give_back(lambda: self._proxy.large_ended)),
+        ]
 
     async def look(self) -> None:
         """Check everything once: every worker, tokenizer and stream of KV events."""
@@ -191,8 +195,8 @@ class Door:
 
     async def stop(self) -> None:
         """Stop all background work and close the connections to the workers."""
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self.keeper.stop()
         await self.memories.stop()
         await self._health.stop()

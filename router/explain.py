@@ -1,8 +1,9 @@
 """Explains where a request would go in a running router and why, without sending it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from router import readable
 from router.errors import BadRequest, DoorError, Headers, NoWorker
@@ -15,6 +16,8 @@ from router.sessions.visit import Visit
 from router.worker import Worker
 from strategies.base import NOBODY, Decision, Prompt
 from strategies.explain import Explanation, LeftOut, Refused, Waits, explain, nowhere
+
+T = TypeVar("T")
 
 #: Path of this on a running router; `?path=` names the endpoint that the body is meant for.
 PATH = "/explain"
@@ -83,6 +86,9 @@ class Decides(Protocol):
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Treat a request as if it came with these headers and that key. Raises BadRequest."""
 
+    async def apart(self, asked: Question, work: Callable[[], T]) -> T:
+        """Do something with its body, in a thread if it is large. Raises what that raises."""
+
 
 class CannotExplain(Exception):
     """There is no explanation; the message is a sentence that says why."""
@@ -101,13 +107,18 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
     with suppress(ValueError):  # no text: refused below
         asked = asked._replace(body=(await rewritten(asked.body)).seen)
     body = asked.body
-    request = parse(endpoint, body, b"application/json")
-    router.as_from(endpoint, request, asked)
+
+    def read() -> Request:
+        request = parse(endpoint, body, b"application/json")
+        router.as_from(endpoint, request, asked)
+        return request
+
+    request = await router.apart(asked, read)
     try:
         return await _decided(fleet, router, asked, endpoint, request)
     except NoWorker as error:
         pools = pools_for(fleet, request.model)
-        readable.check(endpoint, body)
+        await router.apart(asked, partial(readable.check, endpoint, body))
         prompt = await router.foresee(pools[0], endpoint, request, asked)
         others = [one for pool in pools for one in router.unable(pool, prompt)]
         return sent_nowhere(pools, prompt, others, error)
@@ -118,7 +129,7 @@ async def _decided(
 ) -> Explanation:
     body = asked.body
     pool, request.model, workers = await fleet.find(request.model, in_session=True)
-    readable.check(endpoint, body)
+    await router.apart(asked, partial(readable.check, endpoint, body))
     prompt = await router.foresee(pool, endpoint, request, asked)
     only = await router.only(endpoint, request, asked)
     barred = NOBODY if only else prompt.barred

@@ -1,7 +1,8 @@
 """Decides on requests that are not sent, as the router would now (`explain.py`)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import TypeVar
 
 from router.abilities import fitted
 from router.admission import Admission
@@ -17,11 +18,13 @@ from router.pool import Pool
 from router.salts import Salts
 from router.sessions.visit import Visit
 from router.settings import Settings
-from router.tokenizing import Tokenizing
+from router.tokenizing import SMALL, Tokenizing
 from router.worker import Worker
 from strategies.base import Prompt
 from strategies.explain import LeftOut, Waits
 from strategies.latebinding import why_held
+
+T = TypeVar("T")
 
 
 class Foreseeing:
@@ -62,6 +65,12 @@ class Foreseeing:
             return ""
         anyone = self._operated and not asked.key
         return await self._parsing.only(request, None if anyone else asked.key or asked.asker)
+
+    async def apart(self, asked: Question, work: Callable[[], T]) -> T:
+        """Do something with its body, in a thread if it is large. Raises what that raises."""
+        if len(asked.body) <= SMALL:
+            return work()
+        return await self._tokenizing.reading.run(work, len(asked.body), asked.asker)
 
     async def foresee(
         self, pool: Pool, endpoint: Endpoint, request: Request, asked: Question

@@ -7,6 +7,7 @@ import msgspec
 
 from router.errors import BadRequest
 from router.messages import MOST_ENTRIES, UNEXPECTED, entries, is_list
+from router.slices import ELEMENTS, rest
 
 T = TypeVar("T")
 
@@ -71,8 +72,7 @@ def documents(raw: msgspec.Raw) -> list[msgspec.Raw]:
         found = entries(raw)
     if found is None:
         raise BadRequest(_TOO_LONG)
-    parts = [_decoded(_part, one) for one in found]
-    return [part.content for part in parts if part is not None]
+    return [part.content for part in _decoded_parts(found)]
 
 
 def _parts(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> list[_Part]:
@@ -89,8 +89,20 @@ def _parts(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> list[_Part]:
             found += listed
         if len(found) > MOST_ENTRIES:
             raise BadRequest(_TOO_MANY)
-    parts = [_decoded(_part, one) for one in found]
-    return [part for part in parts if part is not None]  # a string is text
+    return _decoded_parts(found)
+
+
+def _decoded_parts(found: Sequence[msgspec.Raw]) -> list[_Part]:
+    """Return those that are objects; a string is text."""
+    if len(found) <= ELEMENTS:
+        some = [_decoded(_part, one) for one in found]
+        return [part for part in some if part is not None]
+    parts = list[_Part]()
+    for start in range(0, len(found), ELEMENTS):
+        some = [_decoded(_part, one) for one in found[start : start + ELEMENTS]]
+        parts += [part for part in some if part is not None]
+        rest()
+    return parts
 
 
 def _is_other(part: _Part) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from router.slices import BYTES, rest
 from router.worker import Worker
 from strategies.base import NO_BLOCKS, Prompt
 
@@ -13,9 +14,22 @@ from strategies.base import NO_BLOCKS, Prompt
 ROUGHLY: Final = 2
 #: A field with which a client asks to have a prompt cut, such as `truncate_prompt_tokens`.
 _CUTS: Final = re.compile(rb'"truncat\w*"\s*+:\s*+(?!null|false|"disabled")')
+#: Bytes that such a field may extend beyond a slice.
+_LONGEST: Final = 256
 
 
-def within(prompt: Prompt, workers: Sequence[Worker], body: bytes) -> Prompt:
+def cuts(body: bytes) -> bool:
+    """Whether the client asks to have a prompt cut."""
+    for start in range(0, len(body), BYTES):
+        if _CUTS.search(body, start, start + BYTES + _LONGEST):
+            return True
+        rest()
+    return False
+
+
+def within(
+    prompt: Prompt, workers: Sequence[Worker], body: bytes, *, cut: bool | None = None
+) -> Prompt:
     """Return the prompt as it occupies one of these workers: no longer than the model takes.
 
     One that is certainly too long is refused at once (unless the client asks to have it cut, with a
@@ -24,6 +38,7 @@ def within(prompt: Prompt, workers: Sequence[Worker], body: bytes) -> Prompt:
 
     One that is cut has no keys: most often its end is kept (vLLM's `truncate_prompt_tokens`), so
     what is computed has no beginning in common with what others computed, whatever the whole has.
+    `cut` is what `cuts` says of the body, if that is known.
     """
     if not (prompt.counted or (prompt.estimated and prompt.keys)):
         return prompt
@@ -35,7 +50,7 @@ def within(prompt: Prompt, workers: Sequence[Worker], body: bytes) -> Prompt:
         longest = max(longest, limit)
     if not longest or prompt.further:  # (each of several prompts may be short enough)
         return prompt
-    if _CUTS.search(body):
+    if cuts(body) if cut is None else cut:
         return replace(prompt, tokens=longest, keys=(), blocks=NO_BLOCKS, ids=b"", estimated=False)
     if prompt.tokens > (1 if prompt.counted else ROUGHLY) * longest:
         return replace(

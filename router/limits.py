@@ -10,12 +10,13 @@ import msgspec
 
 from router.errors import BadRequest
 from router.images import documents, images
-from router.messages import Message, Unread, is_list, messages
-from router.openai import Adapted, Endpoint, Prompted, Request
+from router.messages import Message, Unread, is_list, messages, numerous
+from router.openai import SCORED, Adapted, Endpoint, Prompted, Request
 from router.settings import LimitSettings
+from router.slices import ELEMENTS
 
-#: The fields of requests to rerank or to score that may hold images.
-_SCORED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
+#: Bytes of a list that may have `ELEMENTS` elements worth looking at.
+_SCANNED = 64 << 10
 
 
 class Limits:
@@ -27,9 +28,14 @@ class Limits:
         self._max_tokens = settings.max_tokens
         self._messages = settings.messages
         self._images = settings.images
+        self._prompts = settings.prompts
 
-    def check(self, endpoint: Endpoint, request: Request) -> None:
-        """Raise BadRequest, with the name of the field, if a request asks for too much."""
+    def check(self, endpoint: Endpoint, request: Request, *, here: bool = False) -> bool:
+        """Raise BadRequest, with the name of the field, if a request asks for too much.
+
+        Returns whether everything was looked at: with `here`, on the event loop, parts that are too
+        many to look at without delaying others are left out.
+        """
         if request.n is not None:
             _check_number(request, "n", self._n)
         if request.best_of is not None:
@@ -37,14 +43,19 @@ class Limits:
         if self._max_tokens is not None:
             for field in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
                 _check_number(request, field, self._max_tokens)
+        whole = True
         if request.messages:
-            self._check_list("messages", _all_messages(request))
+            whole = self._check_list("messages", _all_messages(request), here)
         if endpoint.prompted is Prompted.RESPONSES:
-            self._check_list("input", messages(request.input))
+            whole = self._check_list("input", messages(request.input), here) and whole
+        elif endpoint.sources:
+            raw = request.prompt if endpoint.prompted is Prompted.COMPLETION else request.input
+            whole = self._check_prompts(endpoint.sources[0], raw, here)
         elif endpoint.prompted is Prompted.NOTHING:
-            self._check_scored(request)
+            whole = self._check_scored(request, here)
         if isinstance(request, Adapted):
             self._check_native(request)
+        return whole
 
     def _check_native(self, request: Adapted) -> None:
         found = request.native
@@ -55,31 +66,51 @@ class Limits:
             count += more
             _check_count(field, "images", count, self._images)
 
-    def _check_scored(self, request: Request) -> None:
-        if request.input:
-            self._check_list("input", messages(request.input))
+    def _check_prompts(self, field: str, raw: msgspec.Raw, here: bool) -> bool:
+        if here and len(raw) > _SCANNED and is_list(raw):
+            return False
+        if numerous(raw, self._prompts):
+            raise BadRequest(
+                f"`{field}` has more entries than this server's limit of {self._prompts} in one"
+                " request.",
+                param=field,
+            )
+        return True
+
+    def _check_scored(self, request: Request, here: bool) -> bool:
+        if request.input and not self._check_list("input", messages(request.input), here):
+            return False
         count = 0
-        for field in _SCORED:
+        for field in SCORED:
             if raw := getattr(request, field):
+                if not self._check_prompts(field, raw, here):
+                    return False
                 count += images(documents(raw))
                 _check_count(field, "images", count, self._images)
+        return True
 
-    def _check_list(self, field: str, found: Sequence[Message | Unread]) -> None:
+    def _check_list(self, field: str, found: Sequence[Message | Unread], here: bool) -> bool:
         _check_count(field, "messages", len(found), self._messages)
-        size, lists = 0, list[list[msgspec.Raw] | msgspec.Raw]()
+        size, parts, lists = 0, 0, list[list[msgspec.Raw] | msgspec.Raw]()
         for one in found:
             content = one.content
             if isinstance(content, list):
                 size += sum(map(len, content))
+                parts += len(content)
                 lists.append(content)
             elif isinstance(content, msgspec.Raw) and is_list(content):
                 size += len(content)
+                parts += len(content) // _SCANNED * ELEMENTS
                 lists.append(content)
             if one.output and is_list(one.output):
                 size += len(one.output)
+                parts += len(one.output) // _SCANNED * ELEMENTS
                 lists.append(one.output)
+        if here and parts > ELEMENTS:
+            return False
         if size > 2 * self._images:  # the shortest part is `{}`
             _check_count(field, "images", images(lists), self._images)
+        return True
 
 
 def _all_messages(request: Request) -> Sequence[Message | Unread]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from router.errors import BadRequest
+from router.slices import count, rest
 
 
 class Object(msgspec.Struct, gc=False):
@@ -73,6 +74,9 @@ _Other: Any = tuple[(*[str | Object] * MOST_ENTRIES, _Nothing)]  # type: ignore[
 _other = msgspec.json.Decoder(_Other).decode
 _TOO_SHORT = "Expected `array` of length "
 _BRACKET = (ord("["),)
+_BLANKS, _NUMBER = b" \t\r\n", b"-0123456789"
+#: Bytes of a list in which its first element begins.
+_BEGINNING = 4096
 _first: Any = Struct("B").unpack_from  # a third of the cost of a memoryview
 
 
@@ -86,6 +90,7 @@ def messages(raw: msgspec.Raw) -> list[Message | Unread]:
             )
         return []
     ways = (_message, _unread) if len(raw) <= SAFE else (_unread,)
+    rest()
     return [_read(entry, ways) for entry in found]
 
 
@@ -96,7 +101,11 @@ def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
     most, and in a long list each must be an object or a text: no worker accepts others.
     """
     try:
-        return None if len(raw) > 2 * MOST_ENTRIES and not _is_short(raw) else _list(raw)
+        if len(raw) > 2 * MOST_ENTRIES:
+            if not _is_short(raw):
+                return None
+            rest()
+        return _list(raw)
     except UNEXPECTED:
         return None
 
@@ -112,6 +121,22 @@ def _is_short(raw: msgspec.Raw) -> bool:
 def is_list(raw: msgspec.Raw) -> bool:
     """Whether `raw`, which is valid JSON, is a list."""
     return len(raw) > 0 and _first(raw) == _BRACKET
+
+
+def numerous(raw: msgspec.Raw, most: int) -> bool:
+    """Whether `raw` is a list of more than `most` texts, lists or objects, not one of numbers.
+
+    So is a long one of other things, which no worker accepts. `most` is at most `MOST_ENTRIES`.
+    """
+    if len(raw) <= 2 * most or not is_list(raw):
+        return False
+    first = bytes(memoryview(raw)[1:_BEGINNING]).lstrip(_BLANKS)[:1]
+    if first in _NUMBER:
+        return False
+    if first == b"[":
+        return count(bytes(raw), b"[") - 1 > most
+    found = entries(raw)
+    return found is None or len(found) > most
 
 
 def content_of(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:

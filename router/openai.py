@@ -16,6 +16,7 @@ from router.lax_json import SURROGATE
 from router.lax_values import true, whole
 from router.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
 from router.native import Native, native
+from router.slices import count
 
 
 class Prompted(StrEnum):
@@ -349,6 +350,8 @@ class _Extra(msgspec.Struct):
 
 decode_extra: Callable[[bytes | msgspec.Raw], _Extra] = msgspec.json.Decoder(_Extra).decode
 
+#: The fields of requests to rerank or to score that hold what is scored.
+SCORED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
 _SMALL = [
     field.name
     for field in msgspec.structs.fields(_Fields)
@@ -408,7 +411,7 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
 def _parse(body: bytes, *, texts: bool) -> Request:
     if len(body) > SAFE:
         texts = False
-        if body.count(b"{") > MOST_OBJECTS:
+        if count(body, b"{") > MOST_OBJECTS:
             return _parse_odd(body)
     try:
         return _decode(body) if texts else _decode_unread(body)

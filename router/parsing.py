@@ -1,6 +1,6 @@
 """Turns what a client sent into a plea: a request with its pool, its prompt and its workers."""
 
-import asyncio
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -11,9 +11,8 @@ from router.exchange import Exchange
 from router.fleet import Fleet
 from router.headers import header
 from router.job import Plea
-from router.lengths import within
+from router.lengths import cuts, within
 from router.limits import Limits
-from router.messages import SAFE
 from router.openai import Endpoint, NotJson, Prompted, Request, parse
 from router.preempting import resumable
 from router.responses.ids import asked
@@ -21,7 +20,8 @@ from router.responses.where import Responses, at
 from router.sessions.sessions import Sessions
 from router.sessions.visit import Visit
 from router.settings import LimitSettings
-from router.tokenizing import Tokenizing
+from router.slices import rest
+from router.tokenizing import LARGE, Tokenizing
 
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
@@ -39,18 +39,23 @@ class Parsing:
         """Apply other limits to requests from now on."""
         self._limits = Limits(limits)
 
-    def check(self, endpoint: Endpoint, request: Request, headers: Headers) -> None:
-        """Check a request, and give it what its headers say. Raises BadRequest."""
-        self._limits.check(endpoint, request)
+    def check(
+        self, endpoint: Endpoint, request: Request, headers: Headers, *, here: bool = False
+    ) -> bool:
+        """Check a request, and give it what its headers say. Raises BadRequest.
+
+        `here` and the result are as in `Limits.check`.
+        """
+        whole = self._limits.check(endpoint, request, here=here)
         if named := header(headers, PREFIX_AWARE_ID):
             request.prompt_cache_key = named.decode("latin-1")
+        return whole
 
     async def read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
         """Parse the request, make its prompt, and find the workers that could answer."""
         started, route = monotonic(), self._fleet.route
-        request = await self._request(endpoint, exchange)
+        request, large, cut = await self._request(endpoint, exchange)
         body = exchange.seen or exchange.body
-        self.check(endpoint, request, exchange.headers)
         only, responses = "", endpoint.prompted is Prompted.RESPONSES
         if responses and request.previous_response_id:
             only = await self.only(request, exchange.tenant)
@@ -61,10 +66,11 @@ class Parsing:
         exchange.steers = exchange.steers or pool.engine_fields
         if not exchange.steers:
             refuse_engine_fields(request)
-        if self._tokenizing.is_short(pool.prompts, request, body):
+        if not large and self._tokenizing.is_short(pool.prompts, request, body):
             made = self._tokenizing.made(pool.prompts, endpoint, request, body)
         else:
-            made = await self._tokenizing.make(pool.prompts, endpoint, request, body)
+            make, tenant = self._tokenizing.make, exchange.tenant
+            made = await make(pool.prompts, endpoint, request, body, tenant, large=large)
             pool, _, workers = route(request.model, in_session=True)  # may have changed
         if pool.consult is not None and made.prompt.blocks:
             await pool.consult(made.prompt, [worker.name for worker in workers])
@@ -82,7 +88,7 @@ class Parsing:
             endpoint,
             exchange,
             pool,
-            within(prompt, workers, body),
+            within(prompt, workers, body, cut=cut),
             None if exchange.seen else made.along,  # the ids are not of what the worker reads
             workers=workers,
             started=started,
@@ -106,17 +112,47 @@ class Parsing:
         found = await self._responses.place(response, tenant, LostPrevious)
         return "" if found is None else found[1].name
 
-    async def _request(self, endpoint: Endpoint, exchange: Exchange) -> Request:
-        """Undo the content codings of a body, and parse it. Raises DoorError."""
+    async def _request(
+        self, endpoint: Endpoint, exchange: Exchange
+    ) -> tuple[Request, bool, bool | None]:
+        """Undo the content codings of a body, parse and check it. Raises DoorError.
+
+        Return also whether it is large, which is done in a thread, and whether its prompt may be
+        cut, if that was looked for.
+        """
         if exchange.codings:
             await exchange.decode()
-        if endpoint.form and len(exchange.body) > SAFE:
-            return await asyncio.to_thread(self._parse, endpoint, exchange)
-        request = self._parsed(endpoint, exchange)
-        if request is None:
+        request: Request | None = None
+        if len(exchange.body) <= LARGE:
+            request = self._parsed(endpoint, exchange)
+            if request is None:
+                await exchange.read_laxly()
+                request = self._parse(endpoint, exchange)
+            if self.check(endpoint, request, exchange.headers, here=True):
+                return request, False, None
+        read = partial(self._read, endpoint, exchange, request)
+        run, size, tenant = self._tokenizing.reading.run, len(exchange.body), exchange.tenant
+        found = await run(read, size, tenant)
+        if found is None:
             await exchange.read_laxly()
-            request = self._parse(endpoint, exchange)
-        return request
+            found = await run(read, size, tenant)
+        assert found is not None  # noqa: S101 - what was read laxly is read, or refused
+        return found[0], True, found[1]
+
+    def _read(
+        self, endpoint: Endpoint, exchange: Exchange, parsed: Request | None
+    ) -> tuple[Request, bool] | None:
+        """Parse and check a large request; None if it has to be read laxly first.
+
+        Return also whether its prompt may be cut. `parsed`: it was parsed already.
+        """
+        request = parsed or self._parsed(endpoint, exchange)
+        if request is None:
+            return None
+        rest()
+        self.check(endpoint, request, exchange.headers)
+        rest()
+        return request, not endpoint.form and cuts(exchange.seen or exchange.body)
 
     def _parsed(self, endpoint: Endpoint, exchange: Exchange) -> Request | None:
         """Parse the body; None if it has to be read laxly first."""
@@ -150,5 +186,6 @@ def _visit(sessions: Sessions, exchange: Exchange) -> Visit | None:
     if visit is not None and visit.begins and exchange.commented:
         return None  # its pool had no sessions before, and its client cannot be told an id now
     if visit is not None:
+        visit.owner = exchange.tenant
         exchange.part = visit
     return visit

@@ -1,9 +1,12 @@
 """Process-wide resources: file descriptors, garbage collection, and how memory is kept."""
 
+import asyncio
 import ctypes
 import gc
 import logging
 import resource
+import sys
+from collections.abc import Callable
 
 log = logging.getLogger("warmroute.processes")
 
@@ -12,6 +15,11 @@ YOUNG = 20_000
 #: glibc's mallopt: bytes kept at the top of the heap, and the size from which memory is mapped.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT, MAPPED = 32 << 20, 32 << 20
+#: Seconds without a large request after which the memory of earlier ones is returned.
+QUIET_S = 15.0
+#: Seconds for which a thread may keep the GIL while the event loop wants it; Python's own are ten
+#: times as many, and the loop takes it several times for each request.
+SWITCH_S = 0.0005
 #: Descriptors needed besides those of connections.
 OTHERS = 64
 
@@ -36,14 +44,15 @@ def raise_descriptors(connections: int) -> None:
 
 
 def settle() -> None:
-    """Tune garbage collection and malloc for serving. Called once, when serving begins.
+    """Tune threads, garbage collection and malloc for serving. Called once, when serving begins.
 
     A full collection walks all live objects, some hundred thousand from settings and FastAPI, and
     blocks the loop for tens of milliseconds. They live as long as the process, so they are frozen.
     The young generation is collected less often, because requests leave hardly any cycles. And the
-    memory of a long prompt is not returned to the system before the next one comes: mapping and
-    clearing its pages again costs more than reading the prompt.
+    memory of a long prompt is not returned to the system before the next one comes, if that comes
+    soon (`give_back`): mapping and clearing its pages again costs more than reading the prompt.
     """
+    sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, 10, 50)
@@ -51,3 +60,17 @@ def settle() -> None:
     if mallopt is not None:  # not every libc has it
         mallopt(M_TRIM_THRESHOLD, KEPT)
         mallopt(M_MMAP_THRESHOLD, MAPPED)
+
+
+async def give_back(ended: Callable[[], int]) -> None:
+    """Return free memory to the system each time that large requests have ended and no other has
+    since; `ended` returns how many have."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    before = done = ended()
+    while trim is not None:
+        await asyncio.sleep(QUIET_S)
+        now = ended()
+        if now == before != done:
+            done = now
+            await asyncio.to_thread(trim, 0)
+        before = now

@@ -8,6 +8,7 @@ number of bytes per token is estimated (`estimates.py`).
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from router.estimates import Estimates
 from router.identity.exact import Exact
 from router.identity.forward import may_have, written
-from router.identity.text import Text, apart, canonical, measured
+from router.identity.text import Text, apart, canonical, further, measured
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Adapted, Endpoint, Prompted, Request
 from strategies.base import NO_BLOCKS, Prompt
@@ -137,21 +138,18 @@ class Prompts:
                 return Made(self._of_head(endpoint, request, known, body))
         return Made(self._by_text(endpoint, request, known), reason)
 
-    async def ask(self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked) -> Made:
-        """Make a prompt from tokens that a worker is asked for."""
-        made = await self.ask_uncounted(endpoint, request, body, asked)
-        self.by_reason[made.reason] += 1
-        return made
-
-    async def ask_uncounted(
+    async def told(
         self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked
-    ) -> Made:
-        """Like `ask`, without counting."""
+    ) -> Callable[[], Made]:
+        """Ask a worker for the tokens; return what makes the prompt of them, without counting it.
+
+        That may run in any thread.
+        """
         try:
             ids = await asked.ids(endpoint, body)
-            return Made(self._of_ids(endpoint, request, asked.identity, ids))
         except Unlike as unlike:
-            return Made(self._by_text(endpoint, request, None), unlike.reason)
+            return partial(self.by_text, endpoint, request, unlike.reason)
+        return lambda: Made(self._of_ids(endpoint, request, asked.identity, ids))
 
     def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> Made:
         """Make a prompt keyed by its text, for `reason`, without counting it."""
@@ -205,7 +203,11 @@ class Prompts:
         )
         if not _several(endpoint, request):
             return prompt
-        return self._with_further(prompt, canonical(endpoint, request))
+        text = canonical(endpoint, request)
+        if not text.further and not text.plain:  # it cannot be read, but its size counts
+            size = int(len(text.data) / self.estimates.bytes_per_token)
+            return replace(prompt, tokens=max(prompt.tokens, size))
+        return self._with_further(prompt, text)
 
     def _with_further(self, prompt: Prompt, text: Text) -> Prompt:
         """Return the prompt with the lengths of the others in its request, if there are any.
@@ -259,7 +261,7 @@ class Prompts:
             model=request.model or "",
             tokens=int(measured(endpoint, request) / per_token),
             unit_tokens=1.0 / per_token,
-            answer_tokens=self._answer(endpoint, request),
+            answer_tokens=self._answer(endpoint, request) * (1 + further(endpoint, request)),
             estimated=endpoint.prompted is not Prompted.NOTHING,
             stream=_tells_first(endpoint, request),
             path=endpoint.path,

@@ -25,6 +25,9 @@ NEVER: Final = float("inf")
 #: Seconds for which we go on reading from a client after a refusal or the last answer: closing at
 #: once could destroy what we sent (RFC 9112 section 9.6).
 LINGER_S = 2.0
+#: Bytes of a body that a client sends in a second, at the least, once the time for its first ones
+#: is over. Apache allows as few (`RequestReadTimeout`, `MinRate`).
+SLOWEST: Final = 500
 #: Bytes buffered for a slow client: above WRITE_HIGH its worker waits, until WRITE_LOW is reached.
 WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
 #: Connections beyond `clients.connections` that are still read, so that health probes get an
@@ -79,6 +82,9 @@ class Client(asyncio.Protocol):
         self._ending = False
         """Close after the current answer."""
         self.deadline = NEVER
+        self._timed: Exchange | None = None
+        """The request whose body is being timed, and since when."""
+        self._since = 0.0
         self._answering: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         self._refusal: DoorError | None = None
@@ -134,7 +140,7 @@ class Client(asyncio.Protocol):
             return
         if reader.progress != before:
             self._continue()
-            self.deadline = self._loop.time() + self._patience()
+            self._wait()
 
     def _rest(self) -> None:
         """Pause reading until the next iteration of the event loop."""
@@ -188,7 +194,10 @@ class Client(asyncio.Protocol):
         self._full = False
         idle = self._answering is None
         if not self._closing:
-            self.deadline = self._loop.time() + self._patience() if idle else NEVER
+            if idle:
+                self._wait()
+            else:
+                self.deadline = NEVER
         if self._source is not None:
             self._source.resume()
         elif idle and not self._closing:
@@ -206,6 +215,7 @@ class Client(asyncio.Protocol):
 
     def received(self, exchange: Exchange) -> None:
         """Serve a complete request, after those before it. Raises DoorError."""
+        self._timed = None
         if self._answering is None and not self._full and self._refused < AT_ONCE:
             if self._begin(exchange):
                 self._next()
@@ -281,14 +291,23 @@ class Client(asyncio.Protocol):
             self._refuse(self._refusal)
         else:
             self._continue()
-            self.deadline = self._loop.time() + self._patience()
+            self._wait()
 
-    def _patience(self) -> float:
-        """Seconds the client may take for its current step: head, body or idling."""
-        if self._reader.in_head:
-            return self._bounds.header_s
-        reading = self._reader.current is not None
-        return self._bounds.body_s if reading else self._bounds.keepalive_s
+    def _wait(self) -> None:
+        """Start the deadline for the client's current step: head, body or idling.
+
+        A body has one between two pieces, and one in all that grows with what has arrived.
+        """
+        now, reader, bounds = self._loop.time(), self._reader, self._bounds
+        if reader.in_head:
+            self.deadline = now + bounds.header_s
+        elif reader.current is None:
+            self.deadline = now + bounds.keepalive_s
+        else:
+            if reader.current is not self._timed:
+                self._timed, self._since = reader.current, now
+            latest = self._since + bounds.body_s + reader.taken / SLOWEST
+            self.deadline = min(now, latest) + bounds.body_s
 
     def feed_from(self, source: Source | None) -> None:
         """Set the source that is paused while the client is slow."""

@@ -9,6 +9,7 @@ unwinds, it closes the connection to the worker, which makes the worker stop.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
+from typing import TypeVar
 
 from router.admission import Admission, Wait
 from router.attempt import CLIENT_LEFT, Elsewhere
@@ -35,11 +36,13 @@ from router.retries import Budget
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.surfaces import event
-from router.tokenizing import Tokenizing
+from router.tokenizing import LARGE, Tokenizing
 from router.vacancies import Crowded
 from router.worker import Worker
 from strategies.base import NOBODY, Decision, Prompt
 from strategies.booking import Booking
+
+T = TypeVar("T")
 
 
 class Proxy:
@@ -57,6 +60,8 @@ class Proxy:
         waits = self._admission, self._holding, self._budget
         self._failover = Failover(*waits, self.responses)
         self._tokenizing = Tokenizing()
+        self.large_ended = 0
+        """Requests with large bodies that have ended."""
         self._parsing = Parsing(fleet, self._tokenizing, self.responses)
         self.foreseeing = Foreseeing(
             self._admission, self._holding, self._deciding, self._parsing, self._tokenizing
@@ -114,6 +119,7 @@ class Proxy:
             log.exception("internal error, id=%s", exchange.identity.decode())
             _answer(endpoint, exchange, DoorError("Internal error in the router."))
         finally:
+            self.large_ended += len(exchange.body) > LARGE
             self._admission.in_flight -= 1
             self._failover.vacancies.settled(exchange.identity)
             exchange.cut()  # no effect if it has ended
@@ -315,6 +321,11 @@ class Proxy:
         """Preempt a request for one of another process of this router, if it is not too late."""
         if self._failover.preempting.give_way(booking, news.identity) and news.refused:
             self._failover.vacancies.refused(news.identity)
+
+    async def apart(self, size: int, tenant: str, work: Callable[[], T]) -> T:
+        """Do something with a body of `size` bytes, in a thread if it is large. Raises what that
+        raises."""
+        return work() if size <= LARGE else await self._tokenizing.reading.run(work, size, tenant)
 
     def close(self) -> None:
         """Start no more tokenizing."""

@@ -74,6 +74,7 @@ class Reader:
         "last",
         "pieces",
         "progress",
+        "taken",
     )
 
     def __init__(self, owner: Owner, bounds: Bounds) -> None:
@@ -92,6 +93,8 @@ class Reader:
         """Counts every start of a request, complete head and piece of a body."""
         self.pieces = 0
         """Body chunks in the last read."""
+        self.taken = 0
+        """Bytes that have arrived of the body that is being read."""
         self._bodiless = b""
         """The framing header of a body that is still to be read after an `Upgrade` request."""
         self._read = self._head_bytes = 0
@@ -300,6 +303,7 @@ class Reader:
 
     def _take(self, piece: bytes) -> None:
         """Keep a piece of a body; join many small ones."""
+        self.taken += len(piece)
         self._body.append(piece)
         if len(self._body) == PIECES:
             self._folded.append(b"".join(self._body))
@@ -308,6 +312,7 @@ class Reader:
     def _complete(self, exchange: Exchange) -> None:
         self.current = None
         self.expects = False
+        self.taken = 0
         body = [*self._folded, *self._body] if self._folded else self._body
         exchange.body = body[0] if len(body) == 1 else b"".join(body)
         self._body, self._folded = [], []

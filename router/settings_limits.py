@@ -17,7 +17,8 @@ class ClientSettings(Model):
     header: Wait = 10.0
     """For the whole head of a request, from its first byte. Default: 10s."""
     body: Wait = 30.0
-    """Between two pieces of a request's body. Default: 30s."""
+    """Between two pieces of a request's body; all of it may take twice as long, and a second more
+    for every 500 bytes of it. Default: 30s."""
     write: Wait = 60.0
     """How long a client may read nothing of an answer that is ready. Default: 60s."""
     keepalive: Wait = 75.0
@@ -54,6 +55,8 @@ class LimitSettings(Model):
     """Longest path and query of a request. Default: 8KiB."""
     messages: Count = 4096
     """Messages in one request. Default: 4096."""
+    prompts: StrictInt = Field(default=16_384, ge=1, le=16_384)
+    """Prompts, inputs or documents in one request, 1 to 16384. Default: 16384."""
     images: Whole = 256
     """Images in one request; 0: none. Default: 256."""
     n: Count = 128

@@ -102,8 +102,8 @@ class SessionSettings(Model):
     longest: DurationOrOff = None
     """How long a session may last in all, however often it is used; or `off`. Default: off."""
     most: Count = 100_000
-    """Most sessions open at once in one pool; the least recently used is closed to make room.
-    Default: 100000."""
+    """Most sessions open at once in one pool; to make room, the client key that has most loses its
+    least recently used one. Default: 100000."""
     header: HeaderName = "x-session-id"
     """Header in which OpenAI clients name their session. Default: x-session-id."""
     field: FieldName | None = None

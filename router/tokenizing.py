@@ -2,20 +2,25 @@
 
 Bounded in threads and in waiting prompts; beyond that, prompts are keyed by their text, which costs
 a hundredth. The prompt of a client that disconnects is skipped, unless a thread has begun it.
+Tenants take turns (`lanes.py`). Reading a large body, and keying it by its text, has a thread of
+its own.
 """
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from time import thread_time
 from weakref import WeakKeyDictionary
 
-from router.identity.exact import Exact
+from router.identity.exact import LONGEST, Exact
+from router.lanes import Crowded, Lane
 from router.openai import Endpoint, Request
 from router.prompts import Asked, Made, Prompts
 
+#: Bodies of more bytes are read, and keyed by their text, in a thread.
+LARGE = 512 << 10
+#: Of requests that are only explained, those of more bytes: nobody waits for them.
+SMALL = 64 << 10
 #: Prompts made at once. Only one thread at a time can hold the GIL, but tokenizers release it.
 THREADS = 2
 #: Most prompts in threads or waiting for one, and per pool, most whose tokens are being asked for.
@@ -47,22 +52,29 @@ class Tokenizing:
         patience: float = PATIENCE_S,
         clock: Callable[[], float] = thread_time,
     ) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizing")
+        self._lane = Lane(threads, "tokenizing", most=most)
+        self.reading = Lane(1, "reading", sliced=True)
+        """For what is done with large bodies."""
         self._most = most
         self._patience = patience
         self._clock = clock
         self._shorter: WeakKeyDictionary[Exact, _Shorter] = WeakKeyDictionary()
         """Reduced size limits, for models that were slow on the loop."""
-        self.pending = 0
-        """Prompts in threads or waiting for one, including those that nobody waits for any more."""
+
+    @property
+    def pending(self) -> int:
+        """Prompts in threads or waiting for one; those in threads also if nobody waits for them."""
+        return self._lane.pending
 
     def is_short(self, prompts: Prompts, request: Request, body: bytes) -> bool:
         """Whether the prompt may be made on the loop."""
         if request.model in prompts.asked:
             return False
-        known = prompts.known.get(request.model or "") if prompts.keyed else None
-        if known is None:
+        if not prompts.keyed:
             return True
+        known = prompts.known.get(request.model or "")
+        if known is None:
+            return len(body) <= LARGE
         shorter = self._shorter.get(known.exact)
         if len(body) > (known.exact.short if shorter is None else shorter.size):
             return False
@@ -96,13 +108,29 @@ class Tokenizing:
                 del self._shorter[exact]
 
     async def make(
-        self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
+        self,
+        prompts: Prompts,
+        endpoint: Endpoint,
+        request: Request,
+        body: bytes,
+        tenant: str = "",
+        *,
+        large: bool = False,
     ) -> Made:
-        """Make the prompt of a long request, or of one whose tokens are asked of a worker."""
+        """Make the prompt of a long request, or of one whose tokens are asked of a worker.
+
+        `large`: even its text is too much for the event loop.
+        """
         asked = prompts.asked.get(request.model or "")
         if asked is not None:
-            return await self._ask(prompts, endpoint, request, body, asked)
-        made = await self._in_thread(prompts, endpoint, request, body)
+            made = await self._ask(
+                prompts, endpoint, request, body, asked, tenant=tenant, large=large
+            )
+            prompts.count(made.reason)
+            return made
+        if not prompts.keyed:
+            return prompts.made(endpoint, request, body)
+        made = await self._in_thread(prompts, endpoint, request, body, tenant, large=large)
         prompts.count(made.reason)
         return made
 
@@ -111,57 +139,69 @@ class Tokenizing:
     ) -> Made:
         """Make any request's prompt without counting it: the request is not sent."""
         asked = prompts.asked.get(request.model or "")
+        large = len(body) > SMALL and prompts.keyed
         if asked is not None:
-            return await prompts.ask_uncounted(endpoint, request, body, asked)
-        if not self.is_short(prompts, request, body):
-            return await self._in_thread(prompts, endpoint, request, body)
+            make = await prompts.told(endpoint, request, body, asked)
+            return await self.reading.run(make, len(body)) if large else make()
+        if large or not self.is_short(prompts, request, body):
+            return await self._in_thread(prompts, endpoint, request, body, "", large=large)
         return prompts.uncounted(endpoint, request, body)
 
     async def _in_thread(
-        self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
+        self,
+        prompts: Prompts,
+        endpoint: Endpoint,
+        request: Request,
+        body: bytes,
+        tenant: str,
+        *,
+        large: bool,
     ) -> Made:
-        if self.pending >= self._most:
-            return prompts.by_text(endpoint, request, BUSY)
         known = prompts.known.get(request.model or "")
+        if known is None or (len(body) > LONGEST and not known.media):  # by its text in any case
+            make = partial(prompts.make, endpoint, request, body)
+            return await self.reading.run(make, 0, tenant)  # what has begun is finished first
         work = _Work(prompts, endpoint, request, body, self._clock)
-        future = self._threads.submit(work)
-        loop = asyncio.get_running_loop()
-        self.pending += 1
-        future.add_done_callback(lambda _: _tell(loop, self._ended))
+        made, reason = None, ""
         try:
-            # Shielded: work that is queued keeps its body in memory even if the client leaves, so
-            # it has to stay counted in `pending`.
             async with asyncio.timeout(self._patience):
-                made = await asyncio.shield(asyncio.wrap_future(future))
+                made = await self._lane.run(work, len(body), tenant)
         except TimeoutError:  # a thread that has begun runs to its end
-            made = None
-        finally:
-            work.wanted = False
-        if made is None:
-            return prompts.by_text(endpoint, request, SLOW)
-        if known is not None:
+            reason = SLOW
+        except Crowded:
+            reason = BUSY
+        if made is not None:
             self._learn(known.exact, body, work.took)
-        return made
+            return made
+        by_text = partial(prompts.by_text, endpoint, request, reason)
+        return await self.reading.run(by_text, 0, tenant) if large else by_text()
 
     async def _ask(
-        self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes, asked: Asked
+        self,
+        prompts: Prompts,
+        endpoint: Endpoint,
+        request: Request,
+        body: bytes,
+        asked: Asked,
+        *,
+        tenant: str,
+        large: bool,
     ) -> Made:
         """Ask a worker for the tokens. Bounded per pool: slow workers affect only their own."""
         if prompts.asking >= self._most:
-            prompts.count(ASKING)
-            return prompts.by_text(endpoint, request, ASKING)
-        prompts.asking += 1
-        try:
-            return await prompts.ask(endpoint, request, body, asked)
-        finally:
-            prompts.asking -= 1
-
-    def _ended(self) -> None:
-        self.pending -= 1
+            make: Callable[[], Made] = partial(prompts.by_text, endpoint, request, ASKING)
+        else:
+            prompts.asking += 1
+            try:
+                make = await prompts.told(endpoint, request, body, asked)
+            finally:
+                prompts.asking -= 1
+        return await self.reading.run(make, 0, tenant) if large else make()
 
     def close(self) -> None:
         """Start no more work."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._lane.close()
+        self.reading.close()
 
 
 class _Shorter:
@@ -173,7 +213,7 @@ class _Shorter:
 
 
 class _Work:
-    """One prompt to be made in a thread, unless nobody waits for it any more."""
+    """One prompt to be made in a thread."""
 
     def __init__(
         self,
@@ -185,14 +225,11 @@ class _Work:
     ) -> None:
         self._make = partial(prompts.make, endpoint, request, body)
         self._clock = clock
-        self.wanted = True
         self.took = 0.0
         """CPU seconds that it took in its thread."""
 
-    def __call__(self) -> Made | None:
-        """Make the prompt; runs in a thread. None if it is not wanted any more."""
-        if not self.wanted:
-            return None
+    def __call__(self) -> Made:
+        """Make the prompt; runs in a thread."""
         started = self._clock()
         made = self._make()
         self.took = self._clock() - started
@@ -203,8 +240,3 @@ def _has_few(body: bytes) -> bool:
     """Whether a body has few enough objects, lists and list entries."""
     things = body.count(b"{") + body.count(b"[")
     return things + body.count(b",") / ENTRIES <= OBJECTS
-
-
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the loop was closed before the thread ended
-        loop.call_soon_threadsafe(what)

@@ -16,6 +16,9 @@ from router.worker import Worker
 
 #: Seconds that a request waits for its tokens; after that it is keyed by its text.
 PATIENCE_S = 1.0
+#: Longest request, in bytes, whose tokens are asked for: it and the answer are read on the event
+#: loop.
+LONGEST = 1 << 20
 #: Seconds without asking any worker after one has not answered.
 PAUSE_S = 5.0
 #: Fields that `/tokenize` reads in the same way as a chat request does.
@@ -45,6 +48,8 @@ class Elsewhere:
 
     async def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
         """Return the prompt's ids, 32 bits each, little-endian. Raises Unlike."""
+        if len(body) > LONGEST:
+            raise Unlike("too long")
         asked = _question(endpoint, chosen(readable(endpoint, body), left_out=self._left_out()))
         if isinstance(asked, bytes):
             return asked

@@ -7,6 +7,7 @@ from router.identity.choice import chosen
 from router.identity.media import Head
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import Endpoint, Prompted
+from router.slices import BYTES, rest
 
 #: Longest prompt that is tokenized, in characters: a million tokens of most languages. Also the
 #: longest request read for that, in bytes, unless it has images and the like. The slowest input for
@@ -60,7 +61,7 @@ class Exact:
         `left_out`: whether the engine leaves out tools with `tool_choice: none`; None: not known.
         """
         if len(body) > LONGEST:
-            raise Unlike(NOT_TEXT if any(name in body for name in _MEDIA) else "too long")
+            raise Unlike(NOT_TEXT if _has_media(body) else "too long")
         asked = readable(endpoint, body)
         match endpoint.prompted:
             case Prompted.COMPLETION | Prompted.INPUT:
@@ -82,3 +83,12 @@ class Exact:
         if len(found.text) > LONGEST:
             raise Unlike("too long")
         return self._way.text(found.text, special=found.special)
+
+
+def _has_media(body: bytes) -> bool:
+    for start in range(0, len(body), BYTES):
+        piece = body[start : start + BYTES + max(map(len, _MEDIA))]
+        if any(name in piece for name in _MEDIA):
+            return True
+        rest()
+    return False

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
+from router.identity.long_text import encoded
 from router.identity.part import Part
 from router.messages import (
     MOST_ENTRIES,
@@ -21,10 +22,12 @@ from router.messages import (
     Message,
     Unread,
     content_of,
+    entries,
     is_list,
     messages,
 )
-from router.openai import Adapted, Endpoint, Prompted, Request
+from router.openai import SCORED, Adapted, Endpoint, Prompted, Request
+from router.slices import BYTES, ELEMENTS, count, rest
 
 
 class _Kind(Enum):
@@ -46,12 +49,17 @@ _APART = (
     "thinking",
 )
 
+#: Bytes of a token id.
+ID_BYTES = 4
 #: Most ids of a prompt that are packed, and most values (counted as `_Spelling` does) that one
 #: request has spelled anew. Each becomes an object, and nobody else is served meanwhile: ten
 #: milliseconds at most.
 MOST_IDS, MOST_SPELLED = 1 << 18, 1 << 14
 #: Bytes in which commas are counted at once.
 _STEP = 4096
+#: Messages that are taken in one slice.
+_AT_ONCE = 16
+_BLANKS = b" \t\r\n"
 
 
 def _marked(role: str) -> bytes:
@@ -124,9 +132,9 @@ def _canonical(endpoint: Endpoint, request: Request) -> Text:
         case Prompted.COMPLETION:
             return _plain(request.prompt)
         case Prompted.INPUT:
-            return _plain(request.input)
-        case Prompted.NOTHING:
-            return Text(plain=False)
+            chat = request.messages and not request.input
+            return _conversation(b"", request.messages) if chat else _plain(request.input)
+    return _scored(request)
 
 
 def apart(endpoint: Endpoint, request: Request) -> str:
@@ -154,10 +162,19 @@ def measured(endpoint: Endpoint, request: Request) -> int:
             return sum([_length(message.content) for message in request.messages])
         case Prompted.COMPLETION:
             return len(request.prompt)
+        case Prompted.INPUT if request.messages and not request.input:
+            return sum([_length(message.content) for message in request.messages])
         case Prompted.INPUT | Prompted.RESPONSES:
             return len(request.input)
         case Prompted.NOTHING:
-            return 0
+            return sum([len(getattr(request, field)) for field in SCORED])
+
+
+def further(endpoint: Endpoint, request: Request) -> int:
+    """Return about how many more prompts than one a request holds, without reading them."""
+    if endpoint.prompted is Prompted.COMPLETION and is_list(request.prompt):
+        return _further(request.prompt)
+    return 0
 
 
 def _length(content: str | list[Raw] | Raw | None) -> int:
@@ -176,28 +193,51 @@ def _conversation(
     pieces = [head]
     others = 0
     plain = True
-    for message in found:
-        role, content = message.role, message.content
-        pieces.append(_ROLES.get(role) or _marked(role))
-        if isinstance(content, Raw):
-            content = content_of(content)
-        if isinstance(content, str):
-            pieces.append(content.encode())
-        elif content is not None and len(content) > MOST_ENTRIES:
-            pieces += map(bytes, content)
-        elif content is not None:
-            for part in content:
-                piece, kind = _piece(part, spelling)
-                pieces.append(piece)
-                others += kind is _Kind.MEDIUM
-                plain &= kind is _Kind.TEXT
-        if message.tool_calls:
-            pieces.append(bytes(message.tool_calls))
-        thought = message.reasoning or message.reasoning_content
-        if thought and _is_given(thought):
-            pieces += b"\x1d", bytes(thought)
-            plain = False  # templates leave out much of it
+    for start in range(0, len(found), _AT_ONCE):
+        for message in found[start : start + _AT_ONCE]:
+            role, content = message.role, message.content
+            pieces.append(_ROLES.get(role) or _marked(role))
+            if isinstance(content, Raw):
+                content = _content(content, pieces)
+            if isinstance(content, str):
+                pieces.append(content.encode())
+            elif content is not None:
+                media, words = _parts(content, pieces, spelling)
+                others += media
+                plain &= not words
+            if message.tool_calls:
+                pieces.append(bytes(message.tool_calls))
+            thought = message.reasoning or message.reasoning_content
+            if thought and _is_given(thought):
+                pieces += b"\x1d", bytes(thought)
+                plain = False  # templates leave out much of it
+        rest()
     return Text(b"".join(pieces), parts=others, plain=plain)
+
+
+def _content(raw: Raw, pieces: list[bytes]) -> str | list[Raw] | None:
+    """Decode the content of a message; add a long text to `pieces` instead."""
+    if len(raw) > BYTES // _AT_ONCE and (text := encoded(raw)) is not None:
+        pieces += text
+        return None
+    return content_of(raw)
+
+
+def _parts(content: list[Raw], pieces: list[bytes], spelling: "_Spelling") -> tuple[int, bool]:
+    """Add the parts of a message to `pieces`; return how many are images and the like, and whether
+    any is not plain text."""
+    if len(content) > MOST_ENTRIES:
+        pieces += map(bytes, content)
+        return 0, False
+    media, words = 0, False
+    for start in range(0, len(content), ELEMENTS):
+        for part in content[start : start + ELEMENTS]:
+            piece, kind = _piece(part, spelling)
+            pieces.append(piece)
+            media += kind is _Kind.MEDIUM
+            words |= kind is not _Kind.TEXT
+        rest()
+    return media, words
 
 
 def _items(head: bytes, raw: Raw) -> Text:
@@ -218,6 +258,10 @@ def _items(head: bytes, raw: Raw) -> Text:
     data = head + b"".join([text.data for text in texts])
     plain = all(text.plain for text in texts)
     return Text(data, parts=sum(text.parts for text in texts), plain=plain)
+
+
+def _is_text(raw: Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b'"'
 
 
 def _is_given(raw: Raw) -> bool:
@@ -256,49 +300,105 @@ def _piece(raw: Raw, spelling: _Spelling) -> tuple[bytes, _Kind]:
         return xxh3_128_digest(raw), _Kind.MEDIUM
     if part.is_text and part.type not in _WORDS:
         return (part.text or "").encode(), _Kind.TEXT
+    if len(raw) > BYTES:
+        rest()
     if part.type in _WORDS and not any(one in bytes(raw) for one in _HOLDS_MEDIA):
         return spelling.of(raw), _Kind.WORDS
     return xxh3_128_digest(raw), _Kind.MEDIUM
 
 
 def _plain(raw: Raw) -> Text:
-    """Return a text or token ids; of several prompts only the first has data.
-
-    A list of more prompts than may be read is taken as it was written.
-    """
-    if is_list(raw):
-        given = bytes(raw)
-        if given.count(b'"') - given.count(b'\\"') > 2 * MOST_ENTRIES:  # nearly those of texts
-            return Text(given, plain=False)
+    """Return a text or token ids; of several prompts only the first has data."""
+    if len(raw) > BYTES:
+        return _long(raw)
     try:
         text = _text(raw)
     except UNEXPECTED:
         return _packed(raw)
     if isinstance(text, list):
+        if len(text) > MOST_ENTRIES:
+            return _many(raw)
         first, unread = (text[0].encode() if text else b""), sum(map(_length, text[1:]))
-        further = max(0, len(text) - 1)
-        return Text(first, plain=len(text) == 1, further=further, unread=unread)
+        others = max(0, len(text) - 1)
+        return Text(first, plain=len(text) == 1, further=others, unread=unread)
     return Text(text.encode())
+
+
+def _long(raw: Raw) -> Text:
+    """Return the same of what is too long to be decoded in one call."""
+    if (text := encoded(raw)) is not None:
+        return Text(b"".join(text))
+    found = entries(raw)
+    rest()
+    if found is None:
+        texts = bytes(memoryview(raw)[1:_STEP]).lstrip(_BLANKS)[:1] == b'"'
+        return _many(raw) if texts else _packed(raw)
+    if not all(map(_is_text, found)):
+        return _packed(raw)
+    first = encoded(found[0]) if found else []
+    if first is None:
+        return Text(bytes(raw), plain=False)
+    unread = sum(map(len, found)) - len(found[0]) if found else 0
+    others = max(0, len(found) - 1)
+    return Text(b"".join(first), plain=not others, further=others, unread=unread)
+
+
+def _scored(request: Request) -> Text:
+    """Return the size of what is to be scored, each text by itself. Nothing of it has keys."""
+    size, others = 0, 0
+    for field in SCORED:
+        if raw := getattr(request, field):
+            size += len(raw)
+            others += 1 + _further(raw)
+    return Text(plain=False, further=others, unread=size)
+
+
+def _further(raw: Raw) -> int:
+    """Return how many elements, about, a list has beside its first one."""
+    if not is_list(raw):
+        return 0
+    given = bytes(raw)
+    if _nested(given):
+        return count(given, b"[") - 2
+    return max(0, (count(given, b'"') - given.count(b'\\"')) // 2 - 1)
+
+
+def _nested(given: bytes) -> bool:
+    """Whether the first element of a list is a list."""
+    return given[1:_STEP].lstrip(_BLANKS)[:1] == b"["
+
+
+def _many(raw: Raw) -> Text:
+    """Return the size of more prompts than may be looked at one by one, about as many as there are.
+
+    They have no data: the first of so many hardly matters.
+    """
+    others = max(1, _further(raw))
+    if _nested(given := bytes(raw)):
+        return Text(tokens=0, further=others, unread=ID_BYTES * (count(given, b",") + 1))
+    return Text(plain=False, further=others, unread=len(raw))
 
 
 def _packed(raw: Raw) -> Text:
     """Return token ids; what comes after `MOST_IDS` of them is kept as it was written."""
     given = bytes(raw)
-    if given.count(b"[") > MOST_ENTRIES:
-        return Text(given, plain=False)
-    read, rest, more = given, memoryview(b""), 0
-    if (commas := given.count(b",")) >= MOST_IDS:
+    nested, commas = count(given, b"[") - 1, count(given, b",")
+    if nested > MOST_ENTRIES or (nested > 0 and commas >= MOST_IDS):
+        return _many(raw)
+    read, others, more = given, memoryview(b""), 0
+    if commas >= MOST_IDS:
         end = _end(given, MOST_IDS)
-        read, rest, more = given[:end] + b"]", memoryview(given)[end:], commas + 1 - MOST_IDS
+        read, others, more = given[:end] + b"]", memoryview(given)[end:], commas + 1 - MOST_IDS
     try:
         ids = _ids(read)
+        rest()
         if not (ids and isinstance(ids[0], list)):
             data = array("I", cast("list[int]", ids))
-            return Text(b"".join((data, rest)), tokens=len(ids) + more)
-        first, *others = cast("list[list[int]]", ids)
+            return Text(b"".join((data, others)), tokens=len(ids) + more)
+        first, *lists = cast("list[list[int]]", ids)
         packed = array("I", first)
-        unread = packed.itemsize * sum(map(len, others))
-        return Text(packed.tobytes(), tokens=len(first), further=len(others), unread=unread)
+        unread = packed.itemsize * sum(map(len, lists))
+        return Text(packed.tobytes(), tokens=len(first), further=len(lists), unread=unread)
     except (*UNEXPECTED, OverflowError, TypeError, ValueError):
         return Text(given, plain=False)
 

@@ -275,7 +275,7 @@ def _key(response: str) -> str:
 
 
 def _binding(news: Kept) -> Binding:
-    return Binding(news.worker, own=news.tenant, call=news.process)
+    return Binding(news.worker, news.tenant, call=news.process, owner=news.tenant)
 
 
 def _is_another(worker: Worker, there: Session) -> bool:

@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from router.attempt import CLIENT_LEFT
 from router.errors import BadRequest, DoorError, Stopping, UnknownModel, UnknownPath, perhaps
@@ -22,6 +25,8 @@ from router.sagemaker.words import Words, open_there, sessions_of
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.worker import Worker
+
+T = TypeVar("T")
 
 _COMPONENT = b"x-amzn-sagemaker-inference-component"
 _TARGET = b"x-amzn-sagemaker-target-model"
@@ -55,7 +60,7 @@ class SageMaker:
         """Answer one request. Raises nothing that a client or a worker could have caused."""
         exchange.served = True
         try:
-            self._verifier.check(exchange)
+            await self._apart(exchange, partial(self._verifier.check, exchange))
             await self._serve(route, exchange)
         except Refusal as refusal:
             status, message = refusal.said.status, refusal.message
@@ -84,6 +89,19 @@ class SageMaker:
             return False
         return True
 
+    async def _apart(self, exchange: Exchange, work: Callable[[], T]) -> T:
+        """Do something with the body, in a thread if it is large. Raises what that raises."""
+        return await self._proxy.apart(len(exchange.body), exchange.tenant, work)
+
+    async def _name(self, exchange: Exchange, model: str) -> None:
+        """Add the model to a body that names none. Raises BadRequest."""
+        try:
+            exchange.body = await self._apart(exchange, partial(_naming, exchange.body, model))
+        except NotJson:
+            await exchange.read_laxly()
+            naming = partial(_naming, exchange.body, model, exchange.seen)
+            exchange.body, exchange.seen = await self._apart(exchange, naming), b""
+
     def _refuse(self, exchange: Exchange, error: DoorError) -> None:
         self._proxy.refused(exchange, error.status, error.message)
         if not exchange.started:
@@ -104,18 +122,15 @@ class SageMaker:
                 raise UnknownPath(exchange.path)
             exchange.keyed = True  # AWS credentials are of no use to a worker
             if model and not endpoint.form:
-                try:
-                    exchange.body = _naming(exchange.body, model)
-                except NotJson:
-                    await exchange.read_laxly()
-                    exchange.body, exchange.seen = _naming(exchange.body, model, exchange.seen), b""
+                await self._name(exchange, model)
             await self._proxy.serve(endpoint, exchange)
             return
+        reading = partial(understand, route, exchange, model, self._names)
         try:
-            asked = understand(route, exchange, model, self._names)
+            asked = await self._apart(exchange, reading)
         except NotJson:
             await exchange.read_laxly()
-            asked = understand(route, exchange, model, self._names)
+            asked = await self._apart(exchange, reading)
         if asked.act is Act.OPEN:
             await self._words.open(asked)
         elif asked.act is Act.CLOSE:
@@ -172,14 +187,13 @@ class SageMaker:
         pool, model, workers = await self._fleet.find(asked.model, in_session=True)
         payload, chat = asked.payload, asked.payload.shape is Shape.CHAT
         if pool.stateful:  # a container reads its own dialect
-            endpoint, body = (
-                (_OWN_CHAT if chat else _OWN_COMPLETION),
-                without_words(asked.exchange.seen or asked.exchange.body),
-            )
+            endpoint = _OWN_CHAT if chat else _OWN_COMPLETION
+            stripped = partial(without_words, asked.exchange.seen or asked.exchange.body)
+            body = await self._apart(asked.exchange, stripped)
         else:
             endpoint, body = (_CHAT if chat else _COMPLETION), payload.body
         if asked.model and payload.model is None:
-            body = with_model(body, asked.model)
+            body = await self._apart(asked.exchange, partial(with_model, body, asked.model))
         visit = await _visit(asked, pool, model, workers)  # undone from here on, if it fails
         converts = payload.shape is Shape.INPUTS and not (payload.streams or pool.stateful)
         answer = Answer(asked.exchange, body, visit, framed=asked.streams, converts=converts)

@@ -39,6 +39,7 @@ class Words:
             visit = await open_there(asked, pool, model, workers)
         else:
             visit = sessions_of(pool).opening(asked.session, asked.call)
+            visit.owner = asked.exchange.tenant
             await visit.look(pool, workers)
             await _choose(pool, model, workers, visit)
         visit.accepted(200)
@@ -98,7 +99,8 @@ async def open_there(
     body, identity = container.OPENS if answered else exchange.body, exchange.identity
     worker, own, expires = await _opened(pool, model, workers, body, identity)
     undo = partial(drop, worker, own, identity)
-    to = Binding(worker.name, own, expires, visit.call, fixed=expires is not None)
+    noted = own, expires, visit.call
+    to = Binding(worker.name, *noted, fixed=expires is not None, owner=exchange.tenant)
     for wanted in (key,) if key else (own if fits(own) else None, None):
         visit = sessions.opening(wanted, asked.call)
         try:

@@ -49,7 +49,7 @@ class RedisStore:
         """See `Store`."""
         end = "" if to.expires is None else repr(to.expires)
         used = "" if to.used is None else repr(to.used)
-        noted = (to.own, to.call, end, int(to.fixed))
+        noted = (to.own, to.call, end, int(to.fixed), to.owner)
         more = (to.worker, expected or "", used, CLEARED, *noted)
         done, *told = await self._do("bind", key, *more)
         return Bound(_found(told), done=done == "1")

@@ -1,12 +1,12 @@
 """The Redis scripts, one per step, so that each step is atomic across routers.
 
 Redis's own clock counts, so all routers agree on the time, and Redis expires the sessions itself.
-Sorted sets beside the sessions give their number and which one to evict: ids by last use, by end,
-and those that are over.
+Sorted sets beside the sessions give their number and which one to evict: ids by last use, those of
+each owner by last use, by end, and those that are over.
 """
 
 #: Keys of a pool besides its sessions, in the order in which the scripts receive them.
-BESIDE = ("used", "ends", "counts", "over", "era", "doubt")
+BESIDE = ("used", "ends", "counts", "over", "era", "doubt", "owners", "owned", "line:")
 #: Most ids removed from the sorted sets in one script: by a new session (of expired sessions, and
 #: of evicted ones), and by one look. Limited because Redis serves nobody else while a script runs.
 CLEARED, SWEPT = 100, 1000
@@ -19,7 +19,7 @@ APART = "\n"
 _BEGIN = """
 local at = redis.call('TIME')
 local now = tonumber(at[1]) + tonumber(at[2]) / 1000000
-local key, used, ends, counts, over, eras, doubt = unpack(KEYS)
+local key, used, ends, counts, over, eras, doubt, owners, owned, line = unpack(KEYS)
 local id, ttl, sliding, longest = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
 local most = tonumber(ARGV[5])
 local era = redis.call('GET', eras)
@@ -32,9 +32,25 @@ local function believe(seconds)
   if redis.call('PTTL', doubt) < wanted then redis.call('SET', doubt, '1', 'PX', wanted) end
 end
 if ARGV[6] ~= '' and ARGV[6] ~= era then believe(ttl) end
+local function disown(one)
+  local whose = redis.call('HGET', owners, one)
+  if not whose then return end
+  redis.call('HDEL', owners, one)
+  if redis.call('ZREM', line .. whose, one) == 1
+      and redis.call('HINCRBY', owned, whose, -1) <= 0 then
+    redis.call('HDEL', owned, whose)
+  end
+end
+local function take(one, whose)
+  if redis.call('ZADD', line .. whose, now, one) == 1 then
+    redis.call('HINCRBY', owned, whose, 1)
+  end
+  redis.call('HSET', owners, one, whose)
+end
 local function finish(one, how)
   redis.call('ZREM', ends, one)
   redis.call('ZREM', used, one)
+  disown(one)
   redis.call('ZADD', over, now, one)
   redis.call('ZREMRANGEBYSCORE', over, '-inf', now - ttl)
   redis.call('ZREMRANGEBYRANK', over, 0, -most - 1)
@@ -67,7 +83,11 @@ if id ~= '' then
   if not worker and redis.call('ZSCORE', ends, id) then finish(id, 'expired') end
 end
 local function last_use() return redis.call('ZSCORE', used, id) or created end
-local function use() redis.call('ZADD', used, written(now), id) end
+local function use()
+  redis.call('ZADD', used, written(now), id)
+  local whose = redis.call('HGET', owners, id)
+  if whose then redis.call('ZADD', line .. whose, 'XX', written(now), id) end
+end
 local function told(last)
   return {era, worker, created, expires, last, own or '', call or '', fixed or ''}
 end
@@ -104,6 +124,7 @@ _BIND = (
     + """
 local to, expected, only_if_used, clear = ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
 local its_own, its_call, its_end, its_fixed = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
+local owner = ARGV[15]
 local stem = string.sub(key, 1, -string.len(id) - 1)
 if (worker or '') ~= expected then
   if not worker then return bound(0) end
@@ -117,8 +138,21 @@ if worker then
   return bound(1, last_use())
 end
 sweep(clear)
+local function longest_line()
+  local held = {[owner] = 1}
+  local told = redis.call('HGETALL', owned)
+  for place = 1, #told, 2 do
+    held[told[place]] = (held[told[place]] or 0) + tonumber(told[place + 1])
+  end
+  local most_of_all = owner -- of equals the newcomer's
+  for one, count in pairs(held) do
+    if count > held[most_of_all] then most_of_all = one end
+  end
+  return line .. most_of_all
+end
 for _ = 1, math.min(clear, redis.call('ZCARD', ends) - most + 1) do
-  local oldest = redis.call('ZRANGE', used, 0, 0)[1] or redis.call('ZRANGE', ends, 0, 0)[1]
+  local oldest = redis.call('ZRANGE', longest_line(), 0, 0)[1]
+    or redis.call('ZRANGE', used, 0, 0)[1] or redis.call('ZRANGE', ends, 0, 0)[1]
   redis.call('DEL', stem .. oldest)
   finish(oldest, 'evicted')
 end
@@ -126,6 +160,7 @@ worker, created, own, call, fixed = to, written(now), its_own, its_call, its_fix
 redis.call(
   'HSET', key, 'worker', worker, 'created', created, 'own', own, 'call', call, 'fixed', fixed)
 ending(math.min(tonumber(its_end) or now + ttl, now + longest))
+take(id, owner)
 use()
 redis.call('ZREM', over, id)
 return bound(1, created)

@@ -1,7 +1,8 @@
 """The table of open sessions: id to worker, with an expiry. Pure: time is an argument, in seconds.
 
 Every session ends. Expiry is strict: the first use after it is refused (AWS's container library
-lets one pass). If there are too many sessions, the least recently used one goes.
+lets one pass). If there are too many sessions, the least recently used one of the key that has most
+goes, so no key can push out the sessions of others that have fewer.
 
 The cost of expiry depends on how many have expired, not on how many are open: ends lie in a heap,
 and an end that has moved meanwhile is put back when its turn comes. Each sweep looks at a limited
@@ -10,7 +11,7 @@ number, because thousands may expire at once and a sweep is part of a request.
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 from math import inf, nextafter
 from typing import NamedTuple
@@ -32,7 +33,7 @@ class Lease(NamedTuple):
     longest: float = inf
     """Seconds from creation, however often the session is used."""
     most: int = 100_000
-    """Most open sessions; beyond it the least recently used is evicted."""
+    """Most open sessions; beyond it one of the owner that has most is evicted."""
 
     def end(self, created: float, now: float) -> float:
         """Return when a session ends if it is used now."""
@@ -45,7 +46,7 @@ class Lease(NamedTuple):
         If the binding gives an end, that is used, but no later than `longest` allows.
         """
         end = self.end(now, now) if to.expires is None else min(to.expires, now + self.longest)
-        return Session(to.worker, now, end, now, to.own, to.call, to.fixed)
+        return Session(to.worker, now, end, now, to.own, to.call, to.fixed, to.owner)
 
 
 #: The creation time of a session that no store has recorded.
@@ -63,6 +64,8 @@ class Session(Struct, gc=False):
     own: str = ""
     call: str = ""
     fixed: bool = False
+    """See `Binding`."""
+    owner: str = ""
     """See `Binding`."""
 
     @property
@@ -86,11 +89,14 @@ class Binding(NamedTuple):
     """The worker has set the end: using the session does not extend it."""
     used: float | None = None
     """Bind only if the session's last use was at this time."""
+    owner: str = ""
+    """Name of the client key that starts it."""
 
     @classmethod
     def of(cls, session: Session) -> "Binding":
         """Return the binding of an existing session."""
-        return cls(session.worker, session.own, session.expires, session.call, fixed=session.fixed)
+        noted = session.own, session.expires, session.call
+        return cls(session.worker, *noted, fixed=session.fixed, owner=session.owner)
 
 
 class Bound(NamedTuple):
@@ -103,15 +109,15 @@ class Bound(NamedTuple):
 
 
 class Table:
-    """Open sessions by id, the most recently used last."""
+    """Open sessions by id, and the ids of each owner, the most recently used last."""
 
     def __init__(self, lease: Lease | None = None) -> None:
         self.lease = lease or Lease()
         self.expired = self.evicted = 0
         """Sessions that have expired, and those evicted for lack of room."""
-        # Not a plain dict: finding its first entry means skipping every hole that removed ones
-        # left.
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: dict[str, Session] = {}
+        # Not plain dicts: finding the first entry means skipping every hole that removed ones left.
+        self._lines: dict[str, OrderedDict[str, None]] = {}
         self._ends: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
@@ -121,7 +127,7 @@ class Table:
         """Return an open session without using it."""
         session = self._sessions.get(key)
         if session is not None and now >= session.expires:
-            del self._sessions[key]
+            self._remove(key)
             self.expired += 1
             return None
         return session
@@ -138,7 +144,7 @@ class Table:
 
     def _touch(self, key: str, session: Session, now: float) -> None:
         session.used = max(now, nextafter(session.created, inf))  # later, whatever the clock says
-        self._sessions.move_to_end(key)
+        self._lines[session.owner].move_to_end(key)
 
     def bind(self, key: str, to: Binding, expected: str | None, now: float) -> Bound:
         """Bind a session to a worker if it is now bound to `expected`; None: if it is not open."""
@@ -150,9 +156,10 @@ class Table:
         if session is not None and to.used is not None and session.used != to.used:
             return Bound(session)
         if session is None:
-            self._make_room(now)
+            self._make_room(to.owner, now)
             session = self.lease.begun(to, now)
             self._sessions[key] = session
+            self._lines.setdefault(to.owner, OrderedDict())[key] = None
             self._note_end(session.expires, key)
         else:
             session.worker, session.own = to.worker, to.own
@@ -166,7 +173,7 @@ class Table:
         session = self.find(key, now)
         if session is None or (begun is not None and not session.created == begun == session.used):
             return None
-        return self._sessions.pop(key)
+        return self._remove(key)
 
     def sweep(self, now: float, moved: int = MOVED) -> int:
         """Drop expired sessions and return how many.
@@ -184,7 +191,7 @@ class Table:
                 continue
             left -= 1
             if session is not None:
-                del sessions[key]
+                self._remove(key)
                 dropped += 1
         self.expired += dropped
         return dropped
@@ -195,9 +202,10 @@ class Table:
 
     def items(self, most: int, now: float) -> Iterator[tuple[str, Session]]:
         """Return up to `most` open sessions, the least recently used first."""
-        return islice(
-            ((key, one) for key, one in self._sessions.items() if one.expires > now), most
-        )
+        found = self._sessions
+        lines = (((found[key].used, key) for key in line) for line in self._lines.values())
+        every = ((key, found[key]) for _, key in merge(*lines))
+        return islice(((key, one) for key, one in every if one.expires > now), most)
 
     def _note_end(self, expires: float, key: str) -> None:
         heappush(self._ends, (expires, key))
@@ -205,11 +213,25 @@ class Table:
             self._ends = [(one.expires, key) for key, one in self._sessions.items()]
             heapify(self._ends)
 
-    def _make_room(self, now: float) -> None:
+    def _remove(self, key: str) -> Session:
+        session = self._sessions.pop(key)
+        line = self._lines[session.owner]
+        del line[key]
+        if not line:
+            del self._lines[session.owner]
+        return session
+
+    def _held(self, one: str, newcomer: str) -> tuple[int, bool]:
+        """Return how many sessions an owner has, with the new one; of equals the newcomer goes."""
+        is_new = one == newcomer
+        return len(self._lines[one]) + is_new, is_new
+
+    def _make_room(self, owner: str, now: float) -> None:
+        """Make room for another session of that owner."""
         self.sweep(now)
         while len(self._sessions) >= self.lease.most:
-            _, session = self._sessions.popitem(last=False)
-            if session.expires > now:
+            longest = max(self._lines, key=lambda one: self._held(one, owner))
+            if self._remove(next(iter(self._lines[longest]))).expires > now:
                 self.evicted += 1
             else:
                 self.expired += 1

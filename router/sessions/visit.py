@@ -68,6 +68,7 @@ class Visit:
         "expires",
         "id",
         "own",
+        "owner",
         "state",
         "told",
         "undone",
@@ -88,6 +89,8 @@ class Visit:
         self.id = key
         self.call = call
         """The client's id of the call that starts the session."""
+        self.owner = ""
+        """Name of the client key that the request came with."""
         self.bound = ""
         """Name of the session's worker; empty while it has none."""
         self.own = ""
@@ -117,7 +120,9 @@ class Visit:
         """Return this request's part in a session of the same id among these."""
         if self.belongs_to(sessions):
             return self
-        return Visit(sessions, self.id, self._wanted, self.call)
+        visit = Visit(sessions, self.id, self._wanted, self.call)
+        visit.owner = self.owner
+        return visit
 
     async def look(self, pool: "Pool", workers: "Sequence[Worker]", *, uses: bool = True) -> None:
         """Look up the session; `workers` are those that could answer.
@@ -224,7 +229,8 @@ class Visit:
             # If its first worker refused, other requests may have followed the session there
             # meanwhile; then it is theirs too, and is moved like any other.
             again = self._expected is not None and state == "new" and not theirs
-            to = Binding(name, call=self.call, used=self._begun if again else None)
+            used = self._begun if again else None
+            to = Binding(name, call=self.call, used=used, owner=self.owner)
             surely = self.begins or state in _MOVES
             bind = self._sessions.surely if surely else self._sessions.bind
             session, done = await bind(self.id, to, self._expected)

@@ -90,9 +90,9 @@ def test_bodies_that_stop(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_a_body_that_comes_slowly(stub: MakeStub, route: MakeRouter) -> None:
-    """`clients.body` limits the time between pieces of a body, not its whole time."""
+    """`clients.body` limits the time between pieces of a body that does come, however long."""
     router = route(stub().url, clients={"body": "1s"}, health=QUIET)
-    steady = {"steady": (_CHUNKS, b"1\r\n \r\n")}
+    steady = {"steady": (_CHUNKS, b"400\r\n%b\r\n" % (b" " * 1024))}
     with (
         Crowd(router.port, steady, 5) as slow,
         Crowd(router.port, {"silent": BODIES["nothing"]}, 5) as silent,
@@ -102,6 +102,35 @@ def test_a_body_that_comes_slowly(stub: MakeStub, route: MakeRouter) -> None:
         slow.go_on(b"d\r\n" + BODY + b"\r\n0\r\n\r\n")
         until(lambda: slow.answered(1))
         assert [answer.body for _, answer in slow.last()] == [JSON] * 5
+
+
+#: How a body begins, and the bytes that follow one after the other.
+DRIPS = {
+    "length": (head(LINE, HOST, b"content-length: 1000000"), b" "),
+    "chunks": (_CHUNKS, b"1\r\n \r\n"),
+    "one-chunk": (_CHUNKS + b"fffff\r\n", b" "),
+}
+
+
+def test_bodies_that_drip(stub: MakeStub, route: MakeRouter) -> None:
+    """Bodies that come byte by byte get 408 in the end, though none ever stops."""
+    worker = stub()
+    router = route(worker.url, clients={"body": "1s"}, health=QUIET)
+    with Crowd(router.port, DRIPS, MANY // len(DRIPS)) as crowd:
+        meanwhile(router, crowd.over)
+        assert_timed_out(crowd)
+    assert_unheard(worker)
+
+
+def test_a_second_body_that_drips(stub: MakeStub, route: MakeRouter) -> None:
+    """So do those that follow another request, whose head is recognised."""
+    router = route(stub().url, clients={"body": "1s"}, health=QUIET)
+    begun = head(LINE, HOST, LENGTH)
+    with Crowd(router.port, {"second": (begun + BODY, b" ")}, 20) as crowd:
+        until(lambda: crowd.answered(1))
+        crowd.go_on(head(LINE, HOST, b"content-length: 1000000"))
+        meanwhile(router, crowd.over)
+        assert_timed_out(crowd)
 
 
 def test_an_answer_that_comes_slowly(stub: MakeStub, route: MakeRouter) -> None:

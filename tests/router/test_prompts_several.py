@@ -72,6 +72,42 @@ def test_all_count_where_the_first_is_tokenized() -> None:
     assert prompt(COMPLETION, ["x" * 1000], prompts).tokens == 1000
 
 
+#: Lists that are too long to be read entry by entry, or are no prompts at all, and about how many
+#: tokens their entries have together.
+UNREAD = {
+    "texts": (["Hello there."] * 40_000, 160_000, 40_000),
+    "long texts": (["Hello there. " * 10] * 30_000, 1_000_000, 30_000),
+    "lists": ([[7, 8, 9]] * 40_000, 120_000, 40_000),
+    "long lists": ([list(range(1000))] * 400, 400_000, 400),
+    "large lists": ([[123_456] * 1000] * 400, 400_000, 400),
+    "mixed": (["x" * 4000, *[None] * 40_000], 40_000, 1),
+    "numbers": ([1.5] * 100_000, 100_000, 1),
+}
+
+
+class One:
+    """A tokenizer to which every prompt is one token."""
+
+    dated = False
+
+    def ids(self, _: Endpoint, __: bytes, **___: object) -> bytes:
+        """Return its id."""
+        return array("I", [7]).tobytes()
+
+
+@pytest.mark.parametrize("tokenized", [True, False])
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_is_not_read_counts_too(name: str, tokenized: bool) -> None:
+    """It never looks like its first prompt alone, whether or not that is tokenized."""
+    prompts, tokens, count = UNREAD[name]
+    made = knowing(**({"m": "m"} if tokenized else {}))
+    made.known = {name: one._replace(exact=One()) for name, one in made.known.items()}  # type: ignore[arg-type]
+    found = prompt(COMPLETION, prompts, made)
+    assert 0.6 * tokens < found.tokens < 2 * tokens
+    assert found.further == pytest.approx(count - 1, abs=2)
+    assert found.answer_tokens == (1 + found.further) * prompt(COMPLETION, "x").answer_tokens
+
+
 def test_each_is_computed_by_itself() -> None:
     """The tokens of one do not attend to those of the others, so all take as long as each alone."""
     worker, costs = Stand(), Costs()

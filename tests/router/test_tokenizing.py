@@ -201,7 +201,7 @@ def test_no_more_than_so_many(gate: Gate) -> None:
 
 
 def test_a_client_that_leaves(gate: Gate) -> None:
-    """Its prompt counts until its thread has ended; one that no thread has begun is skipped."""
+    """Its prompt counts until its thread has ended; one that no thread has begun is forgotten."""
 
     async def scene() -> None:
         tokenizing, prompts = Tokenizing(threads=1, most=2, patience=20.0), knowing(gate)
@@ -212,7 +212,7 @@ def test_a_client_that_leaves(gate: Gate) -> None:
         first.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
         await asyncio.sleep(0)
-        assert tokenizing.pending == 2  # threads cannot be stopped, and what waits keeps its body
+        assert tokenizing.pending == 1  # threads cannot be stopped
         assert not prompts.by_reason
         gate.opened.set()
         while tokenizing.pending:  # noqa: ASYNC110 - set from a thread

@@ -37,6 +37,56 @@ def test_counts_and_room(play: Play) -> None:
     play(test)
 
 
+def test_who_has_most_makes_room(play: Play) -> None:
+    """Whoever opens most loses the session that was unused for longest; others lose none."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease(ttl=100, most=6))
+
+        async def opens(owner: str, *keys: str) -> None:
+            for key in keys:
+                await store.bind(key, Binding("w", owner=owner), None)
+                await asyncio.sleep(0.002)
+
+        async def there() -> set[str]:
+            return {key for key, _ in await store.listed(10)}
+
+        await opens("ann", "a1", "a2")
+        await opens("bob", *"bcdefghi")
+        assert await there() == {"a1", "a2", *"fghi"}
+        await store.use("f")
+        await opens("bob", "j")
+        assert await there() == {"a1", "a2", *"hifj"}
+        await opens("ann", "a3", "a4")  # the second is more than half
+        assert await there() == {"a2", "a3", "a4", *"ifj"}
+        await store.close("a3")
+        await opens("", "x", "y")  # without a key
+        assert await there() == {"a2", "a4", *"fjxy"}
+        assert (await store.look()).evicted == 8
+
+    play(test)
+
+
+def test_one_alone_may_have_all(play: Play) -> None:
+    """As long as nobody else has any; those that have ended do not count."""
+
+    async def test(make: Make) -> None:
+        store = make(Lease(ttl=0.2, most=3))
+        await store.bind("a", Binding("w", owner="ann"), None)
+        await store.bind("b", Binding("w", owner="ann"), None)
+        await store.bind("c", Binding("w", owner="bob"), None)
+        await asyncio.sleep(0.25)
+        store.lease = Lease(ttl=100, most=3)
+        for key in "defg":
+            await store.bind(key, Binding("w", owner="bob"), None)
+        assert {key for key, _ in await store.listed(10)} == set("efg")
+        await store.bind("h", Binding("w", owner="ann"), None)
+        assert {key for key, _ in await store.listed(10)} == set("fgh")
+        assert (await store.look()).evicted == 2
+
+    play(test)
+
+
 def test_expired_ones_make_room_and_are_counted(play: Play) -> None:
     """Expired sessions make room first, so no live one is evicted."""
 

@@ -1,0 +1,113 @@
+"""Requests of many prompts: how many there may be, and that all of them count."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support import MakeRouter, MakeStub, Router, error_of
+
+COMPLETIONS, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
+#: Default of `limits.prompts`.
+MOST = 16_384
+#: Where a request has a list whose entries are computed one by one, and an entry.
+LISTS = [
+    (COMPLETIONS, "prompt", "Hello"),
+    (COMPLETIONS, "prompt", [1, 2]),
+    (EMBEDDINGS, "input", "Hello"),
+    (EMBEDDINGS, "input", [7]),
+    ("/pooling", "input", "Hello"),
+    ("/classify", "input", "Hello"),
+    ("/rerank", "documents", "Hello"),
+    ("/v1/rerank", "documents", {"text": "Hello"}),
+    ("/score", "text_2", "Hello"),
+    ("/v1/score", "text_1", "Hello"),
+    ("/score", "data_2", "Hello"),
+    ("/v1/score", "items", "Hello"),
+    ("/score", "queries", "Hello"),
+]
+
+
+def asked(field: str, value: object) -> dict[str, Any]:
+    """Return a request with this field."""
+    return {"model": "m", "query": "Hello", field: value}
+
+
+def tokens(router: Router, path: str, body: dict[str, Any]) -> int:
+    """Return how many tokens a request counts as."""
+    reply = router.http.post("/explain", params={"path": path}, json=body)
+    assert reply.status_code == 200, reply.text
+    found: int = reply.json()["tokens"]
+    return found
+
+
+@pytest.mark.parametrize(("path", "field", "entry"), LISTS)
+def test_too_many(stub: MakeStub, route: MakeRouter, path: str, field: str, entry: object) -> None:
+    """One more than the limit gets 400 with the field and the limit; as many pass."""
+    router = route(stub().url)
+    reply = router.http.post(path, json=asked(field, [entry] * (MOST + 1)))
+    assert reply.status_code == 400
+    error = error_of(reply)
+    assert error["param"] == field
+    assert str(MOST) in error["message"]
+    assert router.http.post(path, json=asked(field, [entry] * MOST)).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "field", "entry"), LISTS)
+def test_the_operators_limit(
+    stub: MakeStub, route: MakeRouter, path: str, field: str, entry: object
+) -> None:
+    """`limits.prompts` sets another limit, also for short lists."""
+    router = route(stub().url, limits={"prompts": 3})
+    long = entry * 20 if isinstance(entry, str) else entry
+    reply = router.http.post(path, json=asked(field, [long] * 4))
+    assert reply.status_code == 400
+    assert error_of(reply)["param"] == field
+    assert router.http.post(path, json=asked(field, [long] * 3)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (EMBEDDINGS, asked("input", ["All the king's horses. " * 100] * 2048)),
+        (COMPLETIONS, asked("prompt", [7] * 500_000)),
+        (COMPLETIONS, asked("prompt", " ,[" * 500_000)),
+        ("/rerank", asked("documents", ["Hello, [you]"] * 10_000)),
+    ],
+    ids=["inputs", "ids", "text", "documents"],
+)
+def test_what_is_not_too_many(
+    stub: MakeStub, route: MakeRouter, path: str, body: dict[str, Any]
+) -> None:
+    """A batch as OpenAI allows it, one long prompt of ids or of text, and many documents pass."""
+    worker = stub()
+    assert route(worker.url).http.post(path, json=body).status_code == 200
+    assert json.loads(worker.requests[-1].partition(b"\r\n\r\n")[2]) == body
+
+
+@pytest.fixture(params=["prefixaware", "leastload"])
+def router(request: pytest.FixtureRequest, stub: MakeStub, route: MakeRouter) -> Router:
+    """A router whose strategy looks at prompts, or at their length alone."""
+    return route(stub().url, strategy=request.param)
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "entry"),
+    [
+        *(one for one in LISTS if one[2] != [7]),
+        (COMPLETIONS, "prompt", list(range(100))),
+        ("/rerank", "documents", "Hello " * 300),
+        (EMBEDDINGS, "input", "Hello " * 150),
+    ],
+)
+def test_all_count(router: Router, path: str, field: str, entry: object) -> None:
+    """Twice as many count about twice, in small and in large bodies."""
+    few, many = (tokens(router, path, asked(field, [entry] * count)) for count in (4000, 8000))
+    assert few > 4000
+    assert many == pytest.approx(2 * few, rel=0.1)
+
+
+def test_a_chat_to_be_embedded_counts(stub: MakeStub, route: MakeRouter) -> None:
+    """So does one whose messages are the input."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hello " * 4000}]}
+    assert tokens(route(stub().url), EMBEDDINGS, body) > 4000

@@ -1,0 +1,48 @@
+"""The memory of large requests goes back to the system once there are no more of them."""
+
+import asyncio
+import ctypes
+import sys
+from pathlib import Path
+
+import pytest
+
+from router import process
+
+#: Pieces of memory that are freed, between others that are not.
+PIECES, SIZE = 2000, 100_000
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim") or sys.platform != "linux",
+    reason="this libc keeps memory, or returns it, by itself",
+)
+
+
+def resident() -> int:
+    """This process's resident memory in bytes."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) << 10
+
+
+def test_after_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays while large requests go on, and is back a while after the last one."""
+    monkeypatch.setattr(process, "QUIET_S", 0.05)
+    ended = 0
+
+    async def scene() -> None:
+        nonlocal ended
+        giving = asyncio.create_task(process.give_back(lambda: ended))
+        pieces = [b"x" * (SIZE if number % 2 else 3000) for number in range(2 * PIECES)]
+        kept = pieces[::2]
+        full = resident()
+        del pieces
+        for _ in range(20):
+            ended += 1
+            await asyncio.sleep(0.01)
+        assert resident() > full - PIECES * SIZE / 2
+        while resident() > full - 0.8 * PIECES * SIZE:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+        assert len(kept) == PIECES
+        giving.cancel()
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
