@@ -81,20 +81,6 @@ class ForeignPage(DoorError):
         )
 
 
-class Moved(DoorError):
-    """The path is served without the slash at its end (RFC 9110 section 15.4.8)."""
-
-    status = 307
-    type = "invalid_request_error"
-    code = "moved"
-
-    def __init__(self, path: str, query: bytes) -> None:
-        super().__init__(
-            f"This is served at {path[:200]!r}, without a slash at the end.",
-            headers=[(b"location", path.encode() + query)],
-        )
-
-
 class UnknownPath(DoorError):
     """Not a path that is served here."""
 

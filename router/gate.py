@@ -8,15 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from router.cors import Cors
-from router.errors import (
-    DoorError,
-    ForeignPage,
-    Headers,
-    Moved,
-    UnknownPath,
-    WrongKey,
-    WrongMethod,
-)
+from router.errors import ForeignPage, Headers, UnknownPath, WrongKey, WrongMethod
 from router.exchange import Exchange
 from router.explain import PATH as EXPLAIN
 from router.headers import header
@@ -103,7 +95,7 @@ class Gate:
         if method is not None and sent != method and sent not in method.split(", "):
             raise WrongMethod(sent, method)
         if longest < 0:
-            raise self._nothing_at(exchange.path, exchange.query)
+            raise UnknownPath(exchange.path, self._meant(exchange.path))
         if keys is None and exchange.head.origin and exchange.path not in OPEN:
             self._judge_page(exchange)
         exchange.longest = longest
@@ -129,23 +121,13 @@ class Gate:
         found = self._further(path) if self._further is not None else None
         return found or self._elsewhere
 
-    def _nothing_at(self, path: str, query: bytes) -> DoorError:
-        """Return the error for a path that is not served.
-
-        With a slash after one that is, engines redirect (Starlette, `redirect_slashes`).
-        """
-        bare = path.rstrip("/")
-        place = self._places.get(bare) or self._place(bare)
-        if bare != path and place is not self._elsewhere:
-            return Moved(bare, query)
-        return UnknownPath(path, self._meant(bare))
-
     def _meant(self, path: str) -> str:
-        """Return a path that is served and differs by `/v1`, or nothing.
+        """Return a path that is served and differs by `/v1` or a final slash, or nothing.
 
-        A client's base URL often lacks it, or has it twice.
+        A client's base URL often lacks the one, or has it twice.
         """
-        likely = ("/v1" + path, path.removeprefix("/v1"))
+        path = path.rstrip("/")
+        likely = (path, "/v1" + path, path.removeprefix("/v1"))
         return next((one for one in likely if one in self._places), "")
 
     def _for_pages(self, exchange: Exchange) -> int:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("still_open")
         "/",
         "/v1",
         "/v1/chat",
+        CHAT + "/",
         "/V1/CHAT/COMPLETIONS",
         "/v1/chat/completions%00",
         "/v1/chat/completions%0d%0ax",
@@ -66,6 +67,7 @@ def test_a_path_that_is_not_served(worker: Stub, door: Router, path: str) -> Non
     [
         ("/chat/completions", CHAT),
         ("/v1" + CHAT, CHAT),
+        (CHAT + "/", CHAT),
         ("/models", "/v1/models"),
         ("/v1/pooling", "/pooling"),
         ("/nothing", None),
@@ -77,22 +79,6 @@ def test_a_base_url_that_is_wrong(door: Router, path: str, meant: str | None) ->
     error = error_of(door.http.post(path, json={"model": "m"}))
     assert error["code"] == "unknown_url"
     assert error["message"].partition(" Did you mean ")[2] == (f"{meant!r}?" if meant else "")
-
-
-@pytest.mark.parametrize("path", [CHAT, "/v1/audio/translations", "/invocations", "/workers"])
-def test_a_slash_at_the_end(door: Router, path: str) -> None:
-    """The path with a slash is redirected to the one without, as engines do, whatever the query."""
-    moved = door.http.post(path + "/?a=1&b=%2F", json={"model": "m"})
-    assert (moved.status_code, moved.headers["location"]) == (307, path + "?a=1&b=%2F")
-    assert path in moved.json().get("message", moved.json().get("error", {}).get("message"))
-    assert door.http.post("/v1/nothing/", json={"model": "m"}).status_code == 404
-
-
-def test_a_client_that_follows(worker: Stub, door: Router) -> None:
-    """A client that follows redirects is answered by the worker."""
-    reply = door.http.post(CHAT + "/", json={"model": "m"}, follow_redirects=True)
-    assert (reply.status_code, len(worker.requests)) == (200, 1)
-    assert door.http.get("/v1/models/", follow_redirects=True).json()["object"] == "list"
 
 
 def test_a_double_slash(worker: Stub, door: Router) -> None:
