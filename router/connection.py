@@ -17,6 +17,7 @@ from router.lifeline import watch
 from router.patience import NEVER, Patience
 from router.recall import Recall
 from router.tls import turned_away
+from router.untaken import queued
 from router.worker_errors import Gone, Refused, Silent, Stale, WorkerError
 
 HIGH_WATER: Final = 256 * 1024
@@ -25,6 +26,9 @@ SMALL: Final = 32 * 1024
 #: was closing it as idle and the two crossed on the way. Later, it may have started the request.
 #: Not in seconds, because a process that got no CPU meanwhile would see an early close late.
 CROSSING_LOOKS: Final = 3
+#: Calls of `check` after which a worker that has sent the last event of a stream should have ended
+#: its answer: engines do that at once.
+ENDING_LOOKS: Final = 3
 
 #: Called with a piece of an answer, and whether it is the last one.
 Sink = Callable[[bytes, bool], None]
@@ -64,7 +68,7 @@ class Connection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._paused = False
         self._got_any = False
-        self._asked = False
+        self._asked = self._ending = self._large = False
         self._looks = 0
         self._deadline = NEVER
         self._latest = NEVER
@@ -84,6 +88,7 @@ class Connection(asyncio.Protocol):
                 if len(body) < SMALL:  # one copy is cheaper than a second buffer
                     self._transport.write(head + body)
                 else:
+                    self._large = True
                     self._transport.writelines((head, body))
             while not self._begun():
                 await self._news()
@@ -160,9 +165,14 @@ class Connection(asyncio.Protocol):
         """Go on reading."""
         if self._paused:
             self._paused = False
+            self._looks = 0  # meanwhile no end could be read
             self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
             if self._transport is not None and not self._closed:
                 self._transport.resume_reading()
+
+    def ends(self) -> None:
+        """Wait only a moment for the end of the answer, as its last event has come."""
+        self._ending, self._looks = True, 0
 
     @property
     def finished(self) -> bool:
@@ -181,8 +191,21 @@ class Connection(asyncio.Protocol):
         return False
 
     def _unsent(self) -> bool:
-        """Whether the worker answered before it took the whole request: the rest is unsent."""
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+        """Whether the worker may have answered before it took the whole request.
+
+        The next one would wait behind the rest (RFC 9112 section 9.5). What has left our buffer may
+        still be in the system's, and with TLS in that of a transport below (`untaken.py`). An answer
+        acknowledges all that arrived before it, so after one to a whole request nothing is left.
+        413 says that a part was not read (RFC 9110 section 15.5.14), wherever that is by now.
+        """
+        transport = self._transport
+        if transport is None:
+            return False
+        if transport.get_write_buffer_size() > 0 or self.head.status == 413:
+            return True
+        if not (self._secure or self._large):
+            return False
+        return queued(transport.get_extra_info("socket").fileno()) > 0
 
     def close(self) -> None:
         """Drop the connection at once; the worker sees that and stops computing."""
@@ -203,10 +226,13 @@ class Connection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """Fail if a deadline has passed. Called ten times a second while an answer is awaited."""
         self._looks += 1
-        if now < self._deadline or self._answer.complete:
+        if self._answer.complete:
             return
-        late = now >= self._latest
-        self._fail(Silent("took too long in all" if late else "sent nothing for too long"))
+        if self._ending and self._looks >= ENDING_LOOKS and not self._paused:
+            self._fail(Silent("did not end its answer"))
+        elif now >= self._deadline:
+            late = now >= self._latest
+            self._fail(Silent("took too long in all" if late else "sent nothing for too long"))
 
     # Waiting.
 

@@ -1,4 +1,4 @@
-"""Server-sent events made by the router: errors in a stream's own format, and comments."""
+"""Server-sent events: those made by the router, and the last one of a stream."""
 
 import msgspec
 
@@ -10,6 +10,38 @@ EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r", b"\r\r\n")
 COMMENT = b": waiting\n\n"
 #: The header lines of a stream that begins before its worker has answered.
 FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+
+#: A field, and its values of which each is in a stream's last event.
+Last = tuple[bytes, tuple[bytes, ...]]
+_DONE: Last = (b"data:", (b"[DONE]",))
+#: Engines may go on after an error, but clients do not (vLLM `entrypoints/anthropic/serving.py`).
+_MESSAGE: Last = (b"event:", (b"message_stop", b"error"))
+_RESPONSE: Last = (
+    b"event:",
+    (b"response.completed", b"response.incomplete", b"response.failed", b"error"),
+)
+
+
+def last_of(endpoint: Endpoint) -> Last:
+    """Return what tells the last event of the endpoint's streams."""
+    if endpoint.prompted is Prompted.RESPONSES:
+        return _RESPONSE
+    return _MESSAGE if endpoint.prompted is Prompted.MESSAGES else _DONE
+
+
+def has_line(data: bytes, field: bytes, value: bytes) -> bool:
+    """Whether a line of `data` has this field with this value, and its end.
+
+    Text that quotes it does not count: in JSON no line ends within text.
+    """
+    at = data.find(value)
+    while at >= 0:
+        end = at + len(value)
+        line = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
+        if data[end : end + 1] in {b"\n", b"\r"} and data[line:at].rstrip(b" ") == field:
+            return True
+        at = data.find(value, end)
+    return False
 
 
 def only_comments(data: bytes) -> bool:

@@ -7,16 +7,12 @@ from typing import Final
 from router.answer_head import Head
 from router.connection import Connection, Sink
 from router.errors import Stopping
-from router.events import EVENT_ENDS, error_event, only_comments
+from router.events import EVENT_ENDS, Last, error_event, has_line, last_of, only_comments
 from router.exchange import Exchange, date_line
-from router.openai import Endpoint, Prompted
+from router.openai import Endpoint
 from router.usage import Usage, UsageTail
 from router.worker_errors import WorkerError
 
-#: How the last event of a stream begins; clients disconnect when they have read it.
-_LAST_EVENTS = (b"data: [DONE]", b"event: message_stop")
-#: That of `/v1/responses`; it repeats the whole answer, so its beginning is not in the tail.
-_COMPLETED: Final = b"event: response.completed"
 #: Bytes of an incomplete event that are held back until the rest of it arrives.
 LONGEST_HELD: Final = 64 << 10
 #: Bytes of a worker's error that are quoted in a stream that has already begun.
@@ -39,12 +35,17 @@ class Relay:
     is whole, so that an error can always follow as an event of its own and no client has to parse
     half an event. If an event is too long to hold back, half of it may be sent; if the worker fails
     then, the answer is cut off instead.
+
+    The last event of a stream completes it, whatever the connection to the worker does then.
     """
 
     __slots__ = (
-        *("_completed", "_endpoint", "_events", "_exchange"),
-        *("_half", "_held", "_refusal", "_tail"),
+        *("_connection", "_endpoint", "_events", "_exchange", "_half"),
+        *("_held", "_last", "_last_begun", "_refusal", "_tail", "complete"),
     )
+
+    _connection: Connection
+    _last: Last
 
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
         self._endpoint = endpoint
@@ -54,8 +55,10 @@ class Relay:
         self._held = b""
         self._half = False
         """The last bytes sent were part of an incomplete event."""
-        self._completed = False
-        """The last event of `/v1/responses` has begun."""
+        self._last_begun = False
+        """The last event of a stream has begun."""
+        self.complete = False
+        """A stream has sent its last event: clients may close then, before HTTP's end."""
         self._refusal: tuple[int, bytes] | None = None
         """A worker's error that has to become an event: its status, and what has come of it."""
 
@@ -66,6 +69,8 @@ class Relay:
         last = connection.finished
         self._tail.add(data)
         self._events = head.stream
+        if self._events:
+            self._connection, self._last = connection, last_of(self._endpoint)
         if self._events and not last and not _ends(data):
             data = self._hold(data)
         self._look(data)
@@ -113,13 +118,18 @@ class Relay:
         try:
             await connection.flow(self._pass if begun is None else self._watching(begun))
         except WorkerError as error:
+            if self.complete:
+                exchange.write(b"", last=True)
+                return
             if self._refusal is None:
                 self._fail(f"The worker failed in the middle of its answer: it {error}.")
             else:  # what has come of an error says more than that it broke off
                 self._quote(b"", last=True)
             raise CutShort(error) from None
         except asyncio.CancelledError:
-            if not exchange.left:
+            if self.complete and not exchange.left:
+                exchange.write(b"", last=True)
+            elif not exchange.left:
                 self._fail("The router was stopped in the middle of this answer.", Stopping.code)
             raise
 
@@ -151,9 +161,17 @@ class Relay:
         return sink
 
     def _look(self, data: bytes) -> None:
-        """Notice the last event of `/v1/responses` in what is about to be sent."""
-        if self._endpoint.prompted is Prompted.RESPONSES and _COMPLETED in data:
-            self._completed |= data.startswith(_COMPLETED) or b"\n" + _COMPLETED in data
+        """Notice the last event in what is about to be sent; it may be too long for one piece."""
+        if self.complete or not self._events:
+            return
+        if not self._last_begun:
+            field, values = self._last
+            for value in values:
+                if value in data and has_line(data, field, value):
+                    self._last_begun = True
+        if self._last_begun and not self._half:
+            self.complete = True
+            self._connection.ends()
 
     def _hold(self, data: bytes) -> bytes:
         """Hold back an incomplete event; return the whole ones before it."""
@@ -165,13 +183,6 @@ class Relay:
             whole, self._half = len(data), True
         self._held = data[whole:]
         return data[:whole]
-
-    @property
-    def complete(self) -> bool:
-        """Whether a stream has sent its last event: clients may close then, before HTTP's end."""
-        if self._events and self._completed:
-            return not (self._held or self._half)
-        return self._events and self._tail.last_event().startswith(_LAST_EVENTS)
 
     def usage(self) -> Usage:
         """Return the usage that the worker reported, once all of the answer is relayed."""

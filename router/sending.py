@@ -24,7 +24,7 @@ from router.upstream import Upstream
 from router.usage import NO_USAGE
 from router.vacancies import Crowded, Vacancies
 from router.worker import Worker
-from router.worker_errors import WorkerError
+from router.worker_errors import Redirected, WorkerError
 
 #: Dropped from the worker's request if comments may come first: a compressed body cannot follow.
 _CODINGS = b"\naccept-encoding:"
@@ -63,6 +63,8 @@ class Sending:
             head = upstream_head(path, asks, worker.host, key, len(body))
             connection = await _answered(attempt, upstream, head, body)
             try:
+                if connection.head.redirects:
+                    raise Redirected(connection.head)
                 status = connection.head.status
                 self._feel(attempt, status)
                 if status == FULL and await self._passes(attempt, others=others, is_last=is_last):
