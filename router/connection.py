@@ -194,8 +194,8 @@ class Connection(asyncio.Protocol):
         """Whether the worker may have answered before it took the whole request.
 
         The next one would wait behind the rest (RFC 9112 section 9.5). What has left our buffer may
-        still be in the system's, and with TLS in that of a transport below (`untaken.py`). An answer
-        acknowledges all that arrived before it, so after one to a whole request nothing is left.
+        still be in the system's, and with TLS in that of a transport below (`untaken.py`). An
+        answer acknowledges what arrived before it, so after one to a whole request nothing is left.
         413 says that a part was not read (RFC 9110 section 15.5.14), wherever that is by now.
         """
         transport = self._transport

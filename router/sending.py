@@ -63,8 +63,6 @@ class Sending:
             head = upstream_head(path, asks, worker.host, key, len(body))
             connection = await _answered(attempt, upstream, head, body)
             try:
-                if connection.head.redirects:
-                    raise Redirected(connection.head)
                 status = connection.head.status
                 self._feel(attempt, status)
                 if status == FULL and await self._passes(attempt, others=others, is_last=is_last):
@@ -163,6 +161,10 @@ async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: byt
         connection.close()
         upstream.release(connection)
         raise attempt.why()
+    if connection.head.redirects:
+        connection.close()
+        upstream.release(connection)
+        raise Redirected(connection.head)
     return connection
 
 

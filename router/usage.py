@@ -68,7 +68,7 @@ class UsageTail:
             self._tail = tail = bytearray(tail)
         tail += chunk
         if len(tail) > 2 * TAIL:
-            self._shorten(tail, len(tail) - TAIL)
+            self._shorten(tail, len(tail) - TAIL - len(_KEY))
 
     def _shorten(self, tail: bytearray, end: int) -> None:
         """Drop the bytes before `end`, once they are looked at."""
@@ -83,15 +83,16 @@ class UsageTail:
         del tail[:end]
 
     def read(self) -> Usage:
-        """Return the `usage` that was reported."""
+        """Return the `usage` that was reported, once the whole answer was added."""
         data = self._tail
         if self._whole and data[:1] == b"{":
-            return _of_document(data)
+            if len(data) <= TAIL:
+                return _of_short(data)
+            self._document = _Document()
         if self._document is None:
             found = _last_report(data, len(data)) or self._earlier
         else:
-            self._document.pass_by(data, 0, len(data))
-            found = self._document.usage()
+            found = _of_document(self._document, data)
         return _with_sources(found, data)
 
 
@@ -144,24 +145,27 @@ class _Document:
         return _report(self._found) if self._level == self._depth + 1 else NO_USAGE
 
 
-def _of_document(data: bytes | bytearray) -> Usage:
-    """Return the `usage` of a JSON object."""
-    if len(data) <= TAIL:
-        try:
-            said = decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass
-        else:
-            if said.usage is None:
-                return NO_USAGE
-            return _sourced(_usage(said.usage), said.kv_transfer_params, said.sglext)
-    found = NO_USAGE
-    for start in (max(0, len(data) - TAIL), 0):  # the last field, or nearly so, of most
-        if found == NO_USAGE:
-            document = _Document()
-            document.pass_by(data, start, len(data))
-            found = document.usage()
-    return _with_sources(found, data)
+def _of_short(data: bytes | bytearray) -> Usage:
+    """Return the `usage` of a JSON object that is no longer than the tail."""
+    try:
+        said = decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _with_sources(_of_document(_Document(), data), data)
+    if said.usage is None:
+        return NO_USAGE
+    return _sourced(_usage(said.usage), said.kv_transfer_params, said.sglext)
+
+
+def _of_document(document: _Document, data: bytes | bytearray) -> Usage:
+    """Return the `usage` of a JSON object that ends with `data`; the rest has passed by."""
+    end = len(data)
+    near = _Document()  # it is the last field of most, or nearly so
+    near.pass_by(data, max(0, end - TAIL), end)
+    found = near.usage()
+    if found == NO_USAGE:
+        document.pass_by(data, 0, end)
+        found = document.usage()
+    return found
 
 
 def _last_report(data: bytes | bytearray, end: int) -> Usage | None:
