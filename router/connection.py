@@ -26,8 +26,8 @@ SMALL: Final = 32 * 1024
 #: was closing it as idle and the two crossed on the way. Later, it may have started the request.
 #: Not in seconds, because a process that got no CPU meanwhile would see an early close late.
 CROSSING_LOOKS: Final = 3
-#: Calls of `check` after which a worker that has sent the last event of a stream should have ended
-#: its answer: engines do that at once.
+#: Calls of `check` without a byte after which a stream that has had its last event is over, though
+#: its worker does not say so.
 ENDING_LOOKS: Final = 3
 
 #: Called with a piece of an answer, and whether it is the last one.
@@ -68,7 +68,8 @@ class Connection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._paused = False
         self._got_any = False
-        self._asked = self._ending = self._large = False
+        self._over: Callable[[], bool] | None = None
+        self._asked = self._large = False
         self._looks = 0
         self._deadline = NEVER
         self._latest = NEVER
@@ -139,19 +140,20 @@ class Connection(asyncio.Protocol):
             self.resume()
         return data
 
-    async def flow(self, sink: Sink) -> None:
+    async def flow(self, sink: Sink, over: Callable[[], bool] | None = None) -> None:
         """Pass the answer to `sink` as it arrives, until its end. Raises WorkerError.
 
         The sink is never called again after `flow` has ended. The receiver of the bytes is to
-        pause and resume the connection.
+        pause and resume the connection. When nothing arrives for a moment, `over` is asked whether
+        anything should: if not, the worker is waited for no longer.
         """
-        self._sink = sink
+        self._sink, self._over = sink, over
         try:
             self._pour()
             while not self._answer.complete:
                 await self._news()
         finally:
-            self._sink = None
+            self._sink = self._over = None
 
     def pause(self) -> None:
         """Stop reading from the worker; a slow client does not count as idle time of the worker."""
@@ -165,14 +167,10 @@ class Connection(asyncio.Protocol):
         """Go on reading."""
         if self._paused:
             self._paused = False
-            self._looks = 0  # meanwhile no end could be read
+            self._looks = 0  # meanwhile nothing could arrive
             self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
             if self._transport is not None and not self._closed:
                 self._transport.resume_reading()
-
-    def ends(self) -> None:
-        """Wait only a moment for the end of the answer, as its last event has come."""
-        self._ending, self._looks = True, 0
 
     @property
     def finished(self) -> bool:
@@ -228,7 +226,8 @@ class Connection(asyncio.Protocol):
         self._looks += 1
         if self._answer.complete:
             return
-        if self._ending and self._looks >= ENDING_LOOKS and not self._paused:
+        quiet = self._looks == ENDING_LOOKS and not self._paused
+        if quiet and self._over is not None and self._over():
             self._fail(Silent("did not end its answer"))
         elif now >= self._deadline:
             late = now >= self._latest
@@ -320,6 +319,7 @@ class Connection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         answer = self._answer
+        self._looks = 0
         unread = answer.unread
         wrong = answer.feed(data)
         if answer.unread > unread and not self._paused:

@@ -11,29 +11,34 @@ COMMENT = b": waiting\n\n"
 #: The header lines of a stream that begins before its worker has answered.
 FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 
-#: A field, and its values of which each is in a stream's last event.
-Last = tuple[bytes, tuple[bytes, ...]]
-_DONE: Last = (b"data:", (b"[DONE]",))
+#: Lines of a stream's last event: a field, and its values.
+_DONE = (b"data:", (b"[DONE]",))
 #: Engines may go on after an error, but clients do not (vLLM `entrypoints/anthropic/serving.py`).
-_MESSAGE: Last = (b"event:", (b"message_stop", b"error"))
-_RESPONSE: Last = (
+_MESSAGE = (b"event:", (b"message_stop", b"error"))
+_RESPONSE = (
     b"event:",
     (b"response.completed", b"response.incomplete", b"response.failed", b"error"),
 )
+#: How the last events of `/v1/responses` begin.
+RESPONSE_ENDS = tuple(
+    _RESPONSE[0] + space + value for value in _RESPONSE[1] for space in (b" ", b"")
+)
 
 
-def last_of(endpoint: Endpoint) -> Last:
-    """Return what tells the last event of the endpoint's streams."""
-    if endpoint.prompted is Prompted.RESPONSES:
-        return _RESPONSE
-    return _MESSAGE if endpoint.prompted is Prompted.MESSAGES else _DONE
+def has_last(endpoint: Endpoint, data: bytes) -> bool:
+    """Whether one of these whole lines is the beginning of a stream's last event.
 
-
-def has_line(data: bytes, field: bytes, value: bytes) -> bool:
-    """Whether a line of `data` has this field with this value, and its end.
-
-    Text that quotes it does not count: in JSON no line ends within text.
+    Text that speaks of it does not count: in JSON no line ends within text.
     """
+    field, values = _DONE
+    if endpoint.prompted is Prompted.RESPONSES:
+        field, values = _RESPONSE
+    elif endpoint.prompted is Prompted.MESSAGES:
+        field, values = _MESSAGE
+    return any(_has_line(data, field, value) for value in values)
+
+
+def _has_line(data: bytes, field: bytes, value: bytes) -> bool:
     at = data.find(value)
     while at >= 0:
         end = at + len(value)

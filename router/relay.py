@@ -7,10 +7,10 @@ from typing import Final
 from router.answer_head import Head
 from router.connection import Connection, Sink
 from router.errors import Stopping
-from router.events import EVENT_ENDS, Last, error_event, has_line, last_of, only_comments
+from router.events import EVENT_ENDS, RESPONSE_ENDS, error_event, has_last, only_comments
 from router.exchange import Exchange, date_line
-from router.openai import Endpoint
-from router.usage import Usage, UsageTail
+from router.openai import Endpoint, Prompted
+from router.usage import TAIL, Usage, UsageTail
 from router.worker_errors import WorkerError
 
 #: Bytes of an incomplete event that are held back until the rest of it arrives.
@@ -40,12 +40,9 @@ class Relay:
     """
 
     __slots__ = (
-        *("_connection", "_endpoint", "_events", "_exchange", "_half"),
-        *("_held", "_last", "_last_begun", "_refusal", "_tail", "complete"),
+        *("_endpoint", "_events", "_exchange", "_half", "_held"),
+        *("_last_begun", "_long", "_refusal", "_tail"),
     )
-
-    _connection: Connection
-    _last: Last
 
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
         self._endpoint = endpoint
@@ -55,10 +52,10 @@ class Relay:
         self._held = b""
         self._half = False
         """The last bytes sent were part of an incomplete event."""
+        self._long = endpoint.prompted is Prompted.RESPONSES
+        """The last event of a stream repeats the whole answer: its beginning is not in the tail."""
         self._last_begun = False
-        """The last event of a stream has begun."""
-        self.complete = False
-        """A stream has sent its last event: clients may close then, before HTTP's end."""
+        """Such an event has begun."""
         self._refusal: tuple[int, bytes] | None = None
         """A worker's error that has to become an event: its status, and what has come of it."""
 
@@ -69,11 +66,10 @@ class Relay:
         last = connection.finished
         self._tail.add(data)
         self._events = head.stream
-        if self._events:
-            self._connection, self._last = connection, last_of(self._endpoint)
         if self._events and not last and not _ends(data):
             data = self._hold(data)
-        self._look(data)
+        if self._long:
+            self._look(data)
         if exchange.commented:
             return self._go_on(head, data, last)
         fields = head.fields()
@@ -116,9 +112,10 @@ class Relay:
         exchange = self._exchange
         exchange.feed_from(connection)
         try:
-            await connection.flow(self._pass if begun is None else self._watching(begun))
+            sink = self._pass if begun is None else self._watching(begun)
+            await connection.flow(sink, self.complete)
         except WorkerError as error:
-            if self.complete:
+            if self.complete():
                 exchange.write(b"", last=True)
                 return
             if self._refusal is None:
@@ -127,9 +124,11 @@ class Relay:
                 self._quote(b"", last=True)
             raise CutShort(error) from None
         except asyncio.CancelledError:
-            if self.complete and not exchange.left:
+            if exchange.left:
+                raise
+            if self.complete():
                 exchange.write(b"", last=True)
-            elif not exchange.left:
+            else:
                 self._fail("The router was stopped in the middle of this answer.", Stopping.code)
             raise
 
@@ -144,7 +143,8 @@ class Relay:
             data, self._held = self._held + data, b""
         else:
             self._half = False
-        self._look(data)
+        if self._long:
+            self._look(data)
         self._exchange.write(data, last)
 
     def _watching(self, begun: Callable[[], None]) -> Sink:
@@ -161,17 +161,9 @@ class Relay:
         return sink
 
     def _look(self, data: bytes) -> None:
-        """Notice the last event in what is about to be sent; it may be too long for one piece."""
-        if self.complete or not self._events:
-            return
-        if not self._last_begun:
-            field, values = self._last
-            for value in values:
-                if value in data and has_line(data, field, value):
-                    self._last_begun = True
-        if self._last_begun and not self._half:
-            self.complete = True
-            self._connection.ends()
+        """Notice a last event in what is about to be sent, unless it will be in the tail."""
+        if len(data) > TAIL // 2 or data.startswith(RESPONSE_ENDS):
+            self._last_begun = self._last_begun or has_last(self._endpoint, data)
 
     def _hold(self, data: bytes) -> bytes:
         """Hold back an incomplete event; return the whole ones before it."""
@@ -183,6 +175,12 @@ class Relay:
             whole, self._half = len(data), True
         self._held = data[whole:]
         return data[:whole]
+
+    def complete(self) -> bool:
+        """Whether a stream has sent its last event: clients may close then, before HTTP's end."""
+        if not self._events or self._half or self._refusal is not None:
+            return False
+        return self._last_begun or has_last(self._endpoint, self._tail.end(len(self._held)))
 
     def usage(self) -> Usage:
         """Return the usage that the worker reported, once all of the answer is relayed."""

@@ -89,7 +89,7 @@ class Sending:
             attempt.failed(cut.error)
             raise
         except asyncio.CancelledError as cancelled:
-            if relay.complete:  # a stream's last event was sent: clients close then
+            if relay.complete():  # a stream's last event was sent: clients close then
                 usage = relay.usage()
             else:
                 attempt.cancelled(cancelled)

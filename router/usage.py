@@ -82,6 +82,11 @@ class UsageTail:
             self._earlier = _last_report(tail, end) or self._earlier
         del tail[:end]
 
+    def end(self, without: int) -> bytes:
+        """Return the end of the answer, but for its last bytes."""
+        end = max(0, len(self._tail) - without)
+        return bytes(self._tail[max(0, end - TAIL) : end])
+
     def read(self) -> Usage:
         """Return the `usage` that was reported, once the whole answer was added."""
         data = self._tail

@@ -103,7 +103,7 @@ def test_what_follows_at_once_passes(
 ) -> None:
     """Whatever a worker sends after it passes too, and its connection is kept."""
     path, said = STREAMS[last]
-    rest = [chunk(after)] if after else []
+    rest: list[Action] = [chunk(after)] if after else []
     router = route(stub([STREAM_HEAD, chunk(said), 0.02, *rest, STREAM_END]).url, **PATIENT)
     assert ask(router, path) == said + after
     until(router.idle)
@@ -113,7 +113,7 @@ def test_what_follows_at_once_passes(
 @pytest.mark.parametrize("at", range(1, len(DONE)))
 def test_it_may_come_in_pieces(stub: MakeStub, route: MakeRouter, at: int) -> None:
     """Wherever it is cut, it counts once it is whole."""
-    pieces = [chunk(WORD + DONE[:at]), 0.02, chunk(DONE[at:])]
+    pieces: list[Action] = [chunk(WORD + DONE[:at]), 0.02, chunk(DONE[at:])]
     router = route(stub([STREAM_HEAD, *pieces, "close"]).url, **PATIENT)
     assert ask(router, CHAT) == WORD + DONE
     assert counted(router, "worker_errors") == {}
@@ -147,7 +147,14 @@ def test_text_that_speaks_of_it_is_not_it(
 
 def test_comments_before_it_do_not_matter(stub: MakeStub, route: MakeRouter) -> None:
     """A stream that begins with comments of the router's and of the worker's ends alike."""
-    script = [0.3, STREAM_HEAD, chunk(b": keep-alive\n\n"), 0.05, chunk(WORD + DONE), "close"]
+    script: list[Action] = [
+        0.3,
+        STREAM_HEAD,
+        chunk(b": keep-alive\n\n"),
+        0.05,
+        chunk(WORD + DONE),
+        "close",
+    ]
     patient = {**PATIENT, "timeouts": {"comment": "100ms", "idle": "10m"}}
     body = ask(route(stub(script).url, **patient), CHAT)
     assert body.startswith(b": ")

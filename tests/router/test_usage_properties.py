@@ -147,7 +147,9 @@ def test_a_report_before_a_long_rest(
 
 
 keys = st.sampled_from(["usage", "a", 'b"', "\\", "input"]) | st.text(max_size=3)
-leaves = st.none() | st.integers() | words | st.just({"prompt_tokens": 3}) | st.just({"usage": {}})
+leaves: st.SearchStrategy[Any] = (
+    st.none() | st.integers() | words | st.just({"prompt_tokens": 3}) | st.just({"usage": {}})
+)
 values = st.recursive(
     leaves,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
