@@ -11,11 +11,12 @@ COMMENT = b": waiting\n\n"
 #: The header lines of a stream that begins before its worker has answered.
 FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 
-#: Lines of a stream's last event: a field, and its values.
-_DONE = (b"data:", (b"[DONE]",))
+_Lines = tuple[bytes, tuple[bytes, ...]]
+"""A field, and values that it has in a stream's last event."""
+_DONE: _Lines = (b"data:", (b"[DONE]",))
 #: Engines may go on after an error, but clients do not (vLLM `entrypoints/anthropic/serving.py`).
-_MESSAGE = (b"event:", (b"message_stop", b"error"))
-_RESPONSE = (
+_MESSAGE: _Lines = (b"event:", (b"message_stop", b"error"))
+_RESPONSE: _Lines = (
     b"event:",
     (b"response.completed", b"response.incomplete", b"response.failed", b"error"),
 )
