@@ -10,11 +10,13 @@ class Head:
     Immutable, because it is reused for answers with an equal head.
     """
 
-    __slots__ = ("_fields", "dated", "headers", "length", "status", "stream")
+    __slots__ = ("_fields", "dated", "headers", "length", "redirects", "status", "stream")
 
     def __init__(self, status: int, headers: Headers, length: int | None) -> None:
         self.status = status
         self.headers = headers
+        self.redirects = 300 <= status < 400 and status != 304
+        """It sends the client elsewhere (RFC 9110 section 15.4), which would lead around us."""
         self.length = length
         """`Content-Length`, if given. A reused head keeps that of the answer it was parsed from."""
         kind, coding = header(headers, b"content-type"), header(headers, b"content-encoding")

@@ -284,7 +284,8 @@ class Attempt:
         self.job.metrics.failed(self.worker.name, error.kind)
         identity = self.job.exchange.identity.decode()
         # As text: a record with the error itself would keep the frames of its traceback.
-        log.warning("worker %s %s; id=%s", self.worker.name, str(error), identity)
+        text = f"{error}, to {error.target}" if error.target else str(error)
+        log.warning("worker %s %s; id=%s", self.worker.name, text, identity)
 
     def cancelled(self, how: CancelledError) -> None:
         """Its client has left, or the router stops; where nothing was sent, nothing has begun."""

@@ -19,6 +19,7 @@ from router.lifeline import watch
 from router.patience import NEVER, Patience
 from router.recall import Recall
 from router.tls import turned_away
+from router.untaken import queued
 from router.worker_errors import Gone, Refused, Silent, Stale, WorkerError
 
 HIGH_WATER: Final = 256 * 1024
@@ -27,6 +28,9 @@ SMALL: Final = 32 * 1024
 #: was closing it as idle and the two crossed on the way. Later, it may have started the request.
 #: Not in seconds, because a process that got no CPU meanwhile would see an early close late.
 CROSSING_LOOKS: Final = 3
+#: Calls of `check` without a byte after which a stream that has had its last event is over, though
+#: its worker does not say so.
+ENDING_LOOKS: Final = 3
 
 #: Called with a piece of an answer, and whether it is the last one.
 Sink = Callable[[bytes, bool], None]
@@ -66,7 +70,8 @@ class Connection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._paused = False
         self._got_any = False
-        self._asked = False
+        self._over: Callable[[], bool] | None = None
+        self._asked = self._large = False
         self._looks = 0
         self._deadline = NEVER
         self._latest = NEVER
@@ -86,6 +91,7 @@ class Connection(asyncio.Protocol):
                 if len(body) < SMALL:  # one copy is cheaper than a second buffer
                     self._transport.write(head + body)
                 else:
+                    self._large = True
                     self._transport.writelines((head, body))
             while not self._begun():
                 await self._news()
@@ -142,19 +148,20 @@ class Connection(asyncio.Protocol):
             self.resume()
         return data
 
-    async def flow(self, sink: Sink) -> None:
+    async def flow(self, sink: Sink, over: Callable[[], bool] | None = None) -> None:
         """Pass the answer to `sink` as it arrives, until its end. Raises WorkerError.
 
         The sink is never called again after `flow` has ended. The receiver of the bytes is to
-        pause and resume the connection.
+        pause and resume the connection. When nothing arrives for a moment, `over` is asked whether
+        anything should: if not, the worker is waited for no longer.
         """
-        self._sink = sink
+        self._sink, self._over = sink, over
         try:
             self._pour()
             while not self._answer.complete:
                 await self._news()
         finally:
-            self._sink = None
+            self._sink = self._over = None
 
     def pause(self) -> None:
         """Stop reading from the worker; a slow client does not count as idle time of the worker."""
@@ -168,6 +175,7 @@ class Connection(asyncio.Protocol):
         """Go on reading."""
         if self._paused:
             self._paused = False
+            self._looks = 0  # meanwhile nothing could arrive
             self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
             if self._transport is not None and not self._closed:
                 self._transport.resume_reading()
@@ -194,8 +202,21 @@ class Connection(asyncio.Protocol):
         return False
 
     def _unsent(self) -> bool:
-        """Whether the worker answered before it took the whole request: the rest is unsent."""
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+        """Whether the worker may have answered before it took the whole request.
+
+        The next one would wait behind the rest (RFC 9112 section 9.5). What has left our buffer may
+        still be in the system's, and with TLS in that of a transport below (`untaken.py`). An
+        answer acknowledges what arrived before it, so after one to a whole request nothing is left.
+        413 says that a part was not read (RFC 9110 section 15.5.14), wherever that is by now.
+        """
+        transport = self._transport
+        if transport is None:
+            return False
+        if transport.get_write_buffer_size() > 0 or self.head.status == 413:
+            return True
+        if not (self._secure or self._large):
+            return False
+        return queued(transport.get_extra_info("socket").fileno()) > 0
 
     def close(self) -> None:
         """Drop the connection at once; the worker sees that and stops computing."""
@@ -223,10 +244,14 @@ class Connection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """Fail if a deadline has passed. Called ten times a second while an answer is awaited."""
         self._looks += 1
-        if now < self._deadline or self._answer.complete:
+        if self._answer.complete:
             return
-        late = now >= self._latest
-        self._fail(Silent("took too long in all" if late else "sent nothing for too long"))
+        quiet = self._looks == ENDING_LOOKS and not self._paused
+        if quiet and self._over is not None and self._over():
+            self._fail(Silent("did not end its answer"))
+        elif now >= self._deadline:
+            late = now >= self._latest
+            self._fail(Silent("took too long in all" if late else "sent nothing for too long"))
 
     # Waiting.
 
@@ -314,6 +339,7 @@ class Connection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         answer = self._answer
+        self._looks = 0
         unread = answer.unread
         wrong = answer.feed(data)
         if answer.unread > unread and not self._paused:

@@ -7,19 +7,15 @@ from typing import Final
 from router.answer_head import Head
 from router.connection import Connection, Sink
 from router.errors import DoorError, Stopping, WorkerFailed, refused_by_worker
-from router.events import EVENT_ENDS, only_comments
+from router.events import EVENT_ENDS, RESPONSE_ENDS, has_last, only_comments
 from router.exchange import Exchange, date_line
 from router.flaws import flaw
 from router.openai import Endpoint, Prompted
 from router.responses.where import Naming
 from router.surfaces import event
-from router.usage import Usage, UsageTail
+from router.usage import TAIL, Usage, UsageTail
 from router.worker_errors import WorkerError
 
-#: How the last event of a stream begins; clients disconnect when they have read it.
-_LAST_EVENTS = (b"data: [DONE]", b"event: message_stop")
-#: That of `/v1/responses`; it repeats the whole answer, so its beginning is not in the tail.
-_COMPLETED: Final = b"event: response.completed"
 #: Bytes of an incomplete event that are held back until the rest of it arrives.
 LONGEST_HELD: Final = 64 << 10
 #: Bytes of a worker's error that are quoted in a stream that has already begun.
@@ -42,11 +38,13 @@ class Relay:
     is whole, so that an error can always follow as an event of its own and no client has to parse
     half an event. If an event is too long to hold back, half of it may be sent; if the worker fails
     then, the answer is cut off instead.
+
+    The last event of a stream completes it, whatever the connection to the worker does then.
     """
 
     __slots__ = (
-        *("_completed", "_endpoint", "_events", "_exchange"),
-        *("_half", "_held", "_refusal", "_tail", "naming"),
+        *("_endpoint", "_events", "_exchange", "_half", "_held"),
+        *("_last_begun", "_long", "_refusal", "_tail", "naming"),
     )
 
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
@@ -57,8 +55,10 @@ class Relay:
         self._held = b""
         self._half = False
         """The last bytes sent were part of an incomplete event."""
-        self._completed = False
-        """The last event of `/v1/responses` has begun."""
+        self._long = endpoint.prompted is Prompted.RESPONSES
+        """The last event of a stream repeats the whole answer: its beginning is not in the tail."""
+        self._last_begun = False
+        """Such an event has begun."""
         self._refusal: tuple[int, bytes] | None = None
         """A worker's error that has to become an event: its status, and what has come of it."""
         self.naming: Naming | None = None
@@ -73,7 +73,8 @@ class Relay:
         self._events = head.stream
         if self._events and not last and not _ends(data):
             data = self._hold(data)
-        self._look(data)
+        if self._long:
+            self._look(data)
         if exchange.commented:
             return self._go_on(head, data, last)
         fields = head.fields()
@@ -114,8 +115,12 @@ class Relay:
         exchange = self._exchange
         exchange.feed_from(connection)
         try:
-            await connection.flow(self._pass if begun is None else self._watching(begun))
+            sink = self._pass if begun is None else self._watching(begun)
+            await connection.flow(sink, self.complete)
         except WorkerError as error:
+            if self.complete():
+                exchange.write(b"", last=True)
+                return
             if self._refusal is None:
                 message = f"The worker failed in the middle of its answer: it {error}."
                 self._fail(WorkerFailed(message))
@@ -123,7 +128,11 @@ class Relay:
                 self._quote(b"", last=True)
             raise CutShort(error) from None
         except asyncio.CancelledError:
-            if not exchange.left:
+            if exchange.left:
+                raise
+            if self.complete():
+                exchange.write(b"", last=True)
+            else:
                 self._fail(Stopping("The router was stopped in the middle of this answer."))
             raise
 
@@ -138,7 +147,8 @@ class Relay:
             data, self._held = self._held + data, b""
         else:
             self._half = False
-        self._look(data)
+        if self._long:
+            self._look(data)
         self._exchange.write(data, last)
 
     def _watching(self, begun: Callable[[], None]) -> Sink:
@@ -155,13 +165,12 @@ class Relay:
         return sink
 
     def _look(self, data: bytes) -> None:
-        """Notice the id and the last event of `/v1/responses` in what is about to be sent."""
-        if self._endpoint.prompted is not Prompted.RESPONSES:
-            return
+        """Notice the id of a response in what is about to be sent, and a last event, unless it will
+        be in the tail."""
         if self.naming is not None:
             self.naming.add(data)
-        if _COMPLETED in data:
-            self._completed |= data.startswith(_COMPLETED) or b"\n" + _COMPLETED in data
+        if len(data) > TAIL // 2 or data.startswith(RESPONSE_ENDS):
+            self._last_begun = self._last_begun or has_last(self._endpoint, data)
 
     def _hold(self, data: bytes) -> bytes:
         """Hold back an incomplete event; return the whole ones before it."""
@@ -174,12 +183,11 @@ class Relay:
         self._held = data[whole:]
         return data[:whole]
 
-    @property
     def complete(self) -> bool:
         """Whether a stream has sent its last event: clients may close then, before HTTP's end."""
-        if self._events and self._completed:
-            return not (self._held or self._half)
-        return self._events and self._tail.last_event().startswith(_LAST_EVENTS)
+        if not self._events or self._half or self._refusal is not None:
+            return False
+        return self._last_begun or has_last(self._endpoint, self._tail.end(len(self._held)))
 
     def usage(self) -> Usage:
         """Return the usage that the worker reported, once all of the answer is relayed."""
@@ -187,7 +195,7 @@ class Relay:
 
     def flaw(self) -> tuple[int, str]:
         """Return the status that the relayed answer of status 200 should have had, and a label."""
-        return flaw(self._tail.end(), stream=self._events)
+        return flaw(self._tail.end(0), stream=self._events)
 
     def _fail(self, error: DoorError) -> None:
         """End a stream with an error event in the endpoint's format; do nothing for others."""

@@ -25,7 +25,7 @@ from router.upstream import Upstream
 from router.usage import NO_USAGE
 from router.vacancies import Crowded, Vacancies
 from router.worker import Worker
-from router.worker_errors import WorkerError
+from router.worker_errors import Redirected, WorkerError
 
 #: Statuses: too many requests; something asked for, usually the model, does not exist.
 TOO_MANY: Final = 429
@@ -89,7 +89,7 @@ class Sending:
             attempt.failed(cut.error)
             raise
         except asyncio.CancelledError as cancelled:
-            if relay.complete:  # a stream's last event was sent: clients close then
+            if relay.complete():  # a stream's last event was sent: clients close then
                 usage = relay.usage()
                 attempt.relayed(relay)
             else:
@@ -185,6 +185,10 @@ async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: byt
         connection.close()
         upstream.release(connection)
         raise attempt.why()
+    if connection.head.redirects:
+        connection.close()
+        upstream.release(connection)
+        raise Redirected(connection.head)
     return connection
 
 

@@ -17,12 +17,12 @@ def untaken(transport: asyncio.Transport) -> int:
     waiting = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")
     if not waiting and connection and transport.get_extra_info("ssl_object"):
-        waiting = _queued(connection.fileno())
+        waiting = queued(connection.fileno())
     return waiting
 
 
-def _queued(descriptor: int) -> int:
-    """Return the bytes in the socket's send queue: unsent or not acknowledged (tcp(7))."""
+def queued(descriptor: int) -> int:
+    """Return the bytes in a socket's send queue: unsent or not acknowledged (tcp(7))."""
     if sys.platform != "linux" or descriptor < 0:
         return 0
     try:

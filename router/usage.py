@@ -1,21 +1,25 @@
-"""Reads `usage` from the end of an answer while it is relayed, without changing a byte of it."""
+"""Reads `usage` from an answer while it is relayed, without changing a byte of it."""
 
 import json
+import re
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from router.answered import decode
-from router.events import EVENT_ENDS
 
-#: Bytes kept of the end of an answer; `usage` is its last field, or nearly so.
+#: Bytes kept of the end of an answer, and longest `usage` that is read.
 TAIL: Final = 4096
-
-#: Bytes at the end of a stream that are searched for its last event.
-LAST = 1024
 
 #: More tokens than any prompt has.
 MOST: Final = 1 << 31
+
+_KEY: Final = b'"usage"'
+#: What follows a key whose value is an object. In JSON, quotes within text are escaped: no text
+#: that speaks of usage looks like the key.
+_OBJECT = re.compile(rb"\s*:\s*\{")
+#: A string without escapes, or the beginning of one.
+_TEXT = re.compile(rb'"[^"]*"?')
 
 _scan = json.JSONDecoder().raw_decode
 
@@ -37,12 +41,22 @@ NO_USAGE = Usage()
 
 
 class UsageTail:
-    """Keeps the last bytes of one answer."""
+    """Keeps the last bytes of one answer, and what was reported before them.
 
-    __slots__ = ("_tail",)
+    In a stream the last report counts. An answer in one piece has its report at the top level,
+    wherever it stands: vLLM puts fields as long as the prompt after it.
+    """
+
+    __slots__ = ("_document", "_earlier", "_tail", "_whole")
 
     def __init__(self) -> None:
         self._tail: bytes | bytearray = b""
+        self._whole = True
+        """The tail is all of it."""
+        self._document: _Document | None = None
+        """What was seen of an answer in one piece, before the tail."""
+        self._earlier = NO_USAGE
+        """The last report of a stream before the tail."""
 
     def add(self, chunk: bytes) -> None:
         """Add a chunk that was relayed."""
@@ -54,39 +68,136 @@ class UsageTail:
             self._tail = tail = bytearray(tail)
         tail += chunk
         if len(tail) > 2 * TAIL:
-            del tail[: -TAIL - 1]  # one byte more, so that `read` does not take it for all of it
+            self._shorten(tail, len(tail) - TAIL - len(_KEY))
 
-    def end(self) -> bytes:
-        """Return the last part of the answer, or all of it."""
-        return bytes(self._tail)
+    def _shorten(self, tail: bytearray, end: int) -> None:
+        """Drop the bytes before `end`, once they are looked at."""
+        if self._whole:
+            self._whole = False
+            if tail[:1] == b"{":
+                self._document = _Document()
+        if self._document is not None:
+            self._document.pass_by(tail, 0, end)
+        else:
+            self._earlier = _last_report(tail, end) or self._earlier
+        del tail[:end]
 
-    def last_event(self) -> bytes:
-        """Return the last event of a stream, if it is short."""
-        tail = bytes(self._tail[-LAST:]).strip()
-        return tail[max(tail.rfind(end) + len(end) if end in tail else 0 for end in EVENT_ENDS) :]
+    def end(self, without: int) -> bytes:
+        """Return the end of the answer, but for its last bytes."""
+        end = max(0, len(self._tail) - without)
+        return bytes(self._tail[max(0, end - TAIL) : end])
 
     def read(self) -> Usage:
-        """Return the last `usage` object in the tail."""
+        """Return the `usage` that was reported, once the whole answer was added."""
         data = self._tail
-        if len(data) <= TAIL and data[:1] == b"{":  # most likely the whole answer
-            try:
-                said = decode(data)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass
-            else:
-                if said.usage is None:
-                    return NO_USAGE
-                return _sourced(_usage(said.usage), said.kv_transfer_params, said.sglext)
-        return _scanned(data[-TAIL:].decode("utf-8", errors="replace"))
+        if self._whole and data[:1] == b"{":
+            if len(data) <= TAIL:
+                return _of_short(data)
+            self._document = _Document()
+        if self._document is None:
+            found = _last_report(data, len(data)) or self._earlier
+        else:
+            found = _of_document(self._document, data)
+        return _with_sources(found, data)
 
 
-def _scanned(tail: str) -> Usage:
-    usage = _last(tail, '"usage"')
-    if usage is None:
+class _Document:
+    """Finds the `usage` at the top level of a JSON object that passes by in pieces.
+
+    The top level is told by the braces that close after it, so what comes before it costs no more
+    than a search for the key.
+    """
+
+    __slots__ = ("_depth", "_found", "_level", "_open")
+
+    def __init__(self) -> None:
+        self._found = b""
+        """The least nested object of that name so far, of equals the last; and what follows."""
+        self._level = 0
+        """How many more braces were open there than at the first one."""
+        self._depth = 0
+        """How many more are open now."""
+        self._open = b""
+        """What has to come before the next bytes if they begin within a string."""
+
+    def pass_by(self, data: bytes | bytearray, start: int, end: int) -> None:
+        """Look at what stands between `start` and `end`; what follows there comes again."""
+        counted = at = start
+        while (found := data.find(_KEY, at, end + len(_KEY) - 1)) >= 0:
+            at = found + len(_KEY)
+            if not _OBJECT.match(data, at):
+                continue
+            if self._found:
+                self._count(data[counted:found])
+            counted = found
+            if not self._found or self._depth <= self._level:
+                self._found, self._level = bytes(data[at : at + TAIL]), self._depth
+        if self._found:
+            self._count(data[counted:end])
+
+    def _count(self, data: bytes | bytearray) -> None:
+        """Count braces, except those within strings."""
+        plain = (self._open + data).replace(rb"\\", b"").replace(rb"\"", b"")
+        if plain.count(b'"') % 2:
+            self._open = b'"\\' if plain.endswith(b"\\") else b'"'
+        else:
+            self._open = b""
+        rest = _TEXT.sub(b"", plain)
+        self._depth += rest.count(b"{") - rest.count(b"}")
+
+    def usage(self) -> Usage:
+        """Return the `usage` of the object, once all of it has passed by."""
+        return _report(self._found) if self._level == self._depth + 1 else NO_USAGE
+
+
+def _of_short(data: bytes | bytearray) -> Usage:
+    """Return the `usage` of a JSON object that is no longer than the tail."""
+    try:
+        said = decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _with_sources(_of_document(_Document(), data), data)
+    if said.usage is None:
         return NO_USAGE
-    found = _usage(usage)
-    if '"cached_token' not in tail:
+    return _sourced(_usage(said.usage), said.kv_transfer_params, said.sglext)
+
+
+def _of_document(document: _Document, data: bytes | bytearray) -> Usage:
+    """Return the `usage` of a JSON object that ends with `data`; the rest has passed by."""
+    end = len(data)
+    near = _Document()  # it is the last field of most, or nearly so
+    near.pass_by(data, max(0, end - TAIL), end)
+    found = near.usage()
+    if found == NO_USAGE:
+        document.pass_by(data, 0, end)
+        found = document.usage()
+    return found
+
+
+def _last_report(data: bytes | bytearray, end: int) -> Usage | None:
+    """Return the last report that begins before `end`, if there is one."""
+    at = data.rfind(_KEY, 0, end + len(_KEY) - 1)
+    while at >= 0:
+        after = at + len(_KEY)
+        if _OBJECT.match(data, after):
+            found = _report(data[after : after + TAIL])
+            if found != NO_USAGE:
+                return found
+        at = data.rfind(_KEY, 0, at)
+    return None
+
+
+def _report(value: bytes | bytearray) -> Usage:
+    """Read the object that `value` begins with, after a colon."""
+    usage = _object_after(value.decode("utf-8", errors="replace"), 0)
+    return NO_USAGE if usage is None else _usage(usage)
+
+
+def _with_sources(found: Usage, data: bytes | bytearray) -> Usage:
+    """Add on which tiers the cached tokens were, if that is reported near the end."""
+    end = data[-TAIL:]
+    if b'"cached_token_stats"' not in end and b'"cached_tokens_details"' not in end:
         return found
+    tail = end.decode("utf-8", errors="replace")
     return _sourced(found, _last(tail, '"kv_transfer_params"'), _last(tail, '"sglext"'))
 
 

@@ -4,7 +4,10 @@ Each says whether the worker may have started the request: only one that certain
 tried on another worker.
 """
 
+from router.answer_head import Head
 from router.errors import DoorError, NoWorker, WorkerFailed, WorkerTooSlow
+from router.headers import header
+from router.quoting import shown
 
 
 class WorkerError(Exception):
@@ -12,6 +15,8 @@ class WorkerError(Exception):
 
     kind = "error"
     """Metric label."""
+    target = ""
+    """Where the worker wanted to send the client, for the log only."""
     safe = False
     """Whether the request certainly did not start there, so that another worker may be asked."""
 
@@ -49,6 +54,16 @@ class Garbled(WorkerError):
     """The worker's answer is not HTTP."""
 
     kind = "garbled"
+
+
+class Redirected(WorkerError):
+    """The worker answered with a redirect."""
+
+    kind = "redirect"
+
+    def __init__(self, head: Head) -> None:
+        super().__init__(f"answered with a redirect ({head.status}), which is not followed")
+        self.target = shown(header(head.headers, b"location").decode("latin-1"), 200)
 
 
 class Silent(WorkerError):

@@ -17,7 +17,7 @@ from router.request_log import log_relayed
 from router.responses.ids import Stored
 from router.settings import Settings
 from router.worker import Worker
-from router.worker_errors import Gone, Refused, Stale, WorkerError, answer_for
+from router.worker_errors import Gone, Redirected, Refused, Stale, WorkerError, answer_for
 
 #: Whose errors and events these paths have.
 _ENDPOINT = ENDPOINTS["/v1/responses"]
@@ -58,7 +58,7 @@ class Retrieval:
             answered.failed(cut.error)
             raise
         except asyncio.CancelledError:
-            if exchange.left and not relay.complete:
+            if exchange.left and not relay.complete():
                 answered.status = CLIENT_LEFT
             raise
         finally:
@@ -86,6 +86,9 @@ class _Answered:
         head = upstream_head(stored.path.encode(), exchange, *told, method=method)
         connection = await upstream.ask(head, body)
         try:
+            if connection.head.redirects:
+                connection.close()
+                raise Redirected(connection.head)
             self.status = connection.head.status
             fields = exchange.identity, worker.label
             added = b"x-request-id: %b\r\nx-warmroute-worker: %b\r\n" % fields

@@ -15,7 +15,7 @@ from router.headers import header
 from router.sessions import expiry
 from router.sessions.ids import AWS_HEADER, NEW_SESSION
 from router.worker import Worker
-from router.worker_errors import Refused, WorkerError
+from router.worker_errors import Redirected, Refused, WorkerError
 
 _NEW = b"x-amzn-sagemaker-new-session-id"
 #: The documented bodies that open and close a session.
@@ -83,6 +83,8 @@ async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Sa
     try:
         connection = await worker.upstream.ask(head, body)
         try:
+            if connection.head.redirects:
+                raise Redirected(connection.head)
             answer = b""
             while piece := await connection.chunk():
                 answer += piece

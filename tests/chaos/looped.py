@@ -1,6 +1,7 @@
 """Base class of test servers that run in their own threads."""
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -12,8 +13,9 @@ T = TypeVar("T")
 class Looped:
     """A server on a free port of 127.0.0.1, in its own thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
+        self._tls = tls
         self._ready = threading.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -23,7 +25,7 @@ class Looped:
     @property
     def url(self) -> str:
         """The server's URL."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def name(self) -> str:
@@ -43,7 +45,7 @@ class Looped:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._over.wait()

@@ -1,6 +1,8 @@
 """A request that may have begun is never sent twice; one that surely did not is not given up."""
 
 import asyncio
+import socket
+import ssl
 import sys
 import threading
 import time
@@ -10,6 +12,7 @@ import httpx
 import pytest
 
 from router.connection import Connection
+from tests.authority import Authority
 from tests.chaos.looped import Looped
 from tests.health.failing import start, status
 from tests.support import JSON, OK, Action, MakeRouter, MakeStub, Stub, until
@@ -255,34 +258,70 @@ def test_a_large_refusal_does_not_leave_its_connection_asleep(
 class Hasty(Looped):
     """A worker that answers its first request from the head alone and never reads its body."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, status: int = 200) -> None:
         self.asked = 0
-        super().__init__()
+        self.status = status
+        super().__init__(tls)
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ours = writer.get_extra_info("socket")  # so that the system takes little that nobody reads
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
         while True:
             start = (await reader.readuntil(b"\r\n\r\n")).lower()
             body = b'{"data":[{"id":"m"}]}'
+            status = 200
             if start.startswith(b"post"):
                 self.asked += 1
                 body = b"hasty %d" % self.asked
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+                status = self.status if self.asked == 1 else 200
+            told = b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
+            writer.write(told + body)
             if self.asked == 1 and start.startswith(b"post"):
                 await asyncio.Event().wait()
             length = start.partition(b"content-length:")[2].partition(b"\r\n")[0]
             await reader.readexactly(int(length or 0))
 
 
-def test_an_answer_before_the_request_was_taken(route: MakeRouter, stack: ExitStack) -> None:
-    """If an answer ends before its request was sent, the connection is not used again."""
-    worker = Hasty()
+#: Bytes of requests: more than any buffer holds; what the router's system takes at once.
+MORE, LESS = 15 << 20, 1 << 20
+
+
+@pytest.mark.parametrize(
+    "answer", [(200, MORE), (200, LESS), (400, LESS), (413, LESS), (413, 100 << 10)]
+)
+@pytest.mark.parametrize("secure", [False, True])
+def test_an_answer_before_the_request_was_taken(
+    route: MakeRouter, stack: ExitStack, ours: Authority, secure: bool, answer: tuple[int, int]
+) -> None:
+    """If an answer ends before its request was taken, the connection is not used again."""
+    status, size = answer
+    worker = Hasty(ours.server() if secure else None, status)
     stack.callback(worker.stop)
-    router = route(worker.url, health=QUIET)
-    large = {**CHAT, "messages": [{"role": "user", "content": "x" * (15 << 20)}]}
+    router = route(
+        {"url": worker.url, **({"tls": {"ca": ours.roots}} if secure else {})}, health=QUIET
+    )
+    large = {**CHAT, "messages": [{"role": "user", "content": "x" * size}]}
     for number, chat in enumerate((large, CHAT), start=1):
         reply = router.http.post("/v1/chat/completions", json=chat)
         assert reply.content == b"hasty %d" % number
     until(router.idle)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_large_request_that_was_taken(
+    route: MakeRouter, stack: ExitStack, ours: Authority, secure: bool
+) -> None:
+    """After an answer to all of a request, however large, the connection is used again."""
+    worker = Stub(tls=ours.server() if secure else None)
+    stack.callback(worker.stop)
+    router = route(
+        {"url": worker.url, **({"tls": {"ca": ours.roots}} if secure else {})}, health=QUIET
+    )
+    before = worker.connections
+    for size in (10, 40 << 10, 200 << 10, 10):
+        chat = {**CHAT, "messages": [{"role": "user", "content": "x" * size}]}
+        assert router.http.post("/v1/chat/completions", json=chat).content == JSON
+    assert worker.connections == before + 1
 
 
 @pytest.mark.parametrize("status", [204, 304])

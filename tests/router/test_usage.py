@@ -1,4 +1,4 @@
-"""Reported usage is found at the end of an answer, however the bytes are split."""
+"""Reported usage is found wherever it stands in an answer, however the bytes are split."""
 
 import json
 from itertools import pairwise
@@ -239,13 +239,39 @@ def test_parts_that_do_not_make_the_whole(more: dict[str, Any]) -> None:
     assert wholly({"usage": USAGE, **more}, streamed=True) == Usage(120, 96, 5)
 
 
-@pytest.mark.parametrize("line", [b"\n", b"\r\n", b"\r"])
-def test_the_last_event(line: bytes) -> None:
-    """The last event is found whatever its line ends; `[DONE]` shows that an answer is complete."""
-    tail = UsageTail()
-    tail.add(b"data: {}" + 2 * line)
-    assert tail.last_event() == b"data: {}"
-    tail.add(b"event: x" + line + b"data: [DONE]" + 2 * line)
-    assert tail.last_event() == b"event: x" + line + b"data: [DONE]"
-    tail.add(b"data: {}" + line + b"\r\n")
-    assert tail.last_event() == b"data: {}"
+LONG = "x" * (3 * TAIL)
+IDS = list(range(10_000))
+#: Usage that is not the answer's own, in objects that clients or tools have written.
+NESTED = {"usage": {"prompt_tokens": 1, "completion_tokens": 1}, "text": '{"\\'}
+PLACES: list[dict[str, Any]] = [
+    {"usage": USAGE, "choices": [{"text": LONG}]},
+    {"choices": [{"text": LONG}], "usage": USAGE, "prompt_token_ids": IDS},
+    {"choices": [], "usage": USAGE, "prompt_logprobs": [{"7": {"decoded_token": "}"}}] * 500},
+    {"choices": [], "usage": USAGE, "kv_transfer_params": {"remote_block_ids": IDS}},
+    {"content": [{"type": "tool_use", "input": NESTED}], "usage": USAGE, "metrics": LONG},
+    {"usage": USAGE, "content": [{"type": "tool_use", "input": NESTED}], "metrics": LONG},
+    {"usage": USAGE, "metrics": LONG, "content": [{"type": "tool_use", "input": NESTED}]},
+    {"usage": USAGE, "choices": [{"text": json.dumps(NESTED)}] * 300},
+    {"a": {"b": {"c": NESTED}}, "ids": IDS, "usage": USAGE, "more": IDS, "d": [NESTED] * 300},
+]
+
+
+@pytest.mark.parametrize("size", [1 << 30, 1, 1000, TAIL, 2 * TAIL + 1])
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("answer", PLACES)
+def test_it_may_stand_anywhere(answer: dict[str, Any], indent: int | None, size: int) -> None:
+    """Long fields may come before or after it, and objects of that name may be within others."""
+    said = json.dumps(answer, indent=indent).encode()
+    pieces = [said[at : at + size] for at in range(0, len(said), size)]
+    assert read(*pieces) == FOUND
+    others = {key: value for key, value in answer.items() if key != "usage"}
+    for without in (others, {**others, "usage": None}):
+        assert read(json.dumps(without).encode()) == Usage()
+
+
+def test_a_stream_may_repeat_all_after_it() -> None:
+    """The last event of `/v1/responses` may have long fields after its report."""
+    response = {"usage": USAGE, "output_messages": [{"text": LONG}], "tools": [{"usage": {}}]}
+    said = sse(CHUNK, {"type": "response.completed", "response": response})
+    for size in (len(said), 100, TAIL):
+        assert read(*[said[at : at + size] for at in range(0, len(said), size)]) == FOUND

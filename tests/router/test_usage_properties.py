@@ -131,18 +131,58 @@ def test_garbage_around_it(
 ) -> None:
     """Bytes that are neither text nor JSON do not hide a report or add to it."""
     usage, told = report
-    data = before + b'"usage": ' + json.dumps(usage).encode() + after
+    data = b"\n" + before + b'"usage": ' + json.dumps(usage).encode() + after
     assert read(*cut(data, places)) == told
 
 
 @anyhow
-@given(reports(), st.integers(TAIL, 3 * TAIL), cuts)
-def test_a_report_out_of_reach(
+@given(reports(), st.integers(0, 3 * TAIL), cuts)
+def test_a_report_before_a_long_rest(
     report: tuple[dict[str, Any], Usage], distance: int, places: list[int]
 ) -> None:
-    """A report further back than the tail is not read at all."""
+    """How much follows a report does not matter, in a stream or in one piece."""
     data = json.dumps({"usage": report[0]}).encode() + b" " * distance
-    assert read(*cut(data, places)) == Usage()
+    assert read(*cut(data, places)) == report[1]
+    assert read(*cut(b"data: " + data, places)) == report[1]
+
+
+keys = st.sampled_from(["usage", "a", 'b"', "\\", "input"]) | st.text(max_size=3)
+leaves: st.SearchStrategy[Any] = (
+    st.none() | st.integers() | words | st.just({"prompt_tokens": 3}) | st.just({"usage": {}})
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=8,
+)
+fillers = st.sampled_from(["", "x" * TAIL, '{"' * TAIL, "\\" * (2 * TAIL), "☕" * TAIL])
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> tuple[bytes, Usage]:
+    """Draw a JSON object with fields of any length, and what it reports at its top level."""
+    names = draw(st.lists(keys.filter(lambda key: key != "usage"), max_size=4, unique=True))
+    fields: list[tuple[str, Any]] = [(name, [draw(values), draw(fillers)]) for name in names]
+    told = Usage()
+    if draw(st.booleans()):
+        usage, told = draw(reports())
+        fields.insert(draw(st.integers(0, len(fields))), ("usage", usage))
+    text = json.dumps(
+        dict(fields),
+        ensure_ascii=draw(st.booleans()),
+        indent=draw(st.sampled_from([None, 1])),
+        separators=draw(st.sampled_from([(",", ":"), (", ", ": ")])),
+    )
+    return text.encode("utf-8", "surrogatepass"), told
+
+
+@settings(deadline=None, max_examples=300)
+@given(documents(), cuts)
+def test_only_the_top_level_counts(document: tuple[bytes, Usage], places: list[int]) -> None:
+    """Whatever stands around it or within other fields, an answer's own report is read."""
+    data, told = document
+    assert read(data) == told
+    assert read(*cut(data, places)) == told
 
 
 HOSTILE = st.sampled_from(
