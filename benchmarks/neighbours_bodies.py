@@ -90,7 +90,7 @@ NEIGHBOURS: Mapping[str, Callable[[], Sent]] = {
     "an image of 16 MB": lambda: _image(FULL),
     "2.5 million token ids": lambda: _json(_COMPLETION, prompt=[12345] * 2_500_000),
     "250,000 token ids": lambda: _json(_COMPLETION, prompt=[1] * 250_000),
-    "16,384 prompts": lambda: _json(_COMPLETION, prompt=["hello there"] * 16_384),
+    "32,768 prompts": lambda: _json(_COMPLETION, prompt=["hello there"] * 32_768),
     "2,048 inputs, 14 MB": lambda: _json("/v1/embeddings", input=[_text(6500)] * 2048),
     "16,384 documents": lambda: _documents(16_384),
     "20,000 tools, 8 MB": lambda: _tools(20_000),

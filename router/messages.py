@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from struct import Struct
 from typing import Annotated, Any
 
@@ -68,10 +69,16 @@ _text = msgspec.json.Decoder(str | None).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 #: No value has this type.
 _Nothing = Annotated[int, msgspec.Meta(ge=1, le=0)]
+
+
 #: No list has this form. One that is short enough is too short for it; otherwise nothing is read
 #: beyond the first element that is not allowed, or is one too many.
-_Other: Any = tuple[(*[str | Object] * MOST_ENTRIES, _Nothing)]  # type: ignore[misc]
-_other = msgspec.json.Decoder(_Other).decode
+def _no_more_than(most: int) -> Callable[[msgspec.Raw], Any]:
+    form: Any = tuple[(*[str | Object] * most, _Nothing)]  # type: ignore[misc]
+    return msgspec.json.Decoder(form).decode
+
+
+_other = _no_more_than(MOST_ENTRIES)
 _TOO_SHORT = "Expected `array` of length "
 _BRACKET = (ord("["),)
 _BLANKS, _NUMBER = b" \t\r\n", b"-0123456789"
@@ -102,7 +109,7 @@ def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
     """
     try:
         if len(raw) > 2 * MOST_ENTRIES:
-            if not _is_short(raw):
+            if not _is_short(raw, _other):
                 return None
             rest()
         return _list(raw)
@@ -110,9 +117,9 @@ def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
         return None
 
 
-def _is_short(raw: msgspec.Raw) -> bool:
+def _is_short(raw: msgspec.Raw, too_long: Callable[[msgspec.Raw], Any]) -> bool:
     try:
-        _other(raw)
+        too_long(raw)
     except msgspec.ValidationError as error:
         return str(error).startswith(_TOO_SHORT)
     return False
@@ -123,10 +130,13 @@ def is_list(raw: msgspec.Raw) -> bool:
     return len(raw) > 0 and _first(raw) == _BRACKET
 
 
+_longer = lru_cache(maxsize=4)(_no_more_than)
+
+
 def numerous(raw: msgspec.Raw, most: int) -> bool:
     """Whether `raw` is a list of more than `most` texts, lists or objects, not one of numbers.
 
-    So is a long one of other things, which no worker accepts. `most` is at most `MOST_ENTRIES`.
+    So is a long one of other things, which no worker accepts.
     """
     if len(raw) <= 2 * most or not is_list(raw):
         return False
@@ -135,8 +145,10 @@ def numerous(raw: msgspec.Raw, most: int) -> bool:
         return False
     if first == b"[":
         return count(bytes(raw), b"[") - 1 > most
-    found = entries(raw)
-    return found is None or len(found) > most
+    try:
+        return not _is_short(raw, _longer(most))
+    except UNEXPECTED:
+        return True
 
 
 def content_of(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:

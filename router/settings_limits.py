@@ -55,8 +55,8 @@ class LimitSettings(Model):
     """Longest path and query of a request. Default: 8KiB."""
     messages: Count = 4096
     """Messages in one request. Default: 4096."""
-    prompts: StrictInt = Field(default=16_384, ge=1, le=16_384)
-    """Prompts, inputs or documents in one request, 1 to 16384. Default: 16384."""
+    prompts: StrictInt = Field(default=32_768, ge=1, le=65_536)
+    """Prompts, inputs or documents in one request, 1 to 65536. Default: 32768."""
     images: Whole = 256
     """Images in one request; 0: none. Default: 256."""
     n: Count = 128

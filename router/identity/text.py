@@ -316,8 +316,6 @@ def _plain(raw: Raw) -> Text:
     except UNEXPECTED:
         return _packed(raw)
     if isinstance(text, list):
-        if len(text) > MOST_ENTRIES:
-            return _many(raw)
         first, unread = (text[0].encode() if text else b""), sum(map(_length, text[1:]))
         others = max(0, len(text) - 1)
         return Text(first, plain=len(text) == 1, further=others, unread=unread)
