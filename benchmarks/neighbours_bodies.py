@@ -96,6 +96,8 @@ NEIGHBOURS: Mapping[str, Callable[[], Sent]] = {
     "20,000 tools, 8 MB": lambda: _tools(20_000),
     "1,000 tools": lambda: _tools(1000),
     "a million numbers": lambda: _raw('"tools":[{"a":[' + "1," * 1_000_000 + "1]}]"),
-    "5 million objects": lambda: _raw('"x":[' + "{}," * 5_000_000 + "{}]"),
+    "500,000 objects": lambda: _raw('"x":[' + "{}," * 500_000 + "{}]"),
+    "500,000 fields": lambda: _raw('"a":1,' * 500_000 + '"a":1'),
+    "8 million numbers": lambda: _raw('"x":[' + "1," * 8_000_000 + "1]"),
     "nested 900 deep": lambda: _raw('"x":' + "[" * 900 + "]" * 900),
 }

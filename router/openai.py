@@ -371,6 +371,9 @@ _small = msgspec.json.Decoder(Small).decode
 _name = msgspec.json.Decoder(str | None).decode
 #: Most objects in a body, by its braces, that may all be messages; each of those takes 100 bytes.
 MOST_OBJECTS = 1 << 16
+#: Most objects, lists and fields of a body, by the marks that begin them: a decoder takes up to 40 ns
+#: for each, all in one step, in which nobody else is served.
+MOST_VALUES = 1 << 19
 #: Most fields of a form; the same limit as Starlette's, which vLLM parses forms with.
 MOST_FIELDS = 1000
 #: A form field with a transfer encoding: some parsers decode it and some do not. It is deprecated
@@ -411,7 +414,13 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
 def _parse(body: bytes, *, texts: bool) -> Request:
     if len(body) > SAFE:
         texts = False
-        if count(body, b"{") > MOST_OBJECTS:
+        objects = count(body, b"{")
+        if max(objects, count(body, b"["), count(body, b'":')) > MOST_VALUES:
+            raise BadRequest(
+                f"The request body has more than {MOST_VALUES} objects, lists or fields, which"
+                " would delay others: send it in several requests."
+            )
+        if objects > MOST_OBJECTS:
             return _parse_odd(body)
     try:
         return _decode(body) if texts else _decode_unread(body)

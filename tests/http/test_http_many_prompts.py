@@ -54,6 +54,18 @@ def test_too_many(stub: MakeStub, route: MakeRouter, path: str, field: str, entr
     assert router.http.post(path, json=asked(field, [entry] * count)).status_code == 200
 
 
+@pytest.mark.parametrize("value", ["{}", "[]", '{"a":1}'])
+def test_more_values_than_anyone_needs(stub: MakeStub, route: MakeRouter, value: str) -> None:
+    """A million objects, lists or fields are refused, as reading them delays others; a few pass."""
+    worker = stub()
+    router = route(worker.url)
+    for count, status in ((1_000_000, 400), (100_000, 200)):
+        body = f'{{"model":"m","prompt":"Hi","x":[{",".join([value] * count)}]}}'
+        reply = router.http.post(COMPLETIONS, content=body)
+        assert reply.status_code == status, reply.text
+    assert len(worker.requests) == 1
+
+
 @pytest.mark.parametrize(("path", "field", "entry"), LISTS)
 def test_the_operators_limit(
     stub: MakeStub, route: MakeRouter, path: str, field: str, entry: object
