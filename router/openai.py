@@ -371,8 +371,8 @@ _small = msgspec.json.Decoder(Small).decode
 _name = msgspec.json.Decoder(str | None).decode
 #: Most objects in a body, by its braces, that may all be messages; each of those takes 100 bytes.
 MOST_OBJECTS = 1 << 16
-#: Most objects, lists and fields of a body, by the marks that begin them: a decoder takes up to 40 ns
-#: for each, all in one step, in which nobody else is served.
+#: Most objects, lists and fields of a body, by the marks that begin them: a decoder takes up to
+#: 40 ns for each, all in one step, in which nobody else is served.
 MOST_VALUES = 1 << 19
 #: Most fields of a form; the same limit as Starlette's, which vLLM parses forms with.
 MOST_FIELDS = 1000
