@@ -12,7 +12,7 @@ import re
 import msgspec
 
 from router.errors import BadRequest
-from router.openai import ENGINE_FIELDS, Request, decode_extra
+from router.openai import Request, decode_extra
 
 #: vLLM's P2P connector reads addresses out of the id (`p2p/p2p_nccl_connector.py`,
 #: `parse_request_id`), and `/v1/responses` takes it from the body: only ids that hold none.
@@ -21,10 +21,8 @@ _SAFE_ID = re.compile(rb'"[A-Za-z0-9._-]{1,128}"')
 
 def refuse_engine_fields(request: Request) -> None:
     """Raise BadRequest, with the name of the field, if a request holds one of these fields."""
-    for name in ENGINE_FIELDS:
-        value = getattr(request, name)
-        if value and bytes(value) != b"null":
-            raise _refusal(name)
+    if request.engine_fields:
+        raise _refusal(next(iter(request.engine_fields)))
     if request.vllm_xargs:
         _refuse_inside("vllm_xargs", request.vllm_xargs)
     if request.sampling_params:

@@ -1,7 +1,7 @@
 """The inference endpoints, and the few fields of a request that the router reads."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
 from typing import Any
@@ -262,22 +262,24 @@ class _Fields(msgspec.Struct, kw_only=True):
     max_tokens: Small = None
     max_completion_tokens: Small = None
     max_output_tokens: Small = None
-    # `ENGINE_FIELDS`, and what may hold them.
-    kv_transfer_params: msgspec.Raw = msgspec.Raw()
-    ec_transfer_params: msgspec.Raw = msgspec.Raw()
-    bootstrap_host: msgspec.Raw = msgspec.Raw()
-    bootstrap_port: msgspec.Raw = msgspec.Raw()
-    bootstrap_room: msgspec.Raw = msgspec.Raw()
-    bootstrap_pair_key: msgspec.Raw = msgspec.Raw()
-    data_parallel_rank: msgspec.Raw = msgspec.Raw()
-    routed_dp_rank: msgspec.Raw = msgspec.Raw()
-    disagg_prefill_dp_rank: msgspec.Raw = msgspec.Raw()
-    decode_tp_size: msgspec.Raw = msgspec.Raw()
-    http_worker_ipc: msgspec.Raw = msgspec.Raw()
-    kv_hints: msgspec.Raw = msgspec.Raw()
-    mm_hashes: msgspec.Raw = msgspec.Raw()
-    need_wait_for_mm_inputs: msgspec.Raw = msgspec.Raw()
-    num_items_assigned: msgspec.Raw = msgspec.Raw()
+    # `ENGINE_FIELDS`: hardly any request has one that is not null. That one is decoded the other
+    # way, so that nobody has to look at all of them.
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+    bootstrap_host: None = None
+    bootstrap_port: None = None
+    bootstrap_room: None = None
+    bootstrap_pair_key: None = None
+    data_parallel_rank: None = None
+    routed_dp_rank: None = None
+    disagg_prefill_dp_rank: None = None
+    decode_tp_size: None = None
+    http_worker_ipc: None = None
+    kv_hints: None = None
+    mm_hashes: None = None
+    need_wait_for_mm_inputs: None = None
+    num_items_assigned: None = None
+    # What may hold such fields.
     vllm_xargs: msgspec.Raw = msgspec.Raw()
     sampling_params: msgspec.Raw = msgspec.Raw()
     request_id: msgspec.Raw = msgspec.Raw()
@@ -324,6 +326,8 @@ class Request(_Fields):
 
     messages: Sequence[Message | Unread] = ()
     """An entry that is not a message is represented by an empty `Message`."""
+    engine_fields: Mapping[str, msgspec.Raw] | None = None
+    """Those of `ENGINE_FIELDS` that it has and that are not null."""
 
 
 class Adapted(Request):
@@ -334,10 +338,12 @@ class Adapted(Request):
 
 class _Read(Request):
     messages: list[Message] = []
+    engine_fields: None = None
 
 
 class _Unread(Request):
     messages: list[Unread] = []
+    engine_fields: None = None
 
 
 class _Extra(msgspec.Struct):
@@ -355,7 +361,7 @@ SCORED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1"
 _SMALL = [
     field.name
     for field in msgspec.structs.fields(_Fields)
-    if field.default is None and field.name != "model"
+    if field.default is None and field.name not in {"model", *ENGINE_FIELDS}
 ]
 #: For a request that is not decoded in one pass: every field is kept raw, the last of equal names.
 _Odd = msgspec.defstruct(
@@ -403,7 +409,10 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
     Without `texts`, the contents of messages are decoded only if somebody asks for them.
     """
     if endpoint.form:
-        request: Request = msgspec.convert(_form(body, content_type), _Read)
+        fields = _form(body, content_type)
+        found = {name: msgspec.Raw(fields.pop(name)) for name in ENGINE_FIELDS if name in fields}
+        request: Request = msgspec.convert(fields, _Read)
+        request.engine_fields = _given(found)
     else:
         request = _parse(body, texts=texts)
     if request.stream is not None and request.stream is not True:
@@ -448,9 +457,15 @@ def _parse_odd(body: bytes) -> Request:
         raise NotJson(error) from None
     except RecursionError:
         raise BadRequest("The request body is not read: it is nested too deeply.") from None
-    fields = {name: getattr(odd, name) for name in _Fields.__struct_fields__} | {"model": model}
+    names = [name for name in _Fields.__struct_fields__ if name not in ENGINE_FIELDS]
+    fields = {name: getattr(odd, name) for name in names} | {"model": model}
     fields |= {name: _read_small(fields[name]) for name in _SMALL}
-    return Request(**fields, messages=messages(odd.messages))
+    engine_fields = _given({name: getattr(odd, name) for name in ENGINE_FIELDS})
+    return Request(**fields, messages=messages(odd.messages), engine_fields=engine_fields)
+
+
+def _given(fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    return {name: raw for name, raw in fields.items() if bytes(raw) not in {b"", b"null"}}
 
 
 def _read_model(raw: msgspec.Raw) -> str | None:

@@ -76,8 +76,8 @@ def resumable(endpoint: Endpoint, request: Request) -> bool:
         or bytes(request.prompt_logprobs) not in {b"", b"null"}
     ):
         return False
-    fields = request.echo, request.kv_transfer_params, request.background
-    return all(bytes(field) in _NO for field in fields)
+    fields = request.echo, request.background
+    return not request.engine_fields and all(bytes(field) in _NO for field in fields)
 
 
 class Way(NamedTuple):

@@ -20,12 +20,13 @@ _encode = msgspec.json.encode
 def may_have(request: Request) -> bool:
     """Whether token ids may be sent with a chat.
 
-    Not if the request has `kv_transfer_params` of its own, in whatever form; not with `echo`, which
+    Not if the request has `kv_transfer_params` of its own, or their like; not with `echo`, which
     needs the messages; and not with tools and `tool_choice: none`, as engines may leave such tools
     out (`--exclude-tools-when-tool-choice-none`).
     """
-    told = request.kv_transfer_params, request.echo
-    return not any(map(bytes, told)) and not (request.tools and request.tool_choice == "none")
+    if request.engine_fields or bytes(request.echo):
+        return False
+    return not (request.tools and request.tool_choice == "none")
 
 
 def written(ids: bytes) -> bytes:
