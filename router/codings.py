@@ -7,6 +7,7 @@ it passes the limit, and never held.
 import asyncio
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from router.errors import BodyTooLarge, WrongCoding
@@ -21,8 +22,9 @@ _ZSTD_WINDOW: Final = 8 << 20
 MEMBERS: Final = 1024
 #: Most codings of one body, one around the other.
 STACKED: Final = 4
-#: A coded body up to this size is decoded on the event loop.
+#: A coded body up to this size is decoded on the event loop, up to so many bytes.
 _SMALL: Final = 4 << 10
+_SMALL_DECODED: Final = 256 << 10
 #: A last frame of zstd, and its content: decoders do not say whether the frame before has ended.
 _ZSTD_END: Final = b"(\xb5/\xfd$\x01\t\x00\x00\x042g\x9d\xd6"
 _ZSTD_MARK: Final = b"\x04"
@@ -42,7 +44,8 @@ async def decoded(body: bytes, codings: Sequence[bytes], limit: int) -> bytes:
     if not body:
         return body
     if len(body) <= _SMALL:
-        return undo(body, codings, limit)
+        with suppress(BodyTooLarge):
+            return undo(body, codings, min(limit, _SMALL_DECODED))
     return await asyncio.to_thread(undo, body, codings, limit)
 
 

@@ -12,6 +12,7 @@ import re
 import msgspec
 
 from router.errors import BadRequest
+from router.messages import UNEXPECTED
 from router.openai import Request, decode_extra
 
 #: vLLM's P2P connector reads addresses out of the id (`p2p/p2p_nccl_connector.py`,
@@ -27,7 +28,8 @@ def refuse_engine_fields(request: Request) -> None:
         _refuse_inside("vllm_xargs", request.vllm_xargs)
     if request.sampling_params:
         further = _refuse_inside("sampling_params", request.sampling_params)
-        _refuse_inside("sampling_params.extra_args", further)
+        if further:
+            _refuse_inside("sampling_params.extra_args", further)
     if request.request_id:
         _check_id(bytes(request.request_id))
 
@@ -36,8 +38,10 @@ def _refuse_inside(name: str, value: msgspec.Raw) -> msgspec.Raw:
     """Do the same for the object `value`; return its `extra_args`."""
     try:
         extra = decode_extra(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.ValidationError:
         return msgspec.Raw()  # no object: the worker refuses it
+    except UNEXPECTED as error:  # within a form: Python's `json` may read it
+        raise BadRequest(f"`{name}` is not valid JSON: {error}.", param=name) from None
     for inner in ("kv_transfer_params", "ec_transfer_params"):
         if bytes(getattr(extra, inner)) not in {b"", b"null"}:
             raise _refusal(f"{name}.{inner}")

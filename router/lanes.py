@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TypeVar
 
-from router import slices
+from router.slices import sliced
 
 T = TypeVar("T")
 
@@ -59,9 +59,7 @@ class Lane:
         loop = asyncio.get_running_loop()
         try:
             future = (
-                self._threads.submit(_sliced, work)
-                if self._sliced
-                else (self._threads.submit(work))
+                self._threads.submit(sliced, work) if self._sliced else (self._threads.submit(work))
             )
         except RuntimeError:  # closed
             self._ended()
@@ -127,14 +125,6 @@ class Lane:
     def close(self) -> None:
         """Start no more work."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _sliced(work: Callable[[], T]) -> T:
-    slices.begin()
-    try:
-        return work()
-    finally:
-        slices.end()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:

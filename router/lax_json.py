@@ -8,15 +8,18 @@ a body as it came. What is read here is a rewritten copy, in which every value s
 import asyncio
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from json import detect_encoding
 from typing import Final, NamedTuple
+
+from router.slices import rest, sliced
 
 #: Bodies up to this size are rewritten on the event loop.
 _SMALL: Final = 32 << 10
 #: Most values of one body that are rewritten: each takes a microsecond.
 MOST: Final = 1 << 16
-#: Bytes that are looked through for constants at once.
+#: Bytes that are looked through at once.
 _PIECE: Final = 1 << 20
 _BOM: Final = b"\xef\xbb\xbf"
 _BACKSLASH: Final = ord("\\")
@@ -26,6 +29,7 @@ _BACKSLASH: Final = ord("\\")
 _ESCAPED = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|([89a-fA-F])[0-9a-fA-F]{2})"
 )
+_LONGEST_ESCAPED: Final = 12
 #: An unpaired one in UTF-8.
 SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
 #: What stands for a constant: an object of the same length, which no field that is read here takes.
@@ -52,7 +56,9 @@ async def rewritten(body: bytes) -> Rewritten:
     What is no JSON to Python either stays none. Raises ValueError if it is no text either, or has
     more than `MOST` such values.
     """
-    return rewrite(body) if len(body) <= _SMALL else await asyncio.to_thread(rewrite, body)
+    if len(body) <= _SMALL:
+        return rewrite(body)
+    return await asyncio.to_thread(sliced, partial(rewrite, body))
 
 
 def rewrite(body: bytes) -> Rewritten:
@@ -73,14 +79,17 @@ def rewrite(body: bytes) -> Rewritten:
 def _unpaired(body: bytes) -> Iterator[tuple[int, bytes]]:
     """Find unpaired surrogates: where what is to be put."""
     at = 0
-    while found := _ESCAPED.search(body, at):
-        start, at = found.start(), found.end()
-        if _is_escaped(body, start):
-            at = start + 2
-        elif found[1]:
-            yield start + 2, b"e%d" % (int(found[1], 16) - 8)
-    for found in SURROGATE.finditer(body):
-        yield found.start(), bytes((0xEE, found[0][1] - 0x20))
+    for end in range(_PIECE, len(body) + _PIECE, _PIECE):
+        for single in SURROGATE.finditer(body, end - _PIECE, end + 1):
+            yield single.start(), bytes((0xEE, single[0][1] - 0x20))
+        while (found := _ESCAPED.search(body, at, end + _LONGEST_ESCAPED)) and found.start() < end:
+            start, at = found.start(), found.end()
+            if _is_escaped(body, start):
+                at = start + 2
+            elif found[1]:
+                yield start + 2, b"e%d" % (int(found[1], 16) - 8)
+        at = max(at, end)
+        rest()
 
 
 def _is_escaped(body: bytes, at: int) -> bool:
@@ -93,7 +102,7 @@ def _is_escaped(body: bytes, at: int) -> bool:
 
 def _constants(body: bytes) -> Iterator[tuple[int, bytes]]:
     """Find constants outside of texts: where what is to be put."""
-    if b"NaN" not in body and b"Infinity" not in body:
+    if not _holds(body, b"NaN") and not _holds(body, b"Infinity"):
         return
     quotes = 0
     for start, end in _pieces(body):
@@ -106,6 +115,15 @@ def _constants(body: bytes) -> Iterator[tuple[int, bytes]]:
             if quotes % 2 == 0:
                 yield start + at, _CONSTANTS[found[0]]
         quotes += piece.count(b'"', at)
+        rest()
+
+
+def _holds(body: bytes, word: bytes) -> bool:
+    for start in range(0, len(body), _PIECE):
+        if body.find(word, start, start + _PIECE + len(word)) >= 0:
+            return True
+        rest()
+    return False
 
 
 def _pieces(body: bytes) -> Iterator[tuple[int, int]]:

@@ -50,7 +50,7 @@ class Limits:
             whole = self._check_list("input", messages(request.input), here) and whole
         elif endpoint.sources:
             raw = request.prompt if endpoint.prompted is Prompted.COMPLETION else request.input
-            whole = self._check_prompts(endpoint.sources[0], raw, here)
+            whole = self._check_prompts(endpoint.sources[0], raw, here) and whole
         elif endpoint.prompted is Prompted.NOTHING:
             whole = self._check_scored(request, here)
         if isinstance(request, Adapted):

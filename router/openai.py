@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import python_multipart
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import Field
+from python_multipart.multipart import Field, parse_options_header
 
 from router.errors import BadRequest
 from router.lax_json import SURROGATE
@@ -386,6 +386,8 @@ MOST_FIELDS = 1000
 #: (RFC 7578 section 4.7).
 _ENCODED = re.compile(rb"\ncontent-transfer-encoding:", re.IGNORECASE)
 _NOT_ENCODED = re.compile(rb" *(?:7bit|8bit|binary) *\r", re.IGNORECASE)
+#: Starlette decodes even the names of fields by it (`starlette/formparsers.py`), UTF-7 included.
+_CHARSETS = frozenset((b"utf-8", b"utf8", b"us-ascii"))
 #: Bytes of a form that are searched for it at once.
 _STEP = 1 << 20
 #: The form fields that are read; a form holds them as text.
@@ -502,6 +504,8 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
     """Return the form fields of an upload; of a repeated field the last one counts, as in vLLM."""
     if content_type.partition(b";")[0].strip().lower() != b"multipart/form-data":
         raise BadRequest("The request body must be a form: `multipart/form-data`.")
+    if parse_options_header(content_type)[1].get(b"charset", b"utf-8").lower() not in _CHARSETS:
+        raise BadRequest("The form's `charset` must be `utf-8`; leave it out.")
     if _is_encoded(body):
         raise BadRequest(
             "A form's fields must not have a Content-Transfer-Encoding, which not all readers"

@@ -5,8 +5,12 @@ body takes many such calls. In a row they would stop the event loop, and so ever
 streams, for as long as all of them together.
 """
 
+from collections.abc import Callable
 from threading import local
 from time import monotonic, sleep, thread_time
+from typing import TypeVar
+
+T = TypeVar("T")
 
 #: Bytes, and elements of a list, that are handled in one slice: about a millisecond each.
 BYTES, ELEMENTS = 1 << 20, 1024
@@ -37,6 +41,15 @@ def end() -> None:
     """End the work. Its rest comes before the next one, not before its result."""
     _thread.working = False
     _thread.until = monotonic() + _due()
+
+
+def sliced(work: Callable[[], T]) -> T:
+    """Do work in this thread, with a rest wherever it calls `rest`. Raises what that raises."""
+    begin()
+    try:
+        return work()
+    finally:
+        end()
 
 
 def rest() -> None:

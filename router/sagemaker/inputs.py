@@ -44,14 +44,12 @@ def is_given(raw: msgspec.Raw) -> bool:
 
 
 def as_completion(
-    inputs: str | None, parameters: msgspec.Raw, model: str | None, *, stream: bool
+    inputs: msgspec.Raw, parameters: msgspec.Raw, model: str | None, *, stream: bool
 ) -> bytes:
-    """Return the body of the equivalent completion. Raises BadRequest.
+    """Return the body of the equivalent completion to the text `inputs`. Raises BadRequest.
 
     The values of parameters are left to the worker to check.
     """
-    if not inputs:
-        raise BadRequest("The field `inputs` must be a text, and not empty.", param="inputs")
     try:
         given: Any = _decode(parameters) if is_given(parameters) else _Parameters()
     except UNEXPECTED:

@@ -105,8 +105,10 @@ def read(body: bytes, *, seen: bytes = b"", streams: bool = False) -> Payload:
         shape = Shape.COMPLETION
     elif is_given(fields.inputs):
         parameters = fields.parameters if is_given(fields.parameters) else fields.sampling_params
-        text = _text(fields.inputs, "inputs")
-        body = as_completion(text, parameters, model, stream=streams or stream)
+        if _text(fields.inputs, "inputs") is None:
+            raise BadRequest("The field `inputs` must be a text, and not empty.", param="inputs")
+        prompt = _as_sent(fields.inputs, seen, body) if seen else fields.inputs
+        body = as_completion(prompt, parameters, model, stream=streams or stream)
         return Payload(Shape.INPUTS, word, session, model, body, streams or stream)
     else:
         shape = Shape.NONE
@@ -123,12 +125,19 @@ def with_model(body: bytes, model: str) -> bytes:
     return b'%b%b"model":%b}' % (rest, comma, msgspec.json.encode(model))
 
 
-def without_words(body: bytes) -> bytes:
+def _as_sent(text: msgspec.Raw, seen: bytes, body: bytes) -> msgspec.Raw:
+    """Return a text of `seen` as it stands in the body, which is as long."""
+    start = seen.index(bytes(text))
+    return msgspec.Raw(body[start : start + len(text)])
+
+
+def without_words(body: bytes, seen: bytes = b"") -> bytes:
     """Return a prompt without the example's session fields.
 
-    A container that knows only what SageMaker documents refuses them.
+    A container that knows only what SageMaker documents refuses them. `seen` as in `read`.
     """
-    fields: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    kind = dict[str, msgspec.Raw]
+    fields: dict[str, msgspec.Raw] = msgspec.json.decode(seen or body, type=kind)
     words = {"requestType", "extSessionID"} & fields.keys()
     if not words:
         return body

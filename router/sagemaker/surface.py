@@ -188,7 +188,7 @@ class SageMaker:
         payload, chat = asked.payload, asked.payload.shape is Shape.CHAT
         if pool.stateful:  # a container reads its own dialect
             endpoint = _OWN_CHAT if chat else _OWN_COMPLETION
-            stripped = partial(without_words, asked.exchange.seen or asked.exchange.body)
+            stripped = partial(without_words, asked.exchange.body, asked.exchange.seen)
             body = await self._apart(asked.exchange, stripped)
         else:
             endpoint, body = (_CHAT if chat else _COMPLETION), payload.body

@@ -103,6 +103,19 @@ def test_on_other_paths(worker: Stub, door: Router, path: str, body: bytes, kind
     assert (reply.status_code, arrived(worker)[1]) == (200, body)
 
 
+def test_a_small_body_of_a_large_one(worker: Stub, route: MakeRouter) -> None:
+    """Whatever the ratio, up to the limit."""
+    router = route(worker.url)
+    body = BODY + b" " * 2_000_000
+    for codings, coded in (
+        (["gzip"], gzip.compress(body)),
+        (["zstd", "gzip"], gzip.compress(zstandard.compress(body))),
+    ):
+        assert len(coded) < 4096
+        assert sent(router, CHAT, coded, *codings).status_code == 200
+        assert arrived(worker)[1] == body
+
+
 def test_what_is_decoded_is_what_is_judged(worker: Stub, door: Router) -> None:
     """Limits and explanations see the decoded body."""
     worker.requests.clear()

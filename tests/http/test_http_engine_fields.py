@@ -133,7 +133,12 @@ def test_harmless_values_pass(stub: MakeStub, route: MakeRouter) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("kv_transfer_params", "{}"), ("vllm_xargs", '{"ec_transfer_params": "x"}')],
+    [
+        ("kv_transfer_params", "{}"),
+        ("vllm_xargs", '{"ec_transfer_params": "x"}'),
+        ("vllm_xargs", '{"a": NaN, "kv_transfer_params": "x"}'),
+        ("vllm_xargs", '{"a": "\\ud83d", "kv_transfer_params": "x"}'),
+    ],
 )
 def test_fields_of_a_form(stub: MakeStub, route: MakeRouter, name: str, value: str) -> None:
     """vLLM reads extra arguments of a form as JSON."""
@@ -144,6 +149,20 @@ def test_fields_of_a_form(stub: MakeStub, route: MakeRouter, name: str, value: s
     reply = router.http.post("/v1/audio/transcriptions", data=form, files=files)
     assert (reply.status_code, len(worker.requests)) == (400, 0)
     assert name in error_of(reply)["message"]
+
+
+@pytest.mark.parametrize("charset", ["utf-7", '"UTF-16"', "no-such"])
+def test_a_form_in_another_charset(stub: MakeStub, route: MakeRouter, charset: str) -> None:
+    """Its reader would find other names of fields in it."""
+    worker = stub()
+    router = route(worker.url)
+    part = b'--X\r\ncontent-disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+    body = part % (b"vllm+AF8-xargs", b'{"kv+AF8-transfer+AF8-params":"x"}') + b"--X--\r\n"
+    for told, status in ((f"; charset={charset}", 400), ("; charset=UTF-8", 200), ("", 200)):
+        fields = {"content-type": f"multipart/form-data; boundary=X{told}"}
+        reply = router.http.post("/v1/audio/transcriptions", content=body, headers=fields)
+        assert reply.status_code == status
+    assert len(worker.requests) == 2
 
 
 def test_fields_within_an_invocation(stub: MakeStub, route: MakeRouter) -> None:

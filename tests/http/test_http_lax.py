@@ -65,6 +65,19 @@ def test_what_engines_take(worker: Stub, route: MakeRouter, kinds: str, name: st
     assert router.http.post("/explain", content=body).status_code == 200
 
 
+def test_a_text_for_a_container(worker: Stub, route: MakeRouter) -> None:
+    """What AWS's clients call `inputs` keeps half an emoji, and so does what a container gets."""
+    body = b'\xef\xbb\xbf{"model":"m","x":"\xee\x80\xbd","inputs":"\\ud83d \\"a\\"\xee\x80\xbd"}'
+    router = route(worker.url)
+    assert router.http.post("/invocations", content=body).status_code == 200
+    made = json.loads(worker.requests[-1].partition(b"\r\n\r\n")[2])
+    assert made == {"model": "m", "prompt": '\ud83d "a"\ue03d'}
+    container = route({"url": worker.url, "stateful": True}, strategy="session")
+    body = b'{%b,"user":"\\ud83d","x":NaN}' % REST.encode()
+    assert container.http.post("/invocations", content=body).status_code == 200
+    assert worker.requests[-1].partition(b"\r\n\r\n")[2] == body
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
 @pytest.mark.parametrize("path", [CHAT, "/invocations"])
 def test_other_encodings(worker: Stub, door: Router, encoding: str, path: str) -> None:

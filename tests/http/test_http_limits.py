@@ -243,6 +243,14 @@ def test_words_are_no_images(tight: Router, kind: str) -> None:
     assert refused(tight, CHAT, {"messages": [{"content": [part] * 50}]}) is None
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/classify"])
+def test_many_images_to_be_embedded(tight: Router, path: str) -> None:
+    """Messages count, however many parts they have, although such paths have an `input` as well."""
+    for count in (3, 2000):
+        messages = [{"role": "user", "content": [{"type": "image_url"}] * count}]
+        assert refused(tight, path, {"messages": messages}) == "messages"
+
+
 def test_no_images_at_all(stub: MakeStub, route: MakeRouter) -> None:
     """With `images: 0` text is allowed and an image is not."""
     router = route(stub().url, limits={"images": 0})

@@ -73,6 +73,13 @@ def test_anything(text: str, encoding: str) -> None:
     check(text, encoding, marked=False)
 
 
+@pytest.mark.parametrize("value", ["\\ud83d\\ude00", "\\ud83d", "\udc00", "\\\\ud83d", '",NaN,"'])
+def test_where_a_long_body_is_cut(value: str) -> None:
+    """What stands there is whole, and read once."""
+    for shift in range(20):
+        check(f'["{"x" * ((1 << 20) - shift)}{value * 2}"]', "utf-8", marked=False)
+
+
 @pytest.mark.parametrize("value", ["NaN", '"\\ud83d"', '"\udc00"'])
 def test_a_long_body(value: str) -> None:
     """Wherever in it such a value is; but not more of them than are worth the time."""
