@@ -61,7 +61,7 @@ class Lane:
             future = (
                 self._threads.submit(_sliced, work)
                 if self._sliced
-                else (self._threads.submit(work))
+                else self._threads.submit(work)
             )
         except RuntimeError:  # closed
             self._ended()
