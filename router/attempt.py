@@ -10,7 +10,7 @@ from router.headers import Incoming
 from router.hits import tiers, with_cached
 from router.job import Job
 from router.learning import learn, learn_prefill
-from router.missing import Missing, missing
+from router.missing import NOT_IMPLEMENTED, Missing, missing
 from router.preempting import Preempted, Preempting, Rescued
 from router.relay import Relay
 from router.sessions.visit import Visit
@@ -28,8 +28,6 @@ CLIENT_LEFT: Final = 499
 FULL: Final = 503
 #: How a failure is counted if the worker does not come to an end with what it was sent.
 STUCK: Final = "stuck"
-#: A method or path that the worker does not have.
-NOT_IMPLEMENTED: Final = 501
 #: Statuses that say nothing of a worker: back pressure, no answer, and a client that has left.
 _NEUTRAL: Final = frozenset((0, 429, CLIENT_LEFT, FULL))
 #: The outcome of an attempt that was never sent.
@@ -81,8 +79,8 @@ class Attempt:
         self.booked_at = monotonic()
         self.preempted = False
         """It was taken back from its worker, and has ended."""
-        self.missing = False
-        """The worker has not got the model or the endpoint, and another was asked."""
+        self.missing: Missing | None = None
+        """What the worker has not got, and another was asked for."""
         self._rescued = self._suspected = False
         self._first = b""
         """The id of the request that it gave way to."""
@@ -258,15 +256,14 @@ class Attempt:
         """Count that the worker was full, and its answer is not the client's."""
         self.job.metrics.failed(self.worker.name, "full")
 
-    def lacks(self, body: bytes) -> bool:
-        """Note whether the worker has not got what was asked for, by the body of its 404."""
-        what, path = missing(body), self.job.endpoint.path
-        if what is None:
+    def lacks(self, status: int, body: bytes) -> bool:
+        """Note whether the worker has not got what was asked for, by its refusal."""
+        what, pool = missing(status, body), self.job.pool
+        if what is None or (what is Missing.LENGTH and not pool.uneven):
             return False
-        if what is Missing.PATH and path not in self.worker.lacks:
-            self.worker.lacks |= {path}
-            self.job.pool.compare()
-        self._began, self.missing = False, True
+        if what is Missing.PATH:
+            pool.lacks(self.worker, self.job.endpoint.path)
+        self._began, self.missing = False, what
         self.job.metrics.failed(self.worker.name, "missing")
         return True
 

@@ -6,13 +6,14 @@ Each attempt is booked on its worker before a byte is sent, and released whateve
 request that certainly did not start on one worker is sent to another.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 
 from router.admission import Admission
 from router.attempt import Attempt
 from router.holding import Holding
 from router.job import Job
+from router.missing import BAD
 from router.preempting import Preempting
 from router.resort import Resort
 from router.responses.where import Responses
@@ -54,9 +55,9 @@ class Failover:
         """Try the candidates in order until one answers, as long as none may have started.
 
         A refused connection costs nothing, as nothing was sent. A worker that is full, or has not
-        got the model or endpoint, counts as asked: at most `limits.attempts` are asked, each after
-        the first out of the retry budget. If all are full, an ejected worker is tried, which is
-        better than a refusal; but not by a job that may wait (Crowded).
+        got what others may have (`missing.py`), counts as asked: at most `limits.attempts` are
+        asked, each after the first out of the retry budget. If all are full, an ejected worker is
+        tried, which is better than a refusal; but not by a job that may wait (Crowded).
 
         Returns False if no worker was asked and there are `others`, which had no room at the time
         of the decision; but not if the router lacked descriptors or ports, as it would at once lack
@@ -81,8 +82,9 @@ class Failover:
                 job.exchange.asked = True
                 try:
                     if await self._sending.send(attempt, others=bool(left), is_last=last):
+                        _learn(job, tally.without if attempt.status < BAD else ())
                         return True
-                    tally.passed(missing=attempt.missing)
+                    tally.passed(worker, attempt.missing)
                     if not left:
                         candidates = job.decision.candidates  # `Resort` has added one
                         left.append(len(candidates) - 1)
@@ -125,6 +127,12 @@ class Failover:
         workers = [candidates[place].worker for place in left]
         awake = rests.awake(workers, monotonic())
         return next(place for place, worker in enumerate(workers) if worker in awake)
+
+
+def _learn(job: Job, without: Iterable[Worker]) -> None:
+    """Note that workers have no chat template: another has answered, so it was not the request."""
+    for worker in without:
+        job.pool.lacks(worker, job.endpoint.path)
 
 
 def _still(job: Job, choice: Candidate, *, again: bool) -> bool:

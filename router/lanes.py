@@ -59,7 +59,7 @@ class Lane:
         loop = asyncio.get_running_loop()
         try:
             future = (
-                self._threads.submit(sliced, work) if self._sliced else (self._threads.submit(work))
+                self._threads.submit(sliced, work) if self._sliced else self._threads.submit(work)
             )
         except RuntimeError:  # closed
             self._ended()

@@ -49,8 +49,9 @@ class Limits:
         if endpoint.prompted is Prompted.RESPONSES:
             whole = self._check_list("input", messages(request.input), here) and whole
         elif endpoint.sources:
-            raw = request.prompt if endpoint.prompted is Prompted.COMPLETION else request.input
-            whole = self._check_prompts(endpoint.sources[0], raw, here) and whole
+            field = "prompt" if endpoint.prompted is Prompted.COMPLETION else "input"
+            raw: msgspec.Raw = getattr(request, field)
+            whole = self._check_prompts(_named(request, field), raw, here) and whole
         elif endpoint.prompted is Prompted.NOTHING:
             whole = self._check_scored(request, here)
         if isinstance(request, Adapted):
@@ -79,6 +80,8 @@ class Limits:
 
     def _check_scored(self, request: Request, here: bool) -> bool:
         if request.input and not self._check_list("input", messages(request.input), here):
+            return False
+        if not self._check_prompts("prompt", request.prompt, here):  # to tokenize or to render
             return False
         count = 0
         for field in SCORED:
@@ -120,10 +123,14 @@ def _all_messages(request: Request) -> Sequence[Message | Unread]:
     return request.messages
 
 
+def _named(request: Request, field: str) -> str:
+    """Return the name that the client has given a field."""
+    return request.native.names.get(field, field) if isinstance(request, Adapted) else field
+
+
 def _check_number(request: Request, field: str, limit: int) -> None:
     if _number(getattr(request, field)) > limit:
-        if isinstance(request, Adapted):
-            field = request.native.names.get(field, field)
+        field = _named(request, field)
         raise BadRequest(f"`{field}` is over this server's limit of {limit}.", param=field)
 
 

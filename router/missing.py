@@ -1,6 +1,8 @@
-"""What a worker's 404 says is missing."""
+"""What a worker's refusal says is missing at that worker, and perhaps not at others."""
 
+import re
 from enum import Enum
+from typing import Final
 
 import msgspec
 
@@ -10,6 +12,12 @@ class Missing(Enum):
 
     MODEL = "model"
     PATH = "path"
+    TEMPLATE = "template"
+    """A chat template, without which no chat is possible."""
+    LENGTH = "length"
+    """The context is too short."""
+    MEDIA = "media"
+    """It takes no images, say."""
 
 
 class _Error(msgspec.Struct):
@@ -26,11 +34,22 @@ class _Said(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(_Said).decode
 #: FastAPI's words for a path that it does not serve; vLLM puts them into an error of its own.
-_NO_PATH = "Not Found"
+_NO_PATH: Final = "Not Found"
+#: Of a model that does not do what a path is for (vLLM).
+_NO_TASK: Final = "The model does not support "
+#: What a 400 says: first as vLLM does (vllm/renderers, vllm/multimodal/processing/context.py), then
+#: as transformers and SGLang do.
+_UNABLE: Final = {
+    Missing.TEMPLATE: re.compile("default chat template is no longer|chat_template is not set"),
+    Missing.LENGTH: re.compile("maximum context length|longer than the model's context length"),
+    Missing.MEDIA: re.compile(r"^At most 0 \w+\(s\) may be provided|is not a multimodal model"),
+}
+#: The statuses that may say so.
+BAD, NOT_THERE, NOT_IMPLEMENTED = 400, 404, 501
 
 
-def missing(body: bytes) -> Missing | None:
-    """Return what is missing by the body of a 404; None if it is anything else, as a response.
+def missing(status: int, body: bytes) -> Missing | None:
+    """Return what is missing by an answer's body; None if it is anything else, as a response.
 
     The words for a model are those of `check_model` in vllm/entrypoints/openai/models/serving.py.
     """
@@ -39,6 +58,10 @@ def missing(body: bytes) -> Missing | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     message = said.error.message or said.message or said.detail
+    if status == BAD:
+        return next((what for what, words in _UNABLE.items() if words.search(message)), None)
+    if status == NOT_IMPLEMENTED:
+        return Missing.PATH if message.startswith(_NO_TASK) else None
     if message == _NO_PATH:
         return Missing.PATH
     gone = message.startswith("The model ") and message.endswith(" does not exist.")

@@ -101,6 +101,7 @@ def native(body: bytes, sources: Sequence[str], *, batched: bool, after_system: 
     source = next((name for name in sources if is_given(getattr(read, name))), "")
     if source:
         raw = getattr(read, source)
+        found.names = dict.fromkeys(("prompt", "input"), source)
         found.replaced = {"prompt": _after(read.system, raw) if after_system else raw, "input": raw}
     found.beside = {name: raw for name in BESIDE if is_given(raw := getattr(read, name))}
     found.media = {name: _count(getattr(read, name)) for name in _MEDIA}

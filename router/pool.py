@@ -137,6 +137,12 @@ class Pool:
         self.uneven = len(limits) > 1 or len(lacks) > 1
         """Whether some of its workers may be unable to answer what others can (`abilities.py`)."""
 
+    def lacks(self, worker: Worker, path: str) -> None:
+        """Note that a worker of it does not serve an endpoint."""
+        if path not in worker.lacks:
+            worker.lacks |= {path}
+            self.compare()
+
     def eject(self, settings: Ejection) -> None:
         """Use other settings for the ejection of workers from now on."""
         self._ejection = settings

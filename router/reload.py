@@ -140,11 +140,12 @@ class Reload:
             many = "" if len(pool.workers) == 1 else "s"
             told = pool.name, pool.strategy.name, len(pool.workers), many
             log.info("pool %s: strategy %s, %d worker%s", *told)
-        log.info("each answer tells its worker, and why: x-warmroute-worker, x-warmroute-decision")
+        headers = "x-warmroute-worker, x-warmroute-decision"
+        log.info("each answer says which worker gave it, and why: %s", headers)
         if isinstance(self._source.file, Arguments):
             words = self._source.file.words()
             log.info(
-                "for more settings, begin with the file that this prints: warmroute check %s", words
+                "for more settings, this prints a file to start from: warmroute check %s", words
             )
 
     def say_what_is_lost(self) -> None:

@@ -1,12 +1,14 @@
 """Asks workers whether they have got a model, when a request names one that none is known to have.
 
 Adapters are loaded while workers run, and requests come at once. Clients may also send any number
-of names that never existed: a pool's workers are asked once every few seconds at most.
+of names that never existed: after one that no worker has, a pool's workers are not asked again for
+a few seconds.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from math import inf
 
 from router.inquiry import NoAnswer
 from router.pool import Pool
@@ -21,11 +23,19 @@ class _Round:
         """Requests that wait for a model, each until a worker has it, or all have answered."""
         self.task: asyncio.Task[None] | None = None
 
-    def wake(self, worker: Worker | None = None) -> None:
-        """Wake the requests for a model that the worker has; without a worker, all."""
-        for waiter, model in self.waiting.items():
-            if not waiter.done() and (worker is None or model in worker.models):
-                waiter.set_result(None)
+    def wake(self, worker: Worker | None = None) -> bool:
+        """Wake the requests for a model that the worker has; without a worker, all.
+
+        Returns whether there were any.
+        """
+        waiters = [
+            waiter
+            for waiter, model in self.waiting.items()
+            if not waiter.done() and (worker is None or model in worker.models)
+        ]
+        for waiter in waiters:
+            waiter.set_result(None)
+        return bool(waiters)
 
 
 class Seeking:
@@ -70,12 +80,13 @@ class Seeking:
 
     async def _all(self, pool: Pool, workers: Sequence[Worker], asked: _Round) -> None:
         try:
-            await asyncio.gather(*(self._one(worker, asked) for worker in workers))
+            await asyncio.gather(*(self._one(pool, worker, asked) for worker in workers))
         finally:
             del self._rounds[pool]
             asked.wake()
 
-    async def _one(self, worker: Worker, asked: _Round) -> None:
+    async def _one(self, pool: Pool, worker: Worker, asked: _Round) -> None:
         with suppress(NoAnswer):
             await self._ask(worker)
-            asked.wake(worker)
+            if asked.wake(worker):  # no client can invent such a name: the next may be asked for
+                pool.sought_at = -inf

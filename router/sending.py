@@ -15,6 +15,7 @@ from router.headers import Incoming, upstream_head
 from router.holding import Holding
 from router.identity.forward import with_ids
 from router.job import Job
+from router.missing import BAD, NOT_IMPLEMENTED, NOT_THERE
 from router.relay import CutShort, Relay
 from router.request_log import log_answer
 from router.resort import Resort
@@ -27,11 +28,10 @@ from router.vacancies import Crowded, Vacancies
 from router.worker import Worker
 from router.worker_errors import Redirected, WorkerError
 
-#: Statuses: too many requests; something asked for, usually the model, does not exist.
+#: Too many requests.
 TOO_MANY: Final = 429
-NOT_THERE: Final = 404
-#: Those after which another worker may be asked.
-_PASSED: Final = frozenset((FULL, NOT_THERE))
+#: The statuses after which another worker may be asked.
+_PASSED: Final = frozenset((FULL, BAD, NOT_THERE, NOT_IMPLEMENTED))
 #: The worker rejects the key. If the key is the router's own, every request there ends like this.
 _NOT_US: Final = frozenset((401, 403))
 
@@ -125,12 +125,13 @@ class Sending:
     ) -> bool:
         """Whether a full worker's 503 is kept from the client, as another worker can be asked.
 
-        An ejected one only if the request would be refused otherwise. So is a 404 of a worker that
-        has not got the model or the endpoint. Raises Crowded if no other can be asked, but the
-        request waits until one can.
+        An ejected one only if the request would be refused otherwise. So is the refusal of a worker
+        that has not got what others may have, such as the model. Raises Crowded if no other can be
+        asked, but the request waits until one can.
         """
-        if connection.head.status == NOT_THERE:
-            return others and not is_last and attempt.lacks(connection.begins)
+        status = connection.head.status
+        if status != FULL:
+            return others and not is_last and attempt.lacks(status, connection.begins)
         job = attempt.job
         if attempt.made_way and job.late == -inf:  # it may have come before the place was free
             job.late = self._admission.wait_again(0.0).late

@@ -1,13 +1,15 @@
 """What has come of asking workers for one request, and whether another may still be asked."""
 
 from router.errors import DoorError, NoWorker
+from router.missing import Missing
+from router.worker import Worker
 from router.worker_errors import Refused, Stale, WorkerError, answer_for
 
 
 class Tally:
     """The workers that were asked so far, and what the last one said."""
 
-    __slots__ = ("_lacking", "_vanished", "asked", "error", "full")
+    __slots__ = ("_lacking", "_vanished", "asked", "error", "full", "without")
 
     def __init__(self) -> None:
         self.asked = 0
@@ -16,12 +18,16 @@ class Tally:
         """What the client would get now; None while nothing has gone wrong."""
         self.full = False
         """A worker was full."""
+        self.without: list[Worker] = []
+        """Those that have no chat template, as they say."""
         self._vanished = self._lacking = False
 
-    def passed(self, *, missing: bool = False) -> None:
+    def passed(self, worker: Worker, missing: Missing | None) -> None:
         """Note that a worker accepts no more, or that what was asked for is `missing` there."""
         self.asked += 1
-        self.full = self.full or not missing
+        self.full = self.full or missing is None
+        if missing is Missing.TEMPLATE:
+            self.without.append(worker)
         lacks = "has not got what was asked for" if missing else "is full"
         self.error = NoWorker(f"Every worker that was asked {lacks}; please try again.")
 

@@ -21,7 +21,7 @@ from router.sessions.redis import RedisStore
 from router.sessions.store import StoreDown
 from router.sessions.table import Binding, Lease, Session, Table
 from router.settings import Settings
-from router.worker import Worker
+from router.worker import State, Worker
 
 if TYPE_CHECKING:
     from router.settings_session import RedisSettings
@@ -264,6 +264,8 @@ def at(pool: Pool, model: str, name: str) -> list[Worker]:
     worker = pool.named.get(name)
     if worker is None or (worker.there and not pool.serves(worker, model)):
         raise LostPrevious
+    if worker.state is State.ASLEEP:
+        raise NoWorker("The worker that has the response is asleep; wake it, or try again later.")
     if not worker.there:
         raise NoWorker("The worker that has the response is not ready; please try again.")
     return [worker]

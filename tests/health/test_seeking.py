@@ -48,6 +48,15 @@ def test_the_first_request_is_answered(stub: MakeStub, route: MakeRouter) -> Non
     assert (len(one.requests), len(two.requests)) == (0, 3)
 
 
+def test_one_after_the_other(stub: MakeStub, route: MakeRouter) -> None:
+    """One that was found does not delay the next."""
+    worker = stub()
+    router = route(worker.url, health=QUIET)
+    for number in range(1, 4):
+        listing(worker, "m", *(f"sql-{one}" for one in range(number)))
+        assert ask(router, f"sql-{number - 1}").status_code == 200
+
+
 @pytest.mark.parametrize(
     ("path", "more"),
     [

@@ -26,6 +26,16 @@ LISTS = [
     ("/v1/score", "items", "Hello"),
     ("/score", "queries", "Hello"),
 ]
+#: The same under other names, and where a worker's CPU alone computes them.
+OTHERS = [
+    ("/generate", "text", "Hello"),
+    ("/generate", "input_ids", [1, 2]),
+    ("/encode", "input_ids", [7]),
+    ("/classify", "text", "Hello"),
+    ("/v2/embed", "texts", "Hello"),
+    ("/v1/tokenize", "prompt", "Hello"),
+    ("/v1/completions/render", "prompt", [1, 2]),
+]
 
 
 def asked(field: str, value: object) -> dict[str, Any]:
@@ -41,7 +51,7 @@ def tokens(router: Router, path: str, body: dict[str, Any]) -> int:
     return found
 
 
-@pytest.mark.parametrize(("path", "field", "entry"), LISTS)
+@pytest.mark.parametrize(("path", "field", "entry"), [*LISTS, *OTHERS])
 def test_too_many(stub: MakeStub, route: MakeRouter, path: str, field: str, entry: object) -> None:
     """One more than the limit gets 400 with the field and the limit; as many texts or ids pass."""
     router = route(stub().url)
@@ -66,7 +76,7 @@ def test_more_values_than_anyone_needs(stub: MakeStub, route: MakeRouter, value:
     assert len(worker.requests) == 1
 
 
-@pytest.mark.parametrize(("path", "field", "entry"), LISTS)
+@pytest.mark.parametrize(("path", "field", "entry"), [*LISTS, *OTHERS])
 def test_the_operators_limit(
     stub: MakeStub, route: MakeRouter, path: str, field: str, entry: object
 ) -> None:

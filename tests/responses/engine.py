@@ -35,6 +35,8 @@ class Engine:
         self.born: float | None = None
         """When its process began, if it says so."""
         self.full = False
+        self.awake: bool | None = None
+        """Whether it is awake, if it says so."""
         self.answers: list[bytes] | None = None
         """The content type and then the chunks that it writes instead of its own answer; `ID`
         stands for the id."""
@@ -145,6 +147,9 @@ class Engine:
             return _json(200, {"object": "list", "data": [{"id": one} for one in self.models]})
         if path == "/metrics" and self.born is not None:
             return _whole(200, f"process_start_time_seconds {self.born}\n".encode(), "text/plain")
+        if path == "/metrics" and self.awake is not None:
+            told = b'vllm:engine_sleep_state{sleep_state="awake"} %d.0\n' % self.awake
+            return _whole(200, told, "text/plain")
         return _json(200 if path == "/health" else 404, {})
 
     def _make(self, wanted: dict[str, Any]) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from router.worker import State
 from tests.reload.changing import change
 from tests.responses.asking import PATH, create, follow, get, made, owner
 from tests.responses.conftest import MakeEngines
@@ -203,6 +204,25 @@ def test_a_worker_that_drains_is_asked_for_what_it_has(
     change(router, *[{**one, "drain": True} for one in told], strategy="roundrobin")
     assert follow(router, name).status_code == 200
     assert create(router).status_code == 503
+
+
+def test_a_worker_that_sleeps_shows_what_it_has(engines: MakeEngines, route: MakeRouter) -> None:
+    """That is no work for its engine; a follow-up goes nowhere else, and is to come again."""
+    workers = engines(2)
+    for one in workers:
+        one.awake = True
+    router = route(*(one.url for one in workers), health={"interval": "10ms"})
+    name = made(router)
+    home = owner(workers, name)
+    home.awake = False
+    until(lambda: router.worker(workers.index(home)).state is State.ASLEEP)
+    assert get(router, name).status_code == 200
+    refused = follow(router, name)
+    assert (refused.status_code, error_of(refused)["code"]) == (503, "no_worker")
+    assert "asleep" in error_of(refused)["message"]
+    home.awake = True
+    until(lambda: router.worker(workers.index(home)).ready)
+    assert follow(router, name).status_code == 200
 
 
 def test_what_a_removed_worker_had_is_gone(engines: MakeEngines, route: MakeRouter) -> None:

@@ -176,9 +176,18 @@ RESPONSE = b'{"error":{"message":"Response with id \'r\' not found.","code":404}
 ODD = b'{"error":"The model `m` does not exist."}'
 
 
-def lacking(said: bytes) -> list[Action]:
-    """A script that answers 404."""
-    return [b"HTTP/1.1 404 X\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said)]
+TASK = b'{"error":{"message":"The model does not support Chat Completions API","code":501}}'
+TEMPLATE = (
+    b'{"error":{"message":"As of transformers v4.44, default chat template is no longer allowed,'
+    b' so you must provide a chat template if the tokenizer does not define one.","code":400}}'
+)
+MEDIA = b'{"error":{"message":"At most 0 image(s) may be provided in one prompt.","code":400}}'
+LENGTH = b'{"error":{"message":"This model\'s maximum context length is 9 tokens.","code":400}}'
+
+
+def lacking(said: bytes, status: int = 404) -> list[Action]:
+    """A script that refuses."""
+    return [b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(said), said)]
 
 
 @pytest.mark.parametrize("said", [MODEL, OLD, MESSAGES, FASTAPI, VLLM])
@@ -198,6 +207,44 @@ def test_one_that_lacks_the_model_or_the_path(
     reply = router.http.post(PATH, json=CHAT)
     assert (reply.status_code, reply.content) == (404, said)
     until(router.idle)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "remembered"),
+    [(501, TASK, True), (400, TEMPLATE, True), (400, MEDIA, False), (400, LENGTH, False)],
+)
+def test_one_that_cannot_do_what_others_can(
+    stub: MakeStub, route: MakeRouter, status: int, said: bytes, remembered: bool
+) -> None:
+    """Another answers in its place; what concerns all requests to the endpoint is remembered."""
+    unable, good = stub(lacking(said, status)), stub()
+    for worker, limit in ((unable, 1000), (good, 2000)):
+        worker.tells("/v1/models", {"data": [{"id": "m", "max_model_len": limit}]})
+    router = route(unable.url, good.url, strategy="roundrobin", health=QUIET)
+    assert ask(router, 6) == [200] * 6
+    assert len(unable.requests) == (1 if remembered else 6)
+    good.script = lacking(said, status)
+    reply = router.http.post(PATH, json=CHAT)
+    assert (reply.status_code, reply.content) == (status, said)
+    until(router.idle)
+
+
+def test_what_every_worker_refuses_is_not_remembered(stub: MakeStub, route: MakeRouter) -> None:
+    """It may be the request: the next one may go to all of them."""
+    one, two = (stub(lacking(TEMPLATE, 400)) for _ in range(2))
+    router = route(one.url, two.url, strategy="roundrobin", health=QUIET)
+    assert ask(router, 1) == [400]
+    one.script = two.script = OK
+    assert ask(router, 4) == [200] * 4
+    assert (len(one.requests), len(two.requests)) == (3, 3)
+
+
+def test_workers_of_one_length_are_not_asked_in_turn(stub: MakeStub, route: MakeRouter) -> None:
+    """A prompt that is too long for one is too long for all."""
+    one, two = (stub(lacking(LENGTH, 400)) for _ in range(2))
+    router = route(one.url, two.url, strategy="roundrobin", health=QUIET)
+    assert ask(router, 1) == [400]
+    assert len(one.requests) + len(two.requests) == 1
 
 
 @pytest.mark.parametrize("said", [RESPONSE, ODD, b"[]", b""])
