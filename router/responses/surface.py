@@ -16,7 +16,7 @@ from router.relay import CutShort, Relay
 from router.request_log import log_relayed
 from router.responses.ids import Stored
 from router.settings import Settings
-from router.worker import Worker
+from router.worker import State, Worker
 from router.worker_errors import Gone, Redirected, Refused, Stale, WorkerError, answer_for
 
 #: Whose errors and events these paths have.
@@ -40,11 +40,12 @@ class Retrieval:
         await self._proxy.serve(_ENDPOINT, exchange, partial(self._serve, stored, exchange))
 
     async def _serve(self, stored: Stored, exchange: Exchange) -> None:
-        """Ask the worker that has the response, as that is not work for its engine: at once."""
+        """Ask the worker that has the response, as that is not work for its engine: at once, and
+        even if its engine is asleep."""
         if exchange.codings:
             await exchange.decode()
         pool, worker = await self._proxy.responses.only(stored.id, exchange.tenant)
-        if not worker.there:
+        if not (worker.there or worker.state is State.ASLEEP):
             raise NoWorker("The worker that has the response is not ready; please try again.")
         began, relay = monotonic(), Relay(_ENDPOINT, exchange)
         answered = _Answered(self._metrics, pool, worker)

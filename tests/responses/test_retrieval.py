@@ -205,6 +205,24 @@ def test_a_worker_that_drains_is_asked_for_what_it_has(
     assert create(router).status_code == 503
 
 
+def test_a_worker_that_is_asleep_is_asked_for_what_it_has(
+    engines: MakeEngines, route: MakeRouter
+) -> None:
+    """Its server is awake; only to go on from a response takes its engine."""
+    workers = engines(2)
+    for one in workers:
+        one.awake = True
+    router = route(*(one.url for one in workers), health={"interval": "20ms"})
+    name = made(router)
+    home = owner(workers, name)
+    [there] = [one for one in router.door.fleet.workers if one.url == home.url]
+    home.awake = False
+    until(lambda: not there.ready)
+    assert get(router, name).json()["id"] == name
+    assert router.http.post(f"/v1/responses/{name}/cancel").status_code == 200
+    assert (follow(router, name).status_code, create(router).status_code) == (503, 200)
+
+
 def test_what_a_removed_worker_had_is_gone(engines: MakeEngines, route: MakeRouter) -> None:
     """A 404 that says so, for fetches and follow-ups; what others have stays known."""
     workers = engines(3)
