@@ -52,7 +52,7 @@ class Limits:
             raw = request.prompt if endpoint.prompted is Prompted.COMPLETION else request.input
             whole = self._check_prompts(endpoint.sources[0], raw, here) and whole
         elif endpoint.prompted is Prompted.NOTHING:
-            whole = self._check_scored(request, here)
+            whole = self._check_scored(request, here) and whole
         if isinstance(request, Adapted):
             self._check_native(request)
         return whole
