@@ -92,6 +92,7 @@ class Exchange:
         "steers",
         "task",
         "tenant",
+        "trusted",
         "version",
     )
 
@@ -116,8 +117,9 @@ class Exchange:
         """Name of the client key that was shown."""
         self.salts: Salts | None = None
         """The cache salts of all keys, by name; `tenant` selects this request's."""
-        self.steers = False
-        """The operator trusts its client with what steers engines (`engine_fields.py`)."""
+        self.trusted = self.steers = False
+        """`trusted`: the operator trusts its client with what steers engines (`engine_fields.py`).
+        `steers`: so it does, or the workers that it goes to are for everyone."""
         self.refusal: DoorError | None = None
         """The answer, if the head alone was reason to refuse the request."""
         self.body = b""

@@ -90,7 +90,7 @@ class Gate:
             if name is None:
                 raise WrongKey
             exchange.tenant, exchange.salts = name, self._salts
-            exchange.steers = name in self._steering
+            exchange.trusted = exchange.steers = name in self._steering
         sent = exchange.method
         if method is not None and sent != method and sent not in method.split(", "):
             raise WrongMethod(sent, method)

@@ -53,7 +53,7 @@ class Limits:
             raw: msgspec.Raw = getattr(request, field)
             whole = self._check_prompts(_named(request, field), raw, here) and whole
         elif endpoint.prompted is Prompted.NOTHING:
-            whole = self._check_scored(request, here)
+            whole = self._check_scored(request, here) and whole
         if isinstance(request, Adapted):
             self._check_native(request)
         return whole

@@ -63,7 +63,7 @@ class Parsing:
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
         pool, model, workers = await self._fleet.find(request.model, in_session=True)
         request.model = model
-        exchange.steers = exchange.steers or pool.engine_fields
+        exchange.steers = exchange.trusted or pool.engine_fields
         if not exchange.steers:
             refuse_engine_fields(request)
         if not large and self._tokenizing.is_short(pool.prompts, request, body):

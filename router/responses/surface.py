@@ -40,7 +40,8 @@ class Retrieval:
         await self._proxy.serve(_ENDPOINT, exchange, partial(self._serve, stored, exchange))
 
     async def _serve(self, stored: Stored, exchange: Exchange) -> None:
-        """Ask the worker that has the response, as that is not work for its engine: at once."""
+        """Ask the worker that has the response, as that is not work for its engine: at once, and
+        even if its engine is asleep."""
         if exchange.codings:
             await exchange.decode()
         pool, worker = await self._proxy.responses.only(stored.id, exchange.tenant)

@@ -54,7 +54,7 @@ class Answer(Exchange):
         self.left = outer.left
         outer.inner = self
         self.identity, self.tenant, self.body = outer.identity, outer.tenant, body
-        self.salts, self.steers = outer.salts, outer.steers
+        self.salts, self.trusted = outer.salts, outer.trusted
         self.codings = ()
         self.part = visit
         self._framed = framed

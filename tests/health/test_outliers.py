@@ -58,7 +58,6 @@ def states(router: Router) -> list[str]:
         ("leastload", says(405)),
         ("prefixaware", says(422)),
         ("leastload", says(501)),
-        ("prefixaware", says(302)),
         ("leastload", REJECTS),
     ],
 )

@@ -243,9 +243,11 @@ def test_words_are_no_images(tight: Router, kind: str) -> None:
     assert refused(tight, CHAT, {"messages": [{"content": [part] * 50}]}) is None
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/classify"])
-def test_many_images_to_be_embedded(tight: Router, path: str) -> None:
-    """Messages count, however many parts they have, although such paths have an `input` as well."""
+@pytest.mark.parametrize(
+    "path", ["/v1/embeddings", "/pooling", "/classify", "/tokenize", "/v1/chat/completions/render"]
+)
+def test_many_images_in_messages_elsewhere(tight: Router, path: str) -> None:
+    """They count, however many parts there are, although such paths also take something else."""
     for count in (3, 2000):
         messages = [{"role": "user", "content": [{"type": "image_url"}] * count}]
         assert refused(tight, path, {"messages": messages}) == "messages"

@@ -34,6 +34,8 @@ class Engine:
         """All requests that concern responses."""
         self.born: float | None = None
         """When its process began, if it says so."""
+        self.awake: bool | None = None
+        """Whether its engine is, if it says so."""
         self.full = False
         self.awake: bool | None = None
         """Whether it is awake, if it says so."""
@@ -145,6 +147,9 @@ class Engine:
     def _other(self, path: str) -> bytes:
         if path == "/v1/models":
             return _json(200, {"object": "list", "data": [{"id": one} for one in self.models]})
+        if path == "/metrics" and self.awake is not None:
+            state = f'vllm:engine_sleep_state{{engine="0",sleep_state="awake"}} {self.awake:d}\n'
+            return _whole(200, state.encode(), "text/plain")
         if path == "/metrics" and self.born is not None:
             return _whole(200, f"process_start_time_seconds {self.born}\n".encode(), "text/plain")
         if path == "/metrics" and self.awake is not None:

@@ -83,7 +83,6 @@ def test_what_else_is_not_served(node: Node, stub: MakeStub, route: MakeRouter) 
         ("files.list", []),
         ("moderations.create", [{"input": "x"}]),
         ("chat.completions.delete", ["x"]),
-        ("responses.retrieve", ["resp_1"]),
     ):
         assert node.ask(router.url, name, *positional).kind == "NotFoundError"
 
