@@ -34,6 +34,9 @@ REDISCOVER_S = 30.0
 #: waits for a kernel to be compiled, takes some ten.
 LATELY_S = 30.0
 
+#: What is most likely wrong if a worker lets nobody in, without and with a key for it.
+_KEY_HINT = (": does it need a key, the worker's `api_key` in a file?", ": is its `api_key` wrong?")
+
 #: Levels of lists and objects in the description of a model; vLLM's has three. More could not be
 #: told to clients.
 DEEPEST = 64
@@ -258,7 +261,8 @@ class Health:
         """Fetch a small document completely within the probe's timeout. Raises NoAnswer."""
         answer = await self._inquiries.ask(worker, path, patience=self._settings.timeout)
         if not answer.good:
-            raise NoAnswer(f"{path} answered {answer.status}")
+            hint = _KEY_HINT[bool(worker.api_key)] if answer.status in {401, 403} else ""
+            raise NoAnswer(f"{path} answered {answer.status}{hint}")
         return answer.body
 
 

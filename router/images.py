@@ -60,10 +60,11 @@ def images(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> int:
     return count + sum([_is_other(part) for part in _parts(inner)])
 
 
-def documents(raw: msgspec.Raw) -> list[msgspec.Raw]:
+def documents(raw: msgspec.Raw, field: str) -> list[msgspec.Raw]:
     """Return the contents of what is to be scored: a text, which has none, a document, or a list.
 
-    Raises BadRequest if a list that is not of texts alone is too long to look at.
+    Raises BadRequest, which names the `field`, if a list that is not of texts alone is too long to
+    look at.
     """
     found: list[msgspec.Raw] | None = [raw]
     if is_list(raw):
@@ -71,7 +72,7 @@ def documents(raw: msgspec.Raw) -> list[msgspec.Raw]:
             return []
         found = entries(raw)
     if found is None:
-        raise BadRequest(_TOO_LONG)
+        raise BadRequest(_TOO_LONG, param=field)
     return [part.content for part in _decoded_parts(found)]
 
 

@@ -47,7 +47,7 @@ class Limits:
         if request.messages:
             whole = self._check_list("messages", _all_messages(request), here)
         if endpoint.prompted is Prompted.RESPONSES:
-            whole = self._check_list("input", messages(request.input), here) and whole
+            whole = self._check_list("input", messages(request.input, "input"), here) and whole
         elif endpoint.sources:
             field = "prompt" if endpoint.prompted is Prompted.COMPLETION else "input"
             raw: msgspec.Raw = getattr(request, field)
@@ -61,7 +61,7 @@ class Limits:
     def _check_native(self, request: Adapted) -> None:
         found = request.native
         inputs = found.beside.get("inputs")  # which have parts, as documents do
-        media = {**found.media, "inputs": images(documents(inputs)) if inputs else 0}
+        media = {**found.media, "inputs": images(documents(inputs, "inputs")) if inputs else 0}
         count = 0
         for field, more in media.items():
             count += more
@@ -79,7 +79,7 @@ class Limits:
         return True
 
     def _check_scored(self, request: Request, here: bool) -> bool:
-        if request.input and not self._check_list("input", messages(request.input), here):
+        if request.input and not self._check_list("input", messages(request.input, "input"), here):
             return False
         if not self._check_prompts("prompt", request.prompt, here):  # to tokenize or to render
             return False
@@ -88,7 +88,7 @@ class Limits:
             if raw := getattr(request, field):
                 if not self._check_prompts(field, raw, here):
                     return False
-                count += images(documents(raw))
+                count += images(documents(raw, field))
                 _check_count(field, "images", count, self._images)
         return True
 

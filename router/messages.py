@@ -87,13 +87,17 @@ _BEGINNING = 4096
 _first: Any = Struct("B").unpack_from  # a third of the cost of a memoryview
 
 
-def messages(raw: msgspec.Raw) -> list[Message | Unread]:
-    """Read a list of messages or items; empty if `raw` is not a list. Raises BadRequest."""
+def messages(raw: msgspec.Raw, field: str | None = None) -> list[Message | Unread]:
+    """Read a list of messages or items; empty if `raw` is not a list.
+
+    Raises BadRequest, which names the `field`.
+    """
     found = entries(raw)
     if found is None:
         if is_list(raw):
             raise BadRequest(
-                "The request has more messages than can be read, or something else among them."
+                "The request has more messages than can be read, or something else among them.",
+                param=field,
             )
         return []
     ways = (_message, _unread) if len(raw) <= SAFE else (_unread,)

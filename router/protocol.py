@@ -176,7 +176,7 @@ class Client(asyncio.Protocol):
                 if exchange.task is not None:
                     exchange.task.cancel()
         self._waiting.clear()
-        self._refusal = None
+        self._refusal = self._timed = None
         self._reader.close()
 
     def pause_writing(self) -> None:

@@ -106,3 +106,22 @@ def test_models_that_the_settings_tell(
     told = [record.getMessage() for record in caplog.records if "404" in record.getMessage()]
     assert told == [f"worker {worker.url[7:]}: 404; the settings say that it has 'm'"]
     assert "m" in router.worker().models
+
+
+@pytest.mark.parametrize(("key", "hint"), [(None, "need a key"), ("${WORKER_KEY}", "wrong")])
+def test_one_that_lets_nobody_in(
+    stub: MakeStub,
+    route: MakeRouter,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str | None,
+    hint: str,
+) -> None:
+    """What is known of it says which setting is most likely lacking, or wrong."""
+    monkeypatch.setenv("WORKER_KEY", "not-the-one-that-it-wants")
+    closed = stub()
+    closed._fixed[b"/v1/models"] = b"HTTP/1.1 401 X\r\ncontent-length: 0\r\n\r\n"
+    router = route({"url": closed.url, **({"api_key": key} if key else {})}, health=QUIET)
+    (shown,) = router.http.get("/workers").json()
+    assert shown["state"] == "down"
+    assert hint in shown["reason"]
+    assert "api_key" in shown["reason"]

@@ -84,7 +84,7 @@ def tokens(router: Router) -> tuple[float, float]:
 @pytest.mark.parametrize("then", THEN)
 @pytest.mark.parametrize("last", STREAMS)
 def test_the_last_event_is_the_end(stub: MakeStub, route: MakeRouter, last: str, then: str) -> None:
-    """The client gets a clean end at once, usage counts, and nobody is blamed for the connection."""
+    """The client gets a clean end at once, usage counts, and only an error is held against it."""
     path, said = STREAMS[last]
     worker = stub([STREAM_HEAD, chunk(said), *THEN[then]])
     router = route(worker.url, **PATIENT)

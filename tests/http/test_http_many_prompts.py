@@ -76,6 +76,19 @@ def test_more_values_than_anyone_needs(stub: MakeStub, route: MakeRouter, value:
     assert len(worker.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [("/v1/responses", "input"), ("/v2/embed", "inputs"), ("/v1/score", "data_1")],
+)
+def test_more_objects_than_can_be_read(
+    stub: MakeStub, route: MakeRouter, path: str, field: str
+) -> None:
+    """The error names the field, too."""
+    many = [{"role": "user", "content": []}] * (MOST - 1)
+    reply = route(stub().url).http.post(path, json={"model": "m", field: many})
+    assert (reply.status_code, error_of(reply)["param"]) == (400, field)
+
+
 @pytest.mark.parametrize(("path", "field", "entry"), [*LISTS, *OTHERS])
 def test_the_operators_limit(
     stub: MakeStub, route: MakeRouter, path: str, field: str, entry: object

@@ -34,8 +34,6 @@ class Engine:
         """All requests that concern responses."""
         self.born: float | None = None
         """When its process began, if it says so."""
-        self.awake: bool | None = None
-        """Whether its engine is, if it says so."""
         self.full = False
         self.awake: bool | None = None
         """Whether it is awake, if it says so."""
@@ -152,9 +150,6 @@ class Engine:
             return _whole(200, state.encode(), "text/plain")
         if path == "/metrics" and self.born is not None:
             return _whole(200, f"process_start_time_seconds {self.born}\n".encode(), "text/plain")
-        if path == "/metrics" and self.awake is not None:
-            told = b'vllm:engine_sleep_state{sleep_state="awake"} %d.0\n' % self.awake
-            return _whole(200, told, "text/plain")
         return _json(200 if path == "/health" else 404, {})
 
     def _make(self, wanted: dict[str, Any]) -> Iterator[bytes]:
