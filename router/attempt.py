@@ -43,6 +43,7 @@ class Attempt:
 
     __slots__ = (
         "_began",
+        "_begun_well",
         "_booking",
         "_first",
         "_first_byte_s",
@@ -107,6 +108,8 @@ class Attempt:
         outliers, path = job.pool.outliers, job.endpoint.path
         self._instead = outliers.sent(path, choice, job.decision) if outliers else ()
         """What speaks against the workers that it would have gone to otherwise."""
+        self._begun_well = False
+        """The pool's outliers were told that its answer has begun well."""
         self._mark = worker.breaker.began(self.booked_at)
         self._first_byte_s: float | None = None
         self.failure: str | None = None
@@ -233,7 +236,7 @@ class Attempt:
             self.worker.load.first_byte(self._booking, now)
             if self.status < 400 and not errs:  # else its front process answered, perhaps
                 if self.job.pool.outliers:
-                    path = self.job.endpoint.path
+                    self._begun_well, path = True, self.job.endpoint.path
                     self.job.pool.outliers.answering(path, self.worker, self._instead)
                 self.worker.load.answers()
                 self.worker.answered_at = now
@@ -243,10 +246,10 @@ class Attempt:
         if self.job.prompt.stream:
             self.job.metrics.first_byte.observe(now - self.job.started)
 
-    def relayed(self, relay: Relay) -> None:
+    def relayed(self, relay: Relay, usage: Usage) -> None:
         """Note what the answer was, all of which is relayed."""
         if self.status < 300:  # else its status says what it is
-            self._rightly, self._flaw = relay.flaw()
+            self._rightly, self._flaw = relay.flaw(usage)
 
     def refused(self) -> None:
         """Note that the worker did not accept the request."""
@@ -366,4 +369,9 @@ class Attempt:
         # How long a worker is silent tells each request alone.
         sent = now if kind == Silent.kind else self.booked_at
         path, outliers = self.job.endpoint.path, self.job.pool.outliers
-        outliers.bad(path, self.worker, self._instead, now, why, sent=sent, refusal=refusal)
+        outliers.bad(
+            *(path, self.worker, self._instead, now, why),
+            sent=sent,
+            refusal=refusal,
+            begun=self._begun_well,
+        )

@@ -14,7 +14,7 @@ from typing import Final, Self, cast
 from router.answer_head import Head
 from router.answer_reader import AnswerReader
 from router.events import only_comments
-from router.flaws import ERRORS
+from router.flaws import begins
 from router.lifeline import watch
 from router.patience import NEVER, Patience
 from router.recall import Recall
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
     def errs(self) -> bool:
         """Whether the body, of which nothing was taken yet, begins with an error event."""
         chunks = self._answer.chunks
-        return bool(chunks) and chunks[0].startswith(ERRORS) and self.head.stream
+        return self.head.stream and bool(chunks) and begins(chunks[0])
 
     def first(self) -> bytes:
         """Return the part of the body that has arrived when `ask` returns; empty if it has none."""

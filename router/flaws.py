@@ -1,5 +1,5 @@
-"""Finds what is wrong with an answer of status 200: it is an error, or has one as an event, or is
-empty.
+"""Finds what is wrong with an answer of status 200: it is an error, or has one as an event, or
+nothing is in it.
 
 vLLM and SGLang send the status before they know how an answer ends, so errors come as events
 (vLLM `entrypoints/openai/chat_completion/serving.py`, `create_streaming_error_response`).
@@ -14,40 +14,69 @@ import msgspec
 EMPTY: Final = "empty"
 #: The label of an error that came after the status, by the worker's own fault.
 EVENT: Final = "event"
+#: The label of a stream that ended in the middle, though properly for HTTP.
+CLOSED: Final = "closed"
 #: Nothing is wrong.
 SOUND: Final = (200, "")
-#: How a stream begins that is an error alone.
-ERRORS: Final = (b'data: {"error":', b"event: error", b'data: {"object":"error"')
-#: How an answer in one piece begins that is an error.
-_BODIES: Final = (b'{"error":{', b'{"error": {', b'{"object":"error"')
-_DONE: Final = b"data: [DONE]"
+#: How an error begins: by its first field, as OpenAI, older vLLM and Anthropic write it.
+_OBJECT: Final = rb'\s*\{\s*"(?:error"\s*:\s*[{"]|(?:object|type)"\s*:\s*"error")'
+#: An answer in one piece that is an error.
+_BODY: Final = re.compile(_OBJECT)
 #: Line starts that only an error has: within JSON, line ends are escaped.
 _ERRORS: Final = re.compile(
-    rb"^(?:event: ?(?:error|response\.failed)\r?\ndata: ?"
-    rb'|data: ?(?=\{ ?"(?:error"|object": ?"error")))(.*)$',
+    rb"^(?:event: ?(?:error|response\.failed)\r?\ndata: ?|data: ?(?=" + _OBJECT + rb"))(.*)$",
     re.MULTILINE,
 )
+#: How a stream begins that is an error alone.
+_BEGINS: Final = re.compile(rb"event: ?error|data: ?" + _OBJECT)
+#: A line of a stream that says nothing: a comment, or that it ends.
+_BLANK: Final = re.compile(rb"(?::.*|data: ?\[DONE\])?")
+#: What a chat or completion says: a field with a value, other than the role.
+_SAYS: Final = re.compile(
+    rb'"(?:delta|message)"\s*:\s*\{[^}]*?"(?!role")\w+"\s*:\s*(?!\s|""|null|\[\])'
+    rb'|"text"\s*:\s*"[^"]'
+)
+#: One that says nothing has these all the same.
+_SILENT: Final = re.compile(rb'"(?:delta|message)"\s*:\s*\{|"text"\s*:\s*"')
+#: How a stream of these tells that an answer is whole, but for `[DONE]`.
+_ENDS: Final = re.compile(rb'"finish_reason"\s*:\s*"|"done"\s*:\s*true')
 #: Types of errors that are the request's fault: Anthropic's, OpenAI's and vLLM's.
 _REQUEST: Final = re.compile(
     "invalid|bad_?request|not_?found|unprocessable|too_large", re.IGNORECASE
 )
 
 
-def flaw(end: bytes, *, stream: bool) -> tuple[int, str]:
+def begins(data: bytes) -> bool:
+    """Whether a stream that begins with `data` begins with an error event."""
+    return _BEGINS.match(data) is not None
+
+
+def flaw(end: bytes, *, stream: bool, whole: bool, writes: bool) -> tuple[int, str]:
     """Return the status that an answer should have had, and a label; 200 if nothing is wrong.
 
-    `end` is the last part of it, or all.
+    `end` is the last part of it, or the `whole`. If the model `writes`, chats or completions, what
+    it says is looked for as well.
     """
     if not end:
         return 502, EMPTY
     if not stream:
-        return (_status(end), EVENT) if end.startswith(_BODIES) else SOUND
-    if b'"error"' in end or b"event: error" in end or b"response.failed" in end:
+        if _BODY.match(end):
+            return _status(end), EVENT
+    elif b'"error"' in end or b"event: error" in end or b"response.failed" in end:
         found = _ERRORS.search(end)
         if found is not None:
             return _status(found[1]), EVENT
-    if len(end) < 64 and end.strip() in {b"", _DONE}:
+    if stream and b"{" not in end and all(map(_BLANK.fullmatch, end.splitlines())):
         return 502, EMPTY
+    return _unwritten(end, stream=stream, whole=whole) if writes else SOUND
+
+
+def _unwritten(end: bytes, *, stream: bool, whole: bool) -> tuple[int, str]:
+    """Return what is wrong with a chat or completion that says nothing, or not all."""
+    if whole and not _SAYS.search(end) and _SILENT.search(end):
+        return 502, EMPTY
+    if stream and b"[DONE]" not in end and not _ENDS.search(end) and _SILENT.search(end):
+        return 502, CLOSED
     return SOUND
 
 

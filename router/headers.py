@@ -145,7 +145,11 @@ def passing_fields(
         dropped |= STEERING
     if named:
         dropped |= named
-    return b"".join([b"%b: %b\r\n" % pair for pair in headers if pair[0] not in dropped])
+    kept = [pair for pair in headers if pair[0] not in dropped]
+    if not keyed:  # equal credentials are one
+        first = {pair: at for at, pair in reversed(list(enumerate(kept)))}
+        kept = [p for at, p in enumerate(kept) if p[0] not in CREDENTIALS or first[p] == at]
+    return b"".join([b"%b: %b\r\n" % pair for pair in kept])
 
 
 class Incoming(Protocol):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from heapq import nsmallest
+from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -30,8 +31,8 @@ log = logging.getLogger("warmroute.health")
 REDISCOVER_S = 30.0
 
 #: Seconds since a worker was heard last, in answers or probes, in which it counts as busy if it
-#: takes connections but lets its probes wait. A front process that tokenizes a huge prompt, or
-#: waits for a kernel to be compiled, takes some ten.
+#: takes connections but lets its probes wait, or refuses them while it answers requests. A front
+#: process that tokenizes a huge prompt, or waits for a kernel to be compiled, takes some ten.
 LATELY_S = 30.0
 
 #: What is most likely wrong if a worker lets nobody in, without and with a key for it.
@@ -119,7 +120,7 @@ class Health:
             probed.set()  # so that `meet` never waits for a probe that will not come
 
     async def _probe(self, worker: Worker, probed: asyncio.Event) -> None:
-        good, bad, lacked = 0, 0, ""
+        good, bad, lacked, since = 0, 0, "", inf
         while True:
             worker.attention.clear()
             was_ready, before = worker.ready, worker.discovered_at
@@ -132,8 +133,9 @@ class Health:
                     log.error("worker %s cannot be probed: %s", worker.name, lacked)
             else:
                 good, bad, lacked = (good + 1, 0, "") if problem is None else (0, bad + 1, "")
+                since = min(since, monotonic()) if problem and problem.refused else inf
                 state = worker.state
-                self._judge(worker, good, bad, problem)
+                self._judge(worker, good, bad, problem, since)
                 if worker.state is not State.READY or worker.state is not state:
                     self._fall_back(worker)
                 if worker.ready and worker.discovered_at != before:
@@ -165,8 +167,13 @@ class Health:
         worker.probed_at = monotonic()
         return None
 
-    def _judge(self, worker: Worker, good: int, bad: int, problem: NoAnswer | None) -> None:
-        """Change the worker's state if the last probes demand it."""
+    def _judge(
+        self, worker: Worker, good: int, bad: int, problem: NoAnswer | None, since: float
+    ) -> None:
+        """Change the worker's state if the last probes demand it.
+
+        They are answered with errors `since` that time.
+        """
         ready = worker.state is State.READY
         if problem is None and worker.sleeps:
             self._become(worker, State.ASLEEP, "its engine is put to sleep")
@@ -177,7 +184,10 @@ class Health:
         elif not ready or bad >= self._settings.fall:
             now = monotonic()
             served = ready or worker.state is State.BUSY
-            busy = served and problem.late and now - worker.heard_at(now) < LATELY_S
+            heard, lately = worker.heard_at(now), now - LATELY_S
+            # SGLang's `/health` answers 503 if no token was computed in time.
+            works = problem.late or (problem.refused and heard > since)
+            busy = served and works and heard > lately
             self._become(worker, State.BUSY if busy else State.DOWN, str(problem))
 
     def _become(self, worker: Worker, state: State, reason: str) -> None:
@@ -262,7 +272,7 @@ class Health:
         answer = await self._inquiries.ask(worker, path, patience=self._settings.timeout)
         if not answer.good:
             hint = _KEY_HINT[bool(worker.api_key)] if answer.status in {401, 403} else ""
-            raise NoAnswer(f"{path} answered {answer.status}{hint}")
+            raise NoAnswer(f"{path} answered {answer.status}{hint}", refused=True)
         return answer.body
 
 

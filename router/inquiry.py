@@ -17,10 +17,12 @@ LARGEST = 8 << 20
 class NoAnswer(Exception):
     """A worker gave no usable answer; the message says why."""
 
-    def __init__(self, message: str, *, late: bool = False) -> None:
+    def __init__(self, message: str, *, late: bool = False, refused: bool = False) -> None:
         super().__init__(message)
         self.late = late
         """It took the question, and did not answer in time."""
+        self.refused = refused
+        """It answered with an error."""
 
 
 class NotAsked(NoAnswer):

@@ -7,7 +7,9 @@ import re
 from typing import Final
 
 _TRUE: Final = frozenset(("1", "on", "t", "true", "y", "yes"))
-_WHOLE = re.compile(r"\s*[+-]?[0-9]+(?:_[0-9]+)*(?:\.0+)?\s*")
+#: The space around a number is Unicode's: Python's has four separators more.
+_SPACE = r"[^\S\x1c-\x1f]*"
+_WHOLE = re.compile(_SPACE + r"[+-]?[0-9]+(?:_[0-9]+)*(?:\.0+)?" + _SPACE)
 #: Most characters of a number that are read.
 _LONGEST: Final = 64
 

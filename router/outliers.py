@@ -95,6 +95,10 @@ class Doubt:
         """Note that a request was sent elsewhere instead, and answered there."""
         self._answered += 1
 
+    def unanswered(self) -> None:
+        """Take that back: the answer had begun well, and ended badly."""
+        self._answered = max(0, self._answered - 1)
+
     def freely(self) -> None:
         """Do not ask it last until its next bad answer: an answer has begun well, or it is out."""
         self._passed = self._width
@@ -223,12 +227,18 @@ class Outliers:
         *,
         sent: float,
         refusal: bool,
+        begun: bool = False,
     ) -> None:
         """Note a bad answer to a request of the time `sent`, and `why` it is one.
 
         It says nothing new if the request was sent before the last bad answer was known: requests
-        that come together may be alike. `refusal`: it is a 4xx.
+        that come together may be alike. `refusal`: it is a 4xx. `begun`: it had begun well, as
+        `answering` was told.
         """
+        if begun:
+            self._path(path).add(-1, 0)
+            for doubt in instead:
+                doubt.unanswered()
         own = worker.doubts.get(path)
         if own is None:
             for doubt in instead:

@@ -20,6 +20,8 @@ from router.worker_errors import WorkerError
 LONGEST_HELD: Final = 64 << 10
 #: Bytes of a worker's error that are quoted in a stream that has already begun.
 LONGEST_MESSAGE = 2000
+#: Where what a model writes can be told from the rest of the answer.
+_WRITTEN: Final = frozenset((Prompted.CHAT, Prompted.COMPLETION))
 
 
 class CutShort(Exception):
@@ -193,9 +195,14 @@ class Relay:
         """Return the usage that the worker reported, once all of the answer is relayed."""
         return self._tail.read()
 
-    def flaw(self) -> tuple[int, str]:
-        """Return the status that the relayed answer of status 200 should have had, and a label."""
-        return flaw(self._tail.end(0), stream=self._events)
+    def flaw(self, usage: Usage) -> tuple[int, str]:
+        """Return the status that the relayed answer of status 200 should have had, and a label.
+
+        What the model has written by the `usage` may be withheld, such as its reasoning.
+        """
+        end, endpoint = self._tail.end(0), self._endpoint
+        writes = endpoint.answers and endpoint.prompted in _WRITTEN and (usage.answer or 0) < 2
+        return flaw(end, stream=self._events, whole=len(end) < TAIL, writes=writes)
 
     def _fail(self, error: DoorError) -> None:
         """End a stream with an error event in the endpoint's format; do nothing for others."""

@@ -79,7 +79,7 @@ class Sending:
                 attempt.on_answer(status)
                 await self._relay(attempt, connection, relay)
                 usage = relay.usage()
-                attempt.relayed(relay)
+                attempt.relayed(relay, usage)
             finally:
                 upstream.release(connection)
         except WorkerError as error:
@@ -91,7 +91,7 @@ class Sending:
         except asyncio.CancelledError as cancelled:
             if relay.complete():  # a stream's last event was sent: clients close then
                 usage = relay.usage()
-                attempt.relayed(relay)
+                attempt.relayed(relay, usage)
             else:
                 attempt.cancelled(cancelled)
             raise

@@ -43,8 +43,8 @@ NO_USAGE = Usage()
 class UsageTail:
     """Keeps the last bytes of one answer, and what was reported before them.
 
-    In a stream the last report counts. An answer in one piece has its report at the top level,
-    wherever it stands: vLLM puts fields as long as the prompt after it.
+    In a stream the last report counts, with what only earlier ones tell. An answer in one piece has
+    its report at the top level, wherever it stands: vLLM puts fields as long as prompts after it.
     """
 
     __slots__ = ("_document", "_earlier", "_tail", "_whole")
@@ -79,7 +79,7 @@ class UsageTail:
         if self._document is not None:
             self._document.pass_by(tail, 0, end)
         else:
-            self._earlier = _last_report(tail, end) or self._earlier
+            self._earlier = _last_report(tail, end, self._earlier)
         del tail[:end]
 
     def end(self, without: int) -> bytes:
@@ -95,7 +95,7 @@ class UsageTail:
                 return _of_short(data)
             self._document = _Document()
         if self._document is None:
-            found = _last_report(data, len(data)) or self._earlier
+            found = _last_report(data, len(data), self._earlier)
         else:
             found = _of_document(self._document, data)
         return _with_sources(found, data)
@@ -173,17 +173,26 @@ def _of_document(document: _Document, data: bytes | bytearray) -> Usage:
     return found
 
 
-def _last_report(data: bytes | bytearray, end: int) -> Usage | None:
-    """Return the last report that begins before `end`, if there is one."""
+def _last_report(data: bytes | bytearray, end: int, earlier: Usage) -> Usage:
+    """Return the last report that begins before `end`, with what only `earlier` ones have.
+
+    Anthropic's streams tell the prompt's tokens first, and those of the answer at their end.
+    """
+    last = NO_USAGE
     at = data.rfind(_KEY, 0, end + len(_KEY) - 1)
-    while at >= 0:
+    while at >= 0 and (last.prompt is None or last.answer is None):
         after = at + len(_KEY)
         if _OBJECT.match(data, after):
-            found = _report(data[after : after + TAIL])
-            if found != NO_USAGE:
-                return found
+            last = _completed(last, _report(data[after : after + TAIL]))
         at = data.rfind(_KEY, 0, at)
-    return None
+    return _completed(last, earlier)
+
+
+def _completed(last: Usage, earlier: Usage) -> Usage:
+    """Return a report with what only an earlier one has."""
+    if last.prompt is None:
+        last = last._replace(prompt=earlier.prompt, cached=earlier.cached)
+    return last if last.answer is not None else last._replace(answer=earlier.answer)
 
 
 def _report(value: bytes | bytearray) -> Usage:

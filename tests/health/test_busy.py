@@ -105,6 +105,31 @@ def test_what_says_no_is_down(stub: MakeStub, route: MakeRouter, how: str) -> No
     assert ask(router) == [503]
 
 
+def test_what_says_no_but_streams_is_busy(stub: MakeStub, route: MakeRouter) -> None:
+    """A worker that answers its probes with errors still gets requests while it streams."""
+    pieces: list[Action] = [CHUNK, 0.02]
+    pieces *= 500
+    worker = stub()
+    worker.script_of[b"stream"] = [SSE, *pieces]
+    router = route(worker.url, health=OFTEN)
+    with post(router.port, PATH, body(stream=True)) as client:
+        assert client.recv(65536)
+        worker.well = False
+        until(lambda: "answered" in shown(router)["reason"])
+        assert ask(router, 3) == [200] * 3
+        assert router.http.get("/health/ready").json()["status"] == "degraded"
+
+
+def test_what_says_no_and_fails_is_down(stub: MakeStub, route: MakeRouter) -> None:
+    """What a worker answered before its probes failed does not keep it."""
+    worker = stub()
+    router = route(worker.url, health={"interval": "1h", "timeout": "10s"})
+    assert ask(router, 3) == [200] * 3
+    worker.well, worker.script = False, ["close"]
+    assert ask(router) == [502]
+    until(lambda: shown(router)["state"] == "down")
+
+
 def test_one_that_is_not_heard_is_down(stub: MakeStub, route: MakeRouter) -> None:
     """A worker that has sent nothing for half a minute is gone; one that streams is not."""
     pieces: list[Action] = [CHUNK, 0.02]

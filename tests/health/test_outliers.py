@@ -9,11 +9,13 @@ import pytest
 
 from tests.health.failing import (
     CHAT,
+    CHUNK,
     DONE,
     EMPTY,
     EVENT,
     PATH,
     QUIET,
+    SSE,
     ask,
     ejected,
     events,
@@ -28,10 +30,17 @@ REJECTS = events('data: {"error":{"message":"no","type":"BadRequestError","code"
 ANTHROPIC = events('event: error\ndata: {"type":"error","error":{"type":"api_error"}}')
 OLD = events('data: {"object":"error","message":"it failed","code":500}', DONE)
 LATE = events('data: {"choices":[{"delta":{"content":"a"}}]}', 'data: {"error":{"code":500}}', DONE)
-BODY: list[Action] = [
-    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 22\r\n\r\n"
-    b'{"error":{"code":500}}'
-]
+ROLE = 'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}'
+WORD = 'data: {"choices": [{"delta": {"content": "a"}}]}'
+STOP = 'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}'
+
+
+def document(text: str) -> list[Action]:
+    """A script that answers with a JSON document."""
+    kind = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+    return [f"{kind}content-length: {len(text)}\r\n\r\n{text}".encode()]
+
+
 WRONG: list[Action] = [
     b"HTTP/1.1 400 X\r\ncontent-type: application/json\r\ncontent-length: 22\r\n\r\n"
     b'{"error":{"code":"a"}}'
@@ -115,7 +124,17 @@ def test_it_comes_back_when_it_answers(stub: MakeStub, route: MakeRouter) -> Non
 
 
 @pytest.mark.parametrize(
-    "script", [ANTHROPIC, OLD, LATE, BODY], ids=["anthropic", "old", "late", "body"]
+    "script",
+    [
+        ANTHROPIC,
+        OLD,
+        LATE,
+        document('{"error":{"code":500}}'),
+        document(' { "object": "error", "message": "it failed" }'),
+        document('{"type": "error", "error": {"type": "api_error"}}'),
+        events('data: {"type": "error", "error": "it failed"}'),
+    ],
+    ids=["anthropic", "old", "late", "body", "old body", "anthropic's body", "no name"],
 )
 def test_errors_after_the_status(stub: MakeStub, route: MakeRouter, script: list[Action]) -> None:
     """An error that comes after the status counts as a failure, in any format, first or last."""
@@ -124,6 +143,37 @@ def test_errors_after_the_status(stub: MakeStub, route: MakeRouter, script: list
     until(lambda: ask(router) and ejected(router) == [1, 0])
     ask(router, 10)
     assert ejected(router) == [1, 0]  # what only looks like an error is none
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        events(": waiting", DONE),
+        events(ROLE, DONE),
+        events(ROLE, STOP, DONE),
+        events(ROLE, WORD),
+        document('{"choices": [{"message": {"role": "assistant", "content": ""}}]}'),
+        document('{"choices": [{"text": ""}]}'),
+    ],
+    ids=["a comment", "a role", "a reason", "no end", "no content", "no text"],
+)
+def test_answers_that_end_at_once(stub: MakeStub, route: MakeRouter, script: list[Action]) -> None:
+    """A worker that says nothing, or breaks off, where its peers write something is ejected."""
+    bad, good = stub(script), stub(events(ROLE, WORD, STOP, DONE))
+    router = route(bad.url, good.url, strategy="leastload", health=health())
+    until(lambda: ask(router) and ejected(router) == [1, 0])
+
+
+def test_what_all_answer_with_nothing(stub: MakeStub, route: MakeRouter) -> None:
+    """A request to which no model says anything, or nothing that is shown, costs no worker."""
+    hidden = document('{"choices": [{"text": ""}], "usage": {"completion_tokens": 9}}')
+    workers = [stub(events(ROLE, STOP, DONE)), stub(document('{"choices": [{"text": ""}]}'))]
+    router = route(*(w.url for w in workers), strategy="roundrobin", health=health())
+    assert ask(router, 20) == [200] * 20
+    assert ejected(router) == [0, 0]
+    workers[1].script = hidden
+    assert ask(router, 20) == [200] * 20
+    assert states(router)[1] == "ready"
 
 
 def by_number(number: int) -> str:
@@ -176,6 +226,21 @@ def test_bad_requests_eject_no_worker(
         out = list(pool.map(lambda n: chat(router, f"fine {n} " * 60), range(80)))
     assert out == [200] * 80
     assert all(served(worker, b"fine") >= 5 for worker in workers)
+
+
+@pytest.mark.parametrize("answer", [LATE, events(ROLE, STOP, DONE), [SSE, CHUNK, "close"]])
+def test_answers_that_begin_well(stub: MakeStub, route: MakeRouter, answer: list[Action]) -> None:
+    """A request whose answer fails in the middle, wherever it is sent, ejects no worker."""
+    workers = [stub() for _ in range(4)]
+    for worker in workers:
+        worker.script_of[b"bad "] = answer
+    urls = (worker.url for worker in workers)
+    router = route(*urls, strategy="roundrobin", health=health())
+    for number in range(60):
+        chat(router, by_number(number))
+    until(router.idle)
+    assert ejected(router) == [0] * 4
+    assert set(states(router)) == {"ready"}
 
 
 def served(worker: Stub, word: bytes) -> int:

@@ -25,7 +25,21 @@ NUMBERS = [
     "1_0.00",
     "0x7",
 ]
-ODD = [True, False, 7, 7.0, 7.5, float("nan"), float("inf"), 10**40, "", "\u0667", "7\u00a0", None]
+ODD = [
+    True,
+    False,
+    7,
+    7.0,
+    7.5,
+    float("nan"),
+    float("inf"),
+    10**40,
+    "",
+    "\u0667",
+    "7\u00a0",
+    "\x1f7",
+    None,
+]
 FLAGS = ["1", "0", "true", "TRUE", "t", "y", "Yes", "on", "off", "no", "f", " true", "2", "1.0", ""]
 
 
@@ -43,7 +57,7 @@ def test_a_number(value: object) -> None:
     assert whole(value) == read(INTEGER, value)
 
 
-@given(st.text("0123456789_+-. e\t", max_size=8))
+@given(st.text("0123456789_+-. e\t\x1c\x85\u2003", max_size=8))
 @example("+0_1.0 ")
 def test_any_spelling_of_a_number(text: str) -> None:
     """As pydantic reads it, however it is spelled."""
