@@ -60,7 +60,7 @@ def flaw(end: bytes, *, stream: bool, whole: bool, writes: bool) -> tuple[int, s
     if not end:
         return 502, EMPTY
     if not stream:
-        if _BODY.match(end):
+        if b'"error"' in end and _BODY.match(end):
             return _status(end), EVENT
     elif b'"error"' in end or b"event: error" in end or b"response.failed" in end:
         found = _ERRORS.search(end)

@@ -82,15 +82,27 @@ class Fleet:
             self._routes[model] = pool
         return pool, model, workers
 
-    async def find(
+    def found(
         self, model: str | None, *, in_session: bool = False
-    ) -> tuple[Pool, str, list[Worker]]:
-        """Do as `route`, but ask workers about a model that none is known to have."""
+    ) -> tuple[Pool, str, list[Worker]] | None:
+        """Return what `route` does; None if workers must be asked about the model first.
+
+        Raises BadRequest, NoWorker.
+        """
         try:
             return self.route(model, in_session=in_session)
         except (UnknownModel, NoWorker):
             if not model:
                 raise
+        return None
+
+    async def find(
+        self, model: str | None, *, in_session: bool = False
+    ) -> tuple[Pool, str, list[Worker]]:
+        """Do as `route`, but ask workers about a model that none is known to have."""
+        found = self.found(model, in_session=in_session)
+        if found is not None:
+            return found
         await self.seek(model)
         return self.route(model, in_session=in_session)
 

@@ -90,17 +90,18 @@ class Head:
         """Origin of the web page for which a browser sends the request; or empty."""
         self.codings = codings
         """Content codings of the body, in the order in which they were applied."""
-        self._passing: dict[tuple[bool, bool], bytes] = {}
+        self._passing: dict[int, bytes] = {}
 
     def passing(self, *, keyed: bool, steers: bool = False) -> bytes:
         """Return the header lines for a worker, as `passing_fields`.
 
         Built once for all requests with this head.
         """
-        lines = self._passing.get((keyed, steers))
+        form = 2 * steers + keyed
+        lines = self._passing.get(form)
         if lines is None:
             lines = passing_fields(self.headers, self.named, keyed=keyed, steers=steers)
-            self._passing[keyed, steers] = lines
+            self._passing[form] = lines
         return lines
 
 

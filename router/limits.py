@@ -45,16 +45,17 @@ class Limits:
                 _check_number(request, field, self._max_tokens)
         whole = True
         if request.messages:
-            whole = self._check_list("messages", _all_messages(request), here)
+            found = _all_messages(request) if endpoint.native else request.messages
+            whole = self._check_list("messages", found, here)
         if endpoint.prompted is Prompted.RESPONSES:
             whole = self._check_list("input", messages(request.input, "input"), here) and whole
-        elif endpoint.sources:
+        elif endpoint.prompted is Prompted.COMPLETION or endpoint.prompted is Prompted.INPUT:
             field = "prompt" if endpoint.prompted is Prompted.COMPLETION else "input"
             raw: msgspec.Raw = getattr(request, field)
             whole = self._check_prompts(_named(request, field), raw, here) and whole
         elif endpoint.prompted is Prompted.NOTHING:
             whole = self._check_scored(request, here) and whole
-        if isinstance(request, Adapted):
+        if endpoint.native and isinstance(request, Adapted):
             self._check_native(request)
         return whole
 

@@ -54,14 +54,20 @@ class Parsing:
     async def read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
         """Parse the request, make its prompt, and find the workers that could answer."""
         started, route = monotonic(), self._fleet.route
-        request, large, cut = await self._request(endpoint, exchange)
+        request, large, cut = self._at_once(endpoint, exchange), False, None
+        if request is None:
+            large = True
+            request, cut = await self._in_thread(endpoint, exchange)
         body = exchange.seen or exchange.body
         only, responses = "", endpoint.prompted is Prompted.RESPONSES
         if responses and request.previous_response_id:
             only = await self.only(request, exchange.tenant)
         salts = exchange.salts
         salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
-        pool, model, workers = await self._fleet.find(request.model, in_session=True)
+        found = self._fleet.found(request.model, in_session=True)
+        if found is None:
+            found = await self._fleet.find(request.model, in_session=True)
+        pool, model, workers = found
         request.model = model
         exchange.steers = exchange.trusted or pool.engine_fields
         if not exchange.steers:
@@ -112,41 +118,38 @@ class Parsing:
         found = await self._responses.place(response, tenant, LostPrevious)
         return "" if found is None else found[1].name
 
-    async def _request(
-        self, endpoint: Endpoint, exchange: Exchange
-    ) -> tuple[Request, bool, bool | None]:
-        """Undo the content codings of a body, parse and check it. Raises DoorError.
+    def _at_once(self, endpoint: Endpoint, exchange: Exchange) -> Request | None:
+        """Parse and check a body, as nearly all are; None if that takes more. Raises BadRequest."""
+        if exchange.codings or len(exchange.body) > LARGE:
+            return None
+        request = self._parsed(endpoint, exchange)
+        if request is None or not self.check(endpoint, request, exchange.headers, here=True):
+            return None
+        return request
 
-        Return also whether it is large, which is done in a thread, and whether its prompt may be
-        cut, if that was looked for.
+    async def _in_thread(
+        self, endpoint: Endpoint, exchange: Exchange
+    ) -> tuple[Request, bool | None]:
+        """Do the same for a body that is large, is in a content coding, or has to be read laxly.
+
+        Return also whether its prompt may be cut, if that was looked for. Raises DoorError.
         """
         if exchange.codings:
             await exchange.decode()
-        request: Request | None = None
-        if len(exchange.body) <= LARGE:
-            request = self._parsed(endpoint, exchange)
-            if request is None:
-                await exchange.read_laxly()
-                request = self._parse(endpoint, exchange)
-            if self.check(endpoint, request, exchange.headers, here=True):
-                return request, False, None
-        read = partial(self._read, endpoint, exchange, request)
-        run, size, tenant = self._tokenizing.reading.run, len(exchange.body), exchange.tenant
-        found = await run(read, size, tenant)
+            request = self._at_once(endpoint, exchange)
+            if request is not None:
+                return request, None
+        read, size = partial(self._read, endpoint, exchange), len(exchange.body)
+        found = await self._tokenizing.reading.run(read, size, exchange.tenant)
         if found is None:
             await exchange.read_laxly()
-            found = await run(read, size, tenant)
+            found = await self._tokenizing.reading.run(read, size, exchange.tenant)
         assert found is not None  # noqa: S101 - what was read laxly is read, or refused
-        return found[0], True, found[1]
+        return found
 
-    def _read(
-        self, endpoint: Endpoint, exchange: Exchange, parsed: Request | None
-    ) -> tuple[Request, bool] | None:
-        """Parse and check a large request; None if it has to be read laxly first.
-
-        Return also whether its prompt may be cut. `parsed`: it was parsed already.
-        """
-        request = parsed or self._parsed(endpoint, exchange)
+    def _read(self, endpoint: Endpoint, exchange: Exchange) -> tuple[Request, bool] | None:
+        """Parse and check it; None if it has to be read laxly first."""
+        request = self._parsed(endpoint, exchange)
         if request is None:
             return None
         rest()

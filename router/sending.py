@@ -1,6 +1,7 @@
 """Sends a request to the worker it is booked on, and relays the answer."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from time import monotonic
@@ -77,7 +78,14 @@ class Sending:
                     return False
                 self._vacancies.settled(job.identity)
                 attempt.on_answer(status)
-                await self._relay(attempt, connection, relay)
+                begun = self._answers(attempt, connection)
+                if status >= 400 or job.stores:
+                    await self._note(attempt, connection, relay)
+                told = decision_fields(job, worker, attempt.choice, status)
+                if not relay.begin(connection, told):
+                    await relay.flow(connection, begun)
+                if relay.naming is not None:
+                    await relay.naming.ends()
                 usage = relay.usage()
                 attempt.relayed(relay, usage)
             finally:
@@ -101,24 +109,26 @@ class Sending:
                 log_answer(job, worker, attempt.choice, attempt.status, attempt.failure)
         return True
 
-    async def _relay(self, attempt: Attempt, connection: Connection, relay: Relay) -> None:
-        """Relay an answer, and note which response the worker keeps."""
-        job, status, commented = attempt.job, attempt.status, connection.commented
-        if not commented:
+    def _answers(self, attempt: Attempt, connection: Connection) -> Callable[[], None] | None:
+        """Note that an answer begins; return what is to be called when more than comments comes."""
+        begun = None
+        if connection.commented:
+            begun = partial(self._begun, attempt)
+        else:
             attempt.on_first_byte(errs=connection.errs)
-        if status >= 400:
-            await job.exchange.undo()
         self._holding.freed()
-        if job.stores and 200 <= status < 300:
-            naming = self._responses.naming(attempt.worker, job.exchange.tenant)
+        return begun
+
+    async def _note(self, attempt: Attempt, connection: Connection, relay: Relay) -> None:
+        """Restore the session after a failure; note which response the worker keeps, now or as soon
+        as the answer tells."""
+        exchange = attempt.job.exchange
+        if attempt.status >= 400:
+            await exchange.undo()
+        elif 200 <= attempt.status < 300:
+            naming = self._responses.naming(attempt.worker, exchange.tenant)
             if not await naming.begins(connection.begins):
                 relay.naming = naming
-        told = decision_fields(job, attempt.worker, attempt.choice, status)
-        if not relay.begin(connection, told):
-            begun = partial(self._begun, attempt) if commented else None
-            await relay.flow(connection, begun)
-        if relay.naming is not None:
-            await relay.naming.ends()
 
     async def _passes(
         self, attempt: Attempt, connection: Connection, *, others: bool, is_last: bool

@@ -109,7 +109,7 @@ class Text:
 def canonical(endpoint: Endpoint, request: Request) -> Text:
     """Return a prompt's canonical bytes."""
     text = _canonical(endpoint, request)
-    if isinstance(request, Adapted):
+    if endpoint.native and isinstance(request, Adapted):
         found = request.native
         text.parts += sum(found.media.values())
         text.further += found.further
@@ -141,7 +141,8 @@ def apart(endpoint: Endpoint, request: Request) -> str:
     """Return what distinguishes the prompt from others with the same words; empty for most."""
     raws = _apart(request)
     kept = endpoint.prompted is Prompted.RESPONSES and request.prompt  # remembered by the engine
-    beside = request.native.beside if isinstance(request, Adapted) else None
+    native = endpoint.native and isinstance(request, Adapted)
+    beside = cast("Adapted", request).native.beside if native else None
     if not kept and not beside and not any(raws):  # nearly all requests
         return ""
     found = {name: raw for name, raw in zip(_APART, raws, strict=True) if _is_given(raw)}
