@@ -317,7 +317,8 @@ class _Fields(msgspec.Struct, kw_only=True):
     @property
     def answer_limit(self) -> int | None:
         """Most tokens that the client allows for the answer, if it says."""
-        limit = whole(self.max_completion_tokens or self.max_tokens or self.max_output_tokens)
+        given = self.max_completion_tokens or self.max_tokens or self.max_output_tokens
+        limit = given if type(given) is int else whole(given)
         return limit if limit and limit > 0 else None
 
 

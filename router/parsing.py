@@ -23,6 +23,7 @@ from router.settings import LimitSettings
 from router.slices import rest
 from router.tokenizing import LARGE, Tokenizing
 
+_RESPONSES: Final = Prompted.RESPONSES  # read once: members of an enum are slow to reach
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 
@@ -59,7 +60,7 @@ class Parsing:
             large = True
             request, cut = await self._in_thread(endpoint, exchange)
         body = exchange.seen or exchange.body
-        only, responses = "", endpoint.prompted is Prompted.RESPONSES
+        only, responses = "", endpoint.prompted is _RESPONSES
         if responses and request.previous_response_id:
             only = await self.only(request, exchange.tenant)
         salts = exchange.salts
@@ -143,13 +144,17 @@ class Parsing:
         found = await self._tokenizing.reading.run(read, size, exchange.tenant)
         if found is None:
             await exchange.read_laxly()
-            found = await self._tokenizing.reading.run(read, size, exchange.tenant)
+            again = partial(read, again=True)
+            found = await self._tokenizing.reading.run(again, size, exchange.tenant)
         assert found is not None  # noqa: S101 - what was read laxly is read, or refused
         return found
 
-    def _read(self, endpoint: Endpoint, exchange: Exchange) -> tuple[Request, bool] | None:
-        """Parse and check it; None if it has to be read laxly first."""
-        request = self._parsed(endpoint, exchange)
+    def _read(
+        self, endpoint: Endpoint, exchange: Exchange, *, again: bool = False
+    ) -> tuple[Request, bool] | None:
+        """Parse and check it; None if it has to be read laxly first, which it was if `again`."""
+        read = self._parse if again else self._parsed
+        request = read(endpoint, exchange)
         if request is None:
             return None
         rest()

@@ -229,8 +229,8 @@ class Proxy:
         """
         if had_turn:
             return not self._admission.room(workers)
-        must_wait, prompt = self._admission.must_wait, plea.prompt
-        return must_wait(plea.pool, prompt.model, workers, only, barred=prompt.barred)
+        pool, prompt = plea.pool, plea.prompt
+        return self._admission.must_wait(pool, prompt.model, workers, only, barred=prompt.barred)
 
     async def _ask_in_session(self, plea: Plea, visit: Visit, wait: Wait | None) -> None:
         """Do the same for a session's request; one that must stay waits for its own worker."""

@@ -22,6 +22,7 @@ LONGEST_HELD: Final = 64 << 10
 LONGEST_MESSAGE = 2000
 #: Where what a model writes can be told from the rest of the answer.
 _WRITTEN: Final = frozenset((Prompted.CHAT, Prompted.COMPLETION))
+_RESPONSES: Final = Prompted.RESPONSES
 
 
 class CutShort(Exception):
@@ -57,7 +58,7 @@ class Relay:
         self._held = b""
         self._half = False
         """The last bytes sent were part of an incomplete event."""
-        self._long = endpoint.prompted is Prompted.RESPONSES
+        self._long = endpoint.prompted is _RESPONSES
         """The last event of a stream repeats the whole answer: its beginning is not in the tail."""
         self._last_begun = False
         """Such an event has begun."""

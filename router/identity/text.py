@@ -173,7 +173,7 @@ def measured(endpoint: Endpoint, request: Request) -> int:
 
 def further(endpoint: Endpoint, request: Request) -> int:
     """Return about how many more prompts than one a request holds, without reading them."""
-    if endpoint.prompted is Prompted.COMPLETION and is_list(request.prompt):
+    if request.prompt and endpoint.prompted is Prompted.COMPLETION and is_list(request.prompt):
         return _further(request.prompt)
     return 0
 
