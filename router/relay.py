@@ -9,7 +9,7 @@ from router.connection import Connection, Sink
 from router.errors import DoorError, Stopping, WorkerFailed, refused_by_worker
 from router.events import EVENT_ENDS, RESPONSE_ENDS, has_last, only_comments
 from router.exchange import Exchange, date_line
-from router.flaws import flaw
+from router.flaws import SOUND, flaw
 from router.openai import Endpoint, Prompted
 from router.responses.where import Naming
 from router.surfaces import event
@@ -201,6 +201,8 @@ class Relay:
 
         What the model has written by the `usage` may be withheld, such as its reasoning.
         """
+        if not self._events and (usage.answer or 0) > 1:
+            return SOUND  # as an error has none
         end, endpoint = self._tail.end(0), self._endpoint
         writes = endpoint.answers and endpoint.prompted in _WRITTEN and (usage.answer or 0) < 2
         return flaw(end, stream=self._events, whole=len(end) < TAIL, writes=writes)

@@ -228,7 +228,11 @@ class Worker:
 
     def longest(self, model: str) -> int | None:
         """Return the most tokens, prompt and answer, that `model` takes; None if it is not told."""
-        return model_list.longest(self.models, self.models.get(model, {}))
+        entry = self.models.get(model)
+        told = None if entry is None else entry.get("max_model_len")
+        if type(told) is int and told > 0:  # as for all but adapters
+            return told
+        return None if entry is None else model_list.longest(self.models, entry)
 
     @property
     def bases(self) -> tuple[str, ...]:

@@ -194,25 +194,25 @@ def _conversation(
     pieces = [head]
     others = 0
     plain = True
-    for start in range(0, len(found), _AT_ONCE):
-        for message in found[start : start + _AT_ONCE]:
-            role, content = message.role, message.content
-            pieces.append(_ROLES.get(role) or _marked(role))
-            if isinstance(content, Raw):
-                content = _content(content, pieces)
-            if isinstance(content, str):
-                pieces.append(content.encode())
-            elif content is not None:
-                media, words = _parts(content, pieces, spelling)
-                others += media
-                plain &= not words
-            if message.tool_calls:
-                pieces.append(bytes(message.tool_calls))
-            thought = message.reasoning or message.reasoning_content
-            if thought and _is_given(thought):
-                pieces += b"\x1d", bytes(thought)
-                plain = False  # templates leave out much of it
-        rest()
+    for at, message in enumerate(found, 1):
+        role, content = message.role, message.content
+        pieces.append(_ROLES.get(role) or _marked(role))
+        if isinstance(content, Raw):
+            content = _content(content, pieces)
+        if isinstance(content, str):
+            pieces.append(content.encode())
+        elif content is not None:
+            media, words = _parts(content, pieces, spelling)
+            others += media
+            plain &= not words
+        if message.tool_calls:
+            pieces.append(bytes(message.tool_calls))
+        thought = message.reasoning or message.reasoning_content
+        if thought and _is_given(thought):
+            pieces += b"\x1d", bytes(thought)
+            plain = False  # templates leave out much of it
+        if at % _AT_ONCE == 0:
+            rest()
     return Text(b"".join(pieces), parts=others, plain=plain)
 
 
