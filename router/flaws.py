@@ -27,8 +27,6 @@ _ERRORS: Final = re.compile(
     rb"^(?:event: ?(?:error|response\.failed)\r?\ndata: ?|data: ?(?=" + _OBJECT + rb"))(.*)$",
     re.MULTILINE,
 )
-#: What stands in every stream that has such a line.
-_MARKS: Final = (b'"error"', b"event: error", b"event:error", b"response.failed")
 #: How a stream begins that is an error alone.
 _BEGINS: Final = re.compile(rb"event: ?error|data: ?" + _OBJECT)
 #: A line of a stream that says nothing: a comment, or that it ends.
@@ -64,8 +62,8 @@ def flaw(end: bytes, *, stream: bool, whole: bool, writes: bool) -> tuple[int, s
     if not stream:
         if end.find(b'"error"') >= 0 and _BODY.match(end):  # (`in` tries a number first)
             return _status(end), EVENT
-    elif max(map(end.find, _MARKS)) >= 0:
-        found = _ERRORS.search(end)
+    else:
+        found = _ERRORS.search(_last_events(end))
         if found is not None:
             return _status(found[1]), EVENT
     if stream and end.find(b"{") < 0 and all(map(_BLANK.fullmatch, end.splitlines())):
@@ -73,11 +71,16 @@ def flaw(end: bytes, *, stream: bool, whole: bool, writes: bool) -> tuple[int, s
     return _unwritten(end, stream=stream, whole=whole) if writes else SOUND
 
 
+def _last_events(end: bytes) -> bytes:
+    """Return the last two events: after an error there is `[DONE]` at most."""
+    return b"\n\n".join(end.rstrip().rsplit(b"\n\n", 2)[-2:])
+
+
 def _unwritten(end: bytes, *, stream: bool, whole: bool) -> tuple[int, str]:
     """Return what is wrong with a chat or completion that says nothing, or not all."""
     if whole and not _SAYS.search(end) and _SILENT.search(end):
         return 502, EMPTY
-    if stream and end.find(b"[DONE]") < 0 and not _ENDS.search(end) and _SILENT.search(end):
+    if stream and end.rfind(b"[DONE]") < 0 and not _ENDS.search(end) and _SILENT.search(end):
         return 502, CLOSED
     return SOUND
 

@@ -53,12 +53,12 @@ class Relay:
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:
         self._endpoint = endpoint
         self._exchange = exchange
-        self._tail = UsageTail()
         self._events = False
         self._held = b""
         self._half = False
         """The last bytes sent were part of an incomplete event."""
-        self._long = endpoint.prompted is _RESPONSES
+        self._long = long = endpoint.prompted is _RESPONSES
+        self._tail = UsageTail(long=long)
         """The last event of a stream repeats the whole answer: its beginning is not in the tail."""
         self._last_begun = False
         """Such an event has begun."""

@@ -43,13 +43,16 @@ NO_USAGE = Usage()
 class UsageTail:
     """Keeps the last bytes of one answer, and what was reported before them.
 
-    In a stream the last report counts, with what only earlier ones tell. An answer in one piece has
-    its report at the top level, wherever it stands: vLLM puts fields as long as prompts after it.
+    In a stream the last report counts, with what only one at its beginning tells. An answer in one
+    piece has its report at the top level, wherever it stands: vLLM puts fields as long as prompts
+    after it.
     """
 
-    __slots__ = ("_document", "_earlier", "_tail", "_whole")
+    __slots__ = ("_document", "_earlier", "_long", "_tail", "_whole")
 
-    def __init__(self) -> None:
+    def __init__(self, *, long: bool = False) -> None:
+        """`long`: in a stream, too, much may follow the last report."""
+        self._long = long
         self._tail: bytes | bytearray = b""
         self._whole = True
         """The tail is all of it."""
@@ -76,10 +79,12 @@ class UsageTail:
             self._whole = False
             if tail[:1] == b"{":
                 self._document = _Document()
+            else:
+                self._earlier = _last_report(tail, end, NO_USAGE)
+        elif self._long and self._document is None:
+            self._earlier = _last_report(tail, end, self._earlier)
         if self._document is not None:
             self._document.pass_by(tail, 0, end)
-        else:
-            self._earlier = _last_report(tail, end, self._earlier)
         del tail[:end]
 
     def end(self, without: int) -> bytes:
