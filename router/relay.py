@@ -58,8 +58,8 @@ class Relay:
         self._half = False
         """The last bytes sent were part of an incomplete event."""
         self._long = long = endpoint.prompted is _RESPONSES
-        self._tail = UsageTail(long=long)
         """The last event of a stream repeats the whole answer: its beginning is not in the tail."""
+        self._tail = UsageTail(long=long)
         self._last_begun = False
         """Such an event has begun."""
         self._refusal: tuple[int, bytes] | None = None
