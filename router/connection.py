@@ -59,6 +59,7 @@ class Connection(asyncio.Protocol):
         self._reused = False
         self._secure = self._said_so = False
         """Whether TLS is used; whether the worker has signalled the end of what it sends."""
+        self._descriptor = -1
         self._turned_away: str | None = None
         """How the worker said that it rejects the client certificate; None if it did not."""
         self.idle_since = 0.0
@@ -216,7 +217,7 @@ class Connection(asyncio.Protocol):
             return True
         if not (self._secure or self._large):
             return False
-        return queued(transport.get_extra_info("socket").fileno()) > 0
+        return queued(self._descriptor) > 0
 
     def close(self) -> None:
         """Drop the connection at once; the worker sees that and stops computing."""
@@ -310,7 +311,9 @@ class Connection(asyncio.Protocol):
         """Take the established transport."""
         self._transport = cast("asyncio.Transport", transport)
         self._secure = transport.get_extra_info("ssl_object") is not None
-        watch(transport.get_extra_info("socket"))
+        connection = transport.get_extra_info("socket")
+        self._descriptor = connection.fileno()
+        watch(connection)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the answer."""

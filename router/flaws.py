@@ -63,7 +63,9 @@ def flaw(end: bytes, *, stream: bool, whole: bool, writes: bool) -> tuple[int, s
         if end.find(b'"error"') >= 0 and _BODY.match(end):  # (`in` tries a number first)
             return _status(end), EVENT
     else:
-        found = _ERRORS.search(_last_events(end))
+        last = _last_events(end)
+        errs = last.find(b"error") >= 0 or last.find(b"failed") >= 0
+        found = _ERRORS.search(last) if errs else None
         if found is not None:
             return _status(found[1]), EVENT
     if stream and end.find(b"{") < 0 and all(map(_BLANK.fullmatch, end.splitlines())):

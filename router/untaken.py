@@ -1,10 +1,12 @@
 """How many sent bytes the other end has not received yet, as far as that can be known."""
 
 import asyncio
-import struct
 import sys
 from fcntl import ioctl
 from termios import TIOCOUTQ
+
+#: What the system writes the length to.
+_INT = bytes(4)
 
 
 def untaken(transport: asyncio.Transport) -> int:
@@ -26,8 +28,6 @@ def queued(descriptor: int) -> int:
     if sys.platform != "linux" or descriptor < 0:
         return 0
     try:
-        answer = ioctl(descriptor, TIOCOUTQ, bytes(4))
+        return int.from_bytes(ioctl(descriptor, TIOCOUTQ, _INT), sys.byteorder)
     except OSError:  # not a socket any more
         return 0
-    queued: int = struct.unpack("i", answer)[0]
-    return queued

@@ -10,6 +10,8 @@ from router.answered import decode
 
 #: Bytes kept of the end of an answer, and longest `usage` that is read.
 TAIL: Final = 4096
+#: Bytes of the beginning of a stream in which the tokens of the prompt may be told.
+BEGINNING: Final = 1024
 
 #: More tokens than any prompt has.
 MOST: Final = 1 << 31
@@ -80,7 +82,7 @@ class UsageTail:
             if tail[:1] == b"{":
                 self._document = _Document()
             else:
-                self._earlier = _last_report(tail, end, NO_USAGE)
+                self._earlier = _last_report(tail, BEGINNING, NO_USAGE)
         elif self._long and self._document is None:
             self._earlier = _last_report(tail, end, self._earlier)
         if self._document is not None:
@@ -100,6 +102,7 @@ class UsageTail:
                 return _of_short(data)
             self._document = _Document()
         if self._document is None:
+            data = data if self._whole else data[-TAIL:]
             found = _last_report(data, len(data), self._earlier)
         else:
             found = _of_document(self._document, data)
@@ -208,8 +211,10 @@ def _report(value: bytes | bytearray) -> Usage:
 
 def _with_sources(found: Usage, data: bytes | bytearray) -> Usage:
     """Add on which tiers the cached tokens were, if that is reported near the end."""
+    if found == NO_USAGE:
+        return found
     end = data[-TAIL:]
-    if b'"cached_token_stats"' not in end and b'"cached_tokens_details"' not in end:
+    if end.find(b'"cached_token_stats"') < 0 and end.find(b'"cached_tokens_details"') < 0:
         return found
     tail = end.decode("utf-8", errors="replace")
     return _sourced(found, _last(tail, '"kv_transfer_params"'), _last(tail, '"sglext"'))
