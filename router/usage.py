@@ -186,6 +186,8 @@ def _last_report(data: bytes | bytearray, end: int, earlier: Usage) -> Usage:
 
     Anthropic's streams tell the prompt's tokens first, and those of the answer at their end.
     """
+    if data.find(_KEY, 0, end + len(_KEY) - 1) < 0:  # much faster than from the end
+        return earlier
     last = NO_USAGE
     at = data.rfind(_KEY, 0, end + len(_KEY) - 1)
     while at >= 0 and (last.prompt is None or last.answer is None):
@@ -198,6 +200,8 @@ def _last_report(data: bytes | bytearray, end: int, earlier: Usage) -> Usage:
 
 def _completed(last: Usage, earlier: Usage) -> Usage:
     """Return a report with what only an earlier one has."""
+    if earlier is NO_USAGE:
+        return last
     if last.prompt is None:
         last = last._replace(prompt=earlier.prompt, cached=earlier.cached)
     return last if last.answer is not None else last._replace(answer=earlier.answer)
