@@ -312,7 +312,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._secure = transport.get_extra_info("ssl_object") is not None
         connection = transport.get_extra_info("socket")
-        self._descriptor = connection.fileno()
+        self._descriptor = connection.fileno() if connection is not None else -1
         watch(connection)
 
     def data_received(self, data: bytes) -> None:

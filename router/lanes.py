@@ -65,7 +65,10 @@ class Lane:
             self._ended()
             raise
         future.add_done_callback(lambda _: _tell(loop, self._ended))
-        return await asyncio.shield(asyncio.wrap_future(future))
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        finally:
+            del future  # breaks the reference cycle: error, traceback, this frame, future
 
     async def _turn(self, size: int, tenant: str) -> None:
         """Wait for a thread."""

@@ -137,8 +137,12 @@ class Parsing:
         """
         if exchange.codings:
             await exchange.decode()
-            request = self._at_once(endpoint, exchange)
-            if request is not None:
+        if len(exchange.body) <= LARGE:
+            request = self._parsed(endpoint, exchange)
+            if request is None:
+                await exchange.read_laxly()
+                request = self._parse(endpoint, exchange)
+            if self.check(endpoint, request, exchange.headers, here=True):
                 return request, None
         read, size = partial(self._read, endpoint, exchange), len(exchange.body)
         found = await self._tokenizing.reading.run(read, size, exchange.tenant)

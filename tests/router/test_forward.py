@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from router.identity.exact import Exact
 from router.identity.forward import may_have, with_ids, written
-from router.openai import ENDPOINTS, parse
+from router.openai import ENDPOINTS, ENGINE_FIELDS, parse
 from router.prompts import Known, Prompts
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
@@ -25,7 +25,7 @@ VALUES = st.recursive(
 
 @given(
     st.dictionaries(
-        st.text().filter(lambda key: key not in {"kv_transfer_params", "echo"}), VALUES
+        st.text().filter(lambda key: key not in {"model", "echo", *ENGINE_FIELDS}), VALUES
     ),
     st.sampled_from([(",", ":"), (", ", ": ")]),
     st.sampled_from(["", " ", "\n", "\r\n\t "]),
