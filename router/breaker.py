@@ -29,7 +29,7 @@ Outcomes of a request, and what they mean:
 from dataclasses import dataclass
 from enum import Enum
 from math import ceil, inf
-from typing import Protocol
+from typing import Final, Protocol
 
 #: Seconds that requests refused by all other workers wait for a trial under way to end.
 TRIAL_S = 1.0
@@ -60,6 +60,11 @@ class State(Enum):
     OPEN = "open"
     HALF_OPEN = "half_open"
     """One request at a time, to see whether it works again."""
+
+
+#: Read once, for what runs with every request (as `CHAT` in `openai.py`).
+_CLOSED: Final = State.CLOSED
+_HALF_OPEN: Final = State.HALF_OPEN
 
 
 class Keeper(Protocol):
@@ -121,7 +126,7 @@ class Breaker:
 
     def began(self, now: float) -> int:
         """Return the mark of a request that is being sent; if half open, it is the trial."""
-        if self._state is State.CLOSED:
+        if self._state is _CLOSED:
             return self._mark
         if not self.admits(now):
             return _STRAY
@@ -143,7 +148,7 @@ class Breaker:
         if mark != self._mark:
             return
         self._failures = 0
-        if self._state is State.HALF_OPEN:
+        if self._state is _HALF_OPEN:
             self.let_in(now)
 
     def failed(self, now: float, mark: int, kind: str, *, alone: bool = True) -> None:
@@ -231,7 +236,7 @@ class Breaker:
     @property
     def closed(self) -> bool:
         """Whether the worker is not ejected, or was let back in."""
-        return self._state is State.CLOSED
+        return self._state is _CLOSED
 
     def join(self, pool: Keeper, settings: Ejection) -> None:
         """Belong to this pool from now on."""

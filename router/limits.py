@@ -5,21 +5,25 @@ many images; in most requests, no message is a list of parts.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
 from router.errors import BadRequest
 from router.images import documents, images
 from router.messages import Message, Unread, is_list, messages, numerous
-from router.openai import SCORED, Adapted, Endpoint, Prompted, Request
+from router.openai import (
+    COMPLETION,
+    INPUT,
+    NOTHING,
+    RESPONSES,
+    SCORED,
+    Adapted,
+    Endpoint,
+    Request,
+)
 from router.settings import LimitSettings
 from router.slices import ELEMENTS
 
-_RESPONSES: Final = Prompted.RESPONSES
-_COMPLETION: Final = Prompted.COMPLETION
-_INPUT: Final = Prompted.INPUT
-_NOTHING: Final = Prompted.NOTHING
 #: Bytes of a list that may have `ELEMENTS` elements worth looking at.
 _SCANNED = 64 << 10
 
@@ -52,13 +56,13 @@ class Limits:
         if request.messages:
             found = _all_messages(request) if endpoint.native else request.messages
             whole = self._check_list("messages", found, here)
-        if endpoint.prompted is _RESPONSES:
+        if endpoint.prompted is RESPONSES:
             whole = self._check_list("input", messages(request.input, "input"), here) and whole
-        elif endpoint.prompted is _COMPLETION or endpoint.prompted is _INPUT:
-            field = "prompt" if endpoint.prompted is _COMPLETION else "input"
+        elif endpoint.prompted is COMPLETION or endpoint.prompted is INPUT:
+            field = "prompt" if endpoint.prompted is COMPLETION else "input"
             raw: msgspec.Raw = getattr(request, field)
             whole = self._check_prompts(_named(request, field), raw, here) and whole
-        elif endpoint.prompted is _NOTHING:
+        elif endpoint.prompted is NOTHING:
             whole = self._check_scored(request, here) and whole
         if endpoint.native and isinstance(request, Adapted):
             self._check_native(request)

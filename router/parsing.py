@@ -13,7 +13,7 @@ from router.headers import header
 from router.job import Plea
 from router.lengths import cuts, within
 from router.limits import Limits
-from router.openai import Endpoint, NotJson, Prompted, Request, parse
+from router.openai import RESPONSES, Endpoint, NotJson, Request, parse
 from router.preempting import resumable
 from router.responses.ids import asked
 from router.responses.where import Responses, at
@@ -23,7 +23,6 @@ from router.settings import LimitSettings
 from router.slices import rest
 from router.tokenizing import LARGE, Tokenizing
 
-_RESPONSES: Final = Prompted.RESPONSES  # read once: members of an enum are slow to reach
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 
@@ -60,7 +59,7 @@ class Parsing:
             large = True
             request, cut = await self._in_thread(endpoint, exchange)
         body = exchange.seen or exchange.body
-        only, responses = "", endpoint.prompted is _RESPONSES
+        only, responses = "", endpoint.prompted is RESPONSES
         if responses and request.previous_response_id:
             only = await self.only(request, exchange.tenant)
         salts = exchange.salts

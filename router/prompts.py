@@ -19,7 +19,16 @@ from router.identity.exact import Exact
 from router.identity.forward import may_have, written
 from router.identity.text import Text, apart, canonical, further, measured
 from router.identity.unlike import NOT_TEXT, Unlike
-from router.openai import Adapted, Endpoint, Prompted, Request
+from router.openai import (
+    CHAT,
+    COMPLETION,
+    INPUT,
+    NOTHING,
+    RESPONSES,
+    Adapted,
+    Endpoint,
+    Request,
+)
 from strategies.base import NO_BLOCKS, Prompt
 from strategies.blocks import TEXT_ENDS, chain, even_chain, even_root, root_key
 
@@ -167,7 +176,7 @@ class Prompts:
     def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
         ids = known.exact.ids(endpoint, body, left_out=known.left_out)
         prompt = self._of_ids(endpoint, request, known.identity, ids)
-        along = known.forward and endpoint.prompted is Prompted.CHAT and not endpoint.batched
+        along = known.forward and endpoint.prompted is CHAT and not endpoint.batched
         if not along or known.exact.dated or not may_have(request):
             return Made(prompt)
         return Made(prompt, along=Along(written(ids), request.model or "", known.exact))
@@ -262,7 +271,7 @@ class Prompts:
             tokens=int(measured(endpoint, request) / per_token),
             unit_tokens=1.0 / per_token,
             answer_tokens=self._answer(endpoint, request) * (1 + further(endpoint, request)),
-            estimated=endpoint.prompted is not Prompted.NOTHING,
+            estimated=endpoint.prompted is not NOTHING,
             stream=_tells_first(endpoint, request),
             path=endpoint.path,
         )
@@ -284,14 +293,14 @@ def _tells_first(endpoint: Endpoint, request: Request) -> bool:
     A stream of `/v1/responses` begins with two events before anything is computed (vLLM
     `entrypoints/openai/responses/serving.py`, `responses_stream_generator`).
     """
-    return request.stream is True and endpoint.prompted is not Prompted.RESPONSES
+    return request.stream is True and endpoint.prompted is not RESPONSES
 
 
 def _several(endpoint: Endpoint, request: Request) -> bool:
     """Whether the request may hold several prompts, whose lengths a worker reports as one sum."""
     if isinstance(request, Adapted) and request.native.further:
         return True
-    raw = {Prompted.COMPLETION: request.prompt, Prompted.INPUT: request.input}
+    raw = {COMPLETION: request.prompt, INPUT: request.input}
     return bytes(memoryview(raw.get(endpoint.prompted, msgspec.Raw()))[:1]) == b"["
 
 

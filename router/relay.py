@@ -10,7 +10,7 @@ from router.errors import DoorError, Stopping, WorkerFailed, refused_by_worker
 from router.events import EVENT_ENDS, RESPONSE_ENDS, has_last, only_comments
 from router.exchange import Exchange, date_line
 from router.flaws import SOUND, flaw
-from router.openai import Endpoint, Prompted
+from router.openai import CHAT, COMPLETION, RESPONSES, Endpoint
 from router.responses.where import Naming
 from router.surfaces import event
 from router.usage import TAIL, Usage, UsageTail
@@ -21,8 +21,7 @@ LONGEST_HELD: Final = 64 << 10
 #: Bytes of a worker's error that are quoted in a stream that has already begun.
 LONGEST_MESSAGE = 2000
 #: Where what a model writes can be told from the rest of the answer.
-_WRITTEN: Final = frozenset((Prompted.CHAT, Prompted.COMPLETION))
-_RESPONSES: Final = Prompted.RESPONSES
+_WRITTEN: Final = frozenset((CHAT, COMPLETION))
 
 
 class CutShort(Exception):
@@ -57,7 +56,7 @@ class Relay:
         self._held = b""
         self._half = False
         """The last bytes sent were part of an incomplete event."""
-        self._long = long = endpoint.prompted is _RESPONSES
+        self._long = long = endpoint.prompted is RESPONSES
         """The last event of a stream repeats the whole answer: its beginning is not in the tail."""
         self._tail = UsageTail(long=long)
         self._last_begun = False

@@ -26,7 +26,18 @@ from router.messages import (
     is_list,
     messages,
 )
-from router.openai import SCORED, Adapted, Endpoint, Prompted, Request
+from router.openai import (
+    CHAT,
+    COMPLETION,
+    INPUT,
+    MESSAGES,
+    NOTHING,
+    RESPONSES,
+    SCORED,
+    Adapted,
+    Endpoint,
+    Request,
+)
 from router.slices import BYTES, ELEMENTS, count, rest
 
 
@@ -118,29 +129,29 @@ def canonical(endpoint: Endpoint, request: Request) -> Text:
 
 
 def _canonical(endpoint: Endpoint, request: Request) -> Text:
-    match endpoint.prompted:
-        case Prompted.CHAT:
-            head = bytes(request.tools)
-            if _is_given(request.documents):
-                head += bytes(request.documents)
-            return _conversation(head, request.messages)
-        case Prompted.MESSAGES:
-            return _conversation(bytes(request.tools) + bytes(request.system), request.messages)
-        case Prompted.RESPONSES:
-            head = bytes(request.tools) + bytes(request.instructions)
-            return _items(head, request.input)
-        case Prompted.COMPLETION:
-            return _plain(request.prompt)
-        case Prompted.INPUT:
-            chat = request.messages and not request.input
-            return _conversation(b"", request.messages) if chat else _plain(request.input)
+    kind = endpoint.prompted
+    if kind is CHAT:
+        head = bytes(request.tools)
+        if _is_given(request.documents):
+            head += bytes(request.documents)
+        return _conversation(head, request.messages)
+    if kind is MESSAGES:
+        return _conversation(bytes(request.tools) + bytes(request.system), request.messages)
+    if kind is RESPONSES:
+        head = bytes(request.tools) + bytes(request.instructions)
+        return _items(head, request.input)
+    if kind is COMPLETION:
+        return _plain(request.prompt)
+    if kind is INPUT:
+        chat = request.messages and not request.input
+        return _conversation(b"", request.messages) if chat else _plain(request.input)
     return _scored(request)
 
 
 def apart(endpoint: Endpoint, request: Request) -> str:
     """Return what distinguishes the prompt from others with the same words; empty for most."""
     raws = _apart(request)
-    kept = endpoint.prompted is Prompted.RESPONSES and request.prompt  # remembered by the engine
+    kept = endpoint.prompted is RESPONSES and request.prompt  # remembered by the engine
     native = endpoint.native and isinstance(request, Adapted)
     beside = cast("Adapted", request).native.beside if native else None
     if not kept and not beside and not any(raws):  # nearly all requests
@@ -158,22 +169,19 @@ def apart(endpoint: Endpoint, request: Request) -> str:
 
 def measured(endpoint: Endpoint, request: Request) -> int:
     """Return the approximate size of the prompt as written, in bytes."""
-    match endpoint.prompted:
-        case Prompted.CHAT | Prompted.MESSAGES:
-            return sum([_length(message.content) for message in request.messages])
-        case Prompted.COMPLETION:
-            return len(request.prompt)
-        case Prompted.INPUT if request.messages and not request.input:
-            return sum([_length(message.content) for message in request.messages])
-        case Prompted.INPUT | Prompted.RESPONSES:
-            return len(request.input)
-        case Prompted.NOTHING:
-            return sum([len(getattr(request, field)) for field in SCORED])
+    kind = endpoint.prompted
+    if kind is CHAT or kind is MESSAGES or (kind is INPUT and not request.input):
+        return sum([_length(message.content) for message in request.messages])
+    if kind is COMPLETION:
+        return len(request.prompt)
+    if kind is NOTHING:
+        return sum([len(getattr(request, field)) for field in SCORED])
+    return len(request.input)
 
 
 def further(endpoint: Endpoint, request: Request) -> int:
     """Return about how many more prompts than one a request holds, without reading them."""
-    if request.prompt and endpoint.prompted is Prompted.COMPLETION and is_list(request.prompt):
+    if request.prompt and endpoint.prompted is COMPLETION and is_list(request.prompt):
         return _further(request.prompt)
     return 0
 
