@@ -156,6 +156,11 @@ class Attempt:
             raise
         return visit.stripped(job.exchange)
 
+    @property
+    def movable(self) -> bool:
+        """Whether it may be taken back before its answer begins."""
+        return self._preempting.movable(self.job)
+
     def asks(self, patience: Timeout) -> None:
         """Let it be taken back, by ending `patience`, until `stays` is called."""
         self._patience = patience

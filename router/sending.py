@@ -183,8 +183,11 @@ class Sending:
 async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: bytes) -> Connection:
     """Send the request and wait for the first byte. Raises Preempted, WorkerError."""
     try:
-        async with asyncio.timeout(None) as patience:
-            attempt.asks(patience)
+        if attempt.movable:
+            async with asyncio.timeout(None) as patience:
+                attempt.asks(patience)
+                connection = await upstream.ask(head, body, attempt.sends)
+        else:
             connection = await upstream.ask(head, body, attempt.sends)
     except (TimeoutError, WorkerError):
         if not attempt.preempted:
