@@ -256,8 +256,8 @@ class Drive:
 
     def _preempt(self, seat: Seat, choice: Candidate, keys: Sequence[int]) -> list[Asked]:
         """Drop the requests that give way to the one about to be placed; return them."""
-        dropped, held, prefill_s = [], choice.held_tokens, choice.cost.prefill
-        for booking in ahead(seat.load, keys, held, prefill_s, self.now)[1]:
+        dropped = list[Asked]()
+        for booking in ahead(seat.load, keys, choice.cost.prefill, self.now)[1]:
             placed = self._booked[booking]
             asked = placed.asked
             job = asked.job
@@ -284,10 +284,6 @@ class Drive:
             placed.first_s = self.now - placed.asked.at_s
             seat.load.first_byte(placed.booking, self.now)
             self._booked.pop(placed.booking, None)
-            if placed.booking.computed_s is not None and _hardly_loads(placed.choice):
-                held = placed.choice.held_tokens
-                tokens = placed.asked.prompt.tokens - held
-                seat.pace.began(tokens, held, placed.booking.computed_s)
             if self.watch is not None:
                 self._over = self.watch.begun(placed.asked.job.number, placed.first_s)
             if self._computed is not None:

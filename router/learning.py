@@ -10,13 +10,6 @@ from strategies.booking import Booking
 from strategies.loads import HARDLY
 
 
-def learn_prefill(job: Job, worker: Worker, choice: Candidate, booking: Booking) -> None:
-    """Learn from the time of its prefill, before the worker tells how much was cached."""
-    seconds, held = booking.computed_s, choice.held_tokens
-    if seconds is not None and _hardly_loads(choice):
-        worker.pace.began(job.prompt.tokens - held, held, seconds)
-
-
 def learn(
     job: Job,
     worker: Worker,

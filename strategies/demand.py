@@ -58,17 +58,12 @@ class Demand:
         self.reuse = (self._held + BELIEF * REUSE) / (self._prompts + BELIEF)
         self._seen = now if self._seen is None else max(now, self._seen)
 
-    def price(self, workers: int) -> tuple[float, float]:
-        """Return what a second of prefill costs the requests that come next, in seconds.
-
-        Also returns the share of it that those bear which are bound to the worker.
-        """
+    def price(self, workers: int) -> float:
+        """Return what a second of prefill costs the requests that come next, in seconds."""
         busy, bound = self._busy, min(1.0, BOUND * self.reuse)
         all_busy: float = busy ** max(1.0, FREE * workers)
-        theirs = bound * busy
-        met = theirs + (1.0 - bound) * all_busy
-        price = min(MOST_PRICE, LEAST_PRICE + PRICE * met / max(LEAST_IDLE, 1.0 - busy))
-        return price, theirs / met if met else 0.0
+        met = bound * busy + (1.0 - bound) * all_busy
+        return min(MOST_PRICE, LEAST_PRICE + PRICE * met / max(LEAST_IDLE, 1.0 - busy))
 
     def turns(self) -> float:
         """Return how often what is computed now can be expected to be asked for again."""

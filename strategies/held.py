@@ -10,7 +10,6 @@ from typing import Final, Generic, TypeVar
 
 from strategies.base import Decision, Prompt, nothing
 from strategies.load import Load
-from strategies.reserve import left_to_others
 
 T = TypeVar("T")
 
@@ -45,7 +44,6 @@ class Held(Generic[T]):
         "over",
         "prefill_s",
         "prompt",
-        "reserve",
         "rests",
         "since",
         "tokens",
@@ -75,8 +73,6 @@ class Held(Generic[T]):
         self.tokens = self.prompt.tokens - choice.held_tokens + self.prompt.answer_tokens
         """Tokens it takes in the KV cache there, beyond those already held."""
         self.full = choice.cost.room > 0.0
-        self.reserve = left_to_others(self.prompt, choice, now - self.since)
-        """What it would take of the KV cache there is left to others."""
         self.area_s = 0.0
         """Seconds that it comes later for what it takes of the KV cache."""
         if self.full:
@@ -117,11 +113,11 @@ class Held(Generic[T]):
 
     def look_again(self, now: float) -> None:
         """Set when it is due to be decided anew."""
-        self.again = now + (FULL_LOOK_S if self.full or self.reserve else LOOK_S)
+        self.again = now + (FULL_LOOK_S if self.full else LOOK_S)
 
     def gains(self, ready: Mapping[Load, float], now: float) -> bool:
         """Whether one of the `ready` workers has become the cheapest."""
-        if self.full or self.reserve:
+        if self.full:
             return False
         rests, load = self.rests, self.load
         cost = rests[load] + load.wait(now) + load.promised_s

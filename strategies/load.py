@@ -6,7 +6,7 @@ prefill drains like a queue: the oldest booking shrinks as time passes, but stay
 byte arrives.
 """
 
-from math import exp, inf
+from math import exp
 from typing import Final
 
 from strategies.booking import Booking, late_s
@@ -22,8 +22,6 @@ STAY_WEIGHT: Final = 0.05
 BACK_S: Final = 45.0
 #: Time constant for how full its KV cache has been, in seconds.
 KV_BACK_S: Final = 30.0
-#: A prompt is long if its prefill is predicted to take at least this many seconds.
-LONG_S: Final = 5.0
 #: A worker from which requests were moved counts as late for so many seconds after that, unless an
 #: answer begins there.
 LATE_S: Final = 30.0
@@ -49,7 +47,6 @@ class Load:
         "kv_tokens",
         "late_from",
         "late_until",
-        "long_at",
         "pending",
         "promised_s",
         "promised_tokens",
@@ -76,8 +73,6 @@ class Load:
         """Prefill booked over about `BACK_S` before `given_at`, older bookings counting less. In
         predicted seconds, which are more than the actual ones (see `pace.py`)."""
         self.given_at = 0.0
-        self.long_at = -inf
-        """Until when a long prompt was computed there last."""
         self.kv_tokens = 0
         self.shared_tokens = 0.0
         """Part of `kv_tokens` that counts prefixes shared by several requests more than once."""
@@ -177,20 +172,11 @@ class Load:
             elif booking.stream:
                 self._time(booking, now - self.head_since)
             self.head_since = now
-            self._was_long(booking, now)
         self.uncached -= booking.uncached
         self.decoding += 1
         self._booked_s -= booking.prefill_s
         if not self.pending:
             self._booked_s = 0.0  # no drift from adding and taking away floats
-
-    def _was_long(self, booking: Booking, now: float) -> None:
-        if booking.prefill_s >= LONG_S:
-            self.long_at = now
-
-    def computes_long(self) -> bool:
-        """Whether a long prompt is among the pending ones."""
-        return any(booking.prefill_s >= LONG_S for booking in self.pending)
 
     def _time(self, booking: Booking, seconds: float) -> None:
         """Note its prefill time, unless the worker computed it together with the previous one."""
@@ -250,7 +236,6 @@ class Load:
         self.release(booking, now)
         if head:
             self.head_since, self._untimed = now, True
-            self._was_long(booking, now)
 
     def late(self, now: float) -> float:
         """Return how many seconds later than predicted its oldest request is, or one moved is."""
@@ -282,11 +267,10 @@ class Load:
             if not booking.taken_back:
                 self.stay_s += STAY_WEIGHT * (now - booking.at - self.stay_s)
 
-    def wait(self, now: float, sooner: float = 1.0) -> float:
+    def wait(self, now: float) -> float:
         """Return the seconds of booked prefill not yet done.
 
-        Each booking is expected to take `sooner` times as long as was predicted (at most 1). The
-        oldest booking counts with what is left of its prediction. If it takes longer, it is
+        The oldest booking counts with what is left of its prediction. If it takes longer, it is
         expected to take as long again as it already is late: so hardly anything more is sent to a
         worker that hangs, or whose KV cache is fuller than thought. The first byte of an answer in
         one piece comes too late to tell, so its booking is dropped from the queue once its
@@ -299,11 +283,11 @@ class Load:
         while self.pending:
             head = next(iter(self.pending))
             spent = now - self.head_since
-            if spent < sooner * head.prefill_s:
-                return max(0.0, sooner * self._booked_s - spent) + moved
-            if head.stream or spent < head.prefill_s:
+            if spent < head.prefill_s:
+                return max(0.0, self._booked_s - spent) + moved
+            if head.stream:
                 late = late_s(head, spent)
-                return max(0.0, sooner * (self._booked_s - head.prefill_s)) + max(late, moved)
+                return max(0.0, self._booked_s - head.prefill_s) + max(late, moved)
             self._computed(head, self.head_since + head.prefill_s)
         return moved
 

@@ -25,9 +25,6 @@ MARGIN = 1.75
 #: A single answer counts as at most this many times slower or faster than predicted, however odd
 #: it was: `FIRST_STEP` for the first `FIRST` answers, `LATER_STEP` for later ones.
 FIRST, FIRST_STEP, LATER_STEP = 8, 4.0, 1.5
-#: Until an answer has ended, what is booked may be expected to take this share of its prediction at
-#: the least, as the prompts whose answers began first may just have been cached.
-SOONEST: Final = 0.5
 #: Weight of one answer that was slower than predicted, and of one that was faster.
 SLOWER, FASTER = 0.06, 0.02
 #: Weight of one answer in its worker's own factor.
@@ -39,7 +36,7 @@ ALIKE = 0.25
 class Curve:
     """The speed that a pool's workers have in common."""
 
-    __slots__ = ("_began", "_sooner", "apart", "factor", "growth", "seen", "timed")
+    __slots__ = ("apart", "factor", "growth", "seen", "timed")
 
     def __init__(self) -> None:
         self.factor = 1.0
@@ -52,41 +49,15 @@ class Curve:
         """Number of answers it was learned from."""
         self.timed = 0
         """Number of those that timed a prefill; the others only gave an upper bound."""
-        self._began, self._sooner = 0, 0.0
-        """Answers that began before any had ended, and the average log(measured / predicted)."""
 
     def seconds(self, uncached: float, cached: float) -> float:
         """Return seconds to compute `uncached` tokens that follow `cached` ones."""
         return uncached / RATE * (self.factor + self.growth * _context(uncached, cached))
 
     def tokens(self, seconds: float, cached: float) -> float:
-        """Return how many tokens that follow `cached` ones have most likely been computed.
-
-        Until an answer has ended, this goes by those that have begun (see `began`).
-        """
-        if not self.seen:
-            seconds *= exp(-self._sooner)
+        """Return how many tokens that follow `cached` ones have most likely been computed."""
         one, more = self.factor + self.growth * cached / GROWTH, self.growth / (2.0 * GROWTH)
         return (sqrt(one * one + 4.0 * more * seconds * RATE) - one) / (2.0 * more)
-
-    @property
-    def sooner(self) -> float:
-        """How many times as long as predicted prompts take, by answers that have begun; at most 1.
-
-        That says nothing of their speed (see `began`), but when others that were booked as they
-        were will be done. Once an answer has ended, it is 1: predictions go by what that showed.
-        """
-        return 1.0 if self.seen else min(1.0, max(SOONEST, exp(self._sooner)))
-
-    def began(self, step: float) -> None:
-        """Learn from an answer that began `step` times as late as predicted, but has not ended.
-
-        How many of its tokens were cached is told at its end. So this is not taken for the true
-        speed: if a router starts beside workers that hold much, answers begin very soon.
-        """
-        self._began += 1
-        step = min(FIRST_STEP, max(1.0 / FIRST_STEP, step))
-        self._sooner += (log(step) - self._sooner) / self._began
 
     def learn(self, context: float, step: float) -> None:
         """Learn from an answer that took `step` times as long as predicted.
@@ -137,17 +108,6 @@ class Pace:
     def computed(self, seconds: float, cached: float) -> float:
         """Return how many tokens that follow `cached` ones it has most likely computed by then."""
         return self.curve.tokens(seconds * MARGIN / self.slower, cached)
-
-    def began(self, uncached: float, cached: float, seconds: float) -> None:
-        """Learn from a prompt that took this many seconds; `cached` is not yet more than a belief.
-
-        Has no effect once an answer has ended.
-        """
-        curve = self.curve
-        if not curve.seen and seconds > 0.0:
-            predicted = curve.seconds(uncached, cached)
-            if predicted >= SHORTEST_S:
-                curve.began(seconds / predicted)
 
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that had the worker to itself and took this many seconds."""

@@ -6,7 +6,6 @@ what waits there is taken back, as for preemption, and decided anew. Nothing is 
 worker has computed, so it counts as holding no more than before.
 """
 
-from math import inf
 from typing import Final
 
 from strategies.base import FREE, Candidate, Decision, Prompt
@@ -52,11 +51,10 @@ def better(prompt: Prompt, there: Candidate, decision: Decision, now: float) -> 
 
     `there` is the choice with which it was sent. It is taken to wait there as long again as that
     worker is late already. It is moved only if another worker takes it at once, at nobody's
-    expense, and never by a strategy that compares no costs: that could send it back. It has waited
-    for too long already to leave room to others (`reserve.py`).
+    expense, and never by a strategy that compares no costs: that could send it back.
     """
     best = decision.candidates[0]
-    if best.cost == FREE or best.preempts or LateBinding.must_hold(prompt, decision, now, -inf):
+    if best.cost == FREE or best.preempts or LateBinding.must_hold(prompt, decision, now):
         return None
     stays = there.worker.load.late(now) + there.cost.total - there.cost.wait
     return best if best.cost.total < stays else None
