@@ -10,21 +10,10 @@ from math import exp
 from typing import Final
 
 from strategies.booking import Booking, late_s
+from strategies.constants import LATE_S, SMOOTHED_S, STAY_S, TOGETHER_S, WEIGHT
 
-#: First bytes at most this far apart come from one engine step: the prompts were computed together.
-TOGETHER_S: Final = 0.005
 #: Seconds of prefill that a second of waiting makes up for, unless much waits (`aging.py`).
 AGING: Final = 0.3
-#: Initial estimate of how long a request stays on a worker, in seconds; weight of one observation.
-STAY_S = 8.0
-STAY_WEIGHT: Final = 0.05
-#: Time constant for how busy a worker has been, in seconds.
-BACK_S: Final = 45.0
-#: Time constant for how full its KV cache has been, in seconds.
-KV_BACK_S: Final = 30.0
-#: A worker from which requests were moved counts as late for so many seconds after that, unless an
-#: answer begins there.
-LATE_S: Final = 30.0
 
 
 class Load:
@@ -70,7 +59,7 @@ class Load:
         self.head_since = 0.0
         """Since when the oldest of them is being computed."""
         self.given_s = 0.0
-        """Prefill booked over about `BACK_S` before `given_at`, older bookings counting less. In
+        """Prefill booked over about `SMOOTHED_S` before `given_at`, older bookings counting less. In
         predicted seconds, which are more than the actual ones (see `pace.py`)."""
         self.given_at = 0.0
         self.kv_tokens = 0
@@ -147,7 +136,7 @@ class Load:
         self.uncached += uncached
         self._booked_s += prefill_s
         late = min(0.0, now - self.given_at)  # other processes report their bookings late
-        self.given_s = self.given_lately(now) + prefill_s * (exp(late / BACK_S) if late else 1.0)
+        self.given_s = self.given_lately(now) + prefill_s * (exp(late / SMOOTHED_S) if late else 1.0)
         self.given_at = max(now, self.given_at)
         self._take(kv_tokens, now)
         return booking
@@ -187,11 +176,11 @@ class Load:
         self._last = booking
 
     def kv_surplus(self, now: float) -> float:
-        """Return average minus current KV tokens in use, over about the last `KV_BACK_S`.
+        """Return average minus current KV tokens in use, over about the last `SMOOTHED_S`.
 
         Prefixes that several requests share count once.
         """
-        return self.surplus * exp(min(0.0, self._kv_at - now) / KV_BACK_S)
+        return self.surplus * exp(min(0.0, self._kv_at - now) / SMOOTHED_S)
 
     def share(self, tokens: float, now: float) -> None:
         """Set `shared_tokens`."""
@@ -211,12 +200,12 @@ class Load:
     def given_lately(self, now: float) -> float:
         """Return `given_s`, decayed until `now`."""
         since = now - self.given_at
-        return self.given_s * exp(-since / BACK_S) if since > 0.0 else self.given_s
+        return self.given_s * exp(-since / SMOOTHED_S) if since > 0.0 else self.given_s
 
     def take_back(self, booking: Booking, now: float) -> None:
         """Undo its part in `given_s`: the worker did not accept it. It still has to be released."""
         booking.taken_back = True
-        was = booking.prefill_s * exp(min(0.0, booking.at - now) / BACK_S)
+        was = booking.prefill_s * exp(min(0.0, booking.at - now) / SMOOTHED_S)
         self.given_s = max(0.0, self.given_lately(now) - was)
         self.given_at = max(now, self.given_at)
 
@@ -265,7 +254,7 @@ class Load:
                 self.elsewhere -= 1
                 self.elsewhere_tokens -= booking.kv_tokens
             if not booking.taken_back:
-                self.stay_s += STAY_WEIGHT * (now - booking.at - self.stay_s)
+                self.stay_s += WEIGHT * (now - booking.at - self.stay_s)
 
     def wait(self, now: float) -> float:
         """Return the seconds of booked prefill not yet done.

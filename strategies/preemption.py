@@ -10,21 +10,12 @@ of prefill, so that none starves (`aging.py`).
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from strategies.base import Candidate, Prompt
 from strategies.booking import Booking, late_s
+from strategies.constants import LATER, MARGIN, STEP_S
 from strategies.load import Load
-from strategies.pace import MARGIN
 
-#: A prompt is preempted if it has this many seconds more to go than the one that comes before it,
-#: in predicted seconds, which are more than the actual ones (see `pace.py`). Less is not worth it.
-GAIN_S: Final = 1.5
-#: Predicted seconds until a worker has ended the step that it is in when a request is dropped.
-STEP_S: Final = 1.0
-#: How much a second costs of each prompt that waits longer because this one goes first: more than
-#: its own time, as it is long itself, and others wait for it in turn.
-LATER: Final = 3.0
 
 
 def before(
@@ -37,7 +28,7 @@ def before(
     that come later. None gives way on a worker from which requests were moved: it may hang.
     """
     preempts, later = 0, 0
-    if wait > GAIN_S + prefill_s and not load.late_until:
+    if wait > STEP_S + prefill_s and not load.late_until:
         wait, over = ahead(load, keys, prefill_s, now)
         preempts = len(over)
     if load.promises:
@@ -62,7 +53,7 @@ def ahead(
     aging = load.aging if aging is None else aging
     wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
     counted = dict[int, set[int]]()
-    least_s = prefill_s + GAIN_S
+    least_s = prefill_s + STEP_S
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
         gives = gives_way(booking, left, keys, least_s, now, aging=aging)

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
+from strategies.blocks import FINENESS
+from strategies.constants import SLACK
 from strategies.cost import Costs, held_tokens
 from strategies.prefixdump import dump, restore
 from strategies.prefixtree import Placement, PrefixTree
 
-#: A reported number of cached tokens that is smaller than predicted by no more confirms it.
-SLACK = 512
-#: Or by no more than this share of what was predicted, if blocks are bytes: what a prompt has in
-#: common with others may end within a block, which is up to a 32nd of the text before
-#: (`blocks.FINENESS`), and tokens per byte differ from part to part of a prompt.
-ROUGHLY: Final = 1 / 16
+#: If blocks are bytes, a report confirms a prediction from which it differs by no more than this
+#: share: what a prompt has in common with others may end within a block, and tokens per byte differ
+#: from part to part of a prompt.
+ROUGHLY: Final = 2 / FINENESS
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from sys import maxsize
 
+from strategies.constants import BEHIND
 from strategies.match import Match
 from strategies.node import Node, count
 from strategies.shadow import UNBOUNDED, Shadow
@@ -19,7 +20,6 @@ from strategies.shadow import UNBOUNDED, Shadow
 BLOCKS = range(1 << 32)
 #: Most entries dropped along with one placement (each takes 2 us). A placement adds one or two, so
 #: a tree that is too large shrinks, and no request waits while a worker that left is forgotten.
-BEHIND = 5.0
 AT_ONCE = 64
 #: An answer counts as at most this many tokens, however many are reported.
 LONGEST_ANSWER = 32_768

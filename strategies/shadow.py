@@ -11,14 +11,14 @@ used before it.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from strategies.constants import MOST_LOST
+
 if TYPE_CHECKING:
     from strategies.node import Node
 
 UNBOUNDED = float("inf")
 #: Bytes of an entry with its share of a node (measured: 700), and of one key.
 ENTRY_BYTES, KEY_BYTES = 760, 8
-#: One report can remove at most this share of what is believed to be held, as it may be wrong.
-MOST_LOST = 0.5
 #: One `shrink` gives up once so many entries in use were passed over.
 MOST_PASSED = 8
 
