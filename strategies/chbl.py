@@ -18,7 +18,6 @@ from strategies.base import FREE, Candidate, Decision, Outcome, Prompt, WorkerVi
 from strategies.constants import MOST_LOAD
 
 
-
 @dataclass(frozen=True)
 class ChblOptions:
     """What an operator may set."""

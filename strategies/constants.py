@@ -15,9 +15,6 @@ MOST_STEP: Final = 4.0
 
 # Pace: how fast workers compute prompts (`pace.py`).
 
-#: Workers are believed to be this many times slower than measured: believing them twice too slow
-#: costs nothing, believing them twice too fast costs a lot.
-MARGIN: Final = 1.75
 #: Seconds. Shorter predictions teach nothing: overheads (network, one decode step) dominate.
 SHORTEST_S: Final = 0.05
 #: Workers whose speeds differ by less than this, as a logarithm, count as alike: if one were
@@ -26,19 +23,22 @@ ALIKE: Final = 0.25
 
 # Wait: prefill that is booked on a worker (`load.py`).
 
+#: What is booked may take this many times as long as predicted: believing workers twice too slow
+#: costs nothing, believing them twice too fast costs a lot. All other seconds are as predicted.
+MARGIN: Final = 1.75
 #: Seconds. First bytes at most this far apart come from one engine step: the prompts were computed
 #: together, so the time between them is not that of a prefill.
 TOGETHER_S: Final = 0.005
 
 # Price: what prefill costs the requests that come next (`demand.py`).
 
-#: A second of prefill delays every request that comes while it lasts. About s / (1 - s) are
-#: waiting, where s is the share of workers with prefill to do (the queue length at that load);
-#: this many seconds are charged for each.
-PRICE: Final = 3.0
+#: Charged for each request that a second of prefill makes wait: more than its own second, as others
+#: wait for it in turn. Of those that come while it lasts, about s / (1 - s) wait, where s is the
+#: share of workers with prefill to do (the queue length at that load).
+PRICE: Final = 5.0
 #: The price in an idle fleet: of two equally early answers the one that computes less is taken, and
 #: siblings in a burst wait for the first of them.
-LEAST_PRICE: Final = 0.12
+LEAST_PRICE: Final = 0.2
 #: The least rest, 1 - s, that is assumed of any share s in s / (1 - s).
 LEAST_REST: Final = 0.1
 #: Seconds. Time constant of what is smoothed over time: how busy and how full workers are, and how
@@ -54,7 +54,7 @@ BELIEF: Final = 8.0
 # Decode: answers that slow each other, and wait for prefill (`cost.py`).
 
 #: Share of the prefill time charged for each request that decodes there, which stalls meanwhile.
-CROWD: Final = 0.03
+CROWD: Final = 0.05
 #: Seconds charged for a full KV cache. Each decode step reads the cache once, which takes about
 #: 25 ms for a full one on every accelerator (memory over bandwidth: H100 80 GB at 3.35 TB/s, A100
 #: 80 at 2.0, L40S 48 at 0.86); times 240 tokens of answer, half of that counted. It does not depend
@@ -71,7 +71,7 @@ STAY_S: Final = 8.0
 # Home: how long later turns will wait where this one goes (`cost.py`).
 
 #: Seconds that a later turn waits on a worker that was busy half of the time.
-HOME: Final = 0.3
+HOME: Final = 0.75
 #: Seconds that it waits for room, times the share of the KV cache in use above `FULL_FROM`: a cache
 #: that is two thirds full on average is completely full now and then.
 FULL: Final = 4.0
@@ -81,10 +81,7 @@ FULL_FROM: Final = 0.6
 
 #: Seconds until a worker has ended the step that it is in when a request is dropped. One that has
 #: not at least as much more to go than the one that comes before it does not give way.
-STEP_S: Final = 1.0
-#: How much a second costs of each prompt that waits longer because this one goes first: more than
-#: its own time, as it is long itself, and others wait for it in turn.
-LATER: Final = 3.0
+STEP_S: Final = 0.6
 
 # A stuck worker is left (`rescue.py`, `load.py`).
 
@@ -92,7 +89,7 @@ LATER: Final = 3.0
 STUCK_S: Final = 10.0
 #: Times its prefill, until an answer has shown how fast the pool's workers are: a slow one may take
 #: tens of times as long as is guessed.
-TIMES_GUESSED: Final = 50.0
+TIMES_GUESSED: Final = 90.0
 #: Seconds for which a worker counts as late once requests were moved from it, unless an answer
 #: begins there.
 LATE_S: Final = 30.0

@@ -16,6 +16,7 @@ from strategies.constants import (
     FULL_FROM,
     HOME,
     LEAST_WAIT,
+    MARGIN,
     SMOOTHED_S,
     STEP_S,
 )
@@ -28,11 +29,19 @@ from strategies.preemption import before
 from strategies.ranking import Ranking, Row
 
 
-
 class _Charge:
     """Computes a prompt's cost terms from what does not depend on the worker."""
 
-    __slots__ = ("_least_room", "_match", "_reuse", "_tokens", "_wanted", "depth", "later", "slowness")
+    __slots__ = (
+        "_least_room",
+        "_match",
+        "_reuse",
+        "_tokens",
+        "_wanted",
+        "depth",
+        "later",
+        "slowness",
+    )
 
     def __init__(self, prompt: Prompt, demand: Demand, match: Match | None, workers: int) -> None:
         self._tokens, self._match = prompt.tokens, match
@@ -126,7 +135,7 @@ class Costs:
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
-            if wait > STEP_S or load.promises:
+            if wait > MARGIN * STEP_S or load.promises:
                 wait, preempts, later = before(load, wait, prompt.keys, prefill, now)
             price = (each + CROWD * load.decoding + later) * prefill
             decode = room = home = used = 0.0

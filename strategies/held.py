@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 
 from strategies.base import Decision, Prompt, nothing
+from strategies.constants import MARGIN
 from strategies.load import Load
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ LACKING_S = 20.0
 LONGEST_S = 27.0
 #: Requests that lack room wait for tokens of the KV cache, not only for prefill, so those that take
 #: much of it come later: a prompt that takes all of it as if its prefill took this much longer.
-AREA_S: Final = 8.0
+AREA_S: Final = 4.6
 #: Seconds until the decision for a held request is made anew, as the fleet changes; shorter if it
 #: lacks room, because no event tells when room comes free.
 LOOK_S, FULL_LOOK_S = 0.5, 0.1
@@ -120,8 +121,8 @@ class Held(Generic[T]):
         if self.full:
             return False
         rests, load = self.rests, self.load
-        cost = rests[load] + load.wait(now) + load.promised_s
+        cost = rests[load] + load.wait(now) + MARGIN * load.promised_s
         return any(
-            one in rests and rests[one] + wait + one.promised_s <= cost
+            one in rests and rests[one] + wait + MARGIN * one.promised_s <= cost
             for one, wait in ready.items()
         )

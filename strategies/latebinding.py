@@ -15,9 +15,10 @@ from typing import Final, Generic, TypeVar
 
 from strategies.aging import Crowd, aging
 from strategies.base import Candidate, Decision, Prompt
+from strategies.constants import MARGIN, STEP_S
 from strategies.held import Held
 from strategies.load import AGING, Load
-from strategies.preemption import STEP_S, promised
+from strategies.preemption import promised
 
 T = TypeVar("T")
 
@@ -282,7 +283,7 @@ def _would_queue(prompt: Prompt, decision: Decision, now: float) -> bool:
     if cost.wait <= READY_S:
         return False
     if choice.preempts:
-        return cost.wait > READY_S + STEP_S
+        return cost.wait > READY_S + MARGIN * STEP_S
     if promised(load, cost.prefill, now)[0] > READY_S:
         return True
     return not (_in_one_step(load) or _joins(prompt, choice))

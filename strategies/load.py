@@ -10,10 +10,10 @@ from math import exp
 from typing import Final
 
 from strategies.booking import Booking, late_s
-from strategies.constants import LATE_S, SMOOTHED_S, STAY_S, TOGETHER_S, WEIGHT
+from strategies.constants import LATE_S, MARGIN, SMOOTHED_S, STAY_S, TOGETHER_S, WEIGHT
 
 #: Seconds of prefill that a second of waiting makes up for, unless much waits (`aging.py`).
-AGING: Final = 0.3
+AGING: Final = 0.17
 
 
 class Load:
@@ -59,8 +59,7 @@ class Load:
         self.head_since = 0.0
         """Since when the oldest of them is being computed."""
         self.given_s = 0.0
-        """Prefill booked over about `SMOOTHED_S` before `given_at`, older bookings counting less. In
-        predicted seconds, which are more than the actual ones (see `pace.py`)."""
+        """Prefill booked over about `SMOOTHED_S` before `given_at`, older bookings counting less."""
         self.given_at = 0.0
         self.kv_tokens = 0
         self.shared_tokens = 0.0
@@ -136,7 +135,9 @@ class Load:
         self.uncached += uncached
         self._booked_s += prefill_s
         late = min(0.0, now - self.given_at)  # other processes report their bookings late
-        self.given_s = self.given_lately(now) + prefill_s * (exp(late / SMOOTHED_S) if late else 1.0)
+        self.given_s = self.given_lately(now) + prefill_s * (
+            exp(late / SMOOTHED_S) if late else 1.0
+        )
         self.given_at = max(now, self.given_at)
         self._take(kv_tokens, now)
         return booking
@@ -259,11 +260,12 @@ class Load:
     def wait(self, now: float) -> float:
         """Return the seconds of booked prefill not yet done.
 
-        The oldest booking counts with what is left of its prediction. If it takes longer, it is
+        All of it may take `MARGIN` times as long as predicted, so the oldest booking counts with
+        what is left of that. If it takes longer, it is
         expected to take as long again as it already is late: so hardly anything more is sent to a
         worker that hangs, or whose KV cache is fuller than thought. The first byte of an answer in
-        one piece comes too late to tell, so its booking is dropped from the queue once its
-        predicted time has passed. A worker from which requests were moved counts as late as they
+        one piece comes too late to tell, so its booking is dropped from the queue once that time
+        has passed. A worker from which requests were moved counts as late as they
         would be there.
         """
         moved = 0.0
@@ -272,12 +274,12 @@ class Load:
         while self.pending:
             head = next(iter(self.pending))
             spent = now - self.head_since
-            if spent < head.prefill_s:
-                return max(0.0, self._booked_s - spent) + moved
+            if spent < MARGIN * head.prefill_s:
+                return max(0.0, MARGIN * self._booked_s - spent) + moved
             if head.stream:
-                late = late_s(head, spent)
-                return max(0.0, self._booked_s - head.prefill_s) + max(late, moved)
-            self._computed(head, self.head_since + head.prefill_s)
+                rest = MARGIN * max(0.0, self._booked_s - head.prefill_s)
+                return rest + max(late_s(head, spent), moved)
+            self._computed(head, self.head_since + MARGIN * head.prefill_s)
         return moved
 
     def _moved_s(self, now: float) -> float:

@@ -2,14 +2,12 @@
 
 The first guess is bandwidth over bytes per token. After that, prompts that were mostly loaded are
 measured: the time they took, minus the time to compute the rest of their tokens. A pool learns
-from all its workers, because they are alike in this. Loading, like computing, is taken to be slower
-than measured by the same margin; otherwise it would look too cheap in comparison.
+from all its workers, because they are alike in this.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from strategies.constants import MARGIN
 from strategies.pace import Pace, bounded, weight
 
 
@@ -144,8 +142,8 @@ class Loads:
 
         Whether an engine loads or computes is up to the engine; most load whatever they find.
         """
-        l1 = held.l1 * self.l1_s * MARGIN
-        l2 = held.l2 * self.l2_s * MARGIN
+        l1 = held.l1 * self.l1_s
+        l2 = held.l2 * self.l2_s
         prefill = worker.pace.prefill
         l1 = min(l1, prefill(held.l1, held.gpu)) if l1 else 0.0
         l2 = min(l2, prefill(held.l2, held.gpu + held.l1)) if l2 else 0.0
@@ -158,7 +156,7 @@ class Loads:
         took longer to load than to compute; each tier moves by its share in the prediction.
         """
         l1, l2 = loading.l1 * self.l1_s, loading.l2 * self.l2_s
-        predicted, computing = l1 + l2, pace.prefill(*rest) / MARGIN
+        predicted, computing = l1 + l2, pace.prefill(*rest)
         if predicted <= computing or seconds <= 0.0:
             return
         self.seen += 1

@@ -4,9 +4,7 @@ The form of the curve is fixed: seconds grow with the uncached tokens, and with 
 those tokens attend to. A pool learns one curve from all its workers, plus a factor per worker for
 how much slower than the curve it is. So every worker benefits at once from what one has shown, and
 workers that are alike are treated as alike (if one were thought faster by chance, conversations
-would settle there and stay). The curve starts from a deliberately slow guess, and all prefill is
-taken to be slower than measured: believing workers twice too slow costs nothing, believing them
-twice too fast costs a lot.
+would settle there and stay). The curve starts from a deliberately slow guess.
 """
 
 from math import exp, log, sqrt
@@ -70,8 +68,8 @@ class Pace:
         self._timed = 0
         self.seen = 0
         """Number of answers it has learned from."""
-        self.slower = MARGIN
-        """Believed seconds over the curve's, including `MARGIN`."""
+        self.slower = 1.0
+        """Its seconds over the curve's."""
         self.follow(curve or Curve())
 
     def follow(self, curve: Curve) -> None:
@@ -80,16 +78,16 @@ class Pace:
 
     @property
     def factor(self) -> float:
-        """Measured over guessed seconds per token, without the margin."""
-        return self.curve.factor * self.slower / MARGIN
+        """Measured over guessed seconds per token."""
+        return self.curve.factor * self.slower
 
     def prefill(self, uncached: float, cached: float) -> float:
-        """Return believed seconds to compute `uncached` tokens that follow `cached` ones."""
+        """Return seconds to compute `uncached` tokens that follow `cached` ones."""
         return self.slower * self.curve.seconds(uncached, cached)
 
     def computed(self, seconds: float, cached: float) -> float:
         """Return how many tokens that follow `cached` ones it has most likely computed by then."""
-        return self.curve.tokens(seconds * MARGIN / self.slower, cached)
+        return self.curve.tokens(seconds / self.slower, cached)
 
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that had the worker to itself and took this many seconds."""
@@ -128,7 +126,7 @@ class Pace:
         curve.apart += _moved(apart - curve.apart, curve.timed)
         differs = self._own - curve.apart
         surely = max(0.0, abs(differs) - ALIKE)
-        self.slower = MARGIN * exp(surely if differs > 0.0 else -surely)
+        self.slower = exp(surely if differs > 0.0 else -surely)
 
     def __repr__(self) -> str:
         return f"<Pace {RATE / self.factor:.0f} tokens/s seen={self.seen}>"

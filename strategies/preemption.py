@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 from strategies.base import Candidate, Prompt
 from strategies.booking import Booking, late_s
-from strategies.constants import LATER, MARGIN, STEP_S
+from strategies.constants import MARGIN, PRICE, STEP_S
 from strategies.load import Load
-
 
 
 def before(
@@ -28,13 +27,13 @@ def before(
     that come later. None gives way on a worker from which requests were moved: it may hang.
     """
     preempts, later = 0, 0
-    if wait > STEP_S + prefill_s and not load.late_until:
+    if wait > MARGIN * (STEP_S + prefill_s) and not load.late_until:
         wait, over = ahead(load, keys, prefill_s, now)
         preempts = len(over)
     if load.promises:
         more, later = promised(load, prefill_s, now)
         wait += more
-    return wait, preempts, LATER * (preempts + later)
+    return wait, preempts, PRICE * (preempts + later)
 
 
 def ahead(
@@ -59,9 +58,9 @@ def ahead(
         gives = gives_way(booking, left, keys, least_s, now, aging=aging)
         if gives and not _awaited(load, booking, counted):
             preempted.append(booking)
-            wait += STEP_S if spent else 0.0
+            wait += MARGIN * STEP_S if spent else 0.0
         else:
-            wait += left or late_s(booking, spent)
+            wait += max(0.0, MARGIN * booking.prefill_s - spent) or late_s(booking, spent)
         spent = 0.0
     return wait, preempted
 
@@ -125,7 +124,7 @@ def drop(booking: Booking, choice: Candidate, tokens: int, now: float) -> int:
     held, load = choice.held_tokens, choice.worker.load
     spent = load.spent(booking, now)
     if spent:  # the step that it is in will be ended: on average half a step more
-        spent += STEP_S / (2.0 * MARGIN)
+        spent += STEP_S / 2.0
     computed = choice.worker.pace.computed(spent, held)
     kept = max(held, min(tokens - 1, held + int(computed)))
     load.drop(booking, now, (kept - held) / max(1, tokens - held))
@@ -140,7 +139,7 @@ def promised(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
     wait, later, need = 0.0, 0, prefill_s + load.aging * now
     for other, seconds in load.promises:
         if other <= need:
-            wait += seconds
+            wait += MARGIN * seconds
         else:
             later += 1
     return wait, later

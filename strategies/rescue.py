@@ -14,7 +14,6 @@ from strategies.load import Load
 from strategies.pace import Pace
 
 
-
 def hangs(load: Load, pace: Pace, now: float) -> bool:
     """Whether the oldest prompt there is so late that the worker must be stuck."""
     load.wait(now)  # drops answers in one piece whose predicted time has passed
