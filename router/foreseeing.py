@@ -1,7 +1,6 @@
 """Decides on requests that are not sent, as the router would now (`explain.py`)."""
 
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import TypeVar
 
 from router.abilities import fitted

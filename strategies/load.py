@@ -59,7 +59,7 @@ class Load:
         self.head_since = 0.0
         """Since when the oldest of them is being computed."""
         self.given_s = 0.0
-        """Prefill booked over about `SMOOTHED_S` before `given_at`, older bookings counting less."""
+        """Prefill booked over about `SMOOTHED_S` before `given_at`; older ones count less."""
         self.given_at = 0.0
         self.kv_tokens = 0
         self.shared_tokens = 0.0

@@ -173,11 +173,10 @@ class Shadow:
                 if passed >= MOST_PASSED or entry.stamp == self.clock:
                     return done  # running requests take more than its stated capacity
                 passed += self._pass(entry)
+            elif over < entry.extra:
+                self.add(entry, -over)
             else:
-                if over < entry.extra:
-                    self.add(entry, -over)
-                else:
-                    self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
+                self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
         return most
 
     def _pass(self, entry: Entry) -> int:
