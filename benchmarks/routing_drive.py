@@ -21,7 +21,6 @@ from simulator.strides import BLOCK_TOKENS, Job
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.booking import Booking
 from strategies.latebinding import LateBinding
-from strategies.loads import HARDLY
 from strategies.preemption import ahead, computes_from, drop
 
 #: Default block boundaries of prompts, in tokens.
@@ -256,8 +255,8 @@ class Drive:
 
     def _preempt(self, seat: Seat, choice: Candidate, keys: Sequence[int]) -> list[Asked]:
         """Drop the requests that give way to the one about to be placed; return them."""
-        dropped, held, prefill_s = [], choice.held_tokens, choice.cost.prefill
-        for booking in ahead(seat.load, keys, held, prefill_s, self.now)[1]:
+        dropped = list[Asked]()
+        for booking in ahead(seat.load, keys, choice.cost.prefill, self.now)[1]:
             placed = self._booked[booking]
             asked = placed.asked
             job = asked.job
@@ -284,10 +283,6 @@ class Drive:
             placed.first_s = self.now - placed.asked.at_s
             seat.load.first_byte(placed.booking, self.now)
             self._booked.pop(placed.booking, None)
-            if placed.booking.computed_s is not None and _hardly_loads(placed.choice):
-                held = placed.choice.held_tokens
-                tokens = placed.asked.prompt.tokens - held
-                seat.pace.began(tokens, held, placed.booking.computed_s)
             if self.watch is not None:
                 self._over = self.watch.begun(placed.asked.job.number, placed.first_s)
             if self._computed is not None:
@@ -313,7 +308,7 @@ class Drive:
             computed_s=booking.computed_s,
         )
         self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
-        if booking.computed_s is not None and _hardly_loads(placed.choice):
+        if booking.computed_s is not None and _only_computes(placed.choice):
             seat.pace.observe(tokens - cached, cached, booking.computed_s)
         if asked.cached_tokens is not None:  # what it computed itself before is not a hit
             asked.job.cached_tokens = min(asked.cached_tokens, asked.job.cached_tokens or 0)
@@ -329,5 +324,5 @@ def _honest(placed: Placed) -> int | None:
     return placed.asked.job.cached_tokens
 
 
-def _hardly_loads(choice: Candidate) -> bool:
-    return choice.loading.seconds <= HARDLY * choice.cost.prefill
+def _only_computes(choice: Candidate) -> bool:
+    return not choice.loading.tokens

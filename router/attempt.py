@@ -9,7 +9,7 @@ from router.errors import WorkerFailed
 from router.headers import Incoming
 from router.hits import tiers, with_cached
 from router.job import Job
-from router.learning import learn, learn_prefill
+from router.learning import learn
 from router.missing import NOT_IMPLEMENTED, Missing, missing
 from router.preempting import Preempted, Preempting, Rescued
 from router.relay import Relay
@@ -245,7 +245,6 @@ class Attempt:
                     self.job.pool.outliers.answering(path, self.worker, self._instead)
                 self.worker.load.answers()
                 self.worker.answered_at = now
-                learn_prefill(self.job, self.worker, self.choice, self._booking)
         if self._tells is not None and self.job.prompt.stream:
             self._tells.began(self._number, now)
         if self.job.prompt.stream:

@@ -1,7 +1,6 @@
 """Decides on requests that are not sent, as the router would now (`explain.py`)."""
 
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import TypeVar
 
 from router.abilities import fitted
@@ -22,7 +21,6 @@ from router.tokenizing import SMALL, Tokenizing
 from router.worker import Worker
 from strategies.base import Prompt
 from strategies.explain import LeftOut, Waits
-from strategies.latebinding import why_held
 
 T = TypeVar("T")
 
@@ -118,7 +116,7 @@ class Foreseeing:
         full = turned_away(pool, model, tenant, only, barred=barred) if queues else None
         waits: Waits = "place" if queues and full is None else ""
         if not (queues or only) and visit is None and self._holding.takes(prompt, decision):
-            waits = why_held(prompt, decision, monotonic())
+            waits = "held"
         others = left_out(pool, prompt, decision, self._admission.most)
         refused = None if full is None else refusal(full)
         ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)

@@ -104,10 +104,10 @@ class Mirror:
         one = self._open.get(place, {}).get(number)
         if one is None:
             return False
-        load, cost, held = one.worker.load, one.choice.cost, one.choice.held_tokens
+        load, cost = one.worker.load, one.choice.cost
         if load.late_until or one.booking not in load.pending:
             return False
-        return booking in ahead(load, one.prompt.keys, held, cost.prefill, now, aging=aging)[1]
+        return booking in ahead(load, one.prompt.keys, cost.prefill, now, aging=aging)[1]
 
     def _booked(self, theirs: dict[int, _Theirs], news: Booked, now: float) -> None:
         pool = next((pool for pool in self._fleet.pools if pool.name == news.pool), None)
@@ -124,7 +124,6 @@ class Mirror:
             stream=news.stream,
             elsewhere=True,
             resumed=news.resumed,
-            media=news.media,
         )
         loading = Loading(0.0, news.l1, news.l2) if news.l1 or news.l2 else NO_LOADING
         choice = Candidate(worker, Cost(prefill=news.prefill_s), news.held_tokens, loading)

@@ -168,7 +168,7 @@ class Preempting:
         if not choice.preempts:
             return NOBODY
         before, keys, cost = self.count, job.prompt.keys, choice.cost
-        bookings = ahead(worker.load, keys, choice.held_tokens, cost.prefill, monotonic())[1]
+        bookings = ahead(worker.load, keys, cost.prefill, monotonic())[1]
         for booking in bookings:
             self.give_way(booking, job.identity)
         theirs = [booking for booking in bookings if booking.elsewhere]

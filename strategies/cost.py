@@ -7,88 +7,56 @@ comments at the constants say where the terms come from.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from strategies.base import NO_LOADING, Prompt, WorkerView
-from strategies.demand import Demand
-from strategies.load import BACK_S, Load
+from strategies.constants import (
+    CROWD,
+    DECODE_S,
+    FULL,
+    FULL_FROM,
+    HOME,
+    LEAST_WAIT,
+    MARGIN,
+    SMOOTHED_S,
+    STEP_S,
+)
+from strategies.demand import Demand, over_rest
+from strategies.load import Load
 from strategies.loads import Loading
 from strategies.match import NOT_WANTED, Match
 from strategies.pace import Curve
-from strategies.preemption import GAIN_S, before
+from strategies.preemption import before
 from strategies.ranking import Ranking, Row
-
-#: Share of the prefill time charged for each request that decodes there, which stalls meanwhile.
-CROWD: Final = 0.03
-#: Seconds charged for a full KV cache. Each decode step reads the cache once, which takes about
-#: 25 ms for a full one on every accelerator (memory over bandwidth: H100 80 GB at 3.35 TB/s, A100
-#: 80 at 2.0, L40S 48 at 0.86); times 240 tokens of answer, half of that counted. It does not depend
-#: on the length of this request's answer: with that as a weight, answers of a thousand tokens drove
-#: prompts away from their prefixes and gained nothing.
-DECODE_S: Final = 3.0
-#: Prompts that are bound to the holders of their prefixes pile up there, so all others have to keep
-#: away from answers. If hardly any is, answers spread by themselves, and what is charged for them
-#: only sends short prompts to workers that compute others just now. So if nothing is asked for
-#: again, this share of it is charged, and more by the share of prompts that is held, times
-#: `BY_REUSE`. For stalling, that is so for the first `BRIEF_S` of prefill; what is more than
-#: `LASTING_S` is charged as much more instead, because a prompt that is not bound may as well go
-#: where it stalls fewer. (In seconds by the curve of the pool, without the margin of predictions.)
-SPREAD: Final = 0.1
-BY_REUSE: Final = 4.5
-BRIEF_S: Final = 1.0
-LASTING_S: Final = 2.0
-#: A request that finds no room waits at least this share of the time that requests stay.
-LEAST_WAIT: Final = 0.45
-#: Seconds that a later turn waits on a worker that was busy half of the time. At another busy share
-#: u it is u / (1 - u) times as long, at most `MOST_HOME` times; u is prefill booked per second, in
-#: predicted seconds.
-HOME: Final = 0.3
-MOST_HOME: Final = 4.0
-#: A worker that is given less than this share of the usual prefill has few requests bound to it, so
-#: its prefill costs them less.
-UNUSED: Final = 0.5
-#: A later turn waits for room `FULL` seconds times the share of the KV cache in use, above
-#: `FULL_FROM`: a cache that is two thirds full on average is completely full now and then.
-FULL: Final = 4.0
-FULL_FROM: Final = 0.6
 
 
 class _Charge:
     """Computes a prompt's cost terms from what does not depend on the worker."""
 
     __slots__ = (
-        *("_least_room", "_match", "_reuse", "_tokens", "_unbound", "_wanted"),
-        *("bound", "depth", "later", "slowness"),
+        "_least_room",
+        "_match",
+        "_reuse",
+        "_tokens",
+        "_wanted",
+        "depth",
+        "later",
+        "slowness",
     )
 
     def __init__(self, prompt: Prompt, demand: Demand, match: Match | None, workers: int) -> None:
         self._tokens, self._match = prompt.tokens, match
         self._least_room: int | None = None
         self._reuse = demand.reuse
-        self.later, self.bound = demand.price(workers)
-        """What a second of its prefill costs those who come meanwhile, in seconds, and the share of
-        it that those bear which are bound to the worker."""
+        self.later = demand.price()
+        """What a second of its prefill costs those who come meanwhile, in seconds."""
         wanted = match.wanted(workers) if match is not None and prompt.tokens else NOT_WANTED
         self._wanted = wanted.tokens
         self.depth = held_tokens(prompt, wanted.blocks)
         """A worker that holds fewer tokens than this would hold a wanted copy afterwards."""
-        counts = min(1.0, SPREAD + BY_REUSE * demand.reuse)
-        self._unbound = CROWD * (1.0 - counts)
-        """How much less is charged for brief stalls, and more for lasting ones."""
-        self.slowness = counts * DECODE_S if prompt.answer_tokens else 0.0
+        self.slowness = DECODE_S if prompt.answer_tokens else 0.0
         """Seconds that a full KV cache costs answers."""
         if self._wanted:  # later turns would be slowed there as well
             self.slowness *= 1.0 + demand.turns() * min(1.0, self._wanted / self._tokens)
-
-    def crowd(self, prefill: float) -> float:
-        """Return the share of prefill charged for one request that decodes meanwhile.
-
-        It takes `prefill` seconds by the curve of the pool, loading included.
-        """
-        if not prefill:
-            return CROWD
-        eased = min(prefill, BRIEF_S) - max(0.0, prefill - LASTING_S)
-        return CROWD - self._unbound * eased / prefill
 
     def in_part(self, held: int) -> float:
         """Return `later` on a worker with `held` tokens, fewer than `depth`.
@@ -140,8 +108,7 @@ class Costs:
         By worker name, `held` is how many tokens of the prompt it holds, and `loading` which of
         those it has to load from slower tiers; loading blocks the worker as computing does. `match`
         says which of them running requests use, and which are wanted on more workers. Ties go to
-        the worker with the least booked prefill, then to the least recently chosen. Where many hold
-        most of the prompt, they take turns (`ranking.py`).
+        the worker with the least booked prefill, then to the least recently chosen.
         """
         tokens, answer = prompt.tokens, prompt.answer_tokens
         held = held or {}
@@ -149,37 +116,28 @@ class Costs:
         demand, count = self._demand, len(workers)
         charge, turns = _Charge(prompt, demand, match, count), demand.turns() if tokens else 0.0
         rows: list[Row] = []
-        busy, curve, sooner, computed = 0, None, 1.0, dict[int, tuple[float, float, float]]()
+        busy, curve, computed = 0, None, dict[int, tuple[float, float]]()
         own = tokens - prompt.further_tokens
-        lately = [worker.load.given_lately(now) for worker in workers]
-        spare = UNUSED * sum(lately) / count
         for place, worker in enumerate(workers):
             name, load, pace = worker.name, worker.load, worker.pace
             if pace.curve is not curve:  # one curve per pool, and many workers hold the same amount
-                curve, sooner, computed = pace.curve, pace.curve.sooner, {}
-            wait = load.wait(now, sooner) if load.pending or load.late_until else 0.0
+                curve, computed = pace.curve, {}
+            wait = load.wait(now) if load.pending or load.late_until else 0.0
             preempts, later = 0, 0.0
             busy += 1 if load.pending else 0
             has = held.get(name, 0)
             if has not in computed:
                 each = charge.later if has >= charge.depth else charge.in_part(has)
-                seconds = _seconds(curve, prompt, own - has, has)
-                computed[has] = seconds, each, charge.crowd(seconds)
-            seconds, each, crowd = computed[has]
+                computed[has] = _seconds(curve, prompt, own - has, has), each
+            seconds, each = computed[has]
             prefill = pace.slower * seconds
             loads = NO_LOADING
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
-                crowd = charge.crowd(seconds + loads.seconds)
-            given = lately[place]
-            if given < spare:
-                each *= 1.0 - charge.bound * (1.0 - given / spare)
-            if wait > GAIN_S or load.promises:
-                wait, preempts, later = before(
-                    load, wait, prompt.keys, has, prefill, now=now, sooner=sooner
-                )
-            price = (each + crowd * load.decoding + later) * prefill
+            if wait > MARGIN * STEP_S or load.promises:
+                wait, preempts, later = before(load, wait, prompt.keys, prefill, now)
+            price = (each + CROWD * load.decoding + later) * prefill
             decode = room = home = used = 0.0
             space = worker.room_tokens or charge.least_room(workers)
             if space:
@@ -189,7 +147,7 @@ class Costs:
                 if used > space >= tokens and load.in_flight:
                     room = charge.room(name, load, used / space, space)
             if turns:
-                home = turns * _turn_waits(load, given, used, space, now)
+                home = turns * _turn_waits(load, used, space, now)
             total = wait + prefill + price + decode + room + home
             row = (
                 total, wait, load.turn, place, worker, prefill, price,
@@ -198,7 +156,7 @@ class Costs:
             rows.append(row)
         # (A session can be created without a prompt. It counts as no demand and has no home term.)
         self._last = (prompt, busy / count, most / tokens) if tokens else None
-        return Ranking(rows, prompt)
+        return Ranking(rows)
 
     def placed(self, prompt: Prompt, now: float) -> None:
         """Count a prompt that is sent, if it was ranked last; retries are not counted again."""
@@ -219,20 +177,17 @@ def _seconds(curve: Curve, prompt: Prompt, uncached: int, held: int) -> float:
     return seconds
 
 
-def _turn_waits(load: Load, given: float, used: float, space: float, now: float) -> float:
-    """Return seconds that a later turn will wait there.
-
-    It was lately `given` so many seconds of prefill; `used` of `space` tokens are in use.
-    """
+def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
+    """Return seconds that a later turn will wait there; `used` of `space` tokens are in use."""
     waits = 0.0
     limit = FULL_FROM * space
     if space and (used > limit or used + load.surplus > limit):  # (the surplus only shrinks)
         usual = min(1.0, (used + load.kv_surplus(now)) / space)
         if usual > FULL_FROM:
             waits = FULL * (usual - FULL_FROM)
+    given = load.given_lately(now)
     if given:
-        rest = BACK_S - given
-        waits += HOME * (given / rest if given < MOST_HOME * rest else MOST_HOME)
+        waits += HOME * over_rest(given / SMOOTHED_S)
     return waits
 
 

@@ -7,18 +7,13 @@ from msgspec import Struct
 
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 
-#: What a request would wait for before it is sent: a place, a worker that is about to be free, a
-#: pause for the answers there (`pause.py`), or room that is not for shorter ones (`reserve.py`).
-Waits = Literal["", "place", "held", "pause", "reserve"]
+#: What a request would wait for before it is sent: a place, or a worker that is about to be free.
+Waits = Literal["", "place", "held"]
 _WAITS: dict[Waits, str] = {
     "": "",
     "place": " Before that it would queue: no worker that it may go to has room, or others came"
     " first.",
     "held": " Before that it would be held until a worker is about to be free.",
-    "pause": " Before that it would be held for a moment: answers there nearly stand still while so"
-    " long a prompt is computed, so those that have begun may end first.",
-    "reserve": " Before that it would be held for some seconds at most: the KV cache there is"
-    " nearly full, and what is left of it is for prompts that take little time to compute.",
 }
 #: All terms of a cost in one line.
 _TERMS = "; ".join(["held=%d", *(f"{name}=%.3fs" for name in Cost._fields)])
@@ -157,9 +152,6 @@ _FREE = {
 }
 
 
-#: Why the first worker is first if another one costs less.
-_TURN = "it is its turn among those that hold as much and cost about as much"
-
 #: Sentences for requests that are bound to a worker, by reason.
 _SESSION = {
     "bind": "The session starts on {}.",
@@ -222,13 +214,11 @@ def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
         return f"No worker holds any of the prompt; {name} is cheapest.{_dearest(first)}"
     if reason == "prefix":
         held = f"{first.held_tokens} of {prompt.tokens} tokens"
-        why = _TURN if _in_turn(decision) else "costs least"
-        return f"{name} holds most of the prompt, {held}, and {why}.{_dearest(first)}"
+        return f"{name} holds most of the prompt, {held}, and costs least.{_dearest(first)}"
     if reason in {"l1", "l2"}:
         loading, spared = first.loading, f"{first.held_tokens} of {prompt.tokens} tokens"
         come = f"{loading.l1} come from L1 and {loading.l2} from L2 in {loading.seconds:.3f} s"
-        turn = f", and {_TURN}" if _in_turn(decision) else ""
-        return f"{name} need not compute {spared}: {come}{turn}.{_dearest(first)}"
+        return f"{name} need not compute {spared}: {come}.{_dearest(first)}"
     if reason == "spill":
         other = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
         more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
@@ -257,26 +247,11 @@ def _left_home(bound: str, decision: Decision) -> str:
     return f"The session moves to {first.worker.name}: {bound} {why}.{_dearest(home or first)}"
 
 
-def _in_turn(decision: Decision) -> bool:
-    """Whether another one costs less, but it is the first one's turn (see `ranking.py`)."""
-    return _cheapest_alike(decision) < decision.candidates[0].cost.total
-
-
-def _cheapest_alike(decision: Decision) -> float:
-    """Return the least cost of those that hold as much as the first, in seconds.
-
-    Those that would be asked last in any case do not count, nor those that were not drawn.
-    """
-    ranked = decision.candidates
-    compared = 2 if decision.drawn else len(ranked) - decision.aside
-    asked, held = ranked[:compared], ranked[0].held_tokens
-    return min(one.cost.total for one in asked if one.held_tokens == held)
-
-
 def _against(other: Candidate, decision: Decision) -> str:
     """Say why `other`, which would otherwise have been chosen, was not."""
-    apart = other.cost.total - _cheapest_alike(decision)
-    full = apart < 0.0 or decision.candidates[0].cost is FREE
+    first = decision.candidates[0]
+    apart = other.cost.total - first.cost.total
+    full = apart < 0.0 or first.cost is FREE
     return "says that it is full" if full else f"costs {apart:.3f} s more"
 
 

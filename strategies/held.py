@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 
 from strategies.base import Decision, Prompt, nothing
+from strategies.constants import MARGIN
 from strategies.load import Load
-from strategies.reserve import left_to_others
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ LACKING_S = 20.0
 LONGEST_S = 27.0
 #: Requests that lack room wait for tokens of the KV cache, not only for prefill, so those that take
 #: much of it come later: a prompt that takes all of it as if its prefill took this much longer.
-AREA_S: Final = 8.0
+AREA_S: Final = 4.6
 #: Seconds until the decision for a held request is made anew, as the fleet changes; shorter if it
 #: lacks room, because no event tells when room comes free.
 LOOK_S, FULL_LOOK_S = 0.5, 0.1
@@ -45,7 +45,6 @@ class Held(Generic[T]):
         "over",
         "prefill_s",
         "prompt",
-        "reserve",
         "rests",
         "since",
         "tokens",
@@ -75,8 +74,6 @@ class Held(Generic[T]):
         self.tokens = self.prompt.tokens - choice.held_tokens + self.prompt.answer_tokens
         """Tokens it takes in the KV cache there, beyond those already held."""
         self.full = choice.cost.room > 0.0
-        self.reserve = left_to_others(self.prompt, choice, now - self.since)
-        """What it would take of the KV cache there is left to others."""
         self.area_s = 0.0
         """Seconds that it comes later for what it takes of the KV cache."""
         if self.full:
@@ -117,15 +114,15 @@ class Held(Generic[T]):
 
     def look_again(self, now: float) -> None:
         """Set when it is due to be decided anew."""
-        self.again = now + (FULL_LOOK_S if self.full or self.reserve else LOOK_S)
+        self.again = now + (FULL_LOOK_S if self.full else LOOK_S)
 
     def gains(self, ready: Mapping[Load, float], now: float) -> bool:
         """Whether one of the `ready` workers has become the cheapest."""
-        if self.full or self.reserve:
+        if self.full:
             return False
         rests, load = self.rests, self.load
-        cost = rests[load] + load.wait(now) + load.promised_s
+        cost = rests[load] + load.wait(now) + MARGIN * load.promised_s
         return any(
-            one in rests and rests[one] + wait + one.promised_s <= cost
+            one in rests and rests[one] + wait + MARGIN * one.promised_s <= cost
             for one, wait in ready.items()
         )

@@ -3,9 +3,7 @@
 A request in a worker's queue is bound to that worker, and waits behind everything that came before
 it. If requests are held in the router instead, the shortest can go first, each to the worker that
 is cheapest by then (`held.py` says which is first). A long prompt that was sent may still be
-preempted (`preemption.py`), and one that was not may be held to give answers a pause (`pause.py`),
-or to leave the last part of a KV cache to shorter ones (`reserve.py`). One of many alike may follow
-others (`following.py`).
+preempted (`preemption.py`).
 After `LONGEST_S`, a request is sent even if it then has to wait in a worker's queue.
 """
 
@@ -13,16 +11,14 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import nsmallest
 from itertools import islice, takewhile, zip_longest
 from math import inf
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, TypeVar
 
 from strategies.aging import Crowd, aging
 from strategies.base import Candidate, Decision, Prompt
-from strategies.following import alike, follows
+from strategies.constants import MARGIN, STEP_S
 from strategies.held import Held
 from strategies.load import AGING, Load
-from strategies.pause import pauses
-from strategies.preemption import STEP_S, promised
-from strategies.reserve import left_to_others
+from strategies.preemption import promised
 
 T = TypeVar("T")
 
@@ -82,20 +78,12 @@ class LateBinding(Generic[T]):
         return iter([held for line in self._lines.values() for held in line])
 
     @staticmethod
-    def must_hold(
-        prompt: Prompt, decision: Decision, now: float, since: float | None = None
-    ) -> bool:
+    def must_hold(prompt: Prompt, decision: Decision, now: float) -> bool:
         """Whether the request would have to wait in a queue even on the cheapest worker.
 
-        Or the answers there are to have a pause before it (`pause.py`), or it would take room that
-        is left to others (`reserve.py`). `since`: when it was first held, if it was.
+        Or it would wait for room.
         """
-        choice = decision.candidates[0]
-        if choice.cost.room > 0.0 or pauses(prompt, decision, now):
-            return True
-        if left_to_others(prompt, choice, 0.0 if since is None else now - since):
-            return True
-        return _would_queue(prompt, decision, now)
+        return decision.candidates[0].cost.room > 0.0 or _would_queue(prompt, decision, now)
 
     def enter(
         self,
@@ -182,7 +170,7 @@ class LateBinding(Generic[T]):
             decision = rank(held.prompt)
             if decision is None:
                 held.look_again(now)
-            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now, held.since):
+            elif held.is_over(now) or not self.must_hold(held.prompt, decision, now):
                 self._remove(held)
                 if held.line in self._lines:  # tenants take turns
                     self._lines[held.line] = self._lines.pop(held.line)
@@ -288,17 +276,6 @@ class LateBinding(Generic[T]):
         self._told.clear()
 
 
-def why_held(prompt: Prompt, decision: Decision, now: float) -> Literal["held", "pause", "reserve"]:
-    """Return what a request would be held for, if `must_hold` says that it would.
-
-    That is room or other prompts, a pause for answers, or room that is left to others.
-    """
-    choice = decision.candidates[0]
-    if choice.cost.room > 0.0 or _would_queue(prompt, decision, now):
-        return "held"
-    return "reserve" if left_to_others(prompt, choice, 0.0) else "pause"
-
-
 def _would_queue(prompt: Prompt, decision: Decision, now: float) -> bool:
     """Whether it would wait for other prompts at its worker, or for some that are held."""
     choice = decision.candidates[0]
@@ -306,11 +283,9 @@ def _would_queue(prompt: Prompt, decision: Decision, now: float) -> bool:
     if cost.wait <= READY_S:
         return False
     if choice.preempts:
-        return cost.wait > READY_S + STEP_S
+        return cost.wait > READY_S + MARGIN * STEP_S
     if promised(load, cost.prefill, now)[0] > READY_S:
         return True
-    if follows(prompt, load, cost.wait) and alike(prompt, decision):
-        return False
     return not (_in_one_step(load) or _joins(prompt, choice))
 
 

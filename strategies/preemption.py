@@ -10,84 +10,57 @@ of prefill, so that none starves (`aging.py`).
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from strategies.base import Candidate, Prompt
 from strategies.booking import Booking, late_s
+from strategies.constants import MARGIN, PRICE, STEP_S
 from strategies.load import Load
-from strategies.pace import MARGIN
-
-#: A prompt is preempted if it has this many seconds more to go than the one that comes before it,
-#: in predicted seconds, which are more than the actual ones (see `pace.py`). Less is not worth it.
-GAIN_S: Final = 1.5
-#: As many more if nothing of the one that comes lies on that worker. It can go to any worker, so
-#: it rarely waits long; and among prompts without reuse, those that go before longer ones gain
-#: hardly anything on average, while the longest wait longer.
-ANYWHERE_S: Final = 1.5
-#: Predicted seconds until a worker has ended the step that it is in when a request is dropped.
-STEP_S: Final = 1.0
-#: The share of a prompt that counts as most of it.
-MOSTLY: Final = 0.75
-#: How much a second costs of each prompt that waits longer because this one goes first: more than
-#: its own time, as it is long itself, and others wait for it in turn.
-LATER: Final = 3.0
 
 
 def before(
-    load: Load,
-    wait: float,
-    keys: Sequence[int],
-    held: int,
-    prefill_s: float,
-    *,
-    now: float,
-    sooner: float = 1.0,
+    load: Load, wait: float, keys: Sequence[int], prefill_s: float, now: float
 ) -> tuple[float, int, float]:
     """Return how many seconds a prompt with these `keys` would wait there for others' prefill.
 
-    `wait` is all that is booked there, if it takes `sooner` times as long as predicted; `held` of
-    its tokens lie there, and its own prefill takes `prefill_s`. Also returns how many bookings it
-    would preempt, and what each second of its prefill costs these and the held requests that come
-    later. None gives way on a worker from which requests were moved: it may hang.
+    `wait` is all that is booked there, and its own prefill takes `prefill_s`. Also returns how many
+    bookings it would preempt, and what each second of its prefill costs these and the held requests
+    that come later. None gives way on a worker from which requests were moved: it may hang.
     """
     preempts, later = 0, 0
-    if wait > GAIN_S + prefill_s and not load.late_until:
-        wait, over = ahead(load, keys, held, prefill_s, now, sooner=sooner)
+    if wait > MARGIN * (STEP_S + prefill_s) and not load.late_until:
+        wait, over = ahead(load, keys, prefill_s, now)
         preempts = len(over)
     if load.promises:
         more, later = promised(load, prefill_s, now)
         wait += more
-    return wait, preempts, LATER * (preempts + later)
+    return wait, preempts, PRICE * (preempts + later)
 
 
 def ahead(
     load: Load,
     keys: Sequence[int],
-    held: int,
     prefill_s: float,
     now: float,
     *,
-    sooner: float = 1.0,
     aging: float | None = None,
 ) -> tuple[float, list[Booking]]:
     """Return seconds of booked prefill that a prompt would wait for; arguments are as in `before`.
 
-    Also returns the bookings that it would preempt. Which those are goes by what was predicted, as
-    its own prefill does, whatever `sooner` is; and by how much a second of their waiting makes up
-    for: `aging` seconds, or as the load says.
+    Also returns the bookings that it would preempt. A second of their waiting makes up for `aging`
+    seconds, or as the load says.
     """
     aging = load.aging if aging is None else aging
     wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
     counted = dict[int, set[int]]()
-    least_s = prefill_s + GAIN_S + (0.0 if held else ANYWHERE_S)
+    least_s = prefill_s + STEP_S
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
         gives = gives_way(booking, left, keys, least_s, now, aging=aging)
         if gives and not _awaited(load, booking, counted):
             preempted.append(booking)
-            wait += STEP_S if spent else 0.0
+            wait += MARGIN * STEP_S if spent else 0.0
         else:
-            wait += max(0.0, sooner * booking.prefill_s - spent) or late_s(booking, spent)
+            wait += max(0.0, MARGIN * booking.prefill_s - spent) or late_s(booking, spent)
         spent = 0.0
     return wait, preempted
 
@@ -117,23 +90,6 @@ def _computes(booking: Booking, keys: Sequence[int]) -> bool:
     """Whether a booking computes blocks of a prompt with these `keys`."""
     at = booking.held_blocks
     return at < len(keys) and at < len(booking.keys) and keys[at] == booking.keys[at]
-
-
-def computes_most(load: Load, prompt: Prompt) -> bool:
-    """Whether a pending prompt there has most of this one, and held at most the rest before.
-
-    By tokens: blocks get longer further into a prompt, and images and further prompts have none.
-    """
-    keys, most = prompt.keys, prompt.blocks_in(MOSTLY * prompt.tokens)
-    if most >= len(keys):
-        return False
-    rest = prompt.blocks_in((1.0 - MOSTLY) * prompt.tokens)
-    return any(
-        booking.held_blocks <= rest
-        and len(booking.keys) > most
-        and keys[most] == booking.keys[most]
-        for booking in load.pending
-    )
 
 
 def _awaited(load: Load, booking: Booking, counted: dict[int, set[int]]) -> bool:
@@ -168,7 +124,7 @@ def drop(booking: Booking, choice: Candidate, tokens: int, now: float) -> int:
     held, load = choice.held_tokens, choice.worker.load
     spent = load.spent(booking, now)
     if spent:  # the step that it is in will be ended: on average half a step more
-        spent += STEP_S / (2.0 * MARGIN)
+        spent += STEP_S / 2.0
     computed = choice.worker.pace.computed(spent, held)
     kept = max(held, min(tokens - 1, held + int(computed)))
     load.drop(booking, now, (kept - held) / max(1, tokens - held))
@@ -183,7 +139,7 @@ def promised(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
     wait, later, need = 0.0, 0, prefill_s + load.aging * now
     for other, seconds in load.promises:
         if other <= need:
-            wait += seconds
+            wait += MARGIN * seconds
         else:
             later += 1
     return wait, later

@@ -5,21 +5,9 @@ take as long as comparing them.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, overload
+from typing import Any, overload
 
-from strategies.base import Candidate, Cost, Prompt
-from strategies.following import WIDELY, follows
-from strategies.latebinding import READY_S, READY_TOKENS
-from strategies.load import Load
-from strategies.preemption import MOSTLY
-
-#: Requests are alike where at least `WIDELY` of the workers hold the same `MOSTLY` or more of a
-#: prompt, such as a system prompt that everybody sends. Those of these workers that cost at most
-#: `ALIKE_S` seconds more than the cheapest then take turns: whoever gets requests at even intervals
-#: seldom has two in one step. The cheapest is where an answer has just ended, so a step has just
-#: begun, and the next request waits for all of it. (That is a seventh of what a full KV cache
-#: costs: where requests differ, evenly filled caches matter more than turns.)
-ALIKE_S: Final = 0.45
+from strategies.base import Candidate, Cost
 
 #: Sort keys first: total cost, wait, turn, position in the list. Then worker, prefill, price,
 #: decode, room and home in seconds, tokens held, which of them have to be loaded, and how many
@@ -35,16 +23,10 @@ class Ranking(Sequence[Candidate]):
 
     __slots__ = ("_first", "_rows", "_sorted")
 
-    def __init__(self, rows: list[Row], prompt: Prompt | None = None) -> None:
-        """Take the rows for a prompt, and put the best first; the others are sorted when accessed.
-
-        Without the prompt, workers do not take turns.
-        """
+    def __init__(self, rows: list[Row]) -> None:
+        """Take the rows, and put the cheapest first; the others are sorted when accessed."""
         if rows:
-            best = min(rows)
-            if prompt is not None and prompt.tokens and best[10] >= MOSTLY * prompt.tokens:
-                best = _next_of_alike(rows, best, prompt)
-            place = rows.index(best)
+            place = rows.index(min(rows))
             rows[0], rows[place] = rows[place], rows[0]
         self._rows = rows
         self._sorted = False
@@ -55,12 +37,7 @@ class Ranking(Sequence[Candidate]):
 
     def _in_order(self) -> list[Row]:
         if not self._sorted:
-            rows = self._rows
-            best = rows[0]
-            rows.sort()
-            if rows[0] is not best:
-                rows.remove(best)
-                rows.insert(0, best)
+            self._rows.sort()
             self._sorted = True
         return self._rows
 
@@ -89,35 +66,6 @@ class Ranking(Sequence[Candidate]):
 
     def __repr__(self) -> str:
         return f"<Ranking {list(self)}>"
-
-
-def _next_of_alike(rows: list[Row], best: Row, prompt: Prompt) -> Row:
-    """Return the worker whose turn it is if requests are alike (see `ALIKE_S`), else `best`."""
-    held, prefill = best[10], best[5]
-    alike = [row for row in rows if row[10] == held and row[5] == prefill]
-    if len(alike) < WIDELY * len(rows):
-        return best
-    most = best[0] + ALIKE_S
-    takes = [row for row in alike if row[0] <= most and _takes(row, best, prompt)]
-    return min(takes, key=_turn)
-
-
-def _takes(row: Row, best: Row, prompt: Prompt) -> bool:
-    """Whether a worker takes a request as soon as `best` would: nobody is held for a turn."""
-    wait: float = row[1]
-    load: Load = row[4].load
-    if row[8] > best[8]:
-        return False
-    if wait <= max(best[1], READY_S) or load.uncached <= READY_TOKENS:
-        return True
-    return follows(prompt, load, wait)
-
-
-def _turn(row: Row) -> tuple[int, float]:
-    """Return when its worker was chosen last, and its cost."""
-    turn: int = row[2]
-    cost: float = row[0]
-    return turn, cost
 
 
 def led_by(ranked: Sequence[Candidate], worker: str) -> Sequence[Candidate] | None:

@@ -6,29 +6,19 @@ what waits there is taken back, as for preemption, and decided anew. Nothing is 
 worker has computed, so it counts as holding no more than before.
 """
 
-from math import inf
-from typing import Final
-
 from strategies.base import FREE, Candidate, Decision, Prompt
 from strategies.booking import Booking, late_s
+from strategies.constants import LATE_S, MOST_STEP, STUCK_S, TIMES_GUESSED
 from strategies.latebinding import LateBinding
-from strategies.load import LATE_S, Load
+from strategies.load import Load
 from strategies.pace import Pace
-
-#: A worker is stuck if its oldest prompt is late by at least this many seconds,
-STUCK_S = 10.0
-#: and by so many times its predicted prefill.
-TIMES: Final = 2.0
-#: The same until an answer has shown how fast the pool's workers are: a slow one may take tens of
-#: times as long as is guessed.
-TIMES_GUESSED: Final = 50.0
 
 
 def hangs(load: Load, pace: Pace, now: float) -> bool:
     """Whether the oldest prompt there is so late that the worker must be stuck."""
     load.wait(now)  # drops answers in one piece whose predicted time has passed
     for head in load.pending:
-        least = max(STUCK_S, head.prefill_s * (TIMES if pace.curve.seen else TIMES_GUESSED))
+        least = max(STUCK_S, head.prefill_s * (MOST_STEP if pace.curve.seen else TIMES_GUESSED))
         return late_s(head, now - load.head_since) >= least
     return False
 
@@ -52,11 +42,10 @@ def better(prompt: Prompt, there: Candidate, decision: Decision, now: float) -> 
 
     `there` is the choice with which it was sent. It is taken to wait there as long again as that
     worker is late already. It is moved only if another worker takes it at once, at nobody's
-    expense, and never by a strategy that compares no costs: that could send it back. It has waited
-    for too long already to leave room to others (`reserve.py`).
+    expense, and never by a strategy that compares no costs: that could send it back.
     """
     best = decision.candidates[0]
-    if best.cost == FREE or best.preempts or LateBinding.must_hold(prompt, decision, now, -inf):
+    if best.cost == FREE or best.preempts or LateBinding.must_hold(prompt, decision, now):
         return None
     stays = there.worker.load.late(now) + there.cost.total - there.cost.wait
     return best if best.cost.total < stays else None
