@@ -42,7 +42,16 @@ FULL_FROM: Final = 0.6
 class _Charge:
     """Computes a prompt's cost terms from what does not depend on the worker."""
 
-    __slots__ = ("_least_room", "_match", "_reuse", "_tokens", "_wanted", "depth", "later", "slowness")
+    __slots__ = (
+        "_least_room",
+        "_match",
+        "_reuse",
+        "_tokens",
+        "_wanted",
+        "depth",
+        "later",
+        "slowness",
+    )
 
     def __init__(self, prompt: Prompt, demand: Demand, match: Match | None, workers: int) -> None:
         self._tokens, self._match = prompt.tokens, match

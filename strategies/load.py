@@ -13,8 +13,6 @@ from strategies.booking import Booking, late_s
 
 #: First bytes at most this far apart come from one engine step: the prompts were computed together.
 TOGETHER_S: Final = 0.005
-#: Seconds of prefill that a second of waiting makes up for, unless much waits (`aging.py`).
-AGING: Final = 0.3
 #: Initial estimate of how long a request stays on a worker, in seconds; weight of one observation.
 STAY_S = 8.0
 STAY_WEIGHT: Final = 0.05
@@ -36,7 +34,6 @@ class Load:
         "_last",
         "_open",
         "_untimed",
-        "aging",
         "decoding",
         "elsewhere",
         "elsewhere_tokens",
@@ -90,13 +87,11 @@ class Load:
         self.decoding = 0
         """Requests past their first byte."""
         self.promised_s = 0.0
-        """Prefill seconds of requests that are held in the router and would go there."""
+        """Prefill seconds of requests that wait in the router and would go there."""
         self.promises: list[tuple[float, float]] = []
         """Each of them: its need (the order in which they are sent, least first), and seconds."""
-        self.aging = AGING
-        """Seconds of prefill that a second of waiting makes up for there, now."""
         self.promised_tokens = 0
-        """KV cache tokens of held requests that have waited long for room there."""
+        """KV cache tokens of requests that have waited long for room there."""
         self.stay_s = STAY_S
         """How long a request stays there in seconds, smoothed."""
         self.late_from = 0.0
