@@ -14,6 +14,7 @@ from benchmarks.routing_peers import Peer
 from simulator.stride_cache import StrideCache
 from strategies.base import Candidate, Cost, Decision, Prompt, WorkerView
 from strategies.load import Load
+from strategies.queue import Wait
 
 
 class SharedCache(StrideCache):
@@ -86,27 +87,29 @@ class Shortest:
     def __len__(self) -> int:
         return len(self._held)
 
-    def must_hold(self, prompt: Prompt, decision: Decision, now: float) -> bool:
+    def must_hold(self, decision: Decision, now: float) -> bool:
         """Whether the best worker is still busy with prefill."""
-        del prompt, now
+        del now
         return decision.candidates[0].cost.wait > 0.0
 
-    def enter(self, item: object, prompt: Prompt, decision: Decision, now: float) -> Ticket:
+    def enter(
+        self, item: object, prompt: Prompt, decision: Decision, now: float, *, wait: Wait
+    ) -> Ticket:
         """Hold a request."""
         ticket = Ticket(item, prompt)
         self._held.append(ticket)
         return ticket
 
     def release(
-        self, rank: Callable[[Prompt], Decision], now: float, loads: Collection[Load]
+        self, rank: Callable[[Ticket], Decision], now: float, loads: Collection[Load]
     ) -> tuple[Ticket, Decision] | None:
         """Return the shortest request with its decision if a worker is free, else None."""
         if not self._held:
             return None
-        oldest = self._held[0].prompt
-        if self.must_hold(oldest, rank(oldest), now):
+        oldest = self._held[0]
+        if self.must_hold(rank(oldest), now):
             return None
-        ranked = [(rank(ticket.prompt), ticket) for ticket in self._held[: self.LOOK]]
+        ranked = [(rank(ticket), ticket) for ticket in self._held[: self.LOOK]]
         decision, best = min(ranked, key=lambda one: one[0].candidates[0].cost.prefill)
         self._held.remove(best)
         return best, decision

@@ -14,14 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.routing_fleet import Fleet, Seat, seats
-from benchmarks.routing_hold import Hold, Watch
+from benchmarks.routing_hold import Held, Hold, Watch
 from benchmarks.routing_work import Talk, Work
 from router.prompts import Prompts
 from simulator.strides import BLOCK_TOKENS, Job
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.booking import Booking
-from strategies.latebinding import LateBinding
 from strategies.preemption import ahead, computes_from, drop
+from strategies.queue import Queue, Wait
 
 #: Default block boundaries of prompts, in tokens.
 ENDS = range(0, 1 << 32, BLOCK_TOKENS)
@@ -106,7 +106,7 @@ class Drive:
         self._reads = getattr(self.strategy, "reads_prompt", True)
         """Whether it looks at what prompts have in common; if not, the router does not either."""
         self._preempts = False
-        if isinstance(hold, LateBinding):
+        if isinstance(hold, Queue):
             hold.waits = getattr(self.strategy, "waits", None)
             self._preempts = getattr(self.strategy, "reads_prompt", False)
         self.preempted = 0
@@ -200,21 +200,25 @@ class Drive:
 
     def _decide(self, asked: Asked) -> None:
         decision = self._rank(asked.prompt)
-        if self._hold is None or not self._hold.must_hold(asked.prompt, decision, self.now):
+        if self._hold is None or not self._hold.must_hold(decision, self.now):
             self._place(asked, decision.candidates[0])
         else:
-            self._hold.enter(asked, asked.prompt, decision, self.now)
+            wait = Wait(asked.at_s, self.now)
+            self._hold.enter(asked, asked.prompt, decision, self.now, wait=wait)
             self._note_tick()
 
     def _rank(self, prompt: Prompt) -> Decision:
         return self.strategy.rank(prompt, self.eligible, self.now)
+
+    def _rank_held(self, held: Held) -> Decision:
+        return self._rank(held.prompt)
 
     def _release(self) -> None:
         """Place the held requests that are due."""
         if self._hold is None or not len(self._hold):
             return
         loads = [seat.load for seat in self.eligible]
-        while released := self._hold.release(self._rank, self.now, loads):
+        while released := self._hold.release(self._rank_held, self.now, loads):
             held, decision = released
             self._place(held.item, decision.candidates[0])
         self._note_tick()

@@ -5,12 +5,14 @@ from typing import Any, Protocol
 
 from strategies.base import Decision, Prompt
 from strategies.load import Load
+from strategies.queue import Wait
 
 
 class Held(Protocol):
     """A request held in the router."""
 
     item: Any
+    prompt: Prompt
 
 
 class Hold(Protocol):
@@ -19,14 +21,22 @@ class Hold(Protocol):
     def __len__(self) -> int:
         """The number of held requests."""
 
-    def must_hold(self, prompt: Prompt, decision: Decision, now: float) -> bool:
+    def must_hold(self, decision: Decision, now: float) -> bool:
         """Whether even the best choice is too busy to take the request now."""
 
-    def enter(self, item: Any, prompt: Prompt, decision: Decision, now: float) -> Held:  # noqa: ANN401 - the caller decides
-        """Hold a request."""
+    def enter(
+        self,
+        item: Any,  # noqa: ANN401 - the caller decides
+        prompt: Prompt,
+        decision: Decision,
+        now: float,
+        *,
+        wait: Wait,
+    ) -> Held:
+        """Hold a request; `wait` tells when it came."""
 
     def release(
-        self, rank: Callable[[Prompt], Decision], now: float, loads: Collection[Load]
+        self, rank: Callable[[Any], Decision], now: float, loads: Collection[Load]
     ) -> tuple[Held, Decision] | None:
         """Return the next request to send, and where to, or None.
 

@@ -37,7 +37,7 @@ from benchmarks.routing_rules import (
 )
 from benchmarks.routing_smg import LeastLoad, SmgEvents, SmgTrees
 from strategies.base import Strategy
-from strategies.latebinding import LateBinding
+from strategies.queue import Queue
 from strategies.registry import make
 
 #: The strategies that the goals apply to; `kvaware` knows caches exactly, as if from KV events.
@@ -73,11 +73,11 @@ def _served(seats: Sequence[Seat], seed: int) -> Strategy:
 
 
 POLICIES = [
-    Policy("prefixaware", "ours", partial(_ours, "prefixaware"), LateBinding),
+    Policy("prefixaware", "ours", partial(_ours, "prefixaware"), Queue),
     Policy("prefixaware, bound at once", "ours", partial(_ours, "prefixaware")),
-    Policy("kvaware", "ours", _served, LateBinding),
-    Policy("leastload", "ours", partial(_ours, "leastload"), LateBinding),
-    Policy("booked seconds", "ours", BookedSeconds, LateBinding),
+    Policy("kvaware", "ours", _served, Queue),
+    Policy("leastload", "ours", partial(_ours, "leastload"), Queue),
+    Policy("booked seconds", "ours", BookedSeconds, Queue),
     Policy("round robin", "plain", partial(_ours, "roundrobin")),
     Policy("random", "plain", AtRandom),
     Policy("least requests", "plain", LeastRequests),

@@ -24,7 +24,7 @@ from benchmarks.routing_columns import Column, chosen, columns
 from benchmarks.routing_drive import Asked, Drive
 from benchmarks.routing_policies import policy_named
 from strategies.base import Candidate, Decision, Prompt
-from strategies.latebinding import LateBinding
+from strategies.queue import Queue
 
 _POLICY = policy_named("prefixaware")
 _COLUMNS = ("conversation x2", "conversation x2.2", "groups", "agents", "documents", "mixed")
@@ -58,7 +58,7 @@ class Apart(Drive):
 def run(task: tuple[Column, int, int]) -> Cell:
     """Run one column with one seed and so many processes."""
     column, seed, processes = task
-    drive = Apart(column.fleet, lambda seats: _POLICY.make(seats, seed), LateBinding())
+    drive = Apart(column.fleet, lambda seats: _POLICY.make(seats, seed), Queue())
     drive.processes = processes
     done = drive.run(column.work(seed, column.rate))
     busy = [seat.engine.busy_s for seat in drive.seats]

@@ -17,6 +17,7 @@ from benchmarks.routing_fleet import Seat
 from benchmarks.routing_rules import Affinity, Dynamo, Knowing, Scorers
 from strategies.base import FREE, Candidate, Decision, Prompt, WorkerView
 from strategies.load import Load
+from strategies.queue import Wait
 
 #: The reason of a decision that no worker has room for.
 SATURATED = "saturated"
@@ -128,23 +129,25 @@ class Parked:
     def __len__(self) -> int:
         return len(self._held)
 
-    def must_hold(self, prompt: Prompt, decision: Decision, now: float) -> bool:
+    def must_hold(self, decision: Decision, now: float) -> bool:
         """Whether the fleet is saturated, or others wait already."""
         return bool(self._held) or decision.reason == SATURATED
 
-    def enter(self, item: object, prompt: Prompt, decision: Decision, now: float) -> Ticket:
+    def enter(
+        self, item: object, prompt: Prompt, decision: Decision, now: float, *, wait: Wait
+    ) -> Ticket:
         """Hold a request."""
         ticket = Ticket(item, prompt)
         heappush(self._held, (self._order(prompt, decision), next(self._numbers), ticket))
         return ticket
 
     def release(
-        self, rank: Callable[[Prompt], Decision], now: float, loads: Collection[Load]
+        self, rank: Callable[[Ticket], Decision], now: float, loads: Collection[Load]
     ) -> tuple[Ticket, Decision] | None:
         """Return the first request, decided anew, unless the fleet is saturated."""
         if not self._held:
             return None
-        decision = rank(self._held[0][2].prompt)
+        decision = rank(self._held[0][2])
         if decision.reason == SATURATED:
             return None
         return heappop(self._held)[2], decision

@@ -28,7 +28,7 @@ from simulator.profiles import PROFILES
 from simulator.tiers import Rates
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy, WorkerView
 from strategies.kvaware import KvAware
-from strategies.latebinding import LateBinding
+from strategies.queue import Queue
 from strategies.registry import make
 
 PROFILE = PROFILES["llama-3.1-70b-8xh100"]
@@ -122,6 +122,6 @@ ROUTERS = [
     BASELINE,
     Router("roundrobin", partial(_stock, "roundrobin")),
     Router("session", _session),
-    Router("prefixaware", partial(_stock, "prefixaware"), LateBinding),
-    Router("kvaware", _kvaware, LateBinding, redis=True),
+    Router("prefixaware", partial(_stock, "prefixaware"), Queue),
+    Router("kvaware", _kvaware, Queue, redis=True),
 ]

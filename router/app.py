@@ -15,7 +15,6 @@ from router.identity.keeper import Keeper
 from router.inquiry import Inquiries
 from router.memories import Memories
 from router.metrics import Metrics
-from router.news import GiveWay
 from router.openai import ENDPOINTS, Endpoint
 from router.own_metrics import own_metrics
 from router.process import give_back
@@ -138,9 +137,9 @@ class Door:
         """Note that a prefill or an answer of another process of this router has ended."""
         self._proxy.freed_elsewhere()
 
-    def gives_way(self, booking: Booking, news: GiveWay) -> None:
+    def gives_way(self, booking: Booking) -> None:
         """Preempt a request for one of another process of this router, if it is not too late."""
-        self._proxy.gives_way(booking, news)
+        self._proxy.gives_way(booking)
 
     async def change(self, settings: Settings) -> list[Worker]:
         """Put new settings into effect, all of them between two requests.

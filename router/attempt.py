@@ -45,7 +45,6 @@ class Attempt:
         "_began",
         "_begun_well",
         "_booking",
-        "_first",
         "_first_byte_s",
         "_flaw",
         "_instead",
@@ -58,12 +57,11 @@ class Attempt:
         "_rightly",
         "_suspected",
         "_tells",
-        "_way",
+        "_theirs",
         "booked_at",
         "choice",
         "failure",
         "job",
-        "made_way",
         "missing",
         "preempted",
         "status",
@@ -83,11 +81,8 @@ class Attempt:
         self.missing: Missing | None = None
         """What the worker has not got, and another was asked for."""
         self._rescued = self._suspected = False
-        self._first = b""
-        """The id of the request that it gave way to."""
-        self._way = preempting.make_way(job, worker, choice)
-        self.made_way = self._way.made
-        """Others gave way to it, whose places may be free only in a moment."""
+        self._theirs = preempting.make_way(job, worker, choice)
+        """Bookings of other processes that are to give way to it."""
         since = preempting.since(job, worker)
         self._booking = job.pool.book(job.prompt, choice, self.booked_at, since=since)
         self._preempting = preempting
@@ -119,11 +114,6 @@ class Attempt:
         self._rightly = 0
         """The status that the answer should have had, as far as is known."""
         self._began = True
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the worker may have begun with it, as far as is known."""
-        return self._began
 
     def release(self) -> None:
         """Release the booking, whatever the outcome."""
@@ -166,22 +156,15 @@ class Attempt:
 
         Asked before there is a connection, they could be sent again before it.
         """
-        job, way = self.job, self._way
-        if way.theirs and self._tells is not None:
-            self._tells.give_way(
-                way.theirs, self._number, job.identity, refused=job.crowded, aging=way.aging
-            )
+        if self._theirs and self._tells is not None:
+            self._tells.give_way(self._theirs, self._number)
 
     def stays(self) -> None:
         """Let it be taken back no more: its answer has begun, or there will be none."""
         self._preempting.end(self._booking)
 
-    def preempt(self, kept_tokens: int, first: bytes) -> None:
-        """End it: its worker holds so many tokens of its prompt by now.
-
-        It gives way to the request with the id `first`.
-        """
-        self._first = first
+    def preempt(self, kept_tokens: int) -> None:
+        """End it: its worker holds so many tokens of its prompt by now."""
         self.worker.breaker.neutral(self._mark)
         self._taken_back(kept_tokens)
 
@@ -205,7 +188,7 @@ class Attempt:
         held = self.choice.held_tokens
         if self._rescued:
             return Rescued(self.worker, held, suspected=self._suspected)
-        return Preempted(self.worker, held, self._first)
+        return Preempted(self.worker, held)
 
     def _taken_back(self, kept_tokens: int) -> None:
         now, outcome = monotonic(), Outcome(ok=False, kept_tokens=kept_tokens)

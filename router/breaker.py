@@ -7,10 +7,6 @@ Probes ask whether a worker is there; its breaker watches the outcome of the req
        |                               '---- it fails: twice as long ---'       |
        '------------------------- it works, or its answer begins ---------------'
 
-If all other workers say that they are full, the trial may come before the time is over, but not
-before the worker has been ejected for the shortest time there is. If such an early trial fails or
-brings no answer, the time is not extended.
-
 A worker that was restarted is let in at once: what failed is gone.
 
 Outcomes of a request, and what they mean:
@@ -31,8 +27,6 @@ from enum import Enum
 from math import ceil, inf
 from typing import Protocol
 
-#: Seconds that requests refused by all other workers wait for a trial under way to end.
-TRIAL_S = 1.0
 #: Marks a request that was sent although the breaker was open: its outcome does not count.
 _STRAY = -1
 
@@ -82,16 +76,13 @@ class Breaker:
 
     __slots__ = (
         "_closed_at",
-        "_early",
         "_failures",
         "_last",
         "_mark",
-        "_opened_at",
         "_pool",
         "_settings",
         "_span",
         "_state",
-        "_trial_began",
         "_trial_until",
         "ejections",
         "name",
@@ -113,9 +104,7 @@ class Breaker:
         self._mark = 0
         self._span = 0.0
         self._closed_at = -inf
-        self._opened_at = -inf
-        self._trial_began = self._trial_until = -inf
-        self._early = False
+        self._trial_until = -inf
 
     # Called by the request path.
 
@@ -126,7 +115,7 @@ class Breaker:
         if not self.admits(now):
             return _STRAY
         self._mark += 1
-        self._trial_began, self._trial_until = now, now + self._settings.longest
+        self._trial_until = now + self._settings.longest
         return self._mark
 
     def answering(self, now: float, mark: int) -> None:
@@ -157,9 +146,6 @@ class Breaker:
         self._last = kind
         if not alone:
             self.neutral(mark)
-        elif self._state is State.HALF_OPEN and self._early:
-            self._opened_at = now
-            self._back()
         elif self._state is State.HALF_OPEN:
             self._open(now, 2 * self._span)
         elif self._pool and self._failures >= self._settings.failures and self._pool.room(now):
@@ -170,8 +156,6 @@ class Breaker:
         """Note an outcome that says nothing of the worker; after a trial, another may follow."""
         if mark == self._mark and self._state is State.HALF_OPEN:
             self._trial_until = -inf
-            if self._early:
-                self._back()
 
     def answered(self, now: float, mark: int, status: int) -> None:
         """Note an answer that has ended, and judge it by its status."""
@@ -181,13 +165,6 @@ class Breaker:
             self.neutral(mark)
         else:
             self.failed(now, mark, "5xx")
-
-    def hasten(self, now: float) -> bool:
-        """Allow an early trial if one may be made; return whether a request may be sent now."""
-        if self.state(now) is State.OPEN and self.near(now):
-            self._state, self._early = State.HALF_OPEN, True
-            self._trial_until = -inf
-        return self.admits(now)
 
     def restarted(self, now: float) -> None:
         """Start anew after a restart of the worker: what failed is gone."""
@@ -199,16 +176,10 @@ class Breaker:
 
     # Queries.
 
-    def near(self, now: float) -> bool:
-        """Whether, with `hasten`, a request may be sent now, or soon when a trial has ended."""
-        if self.state(now) is State.OPEN:
-            return now >= self._opened_at + self._settings.first
-        return self.admits(now) or now < self._trial_began + TRIAL_S
-
     def state(self, now: float) -> State:
         """Return the current state; an open breaker becomes half open when its time is over."""
         if self._state is State.OPEN and now >= self.until:
-            self._state, self._early = State.HALF_OPEN, False
+            self._state = State.HALF_OPEN
             self._trial_until = -inf
         return self._state
 
@@ -249,15 +220,10 @@ class Breaker:
         if self._pool:
             self._pool.changed(f"worker {self.name} is let back in")
 
-    def _back(self) -> None:
-        """Open again, with the same end, after an early trial that has shown nothing."""
-        self._state, self._early = State.OPEN, False
-        self._mark += 1
-
     def _open(self, now: float, span: float) -> None:
         self._span = min(span, self._settings.longest)
         self.until = now + self._span
-        self._state, self._opened_at = State.OPEN, now
+        self._state = State.OPEN
         self._mark += 1
         self.ejections[self._last] = self.ejections.get(self._last, 0) + 1
         if self._pool:

@@ -5,8 +5,8 @@ from time import monotonic
 
 from msgspec.structs import replace
 
-from router.admission import Admission
 from router.pool import Pool
+from router.scheduler import Scheduler
 from router.sessions.visit import Visit
 from router.worker import Worker
 from strategies.base import Decision, Prompt
@@ -15,22 +15,22 @@ from strategies.base import Decision, Prompt
 class Deciding:
     """Decisions among the workers that have room. One instance for the whole router."""
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
 
     def with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
-        """Rank the workers with room, for a held request; None if none has room."""
-        able = self._admission.room(workers)
+        """Rank the workers with room, for a request that waits; None if none has room."""
+        able = self._scheduler.room(workers)
         return self._rank(pool, prompt, able, monotonic()) if able else None
 
     def among(
         self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], only: str = ""
     ) -> Decision:
-        """Rank the workers with room, or all if another request just took the reserved place.
+        """Rank the workers with room, or all if none has any, for a request that is to wait.
 
         `only`: just one will do, as it has the response that the request goes on from.
         """
-        able = self._admission.room(workers) or workers
+        able = self._scheduler.room(workers) or workers
         decision = self._rank(pool, prompt, able, monotonic())
         return replace(decision, reason="response", stays=True) if only else decision
 
@@ -51,7 +51,7 @@ class Deciding:
         if home is not None and home not in workers:
             workers = [home, *workers]  # its worker is draining or ejected
         bound = replace(prompt, bound=visit.place(pool))
-        able = self._admission.room(workers) or workers
+        able = self._scheduler.room(workers) or workers
         if stays and home is not None and home not in able:
             able = [home, *able]
         decision = visit.named(self._rank(pool, bound, able, monotonic()), workers)
@@ -59,7 +59,7 @@ class Deciding:
 
     def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
         """Rank `workers`; those whose latest answers were bad come last."""
-        rests, outliers = self._admission.rests, pool.outliers
+        rests, outliers = self._scheduler.rests, pool.outliers
         # A session's worker is not put last for being full: only it holds the session's prefix.
         awake = rests.awake(workers, now) if rests and not prompt.bound else workers
         if outliers and not prompt.bound:

@@ -9,19 +9,16 @@ request that certainly did not start on one worker is sent to another.
 from collections.abc import Iterable, Sequence
 from time import monotonic
 
-from router.admission import Admission
 from router.attempt import Attempt
-from router.holding import Holding
 from router.job import Job
 from router.missing import BAD
 from router.preempting import Preempting
-from router.resort import Resort
 from router.responses.where import Responses
 from router.retries import Budget
-from router.sending import Sending, may_wait
+from router.scheduler import Scheduler
+from router.sending import Sending
 from router.settings import Settings
 from router.tally import Tally
-from router.vacancies import Crowded, Vacancies
 from router.worker import Worker
 from router.worker_errors import WorkerError
 from strategies.base import Candidate
@@ -30,25 +27,18 @@ from strategies.base import Candidate
 class Failover:
     """Gets decided requests answered. One instance for the whole router."""
 
-    def __init__(
-        self, admission: Admission, holding: Holding, budget: Budget, responses: Responses
-    ) -> None:
-        """`admission` and `holding` are told of every place that is free again."""
-        self._admission = admission
-        self._holding = holding
+    def __init__(self, scheduler: Scheduler, budget: Budget, responses: Responses) -> None:
+        """`scheduler` is told of every place that is free again."""
+        self._scheduler = scheduler
         self._budget = budget
         self.preempting = Preempting()
         """The requests that may be taken back from their workers."""
-        self.vacancies = Vacancies()
-        """Those that were taken back, or that others gave way to, and that every worker refuses."""
-        resort = Resort(admission, budget)
-        self._sending = Sending(admission, holding, resort, self.vacancies, responses)
+        self._sending = Sending(scheduler, responses)
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
         self._attempts = settings.limits.attempts
         self.preempting.change(settings.limits.preemptions)
-        self._patience = settings.timeouts.queue
         self._sending.change(settings)
 
     async def answer(self, job: Job, *, others: bool = False) -> bool:
@@ -56,64 +46,76 @@ class Failover:
 
         A refused connection costs nothing, as nothing was sent. A worker that is full, or has not
         got what others may have (`missing.py`), counts as asked: at most `limits.attempts` are
-        asked, each after the first out of the retry budget. If all are full, an ejected worker is
-        tried, which is better than a refusal; but not by a job that may wait (Crowded).
+        asked, each after the first out of the retry budget; so is each after the job was refused.
 
-        Returns False if no worker was asked and there are `others`, which had no room at the time
-        of the decision; but not if the router lacked descriptors or ports, as it would at once lack
-        them again. Raises DoorError, CutShort, Elsewhere, Preempted, Crowded.
+        Returns False if the job is to be decided again. That is so if it may wait, and workers are
+        full or no retry is left. Or if no worker was asked and there are `others`, which had no
+        room at the time of the decision; but not if the router lacked descriptors or ports, as it
+        would at once lack them again. Raises DoorError, CutShort, Elsewhere, Preempted.
         """
-        tally = Tally()
+        tally, denied = Tally(), False
         candidates = job.decision.candidates
         left = list(range(len(candidates)))
         try:
             while left:
                 job.exchange.asked = False
-                if tally.asked and not await self._turn(job):
+                if (tally.asked or job.refused) and not self._may_retry(job):
+                    denied = True
                     break
                 first = len(left) == len(candidates)
                 ranked = candidates[left.pop(0 if first else self._next(candidates, left))]
                 if not _still(job, ranked, again=tally.error is not None):
-                    continue  # the wait may have been long
+                    continue  # others may have been asked for long
                 worker: Worker = ranked.worker  # type: ignore[assignment]  # our fleet's own
-                last = tally.asked + 1 >= self._attempts or (first and job.decision.stays)
+                stays = first and job.decision.stays
+                more = bool(left) and not stays and tally.asked + 1 < self._attempts
                 # Books at once, before others can.
                 attempt = Attempt(job, worker, ranked, self.preempting)
                 job.exchange.asked = True
                 try:
-                    if await self._sending.send(attempt, others=bool(left), is_last=last):
+                    waits = self._may_wait(job)
+                    if await self._sending.send(attempt, others=more, waits=waits):
                         _learn(job, tally.without if attempt.status < BAD else ())
                         return True
                     tally.passed(worker, attempt.missing)
-                    if not left:
-                        candidates = job.decision.candidates  # `Resort` has added one
-                        left.append(len(candidates) - 1)
+                    if not more:
+                        break
                 except WorkerError as failure:
                     if not tally.failed(failure, worker.name):
                         raise tally.said() from None
                 finally:
-                    self._release(attempt)
-            if others and tally.reached_none:
-                job.exchange.asked = False
-                return False
-            raise Crowded if tally.full and may_wait(job) else tally.said()
+                    attempt.release()
+                    self._scheduler.freed()
+            job.exchange.asked = False
+            return self._again(job, tally, denied=denied, others=others)
         finally:
             tally.error = None  # breaks a reference cycle: its traceback holds this frame
             if job.retrying:
                 self._budget.give_back()
 
-    def _release(self, attempt: Attempt) -> None:
-        """Release an attempt's booking, and tell those who wait for its place."""
-        attempt.release()
-        if attempt.accepted:
-            self.vacancies.freed(attempt.worker)
-        self._admission.freed(attempt.worker)
-        self._holding.freed()
+    def _again(self, job: Job, tally: Tally, *, denied: bool, others: bool) -> bool:
+        """Return False if the job, which nobody has answered, is to be decided again.
 
-    async def _turn(self, job: Job) -> bool:
-        """Wait for a part of the retry budget; return whether another attempt may be made."""
+        Raises DoorError if it is not.
+        """
+        if (tally.full or denied) and self._may_wait(job):
+            job.refused = True
+            return False
+        if others and tally.reached_none:
+            return False
+        self._budget.denied += denied
+        raise tally.said()
+
+    def _may_wait(self, job: Job) -> bool:
+        """Whether it may wait until workers have room: any will do, and some retry is allowed."""
+        if job.visit is not None or job.decision.stays or not self._budget.least:
+            return False
+        return self._scheduler.may_wait(job.wait)
+
+    def _may_retry(self, job: Job) -> bool:
+        """Return whether another attempt may be made, by a part of the retry budget."""
         if not job.retrying:
-            job.retrying = await self._budget.turn(self._admission.in_flight, self._patience)
+            job.retrying = self._budget.take(self._scheduler.in_flight)
         return job.retrying
 
     def _next(self, candidates: Sequence[Candidate], left: Sequence[int]) -> int:
@@ -121,7 +123,7 @@ class Failover:
 
         A worker rests after it said that it is full (`rests.py`).
         """
-        rests = self._admission.rests
+        rests = self._scheduler.rests
         if not rests:
             return 0
         workers = [candidates[place].worker for place in left]

@@ -4,17 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from router.abilities import fitted
-from router.admission import Admission
 from router.deciding import Deciding
 from router.engine_fields import refuse_engine_fields
 from router.explain import Foreseen, Question, refusal
-from router.holding import Holding
 from router.left_out import left_out, unable
 from router.lengths import within
 from router.openai import Endpoint, Prompted, Request
 from router.parsing import Parsing
 from router.pool import Pool
 from router.salts import Salts
+from router.scheduler import Scheduler
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tokenizing import SMALL, Tokenizing
@@ -30,14 +29,12 @@ class Foreseeing:
 
     def __init__(
         self,
-        admission: Admission,
-        holding: Holding,
+        scheduler: Scheduler,
         deciding: Deciding,
         parsing: Parsing,
         tokenizing: Tokenizing,
     ) -> None:
-        self._admission = admission
-        self._holding = holding
+        self._scheduler = scheduler
         self._deciding = deciding
         self._parsing = parsing
         self._tokenizing = tokenizing
@@ -100,28 +97,27 @@ class Foreseeing:
 
         Raises NoWorker, SessionLost.
         """
-        must_wait, model = self._admission.must_wait, prompt.model
+        scheduler, model = self._scheduler, prompt.model
         if visit is None:
-            queues = must_wait(pool, model, workers, only, barred=prompt.barred)
+            queues = scheduler.must_wait(pool, workers)
             decision = self._deciding.among(pool, prompt, workers, only)
         else:
             home, stays, wanted = visit.options(pool, model, workers)
             only = only or stays
-            queues = must_wait(pool, model, wanted, only, barred=prompt.barred)
+            queues = scheduler.must_wait(pool, wanted)
             decide = self._deciding.in_session
             prompt, decision, _ = decide(pool, prompt, visit, home, workers, stays=bool(only))
             visit.going(decision.candidates[0].worker.name, pool, model)
         tenant = asked.key if self._operated else asked.asker
-        turned_away, barred = self._admission.turned_away, prompt.barred
-        full = turned_away(pool, model, tenant, only, barred=barred) if queues else None
+        full = scheduler.turned_away(pool, prompt, tenant, only) if queues else None
         waits: Waits = "place" if queues and full is None else ""
-        if not (queues or only) and visit is None and self._holding.takes(prompt, decision):
+        if not (queues or only) and visit is None and scheduler.holds(decision):
             waits = "held"
-        others = left_out(pool, prompt, decision, self._admission.most)
+        others = left_out(pool, prompt, decision, self._scheduler.most)
         refused = None if full is None else refusal(full)
         ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)
         return Foreseen(prompt, decision, waits, others, refused, ignored)
 
     def unable(self, pool: Pool, prompt: Prompt) -> Sequence[LeftOut]:
         """Return the workers that could not take the request now, and why."""
-        return unable(pool, prompt, self._admission.most)
+        return unable(pool, prompt, self._scheduler.most)

@@ -1,7 +1,6 @@
 """A request on its way: parsed (`Plea`), then decided (`Job`)."""
 
 from collections.abc import Sequence
-from math import inf
 
 from msgspec.structs import replace
 
@@ -13,6 +12,7 @@ from router.prompts import Along
 from router.sessions.visit import Visit
 from router.worker import Worker
 from strategies.base import Decision, Prompt
+from strategies.queue import Wait
 
 
 class Plea:
@@ -21,17 +21,15 @@ class Plea:
     __slots__ = (
         "along",
         "away",
-        "behind",
-        "crowded",
         "endpoint",
         "exchange",
         "held_first",
         "last",
-        "late",
         "only",
         "pool",
         "preemptions",
         "prompt",
+        "refused",
         "resumable",
         "salt",
         "started",
@@ -39,6 +37,7 @@ class Plea:
         "streams",
         "suspected",
         "visit",
+        "wait",
         "workers",
     )
 
@@ -91,30 +90,26 @@ class Plea:
         """Tokens that its worker was expected to hold when it was first sent, if it gave way."""
         self.last: Worker | None = None
         """The worker that it gave way on last."""
-        self.late = -inf
-        """Until when it waits, by the event loop's clock, if it was taken back and all workers are
-        full since, or if one is where others gave way to it; otherwise it is refused at once."""
+        self.wait: Wait | None = None
+        """Its waiting, if it had to wait, or was taken back or refused."""
+        self.refused = False
+        """Every worker that was asked said that it is full: what follows are retries."""
 
-        self.crowded = False
-        """It has waited for a full worker to have room."""
-        self.behind = b""
-        """The id of the request that it gave way to last."""
-
-    def gave_way(self, worker: Worker, held_tokens: int, late: float) -> None:
+    def gave_way(self, worker: Worker, held_tokens: int) -> None:
         """Note that it has given way to a shorter one on that worker, and is to be sent again."""
         if self.last is None:
             self.held_first = held_tokens
         self.last = worker
-        self._taken_back(late)
+        self._taken_back()
 
-    def moved(self, away: Worker, late: float, *, suspected: bool) -> None:
+    def moved(self, away: Worker, *, suspected: bool) -> None:
         """Note that its worker, `away`, is stuck, and that it is to be sent to another.
 
         What that worker has computed of it does not count.
         """
         self.away = away
         self.suspected = self.suspected or suspected
-        self._taken_back(late)
+        self._taken_back()
 
     def elsewhere(self, workers: Sequence[Worker]) -> Sequence[Worker]:
         """Return those of `workers` among which to decide, once, after it was moved away from one.
@@ -125,17 +120,15 @@ class Plea:
         away, self.away = self.away, None
         return [worker for worker in workers if worker is not away]
 
-    def _taken_back(self, late: float) -> None:
+    def _taken_back(self) -> None:
         self.preemptions += 1
-        self.late = late
         self.prompt = replace(self.prompt, resumed=True)
 
     def goes_on_from(self, before: "Plea") -> None:
         """Take over what another parse of the same request has been through."""
         self.preemptions, self.held_first = before.preemptions, before.held_first
-        self.last, self.late = before.last, before.late
+        self.last, self.wait, self.refused = before.last, before.wait, before.refused
         self.suspected, self.away = before.suspected, before.away
-        self.crowded, self.behind = before.crowded, before.behind
         if before.prompt.resumed:
             self.prompt = replace(self.prompt, resumed=True)
 
@@ -145,17 +138,16 @@ class Job:
 
     __slots__ = (
         "along",
-        "crowded",
         "decision",
         "endpoint",
         "exchange",
         "held_first",
         "last",
-        "late",
         "metrics",
         "pool",
         "preemptions",
         "prompt",
+        "refused",
         "resumable",
         "retrying",
         "salt",
@@ -164,6 +156,7 @@ class Job:
         "streams",
         "suspected",
         "visit",
+        "wait",
     )
 
     def __init__(
@@ -184,7 +177,7 @@ class Job:
         self.metrics = metrics
         self.streams, self.resumable, self.stores = plea.streams, plea.resumable, plea.stores
         self.preemptions, self.held_first, self.last = plea.preemptions, plea.held_first, plea.last
-        self.late, self.suspected, self.crowded = plea.late, plea.suspected, plea.crowded
+        self.suspected, self.wait, self.refused = plea.suspected, plea.wait, plea.refused
         self.visit = plea.visit
         """Its part in a session, if it has one."""
 

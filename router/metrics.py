@@ -12,18 +12,16 @@ from prometheus_client.core import (
 )
 
 from controller.truth import ERRORS
-from router.admission import Admission
 from router.aliases import hyperpod
 from router.fleet import Fleet
-from router.holding import Holding
 from router.identity.case import Case
 from router.memories import Memories
 from router.memory_metrics import memory_metrics
 from router.pool_metrics import gauges, prompts, tokenizers
 from router.retries import Budget
+from router.scheduler import Scheduler
 from router.series import Counter, Histogram
 from router.sessions.gauges import session_metrics
-from router.vacancies import Vacancies
 from strategies.loads import Held
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -141,27 +139,17 @@ class Metrics:
         """Whether to repeat some series under HyperPod's names."""
         self.overhead = Histogram(_MICRO)
         self._pools: dict[str, PoolMetrics] = {}
-        self._admission: Admission | None = None
+        self._scheduler: Scheduler | None = None
         self._budget: Budget | None = None
         self._memories: Memories | None = None
         self._also: list[Callable[[], Iterable[Metric]]] = []
-        self._holding: Holding | None = None
         self._preempted: Callable[[], int] = int
-        self._vacancies: Vacancies | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def watch(
-        self,
-        admission: Admission,
-        budget: Budget,
-        holding: Holding,
-        preempted: Callable[[], int],
-        vacancies: Vacancies,
-    ) -> None:
+    def watch(self, scheduler: Scheduler, budget: Budget, preempted: Callable[[], int]) -> None:
         """Include these in every scrape; `preempted` returns the number of preemptions."""
-        self._admission, self._budget, self._holding = admission, budget, holding
-        self._preempted, self._vacancies = preempted, vacancies
+        self._scheduler, self._budget, self._preempted = scheduler, budget, preempted
 
     def remember(self, memories: Memories) -> None:
         """Include the memories in every scrape."""
@@ -207,40 +195,29 @@ class Metrics:
             yield from more()
 
     def _waiting(self) -> Iterator[Metric]:
-        if (
-            self._admission is None
-            or self._budget is None
-            or self._holding is None
-            or self._vacancies is None
-        ):
+        if self._scheduler is None or self._budget is None:
             return
-        queue = self._admission.queue
         yield GaugeMetricFamily(
-            "warmroute_queue_length", "Requests that wait for a worker with room.", len(queue)
+            "warmroute_queue_length",
+            "Requests that wait for a worker that has room and is about to be free.",
+            self._scheduler.waiting,
         )
         yield CounterMetricFamily(
-            "warmroute_queued", "Requests that had to wait for room.", self._admission.waited
+            "warmroute_queued", "Requests that had to wait.", self._scheduler.queued
         )
         yield CounterMetricFamily(
-            "warmroute_queue_refused", "Requests that found the queue full.", queue.refused
-        )
-        yield GaugeMetricFamily(
-            "warmroute_held",
-            "Requests held until a worker is about to be free.",
-            len(self._holding),
-        )
-        yield CounterMetricFamily(
-            "warmroute_held_requests", "Requests that were held.", self._holding.held
+            "warmroute_queue_refused",
+            "Requests that found the queue full, or were displaced by others.",
+            self._scheduler.refused,
         )
         yield CounterMetricFamily(
             "warmroute_preempted_requests",
             "How often a request was taken back from its worker so that a shorter one went first.",
             self._preempted(),
         )
-        yield from _crowded(self._vacancies)
         yield CounterMetricFamily(
             "warmroute_retries_denied",
-            "Second attempts that the retry budget did not allow.",
+            "Requests that ended because the retry budget allowed no second attempt.",
             self._budget.denied,
         )
         yield GaugeMetricFamily("warmroute_tasks", "Tasks on the event loop.", _tasks())
@@ -276,19 +253,6 @@ class Metrics:
         )
         self.overhead.add_to(overhead, ())
         yield from (first_byte, duration, matched, error, overhead)
-
-
-def _crowded(vacancies: Vacancies) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "warmroute_crowded",
-        "Requests that wait to be sent again because every worker asked said that it is full.",
-        len(vacancies),
-    )
-    yield CounterMetricFamily(
-        "warmroute_crowded_requests",
-        "Requests that waited because every worker asked said that it is full.",
-        vacancies.waited,
-    )
 
 
 def _tasks() -> int:

@@ -93,21 +93,15 @@ class Mirror:
                     return place, number
         return None
 
-    def goes_before(
-        self, place: int, number: int, booking: Booking, now: float, aging: float
-    ) -> bool:
-        """Whether a booking of this process gives way to that request by what is known now.
-
-        Each second of its waiting makes up for `aging` seconds of prefill, as the process at
-        `place` knows: another may hold more for that worker than this one.
-        """
+    def goes_before(self, place: int, number: int, booking: Booking, now: float) -> bool:
+        """Whether a booking of this process gives way to that request by what is known now."""
         one = self._open.get(place, {}).get(number)
         if one is None:
             return False
         load, cost = one.worker.load, one.choice.cost
         if load.late_until or one.booking not in load.pending:
             return False
-        return booking in ahead(load, one.prompt.keys, cost.prefill, now, aging=aging)[1]
+        return booking in ahead(load, one.prompt.keys, cost.prefill, now)[1]
 
     def _booked(self, theirs: dict[int, _Theirs], news: Booked, now: float) -> None:
         pool = next((pool for pool in self._fleet.pools if pool.name == news.pool), None)

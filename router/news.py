@@ -72,12 +72,6 @@ class GiveWay(Struct, array_like=True, tag=5, gc=False):
     """Its number within the process that sent it, the receiver."""
     first: int
     """The number of the other one within the process that sends that."""
-    identity: bytes
-    """The id of the other one."""
-    refused: bool
-    """That one was refused before, because its worker was full, and comes again."""
-    aging: float
-    """Seconds of prefill that a second of waiting makes up for there, as the sender knows it."""
 
 
 class Kept(Struct, array_like=True, tag=6, gc=False):

@@ -15,7 +15,6 @@ from router.outliers import Outliers
 from router.prompts import Prompts
 from router.sessions.sessions import Sessions
 from router.worker import State, Worker
-from strategies.aging import Crowd
 from strategies.base import NOBODY, Candidate, Outcome, Prompt, Strategy, nothing
 from strategies.booking import Booking
 from strategies.pace import Curve
@@ -43,20 +42,10 @@ class Telling(Protocol):
         With its `booking`, the others may ask that it gives way, as long as that says so.
         """
 
-    def give_way(
-        self,
-        bookings: Sequence[Booking],
-        first: int,
-        identity: bytes,
-        *,
-        refused: bool,
-        aging: float,
-    ) -> None:
+    def give_way(self, bookings: Sequence[Booking], first: int) -> None:
         """Ask the processes that sent these requests to take them back.
 
-        They give way to the one with the number `first`, whose id is `identity`. `refused`: its
-        worker was full when it came before. `aging`: seconds of prefill that each second of their
-        waiting makes up for.
+        They give way to the one with the number `first`.
         """
 
     def began(self, number: int, now: float) -> None:
@@ -98,8 +87,6 @@ class Pool:
         """Tells the router's other processes, if there are any and they want to know."""
         self.consult: Consult | None = None
         """Asks a remote controller or a shared store about a prompt before the decision."""
-        self.crowd = Crowd()
-        """How many of its requests are held, smoothed; also while none is."""
         self.sought_at = -inf
         """When its workers were last asked for a model that none was known to have."""
         self._ejection = Ejection()
@@ -155,7 +142,6 @@ class Pool:
     def follow(self, before: "Pool") -> None:
         """Take over what the pool that this one replaces has learned and counted."""
         self.prompts.follow(before.prompts)
-        self.crowd = before.crowd
         self.curve = before.curve
         for worker in self.workers:
             worker.pace.follow(self.curve)
@@ -168,9 +154,9 @@ class Pool:
             log.exception("pool %s: its strategy raised an error", self.name)
 
     def waits(self, prompt: Prompt) -> Callable[[], object]:
-        """Tell the strategy, if it wants to know, that a request is held in the router.
+        """Tell the strategy, if it wants to know, that a request waits in the router.
 
-        What this returns is to be called when it is not held any more. Neither raises an error.
+        What this returns is to be called when it does not wait any more. Neither raises an error.
         """
         waits = getattr(self.strategy, "waits", None)
         if waits is None:

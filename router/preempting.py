@@ -11,14 +11,13 @@ A request is also taken back from a worker that is stuck (`rescue.py`), whatever
 import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Final, NamedTuple, Protocol
+from typing import Protocol
 
 from router.job import Job, Plea
 from router.openai import Endpoint, Request
 from router.worker import LOSSES_S, Worker
 from strategies.base import Candidate, WorkerView, nothing
 from strategies.booking import Booking
-from strategies.load import AGING
 from strategies.preemption import ahead, drop
 
 log = logging.getLogger("warmroute.fleet")
@@ -32,19 +31,14 @@ TELLING = 2048
 class Preempted(Exception):
     """The request gave way to a shorter one on `worker`, before its answer began."""
 
-    def __init__(self, worker: Worker, held_tokens: int, first: bytes = b"") -> None:
-        """`held_tokens` is what the worker was expected to hold when it was sent.
-
-        `first` is the id of the shorter one.
-        """
+    def __init__(self, worker: Worker, held_tokens: int) -> None:
+        """`held_tokens` is what the worker was expected to hold when it was sent."""
         self.worker = worker
         self.held_tokens = held_tokens
-        self.first = first
 
-    def note(self, plea: Plea, late: float) -> None:
-        """Tell the request, which waits until `late`."""
-        plea.gave_way(self.worker, self.held_tokens, late)
-        plea.behind = self.first
+    def note(self, plea: Plea) -> None:
+        """Tell the request."""
+        plea.gave_way(self.worker, self.held_tokens)
 
 
 class Rescued(Preempted):
@@ -55,9 +49,9 @@ class Rescued(Preempted):
         super().__init__(worker, held_tokens)
         self.suspected = suspected
 
-    def note(self, plea: Plea, late: float) -> None:
-        """Tell the request, which waits until `late`."""
-        plea.moved(self.worker, late, suspected=self.suspected)
+    def note(self, plea: Plea) -> None:
+        """Tell the request."""
+        plea.moved(self.worker, suspected=self.suspected)
 
 
 def resumable(endpoint: Endpoint, request: Request) -> bool:
@@ -80,21 +74,6 @@ def resumable(endpoint: Endpoint, request: Request) -> bool:
     return not request.engine_fields and all(bytes(field) in _NO for field in fields)
 
 
-class Way(NamedTuple):
-    """What gave way to a request."""
-
-    made: bool
-    """Whether anything did."""
-    theirs: Sequence[Booking]
-    """The bookings among it of which other processes have to take the requests back."""
-    aging: float
-    """Seconds of prefill that each second of their waiting made up for."""
-
-
-#: Nothing did.
-NOBODY: Final = Way(made=False, theirs=(), aging=AGING)
-
-
 class Running(Protocol):
     """An attempt of which nothing has been answered yet."""
 
@@ -106,11 +85,8 @@ class Running(Protocol):
     def choice(self) -> Candidate:
         """The worker, and what was expected of it."""
 
-    def preempt(self, kept_tokens: int, first: bytes) -> None:
-        """End it: the worker holds that many tokens of its prompt by now.
-
-        It gives way to the request with the id `first`.
-        """
+    def preempt(self, kept_tokens: int) -> None:
+        """End it: the worker holds that many tokens of its prompt by now."""
 
     def rescue(self, *, suspected: bool) -> None:
         """End it: its worker is stuck; `suspected`, perhaps because of it."""
@@ -163,30 +139,27 @@ class Preempting:
         if self._running.pop(booking, None) is not None:
             booking.since = None
 
-    def make_way(self, job: Job, worker: Worker, choice: Candidate) -> Way:
-        """Preempt the requests there that give way to a job about to be booked."""
-        if not choice.preempts:
-            return NOBODY
-        before, keys, cost = self.count, job.prompt.keys, choice.cost
-        bookings = ahead(worker.load, keys, cost.prefill, monotonic())[1]
-        for booking in bookings:
-            self.give_way(booking, job.identity)
-        theirs = [booking for booking in bookings if booking.elsewhere]
-        return Way(bool(theirs) or self.count > before, theirs, worker.load.aging)
+    def make_way(self, job: Job, worker: Worker, choice: Candidate) -> Sequence[Booking]:
+        """Preempt the requests there that give way to a job about to be booked.
 
-    def give_way(self, booking: Booking, first: bytes) -> bool:
-        """Preempt a request that waits for its first byte; False if it does not, or no more.
-
-        `first` is the id of the one that it gives way to.
+        Returns the bookings of those that other processes have to take back.
         """
+        if not choice.preempts:
+            return ()
+        bookings = ahead(worker.load, job.prompt.keys, choice.cost.prefill, monotonic())[1]
+        for booking in bookings:
+            self.give_way(booking)
+        return [booking for booking in bookings if booking.elsewhere]
+
+    def give_way(self, booking: Booking) -> None:
+        """Preempt a request that waits for its first byte; no effect if it does not, or no more."""
         running = self._running.get(booking)
         if running is None or booking.since is None:
-            return False
+            return
         self.end(booking)
         kept = drop(booking, running.choice, running.job.prompt.tokens, monotonic())
-        running.preempt(kept, first)
+        running.preempt(kept)
         self.count += 1
-        return True
 
     def __len__(self) -> int:
         return len(self._running)

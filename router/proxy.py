@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import TypeVar
 
-from router.admission import Admission, Wait
 from router.attempt import CLIENT_LEFT, Elsewhere
 from router.comments import Comments
 from router.deciding import Deciding
@@ -20,10 +19,8 @@ from router.exchange import Exchange
 from router.failover import Failover
 from router.fleet import Fleet
 from router.foreseeing import Foreseeing
-from router.holding import Holding
 from router.job import Job, Plea
 from router.metrics import Metrics
-from router.news import GiveWay
 from router.openai import Endpoint
 from router.parsing import Parsing, holds
 from router.pool import Pool
@@ -33,14 +30,15 @@ from router.request_log import log, log_refusal
 from router.rescue import Rescue
 from router.responses.where import Responses, at
 from router.retries import Budget
+from router.scheduler import Scheduler
 from router.sessions.visit import Visit
 from router.settings import Settings
 from router.surfaces import event
 from router.tokenizing import LARGE, Tokenizing
-from router.vacancies import Crowded
 from router.worker import Worker
 from strategies.base import NOBODY, Decision, Prompt
 from strategies.booking import Booking
+from strategies.queue import Wait
 
 T = TypeVar("T")
 
@@ -51,27 +49,23 @@ class Proxy:
     def __init__(self, fleet: Fleet, metrics: Metrics, settings: Settings) -> None:
         self._fleet = fleet
         self._metrics = metrics
-        self._holding = Holding(self._with_room)
-        self._admission = Admission(settings, self._holding.count)
-        self._deciding = Deciding(self._admission)
         self._budget = Budget(settings.limits.retries)
+        self._scheduler = Scheduler(settings, self._budget, self._with_room)
+        self._deciding = Deciding(self._scheduler)
         self.responses = Responses(fleet)
         """Which worker has which response."""
-        waits = self._admission, self._holding, self._budget
-        self._failover = Failover(*waits, self.responses)
+        self._failover = Failover(self._scheduler, self._budget, self.responses)
         self._tokenizing = Tokenizing()
         self.large_ended = 0
         """Requests with large bodies that have ended."""
         self._parsing = Parsing(fleet, self._tokenizing, self.responses)
         self.foreseeing = Foreseeing(
-            self._admission, self._holding, self._deciding, self._parsing, self._tokenizing
+            self._scheduler, self._deciding, self._parsing, self._tokenizing
         )
         """What would be decided on requests that are not sent."""
         preempting = self._failover.preempting
         self._rescue = Rescue(preempting, self._with_room)
-        vacancies = self._failover.vacancies
-        watched = self._admission, self._budget, self._holding
-        metrics.watch(*watched, lambda: preempting.count, vacancies)
+        metrics.watch(self._scheduler, self._budget, lambda: preempting.count)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
@@ -80,12 +74,9 @@ class Proxy:
         self.responses.change(settings)
         self.foreseeing.change(settings)
         self._budget.change(settings.limits.retries)
-        self._admission.change(settings)
-        self._admission.follow(self._fleet)
+        self._scheduler.change(settings, self._fleet)
         self._failover.change(settings)
         self._comment = settings.timeouts.comment
-        self._holding.limit = settings.limits.queue
-        self._holding.let_go()
         self._log_requests = settings.logs.requests
 
     async def serve(
@@ -99,7 +90,7 @@ class Proxy:
         `relays`, if given, does it for one that needs no decision.
         """
         exchange.served = True
-        self._admission.in_flight += 1
+        self._scheduler.in_flight += 1
         try:
             if relays is None:
                 await self._begin(endpoint, exchange)
@@ -120,8 +111,7 @@ class Proxy:
             _answer(endpoint, exchange, DoorError("Internal error in the router."))
         finally:
             self.large_ended += len(exchange.body) > LARGE
-            self._admission.in_flight -= 1
-            self._failover.vacancies.settled(exchange.identity)
+            self._scheduler.in_flight -= 1
             exchange.cut()  # no effect if it has ended
 
     async def _begin(self, endpoint: Endpoint, exchange: Exchange) -> None:
@@ -149,69 +139,77 @@ class Proxy:
         else:
             await self._ask(plea)
 
-    async def _ask(self, plea: Plea, wait: Wait | None = None) -> None:
-        """Wait for room, decide, wait for a worker that is about to be free, and ask.
-
-        `wait`: it has waited already.
-        """
-        if plea.visit is not None:
-            await self._ask_in_session(plea, plea.visit, wait)
-            return
-        exchange, model, workers = plea.exchange, plea.prompt.model, plea.workers
-        called, held, only = None, False, plea.only
+    async def _ask(self, plea: Plea) -> None:
+        """Route, decide, and send, or wait and begin again, until a worker has answered."""
+        workers, called = plea.workers, False
         while True:
-            pool = plea.pool
-            if self._queues(plea, workers, only, had_turn=pool is called):
-                wait = wait or self._admission.wait()
-                barred = plea.prompt.barred
-                await self._admission.turn(pool, model, exchange.tenant, wait, only, barred=barred)
-            else:
+            visit, pool, prompt = plea.visit, plea.pool, plea.prompt
+            home, only, wanted = None, plea.only, workers
+            if visit is not None:
+                home, stays, wanted = visit.options(pool, prompt.model, workers)
+                only = stays or only
+            bound = visit is not None or bool(only)
+            waits = self._waits(plea, wanted, called=called)
+            if not waits and visit is None:
                 decision = self._decide(plea, workers)
-                if held or only or not self._holding.takes(plea.prompt, decision):
-                    others = len(decision.candidates) < len(workers)
-                    job = self._decided(plea, plea.prompt, decision)
-                    crowded = self._comes_after(plea, decision)
-                    try:
-                        if not crowded and await self._failover.answer(job, others=others):
-                            return
-                    except Preempted as preempted:
-                        age = monotonic() - plea.started
-                        wait, held = self._admission.wait_again(age), False
-                        preempted.note(plea, wait.late)
-                    except Crowded:
-                        exchange.asked, crowded = False, True
-                        plea.late = job.late
-                        self._failover.vacancies.refused(exchange.identity)
-                    if crowded:
-                        held = False
-                        wait = await self._crowded(plea) or wait
+                waits = not (called or bound) and self._scheduler.holds(decision)
+            elif waits:
+                decision = self._deciding.among(pool, prompt, wanted, only)
+            if waits:
+                wait = self._wait(plea, in_vain=called or plea.refused)
+                called = await self._scheduler.turn(
+                    *(pool, prompt, decision, plea.exchange.tenant, wait),
+                    only=only,
+                    bound=bound,
+                    retries=plea.refused,
+                )
+            else:
+                called = False
+                if visit is not None:
+                    answered = await self._ask_bound(plea, visit, home, workers)
                 else:
-                    wait = wait or self._admission.wait()
-                    tenant = exchange.tenant
-                    held = await self._holding.turn(pool, plea.prompt, decision, tenant, wait)
-            called = pool
+                    answered = await self._send(plea, decision, workers)
+                if answered:
+                    return
             plea, workers = await self._again(plea)
-            if plea.visit is not None:  # new settings have given its pool sessions
+            if plea.visit is not None:
                 await self._look(plea, plea.visit, workers)
-                await self._ask(plea, wait)
-                return
 
-    def _comes_after(self, plea: Plea, decision: Decision) -> bool:
-        """Whether it would go where another goes first: one that it gave way to, refused since."""
-        if not self._failover.vacancies.goes_first(plea.behind):
-            return False
-        there = decision.candidates[0].worker is plea.last
-        return there and asyncio.get_running_loop().time() < plea.late
+    def _waits(self, plea: Plea, workers: Sequence[Worker], *, called: bool) -> bool:
+        """Whether a request must wait, whatever is decided: for room, for others, or for a retry.
 
-    async def _crowded(self, plea: Plea) -> Wait | None:
-        """Wait until a full worker may have room; return, the first time, what follows.
-
-        It comes back as one that gave way does, even if that was another.
+        One whose turn has come goes before those that wait still.
         """
-        again, plea.crowded = plea.crowded, True
-        turn = self._failover.vacancies.turn
-        await turn(plea.prompt.model, plea.started, plea.late, plea.behind, again=again)
-        return None if again else self._admission.wait_again(monotonic() - plea.started)
+        if plea.refused and not self._budget.allows(self._scheduler.in_flight):
+            return True
+        if called:
+            return not self._scheduler.room(workers)
+        return self._scheduler.must_wait(plea.pool, workers)
+
+    def _wait(self, plea: Plea, *, in_vain: bool) -> Wait:
+        """Return the waiting of a request. If it had its turn in vain, it goes first now."""
+        if plea.wait is None:
+            plea.wait = self._scheduler.wait(plea.started)
+        if in_vain:
+            plea.wait.first = plea.wait.called = True
+        return plea.wait
+
+    async def _send(self, plea: Plea, decision: Decision, workers: Sequence[Worker]) -> bool:
+        """Send a request where it was decided to; False if it is to be decided again."""
+        others = len(decision.candidates) < len(workers)
+        job = self._decided(plea, plea.prompt, decision)
+        preempted: Preempted | None = None
+        answered = False
+        try:
+            answered = await self._failover.answer(job, others=others)
+        except Preempted as error:
+            preempted = error
+        plea.refused = job.refused
+        if preempted is not None:
+            preempted.note(plea)
+            before, plea.wait = plea.wait, self._scheduler.wait(plea.started)
+            plea.wait.queued, plea.wait.called = before is not None and before.queued, True
+        return answered
 
     def _decide(self, plea: Plea, workers: Sequence[Worker]) -> Decision:
         """Rank the workers; not the one that it was just moved away from, if others have room."""
@@ -219,42 +217,6 @@ class Proxy:
         others = plea.elsewhere(workers) if plea.away is not None else ()
         decision = self._deciding.with_room(pool, prompt, others) if others else None
         return decision or self._deciding.among(pool, prompt, workers, plea.only)
-
-    def _queues(
-        self, plea: Plea, workers: Sequence[Worker], only: str = "", *, had_turn: bool
-    ) -> bool:
-        """Whether a request must queue; those still there come after one that has had its turn.
-
-        `only` is as in `Admission.must_wait`.
-        """
-        if had_turn:
-            return not self._admission.room(workers)
-        pool, prompt = plea.pool, plea.prompt
-        return self._admission.must_wait(pool, prompt.model, workers, only, barred=prompt.barred)
-
-    async def _ask_in_session(self, plea: Plea, visit: Visit, wait: Wait | None) -> None:
-        """Do the same for a session's request; one that must stay waits for its own worker."""
-        model, workers, exchange = plea.prompt.model, plea.workers, plea.exchange
-        called = ("", "")
-        while True:
-            pool = plea.pool
-            home, only, wanted = visit.options(pool, model, workers)
-            only = only or plea.only
-            line = (pool.name, only)
-            if self._queues(plea, wanted, only, had_turn=line == called):
-                wait = wait or self._admission.wait()
-                barred = plea.prompt.barred
-                await self._admission.turn(pool, model, exchange.tenant, wait, only, barred=barred)
-                called = line
-            elif await self._ask_bound(plea, visit, home, workers):
-                return
-            plea, workers = await self._again(plea)
-            if plea.visit is not None:
-                visit = plea.visit
-                await self._look(plea, visit, workers)
-            if plea.visit is None:
-                await self._ask(plea, wait)
-                return
 
     async def _look(self, plea: Plea, visit: Visit, workers: Sequence[Worker]) -> None:
         """Look for the session of a request; it has none if that is not where it must go.
@@ -304,7 +266,7 @@ class Proxy:
     def _decided(self, plea: Plea, prompt: Prompt, decision: Decision) -> Job:
         pool = plea.pool
         metrics = self._metrics.pool(pool.name)
-        if plea.preemptions or plea.crowded:  # it was counted already
+        if plea.preemptions or plea.refused:  # it was counted already
             return Job(plea, prompt, decision, metrics)
         if plea.visit is None:  # a session's decision may change until a worker has accepted it
             metrics.decided(decision.reason)
@@ -314,13 +276,12 @@ class Proxy:
         return Job(plea, prompt, decision, metrics)
 
     def freed_elsewhere(self) -> None:
-        """Reconsider held requests: in another router process, a prefill or an answer has ended."""
-        self._holding.freed_elsewhere()
+        """Look at what waits: in another router process, a prefill or an answer has ended."""
+        self._scheduler.freed()
 
-    def gives_way(self, booking: Booking, news: GiveWay) -> None:
+    def gives_way(self, booking: Booking) -> None:
         """Preempt a request for one of another process of this router, if it is not too late."""
-        if self._failover.preempting.give_way(booking, news.identity) and news.refused:
-            self._failover.vacancies.refused(news.identity)
+        self._failover.preempting.give_way(booking)
 
     async def apart(self, size: int, tenant: str, work: Callable[[], T]) -> T:
         """Do something with a body of `size` bytes, in a thread if it is large. Raises what that

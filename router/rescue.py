@@ -13,8 +13,8 @@ from time import monotonic
 from typing import Final
 
 from router.errors import DoorError
-from router.holding import Rank
 from router.preempting import Preempting, Running
+from router.scheduler import Rank
 from strategies.base import Candidate, WorkerView
 from strategies.booking import Booking
 from strategies.rescue import better, hangs, stranded
@@ -31,7 +31,7 @@ class Rescue:
     """Looks for requests that wait in vain. One instance for the whole router."""
 
     def __init__(self, preempting: Preempting, rank: Rank) -> None:
-        """`rank` is as in `Holding`."""
+        """`rank` is as in `Scheduler`."""
         self._preempting = preempting
         self._rank = rank
         self._looking: asyncio.TimerHandle | None = None
@@ -98,4 +98,4 @@ class Rescue:
             return None
         others = [one for one in able if one not in given and not one.load.late(now)]
         decision = self._rank(pool, prompt, others) if others else None
-        return None if decision is None else better(prompt, running.choice, decision, now)
+        return None if decision is None else better(running.choice, decision, now)

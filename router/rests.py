@@ -1,4 +1,4 @@
-"""Lets workers that refuse requests rest for a moment, while others can answer.
+"""Lets workers that refuse requests back off for a moment, while others can answer.
 
 503 and 429 are back pressure and no fault of the worker (`breaker.py`). But a quick refusal must
 not look like a quick answer: nothing stays booked on a full worker for long, so it would always
@@ -28,6 +28,8 @@ class Rest:
     why: str = ""
     full: bool = False
     """It said that it is full."""
+    here: int = 0
+    """How many requests from here it had then."""
 
 
 class Rests:
@@ -37,7 +39,7 @@ class Rests:
         self._rests: dict[object, Rest] = {}
 
     def __bool__(self) -> bool:
-        """Whether `awake` needs to be called: any worker refused lately."""
+        """Whether any worker refused lately; else nothing else needs to be asked here."""
         return bool(self._rests)
 
     def refused(self, worker: object, now: float) -> Rest:
@@ -55,6 +57,17 @@ class Rests:
         rest = self._rests.get(worker)
         if rest is not None and asked >= rest.since:
             del self._rests[worker]
+
+    def most(self, worker: object, now: float) -> int | None:
+        """Return how many requests a worker may have that said that it is full; None: any number.
+
+        That is fewer than it had then, until its rest is over. Then it may have one more than they
+        were, whose answer tells whether it takes others.
+        """
+        rest = self._rests.get(worker)
+        if rest is None or not rest.full:
+            return None
+        return rest.here + (now >= rest.until)
 
     def awake(self, workers: Sequence[W], now: float) -> Sequence[W]:
         """Return the workers that do not rest, or all of them if all rest."""

@@ -3,29 +3,25 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from math import inf
 from time import monotonic
 from typing import Final
 
 from router.added import with_field
-from router.admission import Admission
 from router.attempt import FULL, Attempt
 from router.connection import Connection
 from router.decision_fields import decision_fields
 from router.headers import Incoming, upstream_head
-from router.holding import Holding
 from router.identity.forward import with_ids
 from router.job import Job
 from router.missing import BAD, NOT_IMPLEMENTED, NOT_THERE
 from router.relay import CutShort, Relay
 from router.request_log import log_answer
-from router.resort import Resort
 from router.responses.where import Responses
+from router.scheduler import Scheduler
 from router.settings import Settings
 from router.stripped import Numbered
 from router.upstream import Upstream
 from router.usage import NO_USAGE
-from router.vacancies import Crowded, Vacancies
 from router.worker import Worker
 from router.worker_errors import Redirected, WorkerError
 
@@ -40,26 +36,19 @@ _NOT_US: Final = frozenset((401, 403))
 class Sending:
     """Gets attempts answered, each by its worker. One instance for the whole router."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        holding: Holding,
-        resort: Resort,
-        vacancies: Vacancies,
-        responses: Responses,
-    ) -> None:
-        self._admission = admission
-        self._holding = holding
-        self._resort = resort
-        self._vacancies = vacancies
+    def __init__(self, scheduler: Scheduler, responses: Responses) -> None:
+        self._scheduler = scheduler
         self._responses = responses
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
         self._log_requests = settings.logs.requests
 
-    async def send(self, attempt: Attempt, *, others: bool, is_last: bool) -> bool:
-        """Ask one worker and relay its answer; False if it cannot take it, and another may."""
+    async def send(self, attempt: Attempt, *, others: bool, waits: bool) -> bool:
+        """Ask one worker and relay its answer; False if it cannot take it.
+
+        That is only so if `others` may be asked, or if the request `waits` for one that is full.
+        """
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # a reload may replace the latter
         asks = await self._as_shown(attempt)
@@ -72,11 +61,8 @@ class Sending:
             try:
                 status = connection.head.status
                 self._feel(attempt, status)
-                if status in _PASSED and await self._passes(
-                    attempt, connection, others=others, is_last=is_last
-                ):
+                if status in _PASSED and _passes(attempt, connection, others=others, waits=waits):
                     return False
-                self._vacancies.settled(job.identity)
                 attempt.on_answer(status)
                 begun = self._answers(attempt, connection)
                 if status >= 400 or job.stores:
@@ -116,7 +102,7 @@ class Sending:
             begun = partial(self._begun, attempt)
         else:
             attempt.on_first_byte(errs=connection.errs)
-        self._holding.freed()
+        self._scheduler.freed()
         return begun
 
     async def _note(self, attempt: Attempt, connection: Connection, relay: Relay) -> None:
@@ -130,33 +116,10 @@ class Sending:
             if not await naming.begins(connection.begins):
                 relay.naming = naming
 
-    async def _passes(
-        self, attempt: Attempt, connection: Connection, *, others: bool, is_last: bool
-    ) -> bool:
-        """Whether a full worker's 503 is kept from the client, as another worker can be asked.
-
-        An ejected one only if the request would be refused otherwise. So is the refusal of a worker
-        that has not got what others may have, such as the model. Raises Crowded if no other can be
-        asked, but the request waits until one can.
-        """
-        status = connection.head.status
-        if status != FULL:
-            return others and not is_last and attempt.lacks(status, connection.begins)
-        job = attempt.job
-        if attempt.made_way and job.late == -inf:  # it may have come before the place was free
-            job.late = self._admission.wait_again(0.0).late
-        waits = may_wait(job)
-        found = not is_last and (others or (not waits and await self._resort.found(job)))
-        if found or waits:
-            attempt.full()
-            if not found:
-                raise Crowded
-        return found
-
     def _begun(self, attempt: Attempt) -> None:
         """Note that more than comments has come of an answer that began with them."""
         attempt.on_first_byte()
-        self._holding.freed()
+        self._scheduler.freed()
 
     async def _as_shown(self, attempt: Attempt) -> Incoming:
         """Return the request as its worker may see it."""
@@ -168,12 +131,13 @@ class Sending:
 
     def _feel(self, attempt: Attempt, status: int) -> None:
         """Note what a status says about the worker's room, its key or its models."""
-        rests, worker = self._admission.rests, attempt.worker
+        rests, worker = self._scheduler.rests, attempt.worker
         if status == FULL:
             attempt.refused()
         if status in {FULL, TOO_MANY} or (status in _NOT_US and worker.api_key):
             worker.rest = rest = rests.refused(worker, monotonic())
             rest.why, rest.full = f"it answered {status}", status == FULL
+            rest.here = worker.load.here - 1  # without this one, which is still booked
         elif status == NOT_THERE:
             worker.doubt(attempt.job.prompt.model, monotonic())
         elif rests and status < 400:
@@ -203,9 +167,17 @@ async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: byt
     return connection
 
 
-def may_wait(job: Job) -> bool:
-    """Whether a request that no worker takes may wait: it gave way before, or others to it."""
-    return job.visit is None and asyncio.get_running_loop().time() < job.late
+def _passes(attempt: Attempt, connection: Connection, *, others: bool, waits: bool) -> bool:
+    """Whether a full worker's 503 is kept from the client, as a worker can be asked later.
+
+    So is the refusal of a worker that has not got what others may have, such as the model.
+    """
+    status = connection.head.status
+    if status != FULL:
+        return others and attempt.lacks(status, connection.begins)
+    if others or waits:
+        attempt.full()
+    return others or waits
 
 
 def _body(job: Job, worker: Worker) -> bytes:

@@ -76,7 +76,7 @@ class Sharing:
         place: int,
         fleet: Fleet,
         freed: Callable[[], None],
-        gives_way: Callable[[Booking, GiveWay], object],
+        gives_way: Callable[[Booking], object],
         *,
         responses: Keeps | None = None,
     ) -> None:
@@ -200,15 +200,7 @@ class Sharing:
         kept, length = outcome.kept_tokens, outcome.prompt_tokens
         self._tell(Ended(number, now, outcome.ok, outcome.began, cached, answer, kept, length))
 
-    def give_way(
-        self,
-        bookings: Sequence[Booking],
-        first: int,
-        identity: bytes,
-        *,
-        refused: bool,
-        aging: float,
-    ) -> None:
+    def give_way(self, bookings: Sequence[Booking], first: int) -> None:
         """Ask the processes that sent these requests to take them back, each once.
 
         They count until their processes tell that they have done so: it may be too late. A process
@@ -223,7 +215,7 @@ class Sharing:
             if outbox.line is Line.OPEN:
                 booking.since = None
                 self._flush()  # so that it knows of the other request
-                outbox.write(self._letter(GiveWay(number, first, identity, refused, aging)))
+                outbox.write(self._letter(GiveWay(number, first)))
                 self._follow_up(outbox)
 
     def at_once(self, news: Kept | Wanted) -> None:
@@ -374,5 +366,5 @@ class Sharing:
         _, booking = self._open.get(news.number, (None, None))
         if booking is None:
             return
-        if self.mirror.goes_before(place, news.first, booking, now, news.aging):
-            self._gives_way(booking, news)
+        if self.mirror.goes_before(place, news.first, booking, now):
+            self._gives_way(booking)

@@ -7,13 +7,9 @@ byte arrives.
 """
 
 from math import exp
-from typing import Final
 
 from strategies.booking import Booking, late_s
 from strategies.constants import LATE_S, MARGIN, SMOOTHED_S, STAY_S, TOGETHER_S, WEIGHT
-
-#: Seconds of prefill that a second of waiting makes up for, unless much waits (`aging.py`).
-AGING: Final = 0.17
 
 
 class Load:
@@ -25,7 +21,6 @@ class Load:
         "_last",
         "_open",
         "_untimed",
-        "aging",
         "decoding",
         "elsewhere",
         "elsewhere_tokens",
@@ -78,13 +73,11 @@ class Load:
         self.decoding = 0
         """Requests past their first byte."""
         self.promised_s = 0.0
-        """Prefill seconds of requests that are held in the router and would go there."""
+        """Prefill seconds of requests that wait in the router and would go there."""
         self.promises: list[tuple[float, float]] = []
         """Each of them: its need (the order in which they are sent, least first), and seconds."""
-        self.aging = AGING
-        """Seconds of prefill that a second of waiting makes up for there, now."""
         self.promised_tokens = 0
-        """KV cache tokens of held requests that have waited long for room there."""
+        """KV cache tokens of requests that have waited long for room there."""
         self.stay_s = STAY_S
         """How long a request stays there in seconds, smoothed."""
         self.late_from = 0.0

@@ -6,14 +6,14 @@ blocks computed by then stay in its prefix cache (vLLM `v1/core/sched/scheduler.
 `finish_requests`). Sent again, it goes on from there. So the shortest remaining prefill goes first
 even if a longer one has begun (Schrage, "A Proof of the Optimality of the Shortest Remaining
 Processing Time Discipline", 1968), and each second since a request came makes up for some seconds
-of prefill, so that none starves (`aging.py`).
+of prefill, so that none starves (`AGING`).
 """
 
 from collections.abc import Sequence
 
 from strategies.base import Candidate, Prompt
 from strategies.booking import Booking, late_s
-from strategies.constants import MARGIN, PRICE, STEP_S
+from strategies.constants import AGING, MARGIN, PRICE, STEP_S
 from strategies.load import Load
 
 
@@ -37,25 +37,18 @@ def before(
 
 
 def ahead(
-    load: Load,
-    keys: Sequence[int],
-    prefill_s: float,
-    now: float,
-    *,
-    aging: float | None = None,
+    load: Load, keys: Sequence[int], prefill_s: float, now: float
 ) -> tuple[float, list[Booking]]:
     """Return seconds of booked prefill that a prompt would wait for; arguments are as in `before`.
 
-    Also returns the bookings that it would preempt. A second of their waiting makes up for `aging`
-    seconds, or as the load says.
+    Also returns the bookings that it would preempt.
     """
-    aging = load.aging if aging is None else aging
     wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
     counted = dict[int, set[int]]()
     least_s = prefill_s + STEP_S
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
-        gives = gives_way(booking, left, keys, least_s, now, aging=aging)
+        gives = gives_way(booking, left, keys, least_s, now)
         if gives and not _awaited(load, booking, counted):
             preempted.append(booking)
             wait += MARGIN * STEP_S if spent else 0.0
@@ -66,22 +59,16 @@ def ahead(
 
 
 def gives_way(
-    booking: Booking,
-    left_s: float,
-    keys: Sequence[int],
-    least_s: float,
-    now: float,
-    *,
-    aging: float,
+    booking: Booking, left_s: float, keys: Sequence[int], least_s: float, now: float
 ) -> bool:
     """Whether a booking with `left_s` to go gives way to a prompt with these `keys` that comes now.
 
     It needs to have more than `least_s` to go, after each second of its own waiting has made up for
-    `aging` seconds. And it does not give way if that prompt is only so short because of what the
+    `AGING` seconds. And it does not give way if that prompt is only so short because of what the
     booking is computing.
     """
     since = booking.since
-    if since is None or left_s - aging * (now - since) <= least_s:
+    if since is None or left_s - AGING * (now - since) <= least_s:
         return False
     return not _computes(booking, keys)
 
@@ -136,7 +123,7 @@ def promised(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
 
     Also returns how many held requests would have to wait for it.
     """
-    wait, later, need = 0.0, 0, prefill_s + load.aging * now
+    wait, later, need = 0.0, 0, prefill_s + AGING * now
     for other, seconds in load.promises:
         if other <= need:
             wait += MARGIN * seconds

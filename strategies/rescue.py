@@ -6,12 +6,12 @@ what waits there is taken back, as for preemption, and decided anew. Nothing is 
 worker has computed, so it counts as holding no more than before.
 """
 
-from strategies.base import FREE, Candidate, Decision, Prompt
+from strategies.base import FREE, Candidate, Decision
 from strategies.booking import Booking, late_s
 from strategies.constants import LATE_S, MOST_STEP, STUCK_S, TIMES_GUESSED
-from strategies.latebinding import LateBinding
 from strategies.load import Load
 from strategies.pace import Pace
+from strategies.queue import Queue
 
 
 def hangs(load: Load, pace: Pace, now: float) -> bool:
@@ -37,7 +37,7 @@ def stranded(load: Load, pace: Pace, now: float) -> list[Booking]:
     return [booking for booking in load.pending if booking.at <= moved_at]
 
 
-def better(prompt: Prompt, there: Candidate, decision: Decision, now: float) -> Candidate | None:
+def better(there: Candidate, decision: Decision, now: float) -> Candidate | None:
     """Return where to move a request, by a decision among workers that are not late.
 
     `there` is the choice with which it was sent. It is taken to wait there as long again as that
@@ -45,7 +45,7 @@ def better(prompt: Prompt, there: Candidate, decision: Decision, now: float) -> 
     expense, and never by a strategy that compares no costs: that could send it back.
     """
     best = decision.candidates[0]
-    if best.cost == FREE or best.preempts or LateBinding.must_hold(prompt, decision, now):
+    if best.cost == FREE or best.preempts or Queue.must_hold(decision, now):
         return None
     stays = there.worker.load.late(now) + there.cost.total - there.cost.wait
     return best if best.cost.total < stays else None

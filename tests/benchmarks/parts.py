@@ -8,12 +8,12 @@ import pytest
 from strategies import cost, demand, load, pause, preemption
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.booking import Booking
-from strategies.latebinding import LateBinding
 from strategies.load import Load
 from strategies.match import NOT_WANTED, Match
 from strategies.pace import Pace
 from strategies.prefixaware import PrefixAware
 from strategies.prefixtree import PrefixTree
+from strategies.queue import Queue
 from strategies.shadow import Shadow
 
 Without = Callable[[pytest.MonkeyPatch], None]
@@ -106,7 +106,7 @@ def without_booking(patch: pytest.MonkeyPatch) -> None:
 
 def without_holding(patch: pytest.MonkeyPatch) -> None:
     """Requests are never held in the router."""
-    patch.setattr(LateBinding, "must_hold", staticmethod(lambda *_: False))
+    patch.setattr(Queue, "must_hold", staticmethod(lambda *_: False))
 
 
 def without_order(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from benchmarks.routing_booked import BookedSeconds
 from benchmarks.routing_goals import Found, goals
 from benchmarks.routing_policies import policy_named
-from strategies.latebinding import LateBinding
+from strategies.queue import Queue
 from tests.benchmarks.peers import busy, prompt, seats
 from tests.benchmarks.test_routing_goals import cell, found
 
@@ -50,7 +50,7 @@ def test_what_is_promised_to_held_requests_counts() -> None:
 
 def test_it_is_held_as_ours_are() -> None:
     """So the goals compare cost terms, and not ways of waiting."""
-    assert policy_named("booked seconds").hold is LateBinding is policy_named("prefixaware").hold
+    assert policy_named("booked seconds").hold is Queue is policy_named("prefixaware").hold
 
 
 @pytest.mark.parametrize("measure", ["ttft_s", "ttft_p99_s"])

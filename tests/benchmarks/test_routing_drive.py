@@ -12,9 +12,9 @@ from benchmarks.routing_made import MADE, chats, no_reuse
 from benchmarks.routing_policies import POLICIES, Policy, policy_named
 from benchmarks.routing_work import Talk, Turn, Work, ideal
 from strategies.base import NoOptions, Strategy
-from strategies.latebinding import LateBinding
 from strategies.leastload import LeastLoad
 from strategies.pace import Pace
+from strategies.queue import Queue
 
 FLEET = Fleet(SMALL, 4, cache_tokens=1_000_000)
 CHATS = chats(1, 4.0, users=30, rounds=4)
@@ -173,7 +173,7 @@ def test_a_lost_prefix_is_no_hit_for_one_that_gives_way() -> None:
     first, then = Turn(blocks(0, 20_000), 20_000, 2), Turn(blocks(0, 80_000), 80_000, 2, 20.0)
     talks = [Talk(0.0, 0, (first, then)), Talk(24.0, 1, (Turn((), 100, 2),))]
     drive = Drive(
-        Fleet(LARGE, 1), lambda seats: policy_named("prefixaware").make(seats, 1), LateBinding()
+        Fleet(LARGE, 1), lambda seats: policy_named("prefixaware").make(seats, 1), Queue()
     )
     drive.at(15.0, lambda: drive.restart(drive.seats[0], noticed=False))
     done = drive.run(Work("lost", talks))

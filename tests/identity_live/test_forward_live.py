@@ -139,7 +139,7 @@ def test_tokens_of_another_model_are_not_sent_after_a_wait(
         first = clients.submit(ask, router)
         until(lambda: len(worker.chats) == 2)  # one of them is the router's own probe
         second = clients.submit(ask, router)
-        until(lambda: len(router.door._proxy._admission.queue) == 1)
+        until(lambda: router.metric("warmroute_queue_length") == 1)
         old = next(iter(router.door.fleet.pools)).prompts.known["m"].exact
         worker.loads(make_model(tmp_path / "other", OTHER))
         until(lambda: knows(router) and _exact(router) is not old and router.worker().takes_ids)

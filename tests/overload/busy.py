@@ -1,4 +1,4 @@
-"""Long prompts that keep a worker busy, and what is held meanwhile."""
+"""Long prompts that keep a worker busy, and what waits meanwhile."""
 
 import threading
 from collections.abc import Callable
@@ -46,9 +46,9 @@ def busied(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> Future[ht
     return first
 
 
-def held(router: Router, count: int) -> Callable[[], bool]:
-    """A condition: that many requests are held."""
-    return lambda: router.metric("warmroute_held") == count
+def waits(router: Router, count: int) -> Callable[[], bool]:
+    """A condition: that many requests wait in the router."""
+    return lambda: router.metric("warmroute_queue_length") == count
 
 
 def since(load: Load) -> float:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of queueing, holding, preemption and rescue."""
+"""Fixtures of the tests of waiting, preemption and rescue."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

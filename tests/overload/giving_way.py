@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.overload.busy import PATH, QUIET, Gate, ask, asked, held
+from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits
 from tests.support import OK, Action, MakeRouter, Router, Stub, post, until
 
 LONG, SHORT = 60_000, 500
@@ -68,7 +68,7 @@ def overtaken(
     worker.script = gate.script()
     reply = ask(router, crowd, "short", MIDDLE)
     until(lambda: len(worker.requests) == 2)
-    until(held(router, 1))
+    until(waits(router, 1))
     return leaving, gate, reply
 
 
@@ -82,6 +82,6 @@ def given_way(
     worker.script = gate.script()
     second = ask(router, crowd, "short", MIDDLE)
     until(lambda: len(worker.requests) == 2)
-    until(held(router, 1))
+    until(waits(router, 1))
     worker.script = OK
     return gate, [first, second]

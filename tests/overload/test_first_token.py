@@ -16,7 +16,7 @@ from strategies.load import TOGETHER_S
 from strategies.loads import Loading
 from strategies.pace import Pace
 from tests.health.failing import says
-from tests.overload.busy import PATH, QUIET, Gate, ask, asked, busied, held, since
+from tests.overload.busy import PATH, QUIET, Gate, ask, asked, busied, since, waits
 from tests.support import OK, Action, MakeRouter, MakeStub, until
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -37,10 +37,10 @@ def test_a_response_that_is_announced_is_not_computed(
         assert next(parts) == announced
         worker.script = [last.opened.is_set, *OK]
         other = ask(router, crowd, "other", 2000)
-        until(held(router, 1))
+        until(waits(router, 1))
         gate.opened.set()
         assert list(parts)
-    until(lambda: router.worker().load.in_flight == 1 and held(router, 0)())
+    until(lambda: router.worker().load.in_flight == 1 and waits(router, 0)())
     assert router.worker().pace.curve.factor == 1.0
     assert router.worker().pace.computed(1.0, 0) == Pace().computed(1.0, 0)
     last.opened.set()
@@ -77,7 +77,7 @@ def test_a_comment_is_not_the_first_token(
             seen += next(parts)
         worker.script = OK
         other = ask(router, crowd, "other", 2000)
-        until(held(router, 1))
+        until(waits(router, 1))
         assert (load.decoding, pace.computed(1.0, 0)) == (0, unknown)
         assert router.metric("warmroute_first_byte_seconds_count", pool="default") == 0
         until(lambda: monotonic() > load.head_since + 2 * TOGETHER_S)

@@ -4,65 +4,60 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from time import monotonic
-from typing import Any
 
 import pytest
 
-from router.admission import Wait
-from router.holding import Holding
 from router.memories import Memories
 from router.settings import Settings
-from tests.overload.busy import QUIET, Gate, ask, busied, held
+from tests.overload.busy import QUIET, Gate, ask, busied, waits
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, until
 
 
-def test_those_let_go_queue_as_all_others(
+def test_those_that_wait_keep_their_places(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """If new settings leave no place, who was held is new in the queue: it counts, and may be
-    refused."""
+    """If new settings leave fewer places, newcomers are refused, and who waits already is not."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
     first = busied(router, crowd, worker)
     replies = [ask(router, crowd, f"other {number}", 8_000) for number in range(3)]
-    until(held(router, 3))
+    until(waits(router, 3))
     change(router, worker.url, health=QUIET, limits={"in_flight": 1, "queue": 1})
-    until(lambda: sum(reply.done() for reply in replies) == 2)
+    until(waits(router, 3))
+    assert ask(router, crowd, "new", 8_000).result().status_code == 429
     gate.opened.set()
-    assert sorted(reply.result().status_code for reply in replies) == [200, 429, 429]
-    assert first.result().status_code == 200
-    assert router.metric("warmroute_queued_total") == 1
+    assert [reply.result().status_code for reply in (first, *replies)] == [200] * 4
+    assert router.metric("warmroute_queued_total") == 3
+    until(router.idle)
 
 
-def test_new_settings_do_not_send_those_held(
-    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+def test_new_settings_do_not_send_those_that_wait(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """They are decided again, and held on if they would still only queue at the worker."""
-    waits: list[Wait] = []
-    turn = Holding.turn
-
-    async def counted(self: Holding, *args: Any) -> bool:
-        waits.append(args[-1])
-        return await turn(self, *args)
-
-    monkeypatch.setattr(Holding, "turn", counted)
+    """They are decided again, and wait on if they would still only queue at the worker; they count
+    once, and their order is the same."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
     first = busied(router, crowd, worker)
-    replies = [ask(router, crowd, f"other {number}", 8_000) for number in range(3)]
-    until(held(router, 3))
+    replies = []
+    for number in range(3):
+        replies.append(ask(router, crowd, f"other{number}", 8_000))
+        until(waits(router, number + 1))
+    promises = router.worker().load.promises.copy()
     change(router, worker.url, health=QUIET, logs={"requests": True})
-    until(lambda: len(waits) == 6)
-    until(held(router, 3))
-    (binding,) = router.door._proxy._holding._pools.values()
-    assert [one.since for one in binding] == [wait.held for wait in waits[:3]]
+    until(lambda: router.worker().load.promises == promises)
+    until(waits(router, 3))
     assert len(worker.requests) == 1
     gate.opened.set()
     assert [reply.result().status_code for reply in (first, *replies)] == [200] * 4
-    assert router.metric("warmroute_held_requests_total") == 3
+    order = [
+        number for body in worker.requests[1:] for number in range(3) if b"other%d" % number in body
+    ]
+    assert order == [0, 1, 2]
+    assert router.metric("warmroute_queued_total") == 3
     until(router.idle)
 
 
@@ -83,11 +78,13 @@ def test_a_new_pool_holds_what_the_old_one_held(
     router = route(worker.url, health=QUIET)
     first = busied(router, crowd, worker)
     replies = [ask(router, crowd, f"other {number}", 8_000) for number in range(2)]
-    until(held(router, 2))
+    until(waits(router, 2))
+    before = router.door.fleet.pools[0]
     changed = crowd.submit(change, router, worker.url, health=QUIET, strategy="leastload")
     assert closing.wait(20)
-    until(lambda: [*router.door._proxy._holding._pools] == list(router.door.fleet.pools))
-    until(held(router, 2))
+    until(lambda: router.door.fleet.pools[0] is not before)
+    until(waits(router, 2))
+    until(lambda: len(router.worker().load.promises) == 2)
     closed.set()
     changed.result()
     gate.opened.set()
@@ -106,7 +103,7 @@ def test_who_joins_takes_those_held(
     first = ask(router, crowd, "long", 60_000)
     until(lambda: len(workers[0].requests) == 1)
     other = ask(router, crowd, "other", 2000)
-    until(held(router, 1))
+    until(waits(router, 1))
     workers[1].well = True
     until(lambda: len(workers[1].requests) == 1)
     gate.opened.set()
@@ -124,7 +121,7 @@ def test_those_held_hear_that_their_model_is_gone(
     first = ask(router, crowd, "long", 60_000, "n")
     until(lambda: len(goes.requests) == 1)
     other = ask(router, crowd, "other", 2000, "n")
-    until(held(router, 1))
+    until(waits(router, 1))
     before = monotonic()
     goes.well = False
     reply = other.result()
@@ -143,7 +140,7 @@ def test_those_held_hear_that_no_worker_is_left(
     router = route(worker.url, health={"interval": "50ms", "fall": 1}, timeouts={"queue": "10m"})
     first = busied(router, crowd, worker)
     other = ask(router, crowd, "other", 2000)
-    until(held(router, 1))
+    until(waits(router, 1))
     worker.well = False
     assert other.result().status_code == 503
     gate.opened.set()

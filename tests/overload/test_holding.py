@@ -6,30 +6,28 @@ from time import monotonic
 import httpx
 import pytest
 
-from router import holding
+from router import scheduler
 from strategies.prefixaware import PrefixAware
-from tests.overload.busy import PATH, QUIET, Gate, ask, asked, busied, held
+from tests.overload.busy import PATH, QUIET, Gate, ask, asked, busied, waits
 from tests.support import MakeRouter, MakeStub, send, until
 
 
 def test_who_would_only_queue_is_held_here(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
 ) -> None:
-    """While a long prompt is computed, further requests are held; afterwards they are sent. That
-    they were held is remembered."""
+    """While a long prompt is computed, further requests are held; afterwards they are sent."""
     gate = Gate()
     worker = stub(gate.script())
     router = route(worker.url, health=QUIET)
     first = busied(router, crowd, worker)
     others = [ask(router, crowd, f"other{number}", 2000) for number in range(3)]
-    until(held(router, 3))
+    until(waits(router, 3))
     assert len(worker.requests) == 1
     gate.opened.set()
     assert [answer.result().status_code for answer in (first, *others)] == [200] * 4
-    assert router.metric("warmroute_held") == 0
-    assert router.metric("warmroute_held_requests_total") == 3
+    assert router.metric("warmroute_queue_length") == 0
+    assert router.metric("warmroute_queued_total") == 3
     assert router.worker().load.promised_s == 0.0
-    assert router.door.fleet.pools[0].crowd.held > 0.0
     until(router.idle)
 
 
@@ -37,13 +35,13 @@ def test_what_ends_elsewhere_lets_them_go(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If another process of the router sent the long prompt, its report releases held requests."""
-    monkeypatch.setattr(holding, "TICK_S", 3600.0)
+    monkeypatch.setattr(scheduler, "TICK_S", 3600.0)
     router = route(stub().url, health=QUIET, timeouts={"queue": "1h"})
     load, loop = router.worker().load, router._server._loop
     assert loop is not None
     theirs = load.book(monotonic(), 60.0, 60_000, elsewhere=True)
     answer = ask(router, crowd, "ours", 2000)
-    until(held(router, 1))
+    until(waits(router, 1))
     load.release(theirs, monotonic())
     for _ in range(3):  # processes report often
         loop.call_soon_threadsafe(router.door.freed_elsewhere)
@@ -70,10 +68,10 @@ def test_who_leaves_while_held_is_never_sent(
     head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     head += f"content-length: {len(request.content)}\r\n\r\n"
     leaving = send(port, head.encode() + request.content)
-    until(held(router, 1))
+    until(waits(router, 1))
     assert under_way.users == 2
     leaving.close()
-    until(held(router, 0))
+    until(waits(router, 0))
     assert under_way.users == 1
     gate.opened.set()
     assert first.result().status_code == 200
@@ -96,7 +94,7 @@ def test_another_worker_that_is_free_is_taken(
     assert ask(router, crowd, "other", 2000).result().status_code == 200
     gate.opened.set()
     assert first.result().status_code == 200
-    assert router.metric("warmroute_held_requests_total") == 0
+    assert router.metric("warmroute_queued_total") == 0
 
 
 def test_a_worker_for_another_model_takes_its_own(
@@ -111,9 +109,9 @@ def test_a_worker_for_another_model_takes_its_own(
         answers.append(ask(router, crowd, "long", 60_000, model))
         until(lambda: len(worker.requests) == 1)  # noqa: B023 - looked at before the next
     answers.append(ask(router, crowd, "mine", 2000, "m"))
-    until(held(router, 1))
+    until(waits(router, 1))
     answers.append(ask(router, crowd, "other", 2000, "n"))
-    until(held(router, 2))
+    until(waits(router, 2))
     gates[0].opened.set()
     until(lambda: len(workers[0].requests) == 2)
     gates[1].opened.set()

@@ -4,10 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from router.admission import Admission, Wait
 from strategies.booking import Booking
 from strategies.load import Load
-from tests.overload.busy import ANSWER, QUIET, Gate, ask, busied, held
+from tests.overload.busy import ANSWER, QUIET, Gate, ask, busied, waits
 from tests.support import MakeRouter, MakeStub, until
 
 
@@ -50,7 +49,7 @@ def test_no_more_are_held_than_may_queue(
     answers = [busied(router, crowd, worker)]
     answers += [ask(router, crowd, f"other{number}", 2000) for number in range(3)]
     until(lambda: len(worker.requests) == 3)
-    assert held(router, 1)()
+    assert waits(router, 1)()
     gate.opened.set()
     assert [answer.result().status_code for answer in answers] == [200] * 4
 
@@ -58,14 +57,13 @@ def test_no_more_are_held_than_may_queue(
 def test_no_worker_gets_more_than_its_cap_from_those_held(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, most: list[int]
 ) -> None:
-    """No more are held than there are places; the others queue, and the cap is never exceeded."""
+    """The others wait on, and the cap is never exceeded."""
     gate = Gate()
     worker = stub([gate.opened.is_set, ANSWER[:-1], 0.02, ANSWER[-1:]])
     router = route(worker.url, health=QUIET, limits={"in_flight": 2})
     answers = [busied(router, crowd, worker)]
     answers += [ask(router, crowd, f"other{number}", 2000) for number in range(6)]
-    until(lambda: router.metric("warmroute_queue_length") + router.metric("warmroute_held") == 6)
-    assert held(router, 1)()
+    until(waits(router, 6))
     gate.opened.set()
     assert [answer.result().status_code for answer in answers] == [200] * 7
     assert max(most) <= 2
@@ -77,17 +75,8 @@ def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
     route: MakeRouter,
     crowd: ThreadPoolExecutor,
     most: list[int],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A held request without a place at its deadline gets 503 and is not sent beyond the cap."""
-    waits: list[Wait] = []
-    begins = Admission.wait
-
-    def once(self: Admission) -> Wait:
-        waits.append(begins(self))
-        return waits[-1]
-
-    monkeypatch.setattr(Admission, "wait", once)
     begun, ended = Gate(), Gate()
     worker = stub([begun.opened.is_set, ANSWER[:-1], ended.opened.is_set, ANSWER[-1:]])
     router = route(
@@ -98,13 +87,12 @@ def test_holding_and_queueing_take_no_longer_than_one_of_them_may(
     )
     answers = [busied(router, crowd, worker)]
     answers.append(ask(router, crowd, "other", 2000))
-    until(held(router, 1))
+    until(waits(router, 1))
     late = ask(router, crowd, "late", 2000, "n")
-    until(held(router, 2))
+    until(waits(router, 2))
     begun.opened.set()
     assert late.result().status_code == 503
     ended.opened.set()
     assert [answer.result().status_code for answer in answers] == [200] * 2
     assert max(most) == 2
-    assert len(waits) == 2, "one end each for the two that waited, however often they did"
     until(router.idle)

@@ -1,13 +1,12 @@
-"""Requests that wait for a place are not woken for places that they may not have."""
+"""Requests that wait are not sent to workers that are to get nothing new."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
-from router.queue import Queue
 from router.worker import State, Worker
 from tests.overload.busy import QUIET, Gate
 from tests.overload.test_overload import ask, line_is
@@ -24,30 +23,11 @@ def eject(worker: Worker) -> None:
         worker.breaker.failed(monotonic(), worker.breaker.began(monotonic()), "5xx")
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
-    """Return a list to which every call of that method of queues is added."""
-    calls: list[str] = []
-    method = getattr(Queue, name)
-
-    def call(*args: Any) -> Any:
-        calls.append(name)
-        return method(*args)
-
-    monkeypatch.setattr(Queue, name, call)
-    return calls
-
-
 @pytest.mark.parametrize("drains", [True, False])
 def test_places_on_a_worker_that_gets_nothing_new_are_no_places(
-    stub: MakeStub,
-    route: MakeRouter,
-    crowd: ThreadPoolExecutor,
-    monkeypatch: pytest.MonkeyPatch,
-    drains: bool,
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, drains: bool
 ) -> None:
-    """An idle worker that drains, or is ejected, wakes nobody who waits for the other one."""
-    looks = counted(monkeypatch, "expired")
-    served = counted(monkeypatch, "next")
+    """An idle worker that drains, or is ejected, gets nobody who waits for the other one."""
     gate = Gate()
     busy, idle = stub(gate.script()), stub()
     router = route(
@@ -57,9 +37,8 @@ def test_places_on_a_worker_that_gets_nothing_new_are_no_places(
         router.call(lambda: eject(router.worker(1)))
     replies = ask(router, crowd, 5)
     until(lambda: line_is(router, 3))
-    looks.clear()
-    until(lambda: len(looks) > 3)
-    assert not served
+    sleep(0.2)  # they are looked at four times
+    assert line_is(router, 3)
     gate.opened.set()
     assert [reply.result().status_code for reply in replies] == [200] * 5
     assert not idle.requests
@@ -67,15 +46,9 @@ def test_places_on_a_worker_that_gets_nothing_new_are_no_places(
 
 @pytest.mark.parametrize("drains", [True, False])
 def test_nor_are_places_that_come_free_there(
-    stub: MakeStub,
-    route: MakeRouter,
-    crowd: ThreadPoolExecutor,
-    monkeypatch: pytest.MonkeyPatch,
-    drains: bool,
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, drains: bool
 ) -> None:
-    """The last answers of a worker that drains, or is ejected, wake nobody either."""
-    looks = counted(monkeypatch, "expired")
-    served = counted(monkeypatch, "next")
+    """The last answers of a worker that drains, or is ejected, let nobody go there either."""
     gates = Gate(), Gate()
     stays, goes = (stub(gate.script()) for gate in gates)
     health = {**QUIET, "ejection": {**EJECTED["ejection"], "panic": 0}}
@@ -87,15 +60,30 @@ def test_nor_are_places_that_come_free_there(
         change(router, stays.url, {"url": goes.url, "drain": True}, **rest)
     else:
         router.call(lambda: eject(router.worker(1)))
-    served.clear()
     gates[1].opened.set()
     until(lambda: router.worker(1).load.in_flight == 0)
-    looks.clear()
-    until(lambda: len(looks) > 3)
-    assert not served
+    sleep(0.2)  # they are looked at four times
+    assert line_is(router, 3)
     gates[0].opened.set()
     assert [reply.result().status_code for reply in replies] == [200] * 7
     assert len(goes.requests) == 2
+
+
+def test_who_waits_is_the_trial_of_a_worker_whose_time_is_over(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
+) -> None:
+    """Until then nobody is sent there."""
+    gate = Gate()
+    bad, busy = stub(), stub(gate.script())
+    router = route(bad.url, busy.url, limits={"in_flight": 1}, health=EJECTED)
+    router.call(lambda: eject(router.worker(0)))
+    replies = ask(router, crowd, 2)
+    until(lambda: line_is(router, 1) and busy.requests)
+    assert not bad.requests
+    router.worker(0).breaker.until = monotonic()
+    until(lambda: bad.requests)
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 2
 
 
 def test_an_ejected_worker_has_places_once_too_few_are_healthy(

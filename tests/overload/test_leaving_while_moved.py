@@ -41,7 +41,7 @@ def test_a_client_that_leaves_meanwhile(
     until(router.idle)
     until(lambda: hung.closed_by_peer == 1)
     assert other.requests == []
-    assert router.door._proxy._admission.in_flight == 0
+    assert router.door._proxy._scheduler.in_flight == 0
     assert len(router.door._proxy._failover.preempting) == 0
 
 

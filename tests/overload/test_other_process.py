@@ -8,15 +8,13 @@ from functools import partial
 
 import pytest
 
-from router import vacancies
 from router.connection import Connection
 from router.sharing import Sharing
+from router.upstream import Upstream
 from router.wires import Line, Wires, Wiring
-from strategies.load import AGING
+from router.worker_errors import Refused
 from tests.overload.busy import PATH, Gate, ask, asked
 from tests.overload.giving_way import LONG, MIDDLE, SHORT, routed, sizes
-from tests.overload.test_made_way import Narrow
-from tests.overload.test_vacancies import lacking
 from tests.support import OK, MakeRouter, Router, Stub, until
 
 Pair = Callable[[], tuple[Router, Router]]
@@ -125,44 +123,6 @@ def test_it_goes_on_if_the_other_cannot_be_sent(
         until(router.idle)
 
 
-def test_it_gives_way_by_what_the_other_process_holds(
-    pair: Pair, crowd: ThreadPoolExecutor, worker: Stub
-) -> None:
-    """Where that holds much, waiting counts less, though nothing is held here."""
-    one, two = pair()
-    first = ask(one, crowd, "long", LONG)
-    until(lambda: len(worker.requests) == 1)
-    until(lambda: two.worker().load.elsewhere == 1)
-    for router in (one, two):
-        (booking,) = router.worker().load.pending
-        assert booking.since is not None
-        booking.since -= booking.prefill_s / AGING  # it has waited for so long
-    two.worker().load.aging = 0.0
-    worker.script = OK
-    reply = two.http.post(PATH, json=asked("short", MIDDLE))
-    assert reply.status_code == 200
-    assert first.result().headers["x-warmroute-preempted"] == "1"
-    for router in (one, two):
-        until(router.idle)
-
-
-def test_it_does_not_take_the_place_again(
-    pair: Pair, crowd: ThreadPoolExecutor, worker: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a worker with one place refuses the short one, as the long one is not gone yet."""
-    monkeypatch.setattr(vacancies, "AGAIN_S", 0.1)
-    gate = Gate()
-    worker.script = narrow = Narrow(worker, gate)
-    one, two = pair()
-    first = ask(one, crowd, "long", LONG)
-    until(lambda: len(worker.requests) == 1)
-    until(lambda: two.worker().load.elsewhere == 1)
-    with two.http.stream("POST", PATH, json=asked("short", SHORT)) as reply:
-        assert reply.status_code == 200
-        assert 1 <= narrow.refused <= 2
-        gate.opened.set()
-        assert reply.read().endswith(b"data: 1\n\n")
-    assert first.result().status_code == 200
-    assert int(first.result().headers["x-warmroute-preempted"]) <= 2
-    for router in (one, two):
-        until(router.idle)
+async def lacking(self: Upstream, *_: object) -> Connection:
+    """Fail as if the system had no file descriptor left."""
+    raise Refused("no file descriptor is left", ours=True)

@@ -7,7 +7,7 @@ import pytest
 
 from router.worker import LOSSES
 from strategies.load import Load
-from tests.overload.busy import ask, held
+from tests.overload.busy import ask, waits
 from tests.overload.giving_way import SHORT, answer, given_way, long, routed, short, sizes
 from tests.reload.changing import change
 from tests.support import MakeRouter, Router, Stub, until
@@ -16,7 +16,7 @@ from tests.support import MakeRouter, Router, Stub, until
 def check_held(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> None:
     """Check that the long prompt keeps its worker, and a short one is held meanwhile."""
     waiting = ask(router, crowd, "short", SHORT)
-    until(held(router, 1))
+    until(waits(router, 1))
     assert sizes(worker) == ["long"]
     worker.stop()
     assert waiting.result().status_code == 503

@@ -12,7 +12,7 @@ import pytest
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from strategies.load import Load
-from tests.overload.busy import PATH, Gate, ask, asked, held
+from tests.overload.busy import PATH, Gate, ask, asked, waits
 from tests.overload.giving_way import (
     LONG,
     MIDDLE,
@@ -93,7 +93,7 @@ def test_it_does_not_if(
     router.worker().reuses = bool(settings) or None
     long(router, crowd, worker)
     waiting = ask(router, crowd, "short", SHORT)
-    until(held(router, 1))
+    until(waits(router, 1))
     assert sizes(worker) == ["long"], why
     worker.stop()
     assert waiting.result().status_code == 503
@@ -118,7 +118,7 @@ def test_some_requests_do_not_give_way(
     crowd.submit(httpx.post, router.url + PATH, json=body, timeout=30)
     until(lambda: len(worker.requests) == 1)
     waiting = ask(router, crowd, "short", SHORT)
-    until(held(router, 1))
+    until(waits(router, 1))
     assert sizes(worker) == ["long"]
     worker.stop()
     assert waiting.result().status_code == 503
@@ -136,13 +136,13 @@ def test_no_more_often_than_it_may(
         worker.script = gate.script()
         reply = ask(router, crowd, f"short {count}", MIDDLE)
         until(lambda count=count: len(worker.requests) == count)  # type: ignore[misc]
-        until(held(router, 1))
+        until(waits(router, 1))
         worker.script = (last := Gate()).script()
         gate.opened.set()
         assert reply.result().status_code == 200
         until(lambda count=count: len(worker.requests) == count + 1)  # type: ignore[misc]
     reply = ask(router, crowd, "short", MIDDLE)
-    until(held(router, 1))
+    until(waits(router, 1))
     last.opened.set()
     assert first.result().headers["x-warmroute-preempted"] == "2"
     assert reply.result().status_code == 200
@@ -157,7 +157,7 @@ def test_a_client_that_leaves_meanwhile(
     router = routed(route, worker)
     leaving, gate, reply = overtaken(router, crowd, worker)
     leaving.close()
-    until(held(router, 0))
+    until(waits(router, 0))
     gate.opened.set()
     assert reply.result().status_code == 200
     until(router.idle)

@@ -3,18 +3,15 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from time import monotonic
 
 import pytest
 
-from router import breaker, resort
 from router.attempt import Attempt
 from router.worker_errors import Gone
-from tests.health.failing import health
-from tests.overload.busy import ANSWER, QUIET, ask, held
+from tests.overload.busy import ANSWER, QUIET, ask
 from tests.overload.giving_way import LONG, SHORT, long, routed, short, sizes
 from tests.reload.changing import CHUNK, END, SSE
-from tests.retry.test_failover import breaker_of, full
+from tests.retry.test_failover import full
 from tests.support import OK, MakeRouter, MakeStub, Stub, until
 
 
@@ -22,9 +19,9 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Attempt], obje
     """Let something happen in the same turn of the loop in which an attempt is preempted."""
     preempt = Attempt.preempt
 
-    def preempted(self: Attempt, kept_tokens: int, first: bytes) -> None:
+    def preempted(self: Attempt, kept_tokens: int) -> None:
         happens(self)
-        preempt(self, kept_tokens, first)
+        preempt(self, kept_tokens)
 
     monkeypatch.setattr(Attempt, "preempt", preempted)
 
@@ -84,40 +81,6 @@ def test_a_client_that_leaves_then_is_counted(
     until(router.idle)
     assert router.metric("warmroute_refused_requests_total", status="499") == 1
     assert sizes(worker) == ["long", "short"]
-
-
-def test_one_that_its_worker_has_refused_is_not_preempted(
-    stub: MakeStub,
-    route: MakeRouter,
-    crowd: ThreadPoolExecutor,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While it waits for the trial of an ejected worker to end, nothing of it is at its worker."""
-    for module in (breaker, resort):
-        monkeypatch.setattr(module, "TRIAL_S", 3600.0)
-    trial = Event()
-    busy, well = stub([*full(b"a")]), stub([trial.is_set, *OK])
-    settings = health(failures=1, first="10ms", panic=0)
-    router = route(busy.url, well.url, health=settings, timeouts={"queue": "10m"})
-    for one in router.door.fleet.workers:
-        one.reuses = True
-    doubt = breaker_of(router, well)
-    router.call(lambda: doubt.failed(monotonic(), doubt.began(monotonic()), "5xx"))
-    doubt.until += 3600
-    until(lambda: doubt.near(monotonic()))
-    try:
-        tried = ask(router, crowd, "trial", SHORT)
-        until(lambda: well.requests)
-        refused = ask(router, crowd, "long", LONG)
-        until(lambda: len(busy.requests) == 2)
-        busy.script = OK
-        waiting = ask(router, crowd, "short", SHORT)
-        until(held(router, 1))
-        assert router.metric("warmroute_preempted_requests_total") == 0
-    finally:
-        trial.set()
-    assert [one.result().status_code for one in (tried, refused, waiting)] == [200] * 3
-    until(router.idle)
 
 
 @pytest.mark.parametrize("begins", [True, False])

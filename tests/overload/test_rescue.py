@@ -49,7 +49,7 @@ def test_it_does_not_go_back(
     """Even if the worker that hangs would be the cheapest by now."""
     router, first, hung, other = both(route, crowd, stub)
     worker_of(router, other).pace.slower = 1e5
-    monkeypatch.setattr(rescue, "better", lambda _, __, decision, ___: decision.candidates[0])
+    monkeypatch.setattr(rescue, "better", lambda _, decision, __: decision.candidates[0])
     hurry()
     until(lambda: moved(router, hung) == 1)
     assert answered_by(first.result()) == other.url[7:]

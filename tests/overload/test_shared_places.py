@@ -50,30 +50,3 @@ def test_places_that_two_models_share_leave_both_in_order(
     assert sorted(names(worker)[:3]) == ["m0", "m1", "m2"]
     assert names(worker)[3:] == ["n0", "n1", "n2"]
     assert router.metric("warmroute_queued_total") == 5
-
-
-def test_one_that_is_called_in_vain_keeps_its_place(stub: MakeStub, route: MakeRouter) -> None:
-    """A request whose place another has taken is still served before those that came later."""
-    opened = threading.Event()
-    worker = stub([opened.is_set, *OK])
-    router = route(worker.url, limits={"in_flight": 1, "queue": 3}, strategy="leastload")
-    admission = router.door._proxy._admission
-
-    def ask(name: str) -> Future[httpx.Response]:
-        said, fields = {"model": "m", "messages": []}, {"x-request-id": name}
-        return crowd.submit(httpx.post, router.url + PATH, json=said, headers=fields, timeout=30)
-
-    with ThreadPoolExecutor(8) as crowd:
-        replies = [ask("m0")]
-        try:
-            until(lambda: len(worker.requests) == 1)
-            for place, name in enumerate(("m1", "m2", "m3"), 1):
-                replies.append(ask(name))
-                until(partial(line_is, router, place))
-            router.call(lambda: admission._call(("default", "m", "")))
-            until(partial(line_is, router, 3))
-        finally:
-            opened.set()
-        assert {reply.result().status_code for reply in replies} == {200}
-    assert names(worker) == ["m0", "m1", "m2", "m3"]
-    assert router.metric("warmroute_queued_total") == 3

@@ -212,32 +212,3 @@ def test_a_breaker_without_a_pool_never_opens() -> None:
     alone = Breaker()
     fail(alone, 0, 100)
     assert alone.admits(0)
-
-
-def test_a_trial_before_its_time() -> None:
-    """An early trial is allowed 10 s after the ejection; if it fails, the ejection is unchanged."""
-    pool = Pool(2)
-    fail(pool[0], 0, 6)
-    pool[0].until = 100
-    assert (pool[0].near(9), pool[0].hasten(9), pool[0].state(9)) == (False, False, State.OPEN)
-    assert (pool[0].near(10), pool[0].hasten(10)) == (True, True)
-    mark = pool[0].began(10)
-    assert (pool[0].near(10.9), pool[0].hasten(10.9), pool[0].admits(10.9)) == (True, False, False)
-    assert not pool[0].near(11)
-    pool[0].failed(12, mark, "5xx")
-    assert (pool[0].state(12), pool[0].until) == (State.OPEN, 100)
-    assert sum(pool[0].ejections.values()) == 1
-    assert (pool[0].near(21), pool[0].near(22), pool[0].hasten(22)) == (False, True, True)
-    work(pool[0], 23)
-    assert (pool.out(), pool[0].near(23), pool[0].hasten(23)) == ([], True, True)
-
-
-def test_a_trial_before_its_time_without_judgment() -> None:
-    """A neutral early trial leaves the worker ejected, and another early trial may be made."""
-    pool = Pool(2)
-    fail(pool[0], 0, 3)
-    pool[0].until = 100
-    assert pool[0].hasten(10)
-    pool[0].neutral(pool[0].began(10))
-    assert (pool[0].state(10), pool.admitted(10)) == (State.OPEN, [1])
-    assert pool[0].hasten(10)

@@ -9,12 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from router import rescue as rescue_module
-from router.admission import Admission
 from router.deciding import Deciding
 from router.job import Job
 from router.pool import Pool
 from router.preempting import Preempting, Running
 from router.rescue import LOOKED_AT, Rescue
+from router.retries import Budget
+from router.scheduler import Scheduler
 from router.settings import Settings
 from router.worker import State
 from strategies.base import Candidate, Cost
@@ -49,7 +50,8 @@ class Scene:
             worker.become(State.READY, "")
         self.preempting = Preempting()
         self.preempting.change(2)
-        deciding = Deciding(Admission(Settings.model_validate({"workers": ["http://w"]}), count))
+        settings = Settings.model_validate({"workers": ["http://w"]})
+        deciding = Deciding(Scheduler(settings, Budget(0.2), lambda *_: None))
         self.rescue = Rescue(self.preempting, deciding.with_room)
         self.preempting.begun = lambda: None  # no loop runs
 
@@ -77,11 +79,6 @@ class Scene:
         for worker in self.preempting.workers():
             self.rescue._relieve(worker, monotonic(), given)  # type: ignore[arg-type]
         return before - len(self.preempting)
-
-
-def count(_: Pool, __: str) -> int:
-    """Nothing is held."""
-    return 0
 
 
 def test_each_other_worker_is_given_one_per_look() -> None:

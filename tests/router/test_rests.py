@@ -6,10 +6,11 @@ from time import monotonic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.admission import Admission
 from router.deciding import Deciding
 from router.rebuild import build
 from router.rests import FIRST_S, LONGEST_S, Rests
+from router.retries import Budget
+from router.scheduler import Scheduler
 from router.settings import Settings
 from router.tls import Contexts
 from strategies.base import Prompt
@@ -78,12 +79,12 @@ def test_those_that_rest_are_ranked_last() -> None:
     settings = Settings.model_validate({"strategy": "leastload", "workers": told})
     fleet = build(settings, Contexts())
     (pool,) = fleet.pools
-    admission = Admission(settings, lambda _pool, _model: 0)
-    deciding, prompt = Deciding(admission), Prompt("m", 1_000)
+    scheduler = Scheduler(settings, Budget(0.2), lambda *_: None)
+    deciding, prompt = Deciding(scheduler), Prompt("m", 1_000)
     for worker in pool.workers[1:]:
         worker.load.book(monotonic(), 60.0)
     assert deciding.among(pool, prompt, pool.workers).aside == 0
-    admission.rests.refused(pool.workers[0], inf)
+    scheduler.rests.refused(pool.workers[0], inf)
     decision = deciding.among(pool, prompt, pool.workers)
     assert [one.worker.name for one in decision.candidates] == ["b", "c", "a"]
     assert decision.aside == 1

@@ -1,7 +1,5 @@
 """How many retries may be under way at once."""
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,54 +74,3 @@ def test_never_more_than_the_budget(
             budget.give_back()
             under_way -= 1
         assert budget.used == under_way
-
-
-def test_who_waits_is_next() -> None:
-    """Waiters are served in order of arrival; one whose time is over is denied."""
-
-    async def scene() -> None:
-        budget = Budget(0.2, least=1)
-        assert await budget.turn(0, 0.0)
-        waiting = [asyncio.ensure_future(budget.turn(0, 20.0)) for _ in range(2)]
-        await asyncio.sleep(0)
-        assert not await budget.turn(0, 0.01)
-        assert budget.denied == 1
-        budget.give_back()
-        assert await waiting[0]
-        assert not waiting[1].done()
-        budget.give_back()
-        assert await waiting[1]
-        assert budget.used == 1
-        budget.give_back()
-        assert budget.used == 0
-
-    asyncio.run(scene())
-
-
-@pytest.mark.parametrize("when", ["waiting", "in its turn"])
-def test_who_leaves_gives_it_back(when: str) -> None:
-    """A cancelled waiter takes nothing, whether or not its turn had come."""
-
-    async def scene() -> None:
-        budget = Budget(0.2, least=1)
-        assert await budget.turn(0, 0.0)
-        leaving, staying = (asyncio.ensure_future(budget.turn(0, 20.0)) for _ in range(2))
-        await asyncio.sleep(0)
-        if when == "in its turn":
-            budget.give_back()
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
-        if when == "waiting":
-            budget.give_back()
-        assert await staying
-        budget.give_back()
-        assert budget.used == 0
-
-    asyncio.run(scene())
-
-
-def test_a_share_of_nothing_is_not_waited_for() -> None:
-    """With a share of 0 there is never a turn to wait for."""
-    budget = Budget(0.0)
-    assert not asyncio.run(budget.turn(1000, 20.0))
-    assert budget.denied == 1

@@ -4,10 +4,8 @@ from time import monotonic
 
 import pytest
 
-from router.news import GiveWay
 from router.wires import Line, Wiring
 from strategies.base import Outcome
-from strategies.load import AGING
 from tests.router.wired import Process, play, until, wiring
 
 __all__ = ["wiring"]
@@ -23,15 +21,15 @@ def test_one_gives_way_to_a_request_of_another_process(wiring: Wiring) -> None:
         (theirs,) = two.theirs
         assert theirs.since == long.since
         short = two.send("short")
-        two.sharing.give_way([theirs], short, b"short", refused=True, aging=AGING)
+        two.sharing.give_way([theirs], short)
         assert (theirs.since, two.flying) == (None, [1, 0])
         await until(lambda: len(one.asked) == 1)
-        assert one.asked == [(long, GiveWay(number, short, b"short", True, AGING))]
+        assert one.asked == [long]
         one.sharing.ended(number, Outcome(ok=False, kept_tokens=1), monotonic())
         await until(lambda: (two.flying, three.flying) == ([0, 0], [1, 0]))
         assert (one.flying, three.asked) == ([1, 0], [])
         # It is known no more.
-        two.sharing.give_way([theirs], short, b"short", refused=True, aging=AGING)
+        two.sharing.give_way([theirs], short)
         two.send("last", worker=1)
         await until(lambda: one.flying == [1, 1])
         assert len(one.asked) == 1
@@ -55,28 +53,10 @@ def test_one_that_would_not_give_way_by_now_goes_on(wiring: Wiring, why: str) ->
             one.fleet.pools[0].workers[0].load.late_until = monotonic() + 60.0
         elif why == "own end":  # the news of it crosses the other's
             del one.sharing._open[number]
-        two.sharing.give_way(theirs, short, b"short", refused=False, aging=AGING)
+        two.sharing.give_way(theirs, short)
         two.send("next", worker=1)
         await until(lambda: one.flying[1] == 1)
         assert len(one.asked) == (not why)
-
-    play(wiring, 2, script)
-
-
-@pytest.mark.parametrize(("aging", "gives"), [(AGING, False), (AGING / 10, True)])
-def test_how_much_waiting_counts_is_known_where_much_is_held(
-    wiring: Wiring, aging: float, *, gives: bool
-) -> None:
-    """The process that asks may hold much for that worker, and the one that is asked nothing."""
-
-    async def script(one: Process, two: Process) -> None:
-        one.book("long", 40.0)  # and has 10 to go
-        await until(lambda: two.flying == [1, 0])
-        short, theirs = two.send("short"), two.theirs
-        two.sharing.give_way(theirs, short, b"short", refused=False, aging=aging)
-        two.send("next", worker=1)
-        await until(lambda: one.flying[1] == 1)
-        assert len(one.asked) == gives
 
     play(wiring, 2, script)
 
@@ -89,10 +69,10 @@ def test_one_whose_process_does_not_listen_is_not_asked(wiring: Wiring) -> None:
         await until(lambda: two.flying == [1, 0])
         short, theirs = two.send("short"), two.theirs
         two.sharing._outboxes[0].line = Line.LOST
-        two.sharing.give_way(theirs, short, b"short", refused=False, aging=AGING)
+        two.sharing.give_way(theirs, short)
         assert theirs[0].since is not None
         two.sharing._outboxes[0].line = Line.OPEN
-        two.sharing.give_way(theirs, short, b"short", refused=False, aging=AGING)
+        two.sharing.give_way(theirs, short)
         await until(lambda: len(one.asked) == 1)
 
     play(wiring, 2, script)

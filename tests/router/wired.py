@@ -9,7 +9,6 @@ from time import monotonic
 import pytest
 
 from router.fleet import Fleet
-from router.news import GiveWay
 from router.sharing import Sharing
 from router.wires import Line, Wires, Wiring
 from strategies.base import Outcome
@@ -27,8 +26,8 @@ class Process:
         inherited = Wires(os.dup(given.inbox), tuple(map(os.dup, given.outboxes)))
         self.fleet: Fleet = fleet()
         self.freed = 0
-        self.asked: list[tuple[Booking, GiveWay]] = []
-        """The bookings that were to give way, and to what."""
+        self.asked: list[Booking] = []
+        """The bookings that were to give way."""
         self.sharing = Sharing(inherited, place, self.fleet, self._count, self._gives_way)
         self.fleet.share(self.sharing)
         self.place = place
@@ -36,8 +35,8 @@ class Process:
     def _count(self) -> None:
         self.freed += 1
 
-    def _gives_way(self, booking: Booking, news: GiveWay) -> None:
-        self.asked.append((booking, news))
+    def _gives_way(self, booking: Booking) -> None:
+        self.asked.append(booking)
 
     @property
     def pid(self) -> int:

@@ -1,14 +1,16 @@
-"""Requests that come to a few workers, are held, and are released again."""
+"""Requests that come to a few workers, wait in a queue, and are released again."""
+
+from math import inf
 
 from strategies.base import Candidate, Cost, Decision, Prompt
-from strategies.latebinding import READY_TOKENS, LateBinding
 from strategies.load import Load
 from strategies.pace import Pace
+from strategies.queue import Entry, Queue, Wait
 
 #: A model that every worker serves; each also serves a model with its own name.
 ANY = "any"
-#: More tokens than one engine step computes.
-MANY = READY_TOKENS + 1
+#: More tokens than any engine step computes.
+MANY = 100_000
 
 
 class Stand:
@@ -29,39 +31,73 @@ class Desk:
 
     def __init__(self, *workers: Stand) -> None:
         self.workers = workers
-        self.binding: LateBinding[str] = LateBinding()
+        self.queue: Queue[str] = Queue()
         self.now = 0.0
         self.decided = 0
         """Number of decisions so far."""
+        self.lacks: dict[str, float] = {}
+        """Seconds of waiting for room in a KV cache, by the name of the request."""
 
-    def rank(self, prompt: Prompt) -> Decision:
+    def decide(self, prompt: Prompt, name: str = "", only: str = "") -> Decision:
         """Compare the workers that serve the model."""
+        room = self.lacks.get(name, 0.0)
         costs = [
-            Candidate(w, Cost(w.load.wait(self.now) + w.load.promised_s, float(prompt.tokens)))
+            Candidate(
+                w, Cost(w.load.wait(self.now) + w.load.promised_s, float(prompt.tokens), room=room)
+            )
             for w in self.workers
-            if prompt.model in {w.name, ANY}
+            if prompt.model in {w.name, ANY} and only in {"", w.name}
         ]
         self.decided += 1
         return Decision(sorted(costs, key=lambda c: c.cost.total), "load")
 
+    def rank(self, entry: Entry[str]) -> Decision | None:
+        """Do so for one that waits."""
+        return self.decide(entry.prompt, entry.item, entry.only)
+
     def come(self, name: str, tokens: int, model: str = ANY, tenant: str = "") -> bool:
-        """Let a request arrive; return whether it is held."""
-        prompt = Prompt(model, tokens)
-        decision = self.rank(prompt)
-        if not self.binding.must_hold(prompt, decision, self.now):
+        """Let a request arrive; return whether it waits."""
+        decision = self.decide(Prompt(model, tokens), name)
+        if not self.queue.must_hold(decision, self.now):
             return False
-        self.binding.enter(name, prompt, decision, self.now, tenant)
+        self.enter(name, tokens, model, tenant)
         return True
 
+    def enter(
+        self,
+        name: str,
+        tokens: int = 4,
+        model: str = ANY,
+        tenant: str = "",
+        *,
+        since: float | None = None,
+        first: bool = False,
+        only: str = "",
+        bound: bool = False,
+        deadline: float = inf,
+    ) -> Entry[str]:
+        """Let a request wait that came `since`."""
+        prompt = Prompt(model, tokens)
+        wait = Wait(self.now if since is None else since, self.now, deadline)
+        wait.first = wait.called = first
+        decision = self.decide(prompt, name, only)
+        return self.queue.enter(
+            name, prompt, decision, self.now, tenant, wait=wait, only=only, bound=bound
+        )
+
+    def release(self) -> str | None:
+        """Return the request that is released now, which is not booked."""
+        released = self.queue.release(self.rank, self.now, [one.load for one in self.workers])
+        return None if released is None else released[0].item
+
     def released(self) -> list[str]:
-        """Return the requests that are released now; each is booked before the next is asked
-        for."""
+        """Return those that are released now; each is booked before the next is asked for."""
         names = []
         loads = [worker.load for worker in self.workers]
-        while released := self.binding.release(self.rank, self.now, loads):
-            held, decision = released
+        while released := self.queue.release(self.rank, self.now, loads):
+            entry, decision = released
             choice = decision.candidates[0]
             seconds = choice.cost.prefill
             choice.worker.load.book(self.now, seconds, uncached=MANY, stream=False)
-            names.append(held.item)
+            names.append(entry.item)
         return names

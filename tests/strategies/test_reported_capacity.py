@@ -6,9 +6,9 @@ from math import prod
 
 import pytest
 from msgspec.structs import replace
+from strategies.capacity import BEHIND, DOWN, FIRST_RISE, LEAST, MOST, RISE, STEEPER, UP, Capacity
 
 from strategies.base import Outcome, Prompt
-from strategies.capacity import BEHIND, DOWN, FIRST_RISE, LEAST, MOST, RISE, STEEPER, UP, Capacity
 from strategies.kvaware import KvAware
 from strategies.prefixaware import PrefixAware, capacity_of
 from strategies.prefixtree import AT_ONCE, PrefixTree

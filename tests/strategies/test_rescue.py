@@ -1,10 +1,10 @@
 """Which worker is stuck, what waits there in vain, and where it would do better."""
 
 import pytest
+from strategies.latebinding import LateBinding
 
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 from strategies.cost import Costs
-from strategies.latebinding import LateBinding
 from strategies.load import LATE_S, Load
 from strategies.pace import Curve, Pace
 from strategies.rescue import STUCK_S, TIMES, TIMES_GUESSED, better, hangs, stranded

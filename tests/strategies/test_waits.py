@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 from hypothesis import given
+from strategies.latebinding import LateBinding
 
 from strategies.base import Candidate, Cost, Decision, Other, Prompt, Strategy
 from strategies.kvaware import KvAware
-from strategies.latebinding import LateBinding
 from strategies.match import NOT_WANTED
 from strategies.prefixaware import PrefixAware
 from strategies.prefixtree import PrefixTree

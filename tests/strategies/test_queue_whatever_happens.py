@@ -1,4 +1,4 @@
-"""Held requests, whatever comes, leaves, ends and changes: what loads are told, and who is held."""
+"""Requests that wait, whatever comes, leaves, ends and changes: who waits, what loads are told."""
 
 from collections.abc import Callable, Collection
 from math import inf
@@ -10,17 +10,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from strategies.base import Candidate, Cost, Decision, Prompt
 from strategies.booking import Booking
-from strategies.held import LONGEST_S, Held
-from strategies.latebinding import LOOKED_AT, READY_S, LateBinding
-from strategies.load import AGING, Load
+from strategies.load import Load
+from strategies.queue import Entry, Queue, Wait
 from tests.strategies.desk import ANY, MANY, Stand
 
 MODELS = st.sampled_from([ANY, "a", "b"])
 TENANTS = st.sampled_from(["", "one", "two"])
+#: More than are looked at, and longer than any waits.
+CROWD, LONG = 70, 60.0
 
 
 class Router(RuleBasedStateMachine):
-    """Three workers, the requests held for them, and what is in flight there."""
+    """Three workers, the requests that wait for them, and what is in flight there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,11 +31,8 @@ class Router(RuleBasedStateMachine):
         self.running: dict[Booking, Load] = {}
         self.now = 0.0
         self.over = 0
-        self.binding, self.other = self._binding(), self._binding()
-        self.held: list[Held[int]] = []
-
-    def _binding(self) -> LateBinding[int]:
-        return LateBinding(self._waits)
+        self.queue, self.other = Queue[int](self._waits), Queue[int](self._waits)
+        self.held: list[Entry[int]] = []
 
     def _waits(self, _: Prompt) -> Callable[[], object]:
         self.over += 1
@@ -47,6 +45,9 @@ class Router(RuleBasedStateMachine):
     def _serving(self, model: str) -> list[Stand]:
         """Return the workers that have the model, whether or not they accept more."""
         return [one for one in self.workers if model in {one.name, ANY} and one not in self.gone]
+
+    def _ranked(self, entry: Entry[int]) -> Decision | None:
+        return self._rank(entry.prompt)
 
     def _rank(self, prompt: Prompt) -> Decision | None:
         """Compare the workers by wait and prefill; what is full has no room for long prompts."""
@@ -63,24 +64,34 @@ class Router(RuleBasedStateMachine):
         ]
         return Decision(sorted(costs, key=lambda c: c.cost.total), "load") if costs else None
 
-    def _enter(self, prompt: Prompt, tenant: str, since: float | None = None) -> None:
+    def _enter(
+        self, prompt: Prompt, tenant: str, wait: Wait | None = None, *, bound: bool = False
+    ) -> None:
         decision = self._rank(prompt)
         if decision is not None:
             number = len(self.held)
-            one = self.binding.enter(number, prompt, decision, self.now, tenant, since=since)
+            one = self.queue.enter(
+                number, prompt, decision, self.now, tenant, wait=wait, bound=bound
+            )
             self.held.append(one)
-            assert one in self.binding._promised
 
-    @rule(tokens=st.integers(1, 90), model=MODELS, tenant=TENANTS)
-    def come(self, tokens: int, model: str, tenant: str) -> None:
-        """A request is held."""
-        self._enter(Prompt(model, tokens), tenant)
+    @rule(tokens=st.integers(1, 90), model=MODELS, tenant=TENANTS, bound=st.booleans())
+    def come(self, tokens: int, model: str, tenant: str, *, bound: bool) -> None:
+        """A request waits."""
+        self._enter(Prompt(model, tokens), tenant, bound=bound)
 
-    @precondition(lambda self: len(self.held) < LOOKED_AT)
+    @rule(tokens=st.integers(1, 90), tenant=TENANTS, age=st.sampled_from([0.0, 9.0]))
+    def come_back(self, tokens: int, tenant: str, age: float) -> None:
+        """One waits that had its turn in vain."""
+        wait = Wait(self.now - age, self.now)
+        wait.first = wait.called = True
+        self._enter(Prompt(ANY, tokens), tenant, wait)
+
+    @precondition(lambda self: len(self.held) < CROWD)
     @rule(model=MODELS, tenant=TENANTS)
     def crowd(self, model: str, tenant: str) -> None:
         """More come at once than are looked at."""
-        for number in range(LOOKED_AT + 6):
+        for number in range(CROWD):
             self._enter(Prompt(model, 1 + number), tenant)
 
     @precondition(lambda self: self.held)
@@ -91,7 +102,7 @@ class Router(RuleBasedStateMachine):
         for one in some:
             self.held.remove(one)
             for _ in range(1 + twice):
-                self.binding.leave(one, self.now)
+                self.queue.leave(one)
 
     @rule(seconds=st.sampled_from([0.0, 0.05, 0.6, 4.0, 12.0]))
     def wait(self, seconds: float) -> None:
@@ -100,40 +111,35 @@ class Router(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """The held requests are looked at once; one that can go is sent."""
+        """Those that wait are looked at once; one that can go is sent."""
         self._look()
 
     def _look(self) -> bool:
         """Do so, and return whether one was sent."""
-        loads = [one.load for one in self.workers if one not in self.gone]
-        looks = self._looks(loads)
-        released = self.binding.release(self._rank, self.now, loads)
+        loads = self._loads()
+        released = self.queue.release(self._ranked, self.now, loads)
         if released is None:
-            told = self.binding._promised
-            assert told.keys() == self.binding._seen.keys()
-            assert not looks or len(told) == min(len(self.held), LOOKED_AT)
             return False
         one, decision = released
         self.held.remove(one)
         choice = decision.candidates[0]
-        assert one.is_over(self.now) or not self.binding.must_hold(one.prompt, decision, self.now)
+        over = one.is_over(self.now) or one.bound
+        assert over or not self.queue.must_hold(decision, self.now)
         load = choice.worker.load
         stream = len(self.held) % 2 == 0
         booking = load.book(self.now, choice.cost.prefill, uncached=2 * MANY, stream=stream)
         self.running[booking] = load
         return True
 
-    def _looks(self, loads: Collection[Load]) -> bool:
-        """Whether any worker is ready, or any request held too long."""
-        return any(one.wait(self.now) <= READY_S for one in loads) or (
-            bool(loads) and any(one.is_over(self.now) for one in self.held)
-        )
+    def _loads(self) -> Collection[Load]:
+        return [one.load for one in self.workers if one not in self.gone]
 
     @rule()
     def look_on(self) -> None:
-        """They are looked at until none can go; then none is held too long that some worker has."""
-        while self._look():
-            pass
+        """They are looked at until none can go; then none has waited too long for some worker."""
+        for _ in range(3):  # not all of them are looked at each time
+            while self._look():
+                pass
         for one in self.held:
             assert not (one.is_over(self.now) and self._serving(one.prompt.model))
 
@@ -156,63 +162,50 @@ class Router(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def change(self, data: st.DataObject) -> None:
-        """New settings: all are let go, and some held again by the pool that has the workers."""
-        gone = self.binding.let_go(self.now)
+        """New settings: all are let go, and some wait again in the pool that has the workers."""
+        gone = self.queue.let_go()
         assert set(gone) == set(self.held)
-        self.binding, self.other = self.other, self.binding
+        self.queue, self.other = self.other, self.queue
         self.held = []
         for one in gone:
             if data.draw(st.booleans()) if len(gone) < 9 else one.item % 2:
-                self._enter(one.prompt, one.line[0], one.since)
-            self.other.leave(one, self.now)
+                self._enter(one.prompt, one.tenant, one.wait, bound=one.bound)
+            self.other.leave(one)
 
     @invariant()
     def counts(self) -> None:
-        """All that are held are counted, and the strategy knows of each; lines are in order."""
-        assert len(self.binding) == self.over == len(self.held)
+        """All that wait are counted, and the strategy knows of each; they are in order."""
+        assert len(self.queue) == self.over == len(self.held)
         assert len(self.other) == 0
-        assert set(self.binding) == set(self.held)
-        lines: dict[tuple[str, str], list[float]] = {}
-        for one in self.binding:
-            lines.setdefault(one.line, []).append(one.since)
-        assert all(line == sorted(line) for line in lines.values())
+        assert set(self.queue) == set(self.held)
+        began = [one.wait.entered for one in self.queue]
+        assert began == sorted(began)
 
     @invariant()
     def told(self) -> None:
-        """Each load is told what is promised there, exactly, and how much waiting counts."""
-        among = self.binding._promised
-        assert among.keys() <= set(self.held)
+        """Each load is told what some of those that wait are promised there, and no more."""
         for worker in self.workers:
             load = worker.load
-            left, reserved = load.promises.copy(), 0
-            for one in among:
-                if one.load is not load:
-                    continue
-                seconds = one.prefill_s
-                need = seconds + one.area_s + load.aging * one.since, seconds
-                if need not in left:  # as of when it was promised
-                    need = -inf, seconds
-                    assert one.is_first(self.now)
-                    reserved += one.tokens if one.lacks(self.now) else 0
-                left.remove(need)
-            assert left == []
+            needs = [(one.need, one.prefill_s) for one in self.held if one.load is load]
+            firsts = [one.prefill_s for one in self.held if one.load is load]
+            for need, seconds in load.promises:
+                if need == -inf:
+                    firsts.remove(seconds)
+                else:
+                    needs.remove((need, seconds))
             assert load.promised_s == pytest.approx(sum(seconds for _, seconds in load.promises))
-            assert load.promised_tokens == reserved
-            assert load.promises or load.promised_s == 0.0
-            assert load.aging in ({AGING, self.binding._aging} if self.held else {AGING})
-            assert not load.promises or load.aging == self.binding._aging
+            assert load.promises or (load.promised_s, load.promised_tokens) == (0.0, 0)
 
     def teardown(self) -> None:
         """Each is released in the end; then nothing is told any more."""
         self.gone.clear()
-        self.now += LONGEST_S + 1.0
+        self.now += LONG
         self.look_on()
         self.counts()
         assert self.held == []
         for worker in self.workers:
             load = worker.load
             assert (load.promises, load.promised_s, load.promised_tokens) == ([], 0.0, 0)
-            assert load.aging == AGING
 
 
 Router.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

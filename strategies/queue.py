@@ -1,0 +1,458 @@
+"""The requests of one pool that wait in the router, and which of them is sent next, and where.
+
+A request in a worker's queue is bound to that worker, and waits behind everything that came before
+it. If it waits in the router instead, the shortest can go first, each to the worker that is
+cheapest by then. So a request waits here until a worker accepts it that is about to be free; one
+that only some worker will do for waits until that one accepts it. The order:
+
+1. requests that had their turn in vain, that have waited for `LONGEST_S`, or that have lacked room
+   in the KV cache for `LACKING_S`: otherwise small prompts would take every token that comes free
+   before a large one can; in order of arrival,
+2. the tenants in turn,
+3. the shortest prefill, where each second since a request came makes up for `AGING` seconds.
+
+A long prompt that was sent may still be preempted (`preemption.py`), and waits here again.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from heapq import nsmallest
+from itertools import count, islice, takewhile, zip_longest
+from math import inf
+from typing import Final, Generic, TypeVar
+
+from strategies.base import Decision, Prompt, nothing
+from strategies.constants import (
+    AGING,
+    AREA_S,
+    COMPARED,
+    FULL_LOOK_S,
+    LACKING_S,
+    LONGEST_S,
+    LOOK_S,
+    LOOKED_AT,
+    MARGIN,
+    READY_S,
+    READY_TOKENS,
+    REMEMBERED,
+    STEP_S,
+)
+from strategies.load import Load
+from strategies.preemption import promised
+
+T = TypeVar("T")
+
+_NONE: Final = frozenset[str]()
+#: Requests for which the same workers will do: tenant, model, the only worker that will do (or
+#: empty), and those that will not.
+Line = tuple[str, str, str, frozenset[str]]
+
+
+class Wait:
+    """The waiting of one request, however often it comes back. Times are the caller's clock."""
+
+    __slots__ = ("called", "deadline", "entered", "first", "queued", "since")
+
+    def __init__(self, since: float, entered: float, deadline: float = inf) -> None:
+        self.since = since
+        """When the request came."""
+        self.entered = entered
+        """When it began to wait: anew each time that it was at a worker."""
+        self.deadline = deadline
+        """When it is to be told that it waits no longer."""
+        self.queued = False
+        """It has waited, so it has a place whatever the bound is."""
+        self.called = False
+        """It had its turn, so none takes its place."""
+        self.first = False
+        """It had its turn in vain, so it goes before others."""
+
+
+class Entry(Generic[T]):
+    """One request that waits: where it would go by now, and how it ranks among others."""
+
+    __slots__ = (
+        "again",
+        "area_s",
+        "bound",
+        "costs",
+        "full",
+        "item",
+        "line",
+        "load",
+        "need",
+        "number",
+        "over",
+        "prefill_s",
+        "prompt",
+        "tenant",
+        "tokens",
+        "wait",
+    )
+
+    def __init__(
+        self, item: T, prompt: Prompt, line: Line, wait: Wait, number: int, *, bound: bool
+    ) -> None:
+        self.item = item
+        """Anything of the caller's, to identify the request."""
+        self.prompt = prompt
+        self.line = line
+        self.tenant = line[0]
+        self.wait = wait
+        self.number = number
+        self.bound = bound
+        """It waits only until a worker accepts it, whether or not that is about to be free."""
+        self.over: Callable[[], object] = nothing
+        """Called when it does not wait any more."""
+
+    @property
+    def only(self) -> str:
+        """The name of the only worker that will do; empty if that is not so."""
+        return self.line[2]
+
+    def look(self, decision: Decision, now: float) -> None:
+        """Store the decision: where it would go now."""
+        candidates = decision.candidates[:REMEMBERED]
+        choice = candidates[0]
+        self.load: Load = choice.worker.load
+        self.costs = {c.worker.load: c.cost.total - c.cost.wait for c in candidates}
+        """Its cost on each of the best workers, without the wait."""
+        self.prefill_s: float = choice.cost.prefill
+        """Its prefill time on the best worker."""
+        self.tokens: int = self.prompt.tokens - choice.held_tokens + self.prompt.answer_tokens
+        """Tokens it takes in the KV cache there, beyond those already held."""
+        self.full: bool = choice.cost.room > 0.0
+        self.area_s = 0.0
+        """Seconds that it comes later for what it takes of the KV cache."""
+        if self.full:
+            told = [c.worker.room_tokens for c in candidates if c.worker.room_tokens]
+            room = choice.worker.room_tokens or min(told, default=0)
+            self.area_s = AREA_S * self.prompt.tokens / room if room else 0.0
+        self.need: float = self.prefill_s + self.area_s + AGING * self.wait.since
+        """By which requests are ordered, least first: the differences stay as time passes."""
+        self.look_again(now)
+
+    def look_again(self, now: float) -> None:
+        """Set when it is due to be decided anew."""
+        self.again: float = now + (FULL_LOOK_S if self.full else LOOK_S)
+
+    def is_first(self, now: float) -> bool:
+        """Whether it goes before all others, whatever it needs."""
+        return self.wait.first or self.is_over(now) or self.lacks(now)
+
+    def is_over(self, now: float) -> bool:
+        """Whether it has waited for `LONGEST_S`."""
+        return now - self.wait.entered >= LONGEST_S
+
+    def lacks(self, now: float) -> bool:
+        """Whether it lacks room in the KV cache and has waited for `LACKING_S`."""
+        return self.full and now - self.wait.entered >= LACKING_S
+
+    @property
+    def lacking(self) -> int:
+        """Tokens of the KV cache that count as taken by it once it goes before all others."""
+        return self.tokens if self.full else 0
+
+    def gains(self, ready: Mapping[Load, float], now: float) -> bool:
+        """Whether one of the `ready` workers has become the cheapest."""
+        if self.full:
+            return False
+        costs, load = self.costs, self.load
+        cost = costs[load] + load.wait(now) + MARGIN * load.promised_s
+        return any(
+            one in costs and costs[one] + wait + MARGIN * one.promised_s <= cost
+            for one, wait in ready.items()
+        )
+
+
+class Queue(Generic[T]):
+    """The requests of one pool that wait. Every time is the caller's clock, in seconds."""
+
+    def __init__(self, waits: Callable[[Prompt], Callable[[], object]] | None = None) -> None:
+        self.waits = waits
+        """Tells the pool's strategy that a request waits (see `Strategy`); raises no error."""
+        self._entries: dict[Entry[T], None] = {}
+        """All of them, in the order in which they began to wait; a dict removes in O(1)."""
+        self._lines: dict[Line, list[Entry[T]]] = {}
+        """Each line in order of need; the lines in the order in which they have their turns."""
+        self._bound = 0
+        self._vain: dict[Entry[T], None] = {}
+        """Those that had their turn in vain."""
+        self._numbers = count()
+        self._told: set[Load] = set()
+        """Those that know of waiting requests."""
+        self._seen: dict[Entry[T], None] = {}
+        """Those that were looked at last, or came since."""
+        self._promised: dict[Entry[T], tuple[float, float]] = {}
+        """Those of them that are promised now, each with its entry in `Load.promises`."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry[T]]:
+        """Iterate over all requests, in the order in which they began to wait."""
+        return iter(list(self._entries))
+
+    @staticmethod
+    def must_hold(decision: Decision, now: float) -> bool:
+        """Whether the request would have to wait at its worker even on the cheapest one.
+
+        That is for other prompts, some that wait here included, or for room in its KV cache.
+        """
+        choice = decision.candidates[0]
+        cost, load = choice.cost, choice.worker.load
+        if cost.room > 0.0:
+            return True
+        if cost.wait <= READY_S:
+            return False
+        if choice.preempts:
+            return cost.wait > READY_S + MARGIN * STEP_S
+        if promised(load, cost.prefill, now)[0] > READY_S:
+            return True
+        return load.uncached > READY_TOKENS
+
+    def enter(
+        self,
+        item: T,
+        prompt: Prompt,
+        decision: Decision,
+        now: float,
+        tenant: str = "",
+        *,
+        wait: Wait | None = None,
+        only: str = "",
+        bound: bool = False,
+    ) -> Entry[T]:
+        """Let a request wait, until `release` returns it or `leave` removes it.
+
+        `wait`: its waiting, if it may come back or has done so. `only` names the one worker that
+        will do, if just one will. One that is `bound` is not held for a worker that is about to be
+        free.
+        """
+        line = line_of(prompt, tenant, only)
+        if wait is None:
+            wait = Wait(now, now)
+        entry = Entry(item, prompt, line, wait, next(self._numbers), bound=bound)
+        entry.look(decision, now)
+        if self.waits is not None:
+            entry.over = self.waits(prompt)
+        self._promise(entry, now)
+        self._seen[entry] = None
+        self._add(entry)
+        return entry
+
+    def leave(self, entry: Entry[T]) -> None:
+        """Remove a request whose client has gone; no effect if it does not wait any more."""
+        if entry in self._entries:
+            self._withdraw(entry)
+            self._remove(entry)
+
+    def let_go(self) -> list[Entry[T]]:
+        """Remove all requests, and return them: their workers may be another queue's next."""
+        gone = list(self._entries)
+        for entry in gone:
+            self.leave(entry)
+        return gone
+
+    def expired(self, now: float) -> list[Entry[T]]:
+        """Return the requests whose deadline has passed."""
+        return [entry for entry in self._entries if entry.wait.deadline <= now]
+
+    def length(self, line: Line) -> int:
+        """Return how many requests wait in a line."""
+        return len(self._lines.get(line, ()))
+
+    def longest(self) -> list[Entry[T]]:
+        """Return the longest line."""
+        return max(self._lines.values(), key=len, default=[])
+
+    def release(
+        self,
+        rank: Callable[[Entry[T]], Decision | None],
+        now: float,
+        loads: Collection[Load],
+    ) -> tuple[Entry[T], Decision] | None:
+        """Return the next request that need not wait any more, with the decision for it.
+
+        Call it when a worker may have become free, and again once the returned request is booked.
+        `loads` are those of all workers that accept more; `rank` returns None if none of them will
+        do for a request. Those that wait are visited in their order. Each one that has to stay is
+        promised to the worker it would go to, so that those behind it, and new requests, take it
+        into account.
+        """
+        if not self._entries:
+            return None
+        waits = {load: load.wait(now) for load in loads}
+        ready = {
+            load: wait
+            for load, wait in waits.items()
+            if wait <= READY_S or load.uncached <= READY_TOKENS
+        }
+        over = next(iter(self._entries)).is_over(now)
+        if not loads or not (ready or self._bound or over):
+            self._promise_again(now)
+            return None
+        self._take_back()
+        looked = self._looked_at(now)
+        self._seen = dict.fromkeys(looked)
+        left = max(1, COMPARED // len(loads))
+        due = self._due(looked, now, left)
+        for entry in looked:
+            if entry not in due and not entry.bound:
+                if not left or not entry.gains(ready, now):
+                    self._promise(entry, now)
+                    continue
+                left -= 1
+            decision = rank(entry)
+            if decision is None:
+                entry.look_again(now)
+            elif self._goes(entry, decision, now):
+                self._remove(entry)
+                self._turn_over(entry.tenant)
+                return entry, decision
+            else:
+                self._look(entry, decision, now)
+            self._promise(entry, now)
+        return None
+
+    def _goes(self, entry: Entry[T], decision: Decision, now: float) -> bool:
+        """Whether a request goes where it was just decided to."""
+        if entry.bound or entry.is_over(now):
+            return True
+        return not self.must_hold(decision, now)
+
+    def _looked_at(self, now: float) -> list[Entry[T]]:
+        """Return the requests to look at this time, in their order.
+
+        Of each line the one with least need, then the next one of each, and so on: so requests that
+        wait for one worker or model do not hide others.
+        """
+        names = list(islice(self._lines, LOOKED_AT))
+        lines = [self._lines[name][:LOOKED_AT] for name in names]
+        if len(self._lines) > LOOKED_AT:  # the other lines are looked at next time
+            for name in names:
+                self._lines[name] = self._lines.pop(name)
+        found = (entry for turn in zip_longest(*lines) for entry in turn if entry is not None)
+        tenants: dict[str, list[Entry[T]]] = {}
+        for entry in islice(found, LOOKED_AT):
+            tenants.setdefault(entry.tenant, []).append(entry)
+        for own in tenants.values():
+            own.sort(key=_place)
+        looked = dict.fromkeys(self._first(now))
+        for turn in zip_longest(*tenants.values()):
+            looked.update(dict.fromkeys(entry for entry in turn if entry is not None))
+        return list(islice(looked, LOOKED_AT))
+
+    def _first(self, now: float) -> list[Entry[T]]:
+        """Return the requests that go before all others, in order of arrival."""
+        old = takewhile(lambda entry: now - entry.wait.entered >= LACKING_S, self._entries)
+        found = dict.fromkeys(entry for entry in old if entry.is_first(now))
+        found.update(self._vain)
+        return sorted(found, key=lambda entry: entry.wait.since)
+
+    def _due(self, looked: list[Entry[T]], now: float, most: int) -> set[Entry[T]]:
+        """Return at most `most` of these requests that are due to be decided anew."""
+        over = (entry for entry in looked if now >= entry.again or entry.is_over(now))
+        return set(nsmallest(most, over, key=lambda entry: entry.again))
+
+    def _turn_over(self, tenant: str) -> None:
+        """Put a tenant behind all others, as it has had its turn."""
+        for name in [name for name in self._lines if name[0] == tenant]:
+            self._lines[name] = self._lines.pop(name)
+
+    def _add(self, entry: Entry[T]) -> None:
+        """Put a request where it belongs by its need, and by when it began to wait."""
+        began, entries = entry.wait.entered, self._entries
+        later = list(takewhile(lambda other: other.wait.entered > began, reversed(entries)))
+        entries[entry] = None
+        for other in reversed(later):
+            del entries[other]
+            entries[other] = None
+        self._line_up(entry)
+        self._bound += entry.bound
+        if entry.wait.first:
+            self._vain[entry] = None
+
+    def _line_up(self, entry: Entry[T]) -> None:
+        """Put a request in its line."""
+        line = self._lines.setdefault(entry.line, [])
+        line.insert(bisect_left(line, _place(entry), key=_place), entry)
+
+    def _look(self, entry: Entry[T], decision: Decision, now: float) -> None:
+        """Store where a request would go now."""
+        line = self._lines[entry.line]
+        del line[bisect_left(line, _place(entry), key=_place)]
+        entry.look(decision, now)
+        self._line_up(entry)
+
+    def _remove(self, entry: Entry[T]) -> None:
+        """Remove a request, and its line if that is empty."""
+        del self._entries[entry]
+        line = self._lines[entry.line]
+        del line[bisect_left(line, _place(entry), key=_place)]
+        if not line:
+            del self._lines[entry.line]
+        self._bound -= entry.bound
+        self._vain.pop(entry, None)
+        self._seen.pop(entry, None)
+        if not self._entries:
+            self._take_back()
+        entry.over()
+
+    def _promise(self, entry: Entry[T], now: float) -> None:
+        load, need = entry.load, entry.need
+        if entry.is_first(now):
+            need = -inf
+            load.promised_tokens += entry.lacking
+        self._promised[entry] = promise = need, entry.prefill_s
+        load.promised_s += entry.prefill_s
+        load.promises.append(promise)
+        self._told.add(load)
+
+    def _withdraw(self, entry: Entry[T]) -> None:
+        """Take back the promise of one request, if it has one."""
+        if entry in self._promised:
+            load, promise = entry.load, self._promised.pop(entry)
+            load.promises.remove(promise)
+            load.promised_s = load.promised_s - entry.prefill_s if load.promises else 0.0
+            if promise[0] == -inf:
+                load.promised_tokens -= entry.lacking
+
+    def _promise_again(self, now: float) -> None:
+        """Promise all that was looked at last, or came since, and nothing else.
+
+        (Where `release` returned a request, it has not promised those behind it.)
+        """
+        self._take_back()
+        for entry in self._seen:
+            self._promise(entry, now)
+
+    def _take_back(self) -> None:
+        """Take back all promises."""
+        for load in self._told:
+            load.promised_s, load.promised_tokens = 0.0, 0
+            load.promises.clear()
+        self._told.clear()
+        self._promised.clear()
+
+
+def line_of(prompt: Prompt, tenant: str, only: str = "") -> Line:
+    """Return the line of a request."""
+    return tenant, prompt.model, only, frozenset(prompt.barred) if prompt.barred else _NONE
+
+
+def to_displace(queues: Iterable[Queue[T]], own: int) -> Entry[T] | None:
+    """Return the newest request of the longest line, to make room for a newcomer.
+
+    None if the newcomer's own line, with `own` requests, would not stay shorter than that one, or
+    if that request has had its turn. So neither a tenant nor a stuck pool can lock others out.
+    """
+    longest = max((queue.longest() for queue in queues), key=len, default=[])
+    if own + 1 >= len(longest):
+        return None
+    newest = max(longest, key=lambda entry: (entry.wait.entered, entry.number))
+    return None if newest.wait.called else newest
+
+
+def _place(entry: Entry[T]) -> tuple[float, int]:
+    return entry.need, entry.number
