@@ -28,7 +28,8 @@ def test_it_finds_rate_and_growth(truth: float, ratio: float) -> None:
     growth = truth * ratio
     pace = taught(truth, growth)
     for uncached in (1000, 60_000):
-        assert pace.prefill(uncached, 0) == pytest.approx(seconds(truth, growth, uncached), rel=0.35)
+        true = seconds(truth, growth, uncached)
+        assert pace.prefill(uncached, 0) == pytest.approx(true, rel=0.35)
 
 
 def test_one_odd_answer_changes_little() -> None:
@@ -141,8 +142,7 @@ def test_tokens_are_those_of_the_seconds(
 
 
 def test_what_is_computed_by_then_is_not_underestimated() -> None:
-    """It is what the worker measurably computes in that time; a slow worker computes less of it than
-    its pool."""
+    """It is what the worker measurably computes in that time, less on a slow one than elsewhere."""
     curve = Curve()
     paces = [Pace(curve) for _ in range(8)]
     for _ in range(200):
