@@ -4,11 +4,9 @@ import pytest
 
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 from strategies.cost import Costs
-from strategies.latebinding import LateBinding
 from strategies.load import LATE_S, Load
 from strategies.pace import Curve, Pace
 from strategies.rescue import STUCK_S, TIMES, TIMES_GUESSED, better, hangs, stranded
-from tests.strategies.placing import Stand as Placed
 from tests.strategies.untold import Stand
 
 PROMPT = Prompt("m", 1000, stream=True)
@@ -105,7 +103,7 @@ def goes(cost: Cost, *, preempts: int = 0, uncached: int = 0) -> bool:
     if uncached:
         stand.load.book(21.0, 1.0, uncached)
     best = Candidate(stand, cost, preempts=preempts)
-    found = better(PROMPT, late(), Decision([best], "cold"), 22.0)
+    found = better(late(), Decision([best], "cold"), 22.0)
     assert found in (None, best)
     return found is not None
 
@@ -123,16 +121,6 @@ def test_it_moves_only_where_it_is_taken_at_once() -> None:
     assert not goes(Cost(prefill=1.0, room=0.1))
     assert not goes(Cost(prefill=1.0), preempts=1)
     assert not goes(FREE), "a strategy that does not compare could send it back"
-
-
-def test_it_leaves_no_room_to_others() -> None:
-    """A worker whose KV cache is nearly full takes it, as long as there is room for it."""
-    stand, prompt = Placed("other"), Prompt("m", 19_900, answer_tokens=100)
-    for _ in range(12):
-        stand.load.first_byte(stand.load.book(20.0, 0.1, 30_500), 20.0)
-    decision = Decision([Candidate(stand, Cost(prefill=2.0, home=1.0))], "cold")
-    assert LateBinding.must_hold(prompt, decision, 22.0)
-    assert better(prompt, late(), decision, 22.0) is decision.candidates[0]
 
 
 def test_a_worker_from_which_requests_were_moved_is_dear() -> None:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies.following import OWN_READY_S
+from strategies.latebinding import READY_S, READY_TOKENS
 
 from strategies.base import NO_LOADING, Candidate, Cost, Decision, Prompt
 from strategies.explain import words
-from strategies.following import OWN_READY_S
-from strategies.latebinding import READY_S, READY_TOKENS
 from strategies.load import Load
 from strategies.pace import Pace
 from strategies.ranking import ALIKE_S, Ranking, Row
