@@ -103,9 +103,9 @@ def test_promised_work_is_waited_for_only_if_it_comes_first() -> None:
     load, now, least = Load(), 0.0, -inf  # one that lacks room comes before all
     load.promises = [(1.01, 8.0), (1.0, 0.5), (0.1, 2.0), (least, 4.0)]
     wait = waits(6.5)
-    assert promised(load, 1.0, now) == (pytest.approx(wait), 1)
+    assert promised(load, 1.0, now) == pytest.approx((wait, 1))
     alone, preempts, charge = terms(load, 1.0, now)
-    assert (alone, preempts) == (pytest.approx(wait), 0)
+    assert (alone, preempts) == pytest.approx((wait, 0))
     load.book(now, LONG_S, since=now)
     assert terms(load, 1.0, now) == pytest.approx((wait, 1, 2 * charge))
 
@@ -115,7 +115,7 @@ def test_who_cannot_be_dropped_is_waited_for() -> None:
     load, _ = booked(LONG_S, may=False)
     behind = load.book(0.0, LONG_S, since=0.0)
     wait, preempts, _ = terms(load, 1.0, 1.0)
-    assert (wait, preempts) == (pytest.approx(waits(LONG_S, now=1.0)), 1)
+    assert (wait, preempts) == pytest.approx((waits(LONG_S, now=1.0), 1))
     assert ahead(load, NONE, 1.0, 1.0)[1] == [behind]
 
 
@@ -228,10 +228,10 @@ def test_who_has_to_wait_for_it_has_a_price() -> None:
     busy.load.book(0.0, 20.0, since=0.0)
     busy.load.promises = [(100.0, 100.0), (0.0, 0.25)]
     there, preempts = cost(busy)
-    assert (there.wait, preempts) == (pytest.approx(waits(0.25)), 1)
+    assert (there.wait, preempts) == pytest.approx((waits(0.25), 1))
     busy.load.pending.clear()
     one, preempts = cost(busy)
-    assert (one.wait, preempts) == (pytest.approx(waits(0.25)), 0)
+    assert (one.wait, preempts) == pytest.approx((waits(0.25), 0))
     assert one.price - idle.price >= idle.prefill
     assert there.price - idle.price == pytest.approx(2 * (one.price - idle.price))
 

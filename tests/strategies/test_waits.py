@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 from hypothesis import given
-from strategies.latebinding import LateBinding
 
 from strategies.base import Candidate, Cost, Decision, Other, Prompt, Strategy
 from strategies.kvaware import KvAware
