@@ -51,7 +51,8 @@ class Deciding:
         if home is not None and home not in workers:
             workers = [home, *workers]  # its worker is draining or ejected
         bound = replace(prompt, bound=visit.place(pool))
-        able = self._scheduler.room(workers) or workers
+        # Its worker is not left for saying that it is full: only it holds the session's prefix.
+        able = self._scheduler.below_limit(workers) or workers
         if stays and home is not None and home not in able:
             able = [home, *able]
         decision = visit.named(self._rank(pool, bound, able, monotonic()), workers)

@@ -207,7 +207,7 @@ class Metrics:
         )
         yield CounterMetricFamily(
             "warmroute_queue_refused",
-            "Requests that found the queue full, or were displaced by others.",
+            "Requests that found the queue full.",
             self._scheduler.refused,
         )
         yield CounterMetricFamily(

@@ -106,6 +106,12 @@ class Scheduler:
         most = self.most if said is None else min(said, self.most)
         return most - worker.load.here
 
+    def below_limit(self, workers: Sequence[Worker]) -> Sequence[Worker]:
+        """Return the workers with fewer requests than they may have, whether or not they rest."""
+        if self.in_flight < self.most:
+            return workers
+        return [worker for worker in workers if worker.load.here < self.most]
+
     def must_wait(self, pool: Pool, workers: Sequence[Worker]) -> bool:
         """Whether a request must wait: no worker has room, or those that wait will take it."""
         if self.in_flight < self.most and not (self.rests or self._queues):

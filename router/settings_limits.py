@@ -68,8 +68,7 @@ class LimitSettings(Model):
     in_flight: Count = 1024
     """Requests at once on one worker; more wait or go elsewhere. Default: 1024."""
     queue: Whole = 1000
-    """Requests that wait while every worker has `in_flight`, and as many that are held until a
-    worker is about to be free; 0: none waits. Default: 1000."""
+    """Requests that wait in the router; 0: none waits. Default: 1000."""
     overflow: OverflowSettings = OverflowSettings()
     """The answer to a request that finds every worker busy and the queue full."""
     attempts: StrictInt = Field(default=3, ge=1, le=10)
@@ -98,8 +97,7 @@ class TimeoutSettings(Model):
     total: DurationOrOff = 3600.0
     """For a whole answer, however it flows; or `off`. Default: 1h."""
     queue: Wait = 30.0
-    """How long a request waits while every worker has `limits.in_flight`, the time included that
-    it is held until a worker is about to be free. Default: 30s."""
+    """How long a request waits in the router for a worker that accepts it. Default: 30s."""
     keepalive: Wait = 3.0
     """How long an idle connection to a worker is kept; below 5s. Default: 3s."""
     comment: DurationOrOff = None

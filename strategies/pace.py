@@ -47,15 +47,15 @@ class Curve:
     def learn(self, context: float, step: float) -> None:
         """Learn from an answer that took `step` times as long as predicted.
 
-        Each factor moves by its share in the prediction, so that this prediction moves by the step.
+        Both factors move alike, the first answers counting equally. And each moves by its share in
+        the prediction, but slowly: at first the influence of context is taken to be the usual one.
         """
         self.seen += 1
+        step, both = bounded(step), weight(self.seen)
         grown = self.growth * context / (self.factor + self.growth * context)
-        flat = 1.0 - grown
-        part = weight(self.seen) / (flat * flat + grown * grown)
-        step = bounded(step)
-        self.factor *= step ** (part * flat)
-        self.growth *= step ** (part * grown)
+        apart = WEIGHT * (1.0 - 2.0 * grown)
+        self.factor *= step ** (both + apart)
+        self.growth *= step ** (both - apart)
 
 
 class Pace:

@@ -76,8 +76,7 @@ class Session:
         if led is None:
             return Decision(ranked, "rebind")
         if self._spill is not None and ranked[0].worker.name != prompt.bound:
-            least = min(one.cost.total for one in ranked[:2])  # (see `ranking.py`)
-            if led[0].cost.total - least > self._spill:
+            if led[0].cost.total - ranked[0].cost.total > self._spill:
                 return Decision(ranked, "spill", drawn=decision.drawn)
         return Decision(led, "session", stays=self.stays)
 

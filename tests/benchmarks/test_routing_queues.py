@@ -19,6 +19,7 @@ from benchmarks.routing_queues import (
 )
 from benchmarks.routing_work import Talk, Turn, Work
 from strategies.base import Decision, Prompt, Strategy
+from strategies.queue import Wait
 from tests.benchmarks.peers import KEYS, prompt, queue, seats, sent, warm
 
 BUDGET = SMALL.max_num_batched_tokens
@@ -31,7 +32,7 @@ def test_dynamo_holds_once_every_worker_is_beyond_the_threshold() -> None:
     peer, line = QueuedDynamo(fleet), Parked()
 
     def holds() -> bool:
-        return line.must_hold(prompt(), peer.rank(prompt(), fleet, 0.0), 0.0)
+        return line.must_hold(peer.rank(prompt(), fleet, 0.0), 0.0)
 
     peer.pending["w0"] = 16 * BUDGET + 1
     for pending, held in ((0, False), (16 * BUDGET, False), (16 * BUDGET + 1, True)):
@@ -65,7 +66,7 @@ def test_a_full_kv_cache_counts_as_a_queue_does() -> None:
 
 def held(line: Parked, peer: Holding, item: str, asked: Prompt) -> None:
     """Put a request into the queue."""
-    line.enter(item, asked, peer.rank(asked, peer.seats, 0.0), 0.0)
+    line.enter(item, asked, peer.rank(asked, peer.seats, 0.0), 0.0, wait=Wait(0.0, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_the_order_of_the_queue(order: Order, names: list[str]) -> None:
     held(line, peer, "short", prompt((4,), 600))
     held(line, peer, "cached", prompt())
     gone = []
-    while released := line.release(lambda asked: peer.rank(asked, fleet, 0.0), 0.0, []):
+    while released := line.release(lambda one: peer.rank(one.prompt, fleet, 0.0), 0.0, []):
         gone.append(released[0].item)
     assert gone == names
     assert len(line) == 0
@@ -92,9 +93,9 @@ def test_nobody_bypasses_the_queue() -> None:
     fleet = seats(2)
     peer, line = QueuedDynamo(fleet), Parked()
     decision = peer.rank(prompt(), fleet, 0.0)
-    assert not line.must_hold(prompt(), decision, 0.0)
+    assert not line.must_hold(decision, 0.0)
     held(line, peer, "first", prompt())
-    assert line.must_hold(prompt(), decision, 0.0)
+    assert line.must_hold(decision, 0.0)
 
 
 def test_the_queue_waits_for_room() -> None:
@@ -105,9 +106,9 @@ def test_the_queue_waits_for_room() -> None:
     for seat in fleet:
         sent(peer, seat, asked if seat is fleet[0] else prompt())
     held(line, peer, "first", prompt((7,), 600))
-    assert line.release(lambda one: peer.rank(one, fleet, 0.0), 0.0, []) is None
+    assert line.release(lambda one: peer.rank(one.prompt, fleet, 0.0), 0.0, []) is None
     peer.computed(asked, fleet[0])
-    released = line.release(lambda one: peer.rank(one, fleet, 0.0), 0.0, [])
+    released = line.release(lambda one: peer.rank(one.prompt, fleet, 0.0), 0.0, [])
     assert released is not None
     assert released[1].candidates[0].worker is fleet[0]
 
@@ -118,7 +119,7 @@ def test_it_is_decided_anew_where_a_held_request_goes() -> None:
     peer, line = QueuedDynamo(fleet, weight=16.0), Parked()
     held(line, peer, "one", prompt())
     warm(fleet[1])
-    released = line.release(lambda one: peer.rank(one, fleet, 0.0), 0.0, [])
+    released = line.release(lambda one: peer.rank(one.prompt, fleet, 0.0), 0.0, [])
     assert released is not None
     first, second = released[1].candidates
     assert (first.worker, first.held_tokens) == (fleet[1], len(KEYS) * 512)

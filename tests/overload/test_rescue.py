@@ -104,13 +104,9 @@ class Told:
         self.booked_s.append(now)
         return len(self.booked_s)
 
-    def give_way(
-        self, bookings: Sequence[Booking], _: int, __: bytes, *, refused: bool, aging: float
-    ) -> None:
+    def give_way(self, bookings: Sequence[Booking], first: int) -> None:
         """No other process sends anything."""
         assert not bookings
-        assert not refused
-        assert aging
 
     def began(self, number: int, now: float) -> None:
         """Do nothing."""

@@ -37,7 +37,7 @@ def test_half_a_fleet_that_is_full(
     refuses.set()
     until(lambda: len(good.requests) == half + allowed)
     if share:
-        until(lambda: len(budget._waiting) == half - allowed)
+        until(lambda: router.metric("warmroute_queue_length") == half - allowed)
         assert budget.used == allowed
         assert not select.select(clients, [], [], 0)[0]
     else:
@@ -122,7 +122,7 @@ def test_who_leaves_before_a_second_attempt_is_counted(stub: MakeStub, route: Ma
     asked = b"".join(good.requests)
     waiting = [client for field, client in clients.items() if field not in asked]
     assert len(waiting) == 3
-    until(lambda: len(router.door._proxy._budget._waiting) == 3)
+    until(lambda: router.metric("warmroute_queue_length") == 3)
     for client in waiting:
         client.close()
     until(lambda: counted(router, "refused_requests") == {"499": 3})

@@ -1,7 +1,6 @@
 """Failover: which worker is asked next, and whose answer the client gets."""
 
 import threading
-from time import sleep
 
 import pytest
 
@@ -21,27 +20,15 @@ def breaker_of(router: Router, stub: Stub) -> Breaker:
     return next(w.breaker for w in router.door.fleet.workers if w.name == stub.url[7:])
 
 
-def left_out(route: MakeRouter, other: Stub, bad: Stub, first: str) -> Router:
-    """A router that has ejected `bad` for another hour; after `first` an early trial is allowed."""
-    settings = health(failures=1, first=first, panic=0)
-    router = route(other.url, bad.url, strategy="roundrobin", health=settings)
-    bad.script = says(500)
-    ask(router, 2)
-    breaker = breaker_of(router, bad)
-    assert not breaker.closed
-    breaker.until += 3600
-    bad.script = OK
-    return router
-
-
 @pytest.mark.parametrize(("attempts", "last"), [(1, b"a"), (2, b"b"), (3, b"c"), (10, b"c")])
 def test_all_are_full(stub: MakeStub, route: MakeRouter, attempts: int, last: bytes) -> None:
-    """The client gets the refusal of the last worker that may be asked, with its Retry-After."""
+    """If none may wait, the client gets the refusal of the last worker that may be asked, with its
+    Retry-After."""
     workers = [stub(full(name)) for name in (b"a", b"b", b"c")]
     router = route(
         *(worker.url for worker in workers),
         strategy="roundrobin",
-        limits={"attempts": attempts},
+        limits={"attempts": attempts, "queue": 0},
         health=QUIET,
     )
     reply = router.http.post(PATH, json=CHAT)
@@ -105,63 +92,6 @@ def test_one_that_is_left_out_meanwhile(stub: MakeStub, route: MakeRouter) -> No
     refuses.set()
     assert status(client) == 200
     assert (len(bad.requests), len(well.requests)) == (1, 1)
-    until(router.idle)
-
-
-def test_one_that_was_left_out(stub: MakeStub, route: MakeRouter) -> None:
-    """If all others are full, an ejected worker gets an early trial; success ends the ejection."""
-    busy, well = stub(), stub()
-    router = left_out(route, busy, well, first="100ms")
-    busy.script = full(b"a")
-    sleep(0.15)
-    reply = router.http.post(PATH, json=CHAT)
-    assert (reply.status_code, reply.headers["x-warmroute-worker"]) == (200, well.url[7:])
-    assert breaker_of(router, well).closed
-    until(router.idle)
-
-
-def test_one_that_was_left_out_just_now(stub: MakeStub, route: MakeRouter) -> None:
-    """Before the shortest ejection time is over there is no trial; the refusal is relayed."""
-    busy, well = stub(), stub()
-    router = left_out(route, busy, well, first="1h")
-    busy.script = full(b"a")
-    reply = router.http.post(PATH, json=CHAT)
-    assert (reply.status_code, reply.content) == (503, b"a")
-    assert not breaker_of(router, well).closed
-
-
-def test_one_that_was_left_out_and_is_still_bad(stub: MakeStub, route: MakeRouter) -> None:
-    """A failed early trial costs one request and does not extend the ejection."""
-    busy, bad = stub(), stub()
-    router = left_out(route, busy, bad, first="200ms")
-    breaker = breaker_of(router, bad)
-    until_then = breaker.until
-    busy.script = full(b"a")
-    bad.script = says(500)
-    asked = len(bad.requests)
-    sleep(0.25)
-    statuses = [router.http.post(PATH, json=CHAT).status_code for _ in range(5)]
-    assert statuses == [500, 503, 503, 503, 503]
-    assert len(bad.requests) == asked + 1
-    assert breaker.until == until_then
-
-
-def test_a_crowd_waits_for_the_trial(stub: MakeStub, route: MakeRouter) -> None:
-    """Of many requests refused at once, one is the trial; the others wait for it to succeed."""
-    busy, well = stub(), stub()
-    router = left_out(route, busy, well, first="100ms")
-    refuses, answers = threading.Event(), threading.Event()
-    busy.script = [refuses.is_set, *full(b"a")]
-    well.script = [answers.is_set, *OK]
-    asked = len(well.requests)
-    clients = [start(router) for _ in range(20)]
-    sleep(0.15)
-    refuses.set()
-    until(lambda: len(well.requests) > asked)
-    sleep(0.1)
-    assert len(well.requests) == asked + 1
-    answers.set()
-    assert [status(client) for client in clients] == [200] * 20
     until(router.idle)
 
 

@@ -8,7 +8,6 @@ from router.exchange import Exchange, Line
 from router.guard import Head
 from router.job import Plea
 from router.openai import ENDPOINTS
-from router.preempting import Preempted
 from router.worker import Worker
 from tests.router.fleets import fleet, prompt
 
@@ -37,38 +36,30 @@ def plea() -> Plea:
 def test_what_was_held_first_counts_from_where_it_gave_way_first(worker: Worker) -> None:
     """Where it was moved from a worker that is stuck, nothing that was computed there counts."""
     asked = plea()
-    asked.moved(worker, 9.0, suspected=False)
-    assert (asked.last, asked.held_first, asked.preemptions, asked.late) == (None, 0, 1, 9.0)
+    asked.moved(worker, suspected=False)
+    assert (asked.last, asked.held_first, asked.preemptions) == (None, 0, 1)
     assert asked.prompt.resumed
-    asked.gave_way(worker, 100, 10.0)
-    asked.gave_way(worker, 200, 11.0)
+    asked.gave_way(worker, 100)
+    asked.gave_way(worker, 200)
     assert (asked.last, asked.held_first, asked.preemptions) == (worker, 100, 3)
 
 
 def test_who_was_suspected_stays_suspected(worker: Worker) -> None:
     """Also if it is parsed again, because its pool has changed."""
     asked, again = plea(), plea()
-    asked.moved(worker, 9.0, suspected=True)
-    asked.moved(worker, 9.0, suspected=False)
+    asked.moved(worker, suspected=True)
+    asked.moved(worker, suspected=False)
     assert asked.suspected
     again.goes_on_from(asked)
     assert again.suspected
     assert again.prompt.resumed
 
 
-def test_who_goes_first_stays_so(worker: Worker) -> None:
-    """Also if the request that gave way is parsed again."""
-    asked, again = plea(), plea()
-    Preempted(worker, 100, b"short").note(asked, 9.0)
-    again.goes_on_from(asked)
-    assert asked.behind == again.behind == b"short"
-
-
 def test_it_does_not_go_back_at_once(worker: Worker) -> None:
     """The first decision after a move leaves out the stuck worker, also if it is parsed again."""
     asked, again = plea(), plea()
     other = fleet(workers=1).pools[0].workers[0]
-    asked.moved(worker, 9.0, suspected=False)
+    asked.moved(worker, suspected=False)
     again.goes_on_from(asked)
     for one in (asked, again):
         assert one.elsewhere([worker, other]) == [other]

@@ -113,29 +113,6 @@ def test_a_session_begins_where_its_model_is_by_then(
     assert ask(key).headers["x-warmroute-session"].startswith("kept;")
 
 
-@pytest.mark.parametrize(("before", "after"), [("leastload", "session"), ("session", "leastload")])
-def test_it_waits_no_longer_in_all(
-    stub: MakeStub, route: MakeRouter, before: str, after: str
-) -> None:
-    """Where sessions begin or end meanwhile, a request that waits again has the same deadline."""
-    done: list[int] = []
-    worker = stub([lambda: bool(done), *OK])
-    known = {"name": "w", "url": worker.url}
-    router = route(known, strategy=before, limits=ONE)
-    first, _ = later(lambda: chat(router, x_session_id="a"))
-    until(lambda: worker.requests)
-    second, _ = later(lambda: chat(router, x_session_id="b"))
-    queue = router.door._proxy._admission.queue
-    until(lambda: len(queue) == 1)
-    deadline = queue.deadline
-    change(router, pools=[{"name": "other", "strategy": after, "workers": [known]}], limits=ONE)
-    until(lambda: queue.holds(("other", "m", "")))
-    assert queue.deadline == deadline
-    done.append(1)
-    for thread in (first, second):
-        thread.join(20)
-
-
 def test_a_session_whose_id_could_not_be_told_does_not_start(
     stub: MakeStub, route: MakeRouter
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from router.connection import Connection
 from router.sessions.table import Binding
+from tests.reload.changing import change
 from tests.sessions.asking import Later, ask
 from tests.support import OK, MakeRouter, MakeStub, Router, until
 
@@ -127,29 +128,29 @@ def test_all_who_wait_have_their_turn(stub: MakeStub, route: MakeRouter, count: 
     until(router.idle)
 
 
-def test_who_waits_again_does_not_begin_anew(stub: MakeStub, route: MakeRouter) -> None:
-    """A request that was called in vain, since another took its place, keeps its deadline."""
+@pytest.mark.parametrize("strategies", [("session",), ("session", "leastload")])
+def test_who_waits_again_does_not_begin_anew(
+    stub: MakeStub, route: MakeRouter, strategies: tuple[str, ...]
+) -> None:
+    """A request that new settings let go again and again keeps its deadline, also where sessions
+    begin and end meanwhile."""
     done: list[int] = []
     worker = stub()
     bounds: dict[str, Any] = {"limits": {"in_flight": 1}, "timeouts": {"queue": "400ms"}}
     router = route(worker.url, strategy="session", **bounds)
-    admission = router.door._proxy._admission
     assert ask(router, "a").status_code == 200
     worker.script = [lambda: bool(done), *OK]
     first = Later(router, "a")
     until(lambda: len(worker.requests) == 2)
     late = Later(router, "a")
-
-    def call_all() -> None:
-        for line in list(admission._pools):
-            admission._call(line)
-
-    for _ in range(100):
-        router.call(call_all)
-        if late.replies:
-            break
-        time.sleep(0.05)
+    changes = 0
+    while not late.replies and changes < 200:
+        changes += 1
+        strategy = strategies[changes % len(strategies)]
+        change(router, worker.url, strategy=strategy, logs={"requests": changes % 2 == 1}, **bounds)
+        time.sleep(0.02)
     done.append(1)
+    assert changes < 200
     assert late.status() == 503
     assert first.status() == 200
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 from hypothesis import given
-from strategies.latebinding import LateBinding
 
 from strategies.base import Candidate, Cost, Decision, Other, Prompt, Strategy
 from strategies.kvaware import KvAware
 from strategies.match import NOT_WANTED
 from strategies.prefixaware import PrefixAware
 from strategies.prefixtree import PrefixTree
+from strategies.queue import Queue
 from strategies.session import Session, SessionOptions
 from tests.strategies.placing import Run, Stand, fleet, prompt
 from tests.strategies.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, keys, nodes
@@ -78,16 +78,16 @@ def test_strategies_hear_of_those_that_are_held(
     over = Session(SessionOptions(Other("prefixaware" if kind is PrefixAware else "kvaware")))
     below = over.over if sessions else kind(kind.Options())
     assert isinstance(below, PrefixAware | KvAware)
-    binding: LateBinding[str] = LateBinding(over.waits if sessions else below.waits)
+    queue: Queue[str] = Queue(over.waits if sessions else below.waits)
     worker, asked = Stand("w"), prompt("words " * 100)
     busy = Decision([Candidate(worker, Cost(wait=9.0, prefill=1.0))], "cold")
-    first, second = (binding.enter(name, asked, busy, 0.0) for name in "ab")
+    first, second = (queue.enter(name, asked, busy, 0.0) for name in "ab")
     assert _root(below) == 2
-    binding.leave(first, 1.0)
-    binding.leave(first, 1.0)
+    queue.leave(first)
+    queue.leave(first)
     assert _root(below) == 1
     free = Decision([Candidate(worker, Cost())], "cold")
-    assert binding.release(lambda _: free, 40.0, [worker.load]) == (second, free)
+    assert queue.release(lambda _: free, 40.0, [worker.load]) == (second, free)
     assert _root(below) == 0
 
 
@@ -95,10 +95,10 @@ def test_a_strategy_need_not_want_to_know() -> None:
     """One without `waits`, below `session` too."""
     over = Session(SessionOptions(Other("leastload")))
     for waits in (None, over.waits):
-        binding: LateBinding[str] = LateBinding(waits)
+        queue: Queue[str] = Queue(waits)
         busy = Decision([Candidate(Stand("w"), Cost(wait=9.0))], "load")
-        binding.leave(binding.enter("a", Prompt("m", 10), busy, 0.0), 1.0)
-        assert len(binding) == 0
+        queue.leave(queue.enter("a", Prompt("m", 10), busy, 0.0))
+        assert len(queue) == 0
 
 
 @pytest.mark.parametrize(("wait", "cheaper"), [(0, False), (6, True)])

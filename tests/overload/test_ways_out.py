@@ -1,0 +1,266 @@
+"""Every way in which a request stops waiting, whatever it waits for: it is answered once, by a
+worker or by the router, and nothing of it is left."""
+
+import json
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pytest
+
+from router import rests
+from router.worker import State
+from strategies.base import Candidate, Cost, Decision, Prompt
+from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits
+from tests.reload.changing import change
+from tests.retry.test_failover import full
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, post, until
+
+#: What a request waits for: a place at a worker, its turn, or a worker that is not full.
+KINDS = ("place", "turn", "refused")
+
+
+class Scene(NamedTuple):
+    """A router with one request that waits, and what keeps its worker busy."""
+
+    router: Router
+    worker: Stub
+    gate: Gate
+    waiting: socket.socket
+    sent: int
+    """How many requests its worker has been sent."""
+
+
+@pytest.fixture
+def scene(
+    stub: MakeStub,
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Scene]:
+    """Make such a router."""
+
+    def make(kind: str, **settings: Any) -> Scene:
+        gate, worker = Gate(), stub()
+        settings = {"strategy": "prefixaware", "health": QUIET, **settings}
+        if kind == "refused":
+            monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+            worker.script = full(b"x")
+        else:
+            worker.script = gate.script()
+            if kind == "place":
+                settings["limits"] = {"in_flight": 1}
+        router = route(worker.url, **settings)
+        if kind != "refused":
+            ask(router, crowd, "long", 60_000)
+            until(lambda: len(worker.requests) == 1)
+        body = json.dumps(asked("waits", 2_000)).encode()
+        waiting = stack.enter_context(
+            post(router.port, PATH, body, b"content-type: application/json")
+        )
+        until(waits(router, 1))
+        return Scene(router, worker, gate, waiting, len(worker.requests))
+
+    return make
+
+
+def status(client: socket.socket) -> tuple[int, str]:
+    """The status of an answer, and the code of its error."""
+    client.settimeout(20)
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += client.recv(65536)
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next(
+        int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"
+    )
+    while len(body) < length:
+        body += client.recv(65536)
+    error = json.loads(body).get("error") or {}
+    assert (b"\r\nretry-after: " in head) == (b" 503 " in head[:14])
+    return int(head[9:12]), error.get("code", "")
+
+
+def leaves(scene: Scene, _: Stub) -> None:
+    """Its client does."""
+    scene.waiting.close()
+
+
+def removed(scene: Scene, other: Stub) -> None:
+    """Its worker is not in the settings any more, but another is."""
+    change(scene.router, other.url)
+
+
+def all_drain(scene: Scene, _: Stub) -> None:
+    """Its worker is to get nothing new."""
+    change(scene.router, {"url": scene.worker.url, "drain": True})
+
+
+def dies(scene: Scene, _: Stub) -> None:
+    """Its worker does."""
+    scene.router.call(lambda: scene.router.worker().become(State.DOWN, "it was unplugged"))
+
+
+def joined(scene: Scene, other: Stub) -> None:
+    """A worker is new in the settings."""
+    change(scene.router, scene.worker.url, other.url)
+
+
+def stops(scene: Scene, _: Stub) -> None:
+    """The router does."""
+    scene.router._server.stop(now=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("happens", "told"),
+    [
+        (leaves, None),
+        (removed, (200, "")),
+        (joined, (200, "")),
+        (all_drain, (503, "no_worker")),
+        (dies, (503, "no_worker")),
+        (stops, (503, "router_stopped")),
+    ],
+)
+def test_whatever_happens(
+    stub: MakeStub,
+    scene: Callable[..., Scene],
+    happens: Callable[[Scene, Stub], None],
+    told: tuple[int, str] | None,
+    kind: str,
+) -> None:
+    """It is told so at once, or goes elsewhere; its worker never gets it."""
+    made, other = scene(kind), stub()
+    happens(made, other)
+    if told is not None:
+        assert status(made.waiting) == told
+        assert len(other.requests) == (told[0] == 200)
+    until(waits(made.router, 0))
+    made.gate.opened.set()
+    until(made.router.idle)
+    assert len(made.worker.requests) == made.sent
+    left = made.router.metric("warmroute_refused_requests_total", status="499")
+    assert left == (told is None)
+
+
+@pytest.mark.parametrize("kind", ["place", "refused"])
+def test_the_wait_is_bounded(scene: Callable[..., Scene], kind: str) -> None:
+    """After `timeouts.queue` without a worker that accepts it, a request gets 503."""
+    made = scene(kind, timeouts={"queue": "300ms"})
+    assert status(made.waiting) == (503, "overloaded")
+    until(waits(made.router, 0))
+    made.gate.opened.set()
+    until(made.router.idle)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_settings_lose_nothing(scene: Callable[..., Scene], kind: str) -> None:
+    """However often they come, also for another strategy: the request waits on, and is answered."""
+    made = scene(kind)
+    bounds = {"limits": {"in_flight": 1}} if kind == "place" else {}
+    for strategy in ("leastload", "prefixaware", "leastload"):
+        change(made.router, made.worker.url, strategy=strategy, **bounds)
+        until(waits(made.router, 1))
+    assert len(made.worker.requests) == made.sent
+    made.worker.script = OK
+    made.gate.opened.set()
+    if kind == "refused":
+        made.router.call(lambda: made.router.door._proxy._scheduler.rests.keep(()))
+    assert status(made.waiting) == (200, "")
+    assert made.router.metric("warmroute_queued_total") == 1
+    until(made.router.idle)
+
+
+def raises(*_: object) -> Decision:
+    """Fail."""
+    raise RuntimeError("a fault in a plug-in")
+
+
+def nothing(*_: object) -> Decision:
+    """Decide for nobody."""
+    return Decision([], "nobody")
+
+
+def rubbish(*_: object) -> object:
+    """Decide on nothing."""
+    return ["rubbish"]
+
+
+def no_number(prompt: Prompt, workers: Any, _: float) -> Decision:
+    """Predict no time."""
+    return Decision([Candidate(workers[0], Cost(prefill=float("nan")))], "odd")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ranks", [raises, nothing, rubbish, no_number])
+def test_a_strategy_that_fails(
+    scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, ranks: Any, kind: str
+) -> None:
+    """The request gets 500 as soon as the strategy is asked; others go on once that works again."""
+    made = scene(kind)
+    pool = made.router.door.fleet.pools[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(pool.strategy, "rank", ranks)
+        made.worker.script = OK
+        made.gate.opened.set()
+        if kind == "refused":
+            made.router.call(lambda: made.router.door._proxy._scheduler.rests.keep(()))
+        assert status(made.waiting)[0] == 500
+    until(waits(made.router, 0))
+    assert made.router.http.post(PATH, json=asked("next", 10)).status_code == 200
+    until(made.router.idle)
+
+
+class Slots(list[Action]):
+    """The script of a worker that takes one request at a time, and is full for others."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self._gate = gate
+        self._taken = False
+
+    def __iter__(self) -> Any:
+        """Take the place, or refuse."""
+        if self._taken:
+            return iter(full(b"x"))
+        self._taken = True
+        return iter([self._gate.opened.is_set, self._leaves, *OK])
+
+    def _leaves(self) -> bool:
+        self._taken = False
+        return True
+
+
+def test_a_worker_with_a_limit_of_its_own(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its refusals are kept from clients; what waits for it is not sent at once whenever it may
+    have room, and newcomers come after it."""
+    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    gate = Gate()
+    worker = stub(Slots(gate))
+    router = route(worker.url, strategy="roundrobin", health=QUIET)
+    replies = [ask(router, crowd, "first", 10)]
+    until(lambda: len(worker.requests) == 1)
+    for number in range(5):
+        replies.append(ask(router, crowd, f"r{number}", 10))
+        until(waits(router, number + 1))
+    assert len(worker.requests) == 2, "only one has found out"
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 6
+    assert len(worker.requests) <= 2 * 6
+    until(router.idle)
+
+
+def test_a_full_queue_behind_full_workers(scene: Callable[..., Scene]) -> None:
+    """Newcomers are refused at once, instead of passing those that wait."""
+    made = scene("refused", limits={"queue": 1})
+    reply = made.router.http.post(PATH, json=asked("new", 10))
+    assert reply.status_code == 429
+    assert len(made.worker.requests) == made.sent
+    made.waiting.close()
+    until(waits(made.router, 0))
