@@ -8,12 +8,12 @@ import pytest
 from strategies import cost, demand, load, pause, preemption
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.booking import Booking
-from strategies.queue import Queue
 from strategies.load import Load
 from strategies.match import NOT_WANTED, Match
 from strategies.pace import Pace
 from strategies.prefixaware import PrefixAware
 from strategies.prefixtree import PrefixTree
+from strategies.queue import Queue
 from strategies.shadow import Shadow
 
 Without = Callable[[pytest.MonkeyPatch], None]

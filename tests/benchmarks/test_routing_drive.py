@@ -12,9 +12,9 @@ from benchmarks.routing_made import MADE, chats, no_reuse
 from benchmarks.routing_policies import POLICIES, Policy, policy_named
 from benchmarks.routing_work import Talk, Turn, Work, ideal
 from strategies.base import NoOptions, Strategy
-from strategies.queue import Queue
 from strategies.leastload import LeastLoad
 from strategies.pace import Pace
+from strategies.queue import Queue
 
 FLEET = Fleet(SMALL, 4, cache_tokens=1_000_000)
 CHATS = chats(1, 4.0, users=30, rounds=4)

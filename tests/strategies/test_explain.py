@@ -130,8 +130,6 @@ def test_all_is_told() -> None:
     [
         ("", None, True),
         ("held", None, False),
-        ("pause", None, False),
-        ("reserve", None, False),
         ("place", None, False),
         ("", REFUSED, False),
     ],
