@@ -20,7 +20,6 @@ from router.prompts import Prompts
 from simulator.strides import BLOCK_TOKENS, Job
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.booking import Booking
-from strategies.loads import HARDLY
 from strategies.preemption import ahead, computes_from, drop
 from strategies.queue import Queue, Wait
 
@@ -313,7 +312,7 @@ class Drive:
             computed_s=booking.computed_s,
         )
         self.strategy.settled(asked.prompt, placed.choice, outcome, self.now)
-        if booking.computed_s is not None and _hardly_loads(placed.choice):
+        if booking.computed_s is not None and _only_computes(placed.choice):
             seat.pace.observe(tokens - cached, cached, booking.computed_s)
         if asked.cached_tokens is not None:  # what it computed itself before is not a hit
             asked.job.cached_tokens = min(asked.cached_tokens, asked.job.cached_tokens or 0)
@@ -329,5 +328,5 @@ def _honest(placed: Placed) -> int | None:
     return placed.asked.job.cached_tokens
 
 
-def _hardly_loads(choice: Candidate) -> bool:
-    return choice.loading.seconds <= HARDLY * choice.cost.prefill
+def _only_computes(choice: Candidate) -> bool:
+    return not choice.loading.tokens

@@ -7,7 +7,6 @@ from router.usage import Usage
 from router.worker import Worker
 from strategies.base import Candidate
 from strategies.booking import Booking
-from strategies.loads import HARDLY
 
 
 def learn(
@@ -33,7 +32,7 @@ def learn(
             first = min(job.held_first, prompt_tokens)
             held = min(choice.held_tokens, prompt_tokens)
             preempting.judge(worker, held - first, cached - first)
-    if job.prompt.further or not _computed(choice, usage, prompt_tokens):
+    if job.prompt.further or not _computed(choice, usage):
         return
     if cached is None:
         cached = min(choice.held_tokens, prompt_tokens)
@@ -43,17 +42,11 @@ def learn(
         worker.pace.bound(prompt_tokens - cached, cached, booking.whole_s)
 
 
-def _computed(choice: Candidate, usage: Usage, prompt_tokens: int) -> bool:
-    """Whether the prefill was computing.
+def _computed(choice: Candidate, usage: Usage) -> bool:
+    """Whether the prefill was all computing.
 
-    Otherwise its time says more about how fast a slower tier loads.
+    Otherwise its time says something about how fast a slower tier loads.
     """
     found = hits.tiers(choice, usage)
-    if found is None:
-        return _hardly_loads(choice)
-    return found.l1 + found.l2 <= HARDLY * prompt_tokens
-
-
-def _hardly_loads(choice: Candidate) -> bool:
-    """Whether its prefill was expected to be computing, not loading from slower tiers."""
-    return choice.loading.seconds <= HARDLY * choice.cost.prefill
+    loading = choice.loading if found is None else found
+    return not (loading.l1 or loading.l2)

@@ -118,7 +118,6 @@ class Mirror:
             stream=news.stream,
             elsewhere=True,
             resumed=news.resumed,
-            media=news.media,
         )
         loading = Loading(0.0, news.l1, news.l2) if news.l1 or news.l2 else NO_LOADING
         choice = Candidate(worker, Cost(prefill=news.prefill_s), news.held_tokens, loading)

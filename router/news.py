@@ -34,8 +34,6 @@ class Booked(Struct, array_like=True, tag=1, gc=False):
     """It was preempted before: what its worker holds of it was estimated."""
     since: float | None = None
     """When it came, if it may be preempted."""
-    media: int = 0
-    """How many images and the like it has."""
 
 
 class Began(Struct, array_like=True, tag=2, gc=False):

@@ -180,7 +180,7 @@ class Prompts:
         head = known.exact.head(endpoint, body, left_out=known.left_out)
         prompt = self._of_ids(endpoint, request, known.identity, head.ids)
         tokens = head.tokens + PART_TOKENS * head.media
-        return replace(prompt, tokens=tokens, counted=False, media=head.media)
+        return replace(prompt, tokens=tokens, counted=False)
 
     def _of_ids(self, endpoint: Endpoint, request: Request, identity: str, ids: bytes) -> Prompt:
         # The endpoint is no part of the key: a chat and the same text as a completion share blocks.
@@ -251,7 +251,6 @@ class Prompts:
             estimated=text.plain and text.tokens is None,
             stream=_tells_first(endpoint, request),
             path=endpoint.path,
-            media=text.parts,
         )
         return self._with_further(prompt, text)
 

@@ -182,7 +182,6 @@ class Sharing:
             prompt.keys if heard else (),
             prompt.resumed,
             None if booking is None else booking.since,
-            prompt.media,
         )
         self._open[number] = news, booking
         self._tell(news)

@@ -81,9 +81,6 @@ class Prompt(Struct, frozen=True, gc=False):
     resumed: bool = False
     """It was sent before, and preempted: it was counted, and its worker holds some of it by then
     (how much is estimated)."""
-    media: int = 0
-    """How many images and the like it has, whose tokens no key covers: more may be cached than its
-    keys can tell."""
     path: str = ""
     """Path of the endpoint that it is for; a worker may fail at one and serve another."""
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from strategies.constants import MARGIN
+
 
 class Booking:
     """One request on one worker. Pass it back to `Load` to mark its first byte and its end.
@@ -56,14 +58,14 @@ class Booking:
         self.computed_s: float | None = None
         """Seconds its prefill took while the worker computed no other prompt; None if unknown."""
         self.whole_s: float | None = None
-        """Seconds for an answer in one piece, if it came before its predicted prefill time."""
+        """Seconds for an answer in one piece, if it came before its prefill counted as done."""
         self.taken_back = False
         """The worker did not accept it."""
 
 
 def late_s(head: Booking, spent: float) -> float:
-    """Return how many seconds later than predicted the oldest booking of a worker is.
+    """Return how many seconds late the oldest booking of a worker is: beyond the margin.
 
     None that another process serves is late: news of its first byte may be lost.
     """
-    return 0.0 if head.elsewhere else max(0.0, spent - head.prefill_s)
+    return 0.0 if head.elsewhere else max(0.0, spent - MARGIN * head.prefill_s)

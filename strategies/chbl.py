@@ -15,9 +15,7 @@ from typing import Any, ClassVar
 from xxhash import xxh3_64_intdigest
 
 from strategies.base import FREE, Candidate, Decision, Outcome, Prompt, WorkerView
-
-#: A worker is sent more while it has fewer requests in flight than this many times the mean.
-BOUND = 1.25
+from strategies.constants import MOST_LOAD
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Chbl:
         key = self._key(prompt)
         order = sorted(workers, key=lambda worker: xxh3_64_intdigest(worker.name.encode(), key))
         flying = sum(worker.load.in_flight for worker in workers)
-        bound = BOUND * (flying + 1) / len(workers)
+        bound = MOST_LOAD * (flying + 1) / len(workers)
         within = [worker for worker in order if worker.load.in_flight < bound]
         beyond = [worker for worker in order if worker.load.in_flight >= bound]
         reason = "prefix" if within and within[0] is order[0] else "spill"

@@ -7,36 +7,26 @@ comments at the constants say where the terms come from.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from strategies.base import NO_LOADING, Prompt, WorkerView
-from strategies.demand import Demand
-from strategies.load import BACK_S, Load
+from strategies.constants import (
+    CROWD,
+    DECODE_S,
+    FULL,
+    FULL_FROM,
+    HOME,
+    LEAST_WAIT,
+    MARGIN,
+    SMOOTHED_S,
+    STEP_S,
+)
+from strategies.demand import Demand, over_rest
+from strategies.load import Load
 from strategies.loads import Loading
 from strategies.match import NOT_WANTED, Match
 from strategies.pace import Curve
-from strategies.preemption import GAIN_S, before
+from strategies.preemption import before
 from strategies.ranking import Ranking, Row
-
-#: Share of the prefill time charged for each request that decodes there, which stalls meanwhile.
-CROWD: Final = 0.03
-#: Seconds charged for a full KV cache. Each decode step reads the cache once, which takes about
-#: 25 ms for a full one on every accelerator (memory over bandwidth: H100 80 GB at 3.35 TB/s, A100
-#: 80 at 2.0, L40S 48 at 0.86); times 240 tokens of answer, half of that counted. It does not depend
-#: on the length of this request's answer: with that as a weight, answers of a thousand tokens drove
-#: prompts away from their prefixes and gained nothing.
-DECODE_S: Final = 3.0
-#: A request that finds no room waits at least this share of the time that requests stay.
-LEAST_WAIT: Final = 0.45
-#: Seconds that a later turn waits on a worker that was busy half of the time. At another busy share
-#: u it is u / (1 - u) times as long, at most `MOST_HOME` times; u is prefill booked per second, in
-#: predicted seconds.
-HOME: Final = 0.3
-MOST_HOME: Final = 4.0
-#: A later turn waits for room `FULL` seconds times the share of the KV cache in use, above
-#: `FULL_FROM`: a cache that is two thirds full on average is completely full now and then.
-FULL: Final = 4.0
-FULL_FROM: Final = 0.6
 
 
 class _Charge:
@@ -57,7 +47,7 @@ class _Charge:
         self._tokens, self._match = prompt.tokens, match
         self._least_room: int | None = None
         self._reuse = demand.reuse
-        self.later = demand.price(workers)
+        self.later = demand.price()
         """What a second of its prefill costs those who come meanwhile, in seconds."""
         wanted = match.wanted(workers) if match is not None and prompt.tokens else NOT_WANTED
         self._wanted = wanted.tokens
@@ -145,7 +135,7 @@ class Costs:
             if loading and name in loading:
                 loads = loading[name]
                 prefill += loads.seconds
-            if wait > GAIN_S or load.promises:
+            if wait > MARGIN * STEP_S or load.promises:
                 wait, preempts, later = before(load, wait, prompt.keys, prefill, now)
             price = (each + CROWD * load.decoding + later) * prefill
             decode = room = home = used = 0.0
@@ -197,8 +187,7 @@ def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
             waits = FULL * (usual - FULL_FROM)
     given = load.given_lately(now)
     if given:
-        rest = BACK_S - given
-        waits += HOME * (given / rest if given < MOST_HOME * rest else MOST_HOME)
+        waits += HOME * over_rest(given / SMOOTHED_S)
     return waits
 
 

@@ -20,9 +20,8 @@ from strategies.base import (
 )
 from strategies.cost import Costs, held_tokens
 from strategies.loads import Held, Loading, Loads
-from strategies.prefixaware import beyond, capacity_of
+from strategies.prefixaware import capacity_of, is_fewer
 from strategies.prefixtree import Placement, PrefixTree
-from strategies.promoted import Promoted
 from strategies.ranking import ordered_as
 from strategies.underway import UnderWay
 
@@ -131,7 +130,9 @@ class KvAware:
         self._costs = Costs()
         self._threshold = options.threshold
         self._under_way = UnderWay(options.shadow // 8, options.unconfirmed)
-        self._promoted = Promoted(options.shadow // 8)
+        self._promoted = PrefixTree(options.shadow // 8)
+        """Starts of prompts that workers loaded from L2 and keep on L1, although no event says so:
+        until an answer shows that they do not."""
         self.loads = Loads()
         """The tiers and how fast they load; replaced if they are configured."""
         self.memory_bytes: int = options.index
@@ -148,7 +149,7 @@ class KvAware:
         match = self._shadow.match(prompt.keys)
         shadow = match.held()
         under_way = self._under_way.held(prompt.keys, now)
-        promoted = self._promoted.held(prompt, now) if self.loads.promotes else _NOBODY
+        promoted = self._promoted.held(prompt.keys) if self.loads.promotes else _NOBODY
         tokens: dict[str, int] = {}
         loading: dict[str, Loading] = {}
         tiers: dict[str, str] = {}
@@ -160,7 +161,7 @@ class KvAware:
             if not doubt:
                 held = told.get(name, _NOTHING)
                 if name in promoted:
-                    held = held.hosted(promoted[name])
+                    held = held.hosted(held_tokens(prompt, promoted[name]))
             held = self._counted(held, stored)
             if not doubt:
                 held = held.beyond(_sent(prompt, under_way.get(name, 0)))
@@ -195,7 +196,9 @@ class KvAware:
             predicted = self._counted(told, self._stored(prompt)).total
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
-        placement = self._shadow.insert(keys, name, room, ends, unit, tail=tail)
+        placement = self._shadow.insert(
+            keys, name, room, ends, unit, tail=tail, gpu_only=worker.kv_tokens is None
+        )
         sent = self._under_way.insert(keys, name, now)
         shadowed = bool(self._doubt(prompt, name))
         heard = self.memory.heard(name) if self.memory is not None else 0
@@ -230,11 +233,10 @@ class KvAware:
         cached = outcome.cached_tokens
         if self.store is not None and outcome.ok:
             self.store.computed(prompt, candidate.held_tokens if cached is None else cached)
-        self._learn(prompt, candidate, outcome, now, shadowed=placed.shadowed)
+        self._learn(prompt, candidate, outcome, shadowed=placed.shadowed)
         if placed.shadowed and cached is not None and prompt.keys and not prompt.resumed:
-            more = beyond(prompt, candidate.held_tokens, cached, outcome.prompt_tokens)
-            told = candidate.worker.kv_tokens is not None
-            tree.correct(placed.placement, more, capacity_of(candidate.worker), told=told)
+            held, length = candidate.held_tokens, outcome.prompt_tokens
+            tree.correct(placed.placement, fewer=is_fewer(prompt, held, cached, length))
         if self.memory is not None:
             predicted = candidate.held_tokens if placed.predicted is None else placed.predicted
             judged = predicted if placed.judged and not prompt.resumed else None
@@ -245,7 +247,6 @@ class KvAware:
         prompt: Prompt,
         candidate: Candidate,
         outcome: Outcome,
-        now: float,
         *,
         shadowed: bool,
     ) -> None:
@@ -261,7 +262,7 @@ class KvAware:
         believed = Held(max(0, held - loading.l1 - loading.l2), loading.l1, loading.l2)
         found = outcome.found or believed.found(cached)
         if found != believed and (loading.l1 or loading.l2):
-            self._promoted.missed(prompt, name, found.gpu + found.l1, now)
+            self._missed(prompt, name, found.gpu + found.l1)
             if self.memory is not None and not shadowed:
                 sure = outcome.found is not None
                 self.memory.correct(name, prompt, believed, found, sure=sure)
@@ -271,7 +272,14 @@ class KvAware:
                 rest = max(0, prompt.tokens - cached), cached
                 self.loads.learn(loaded, rest, candidate.worker.pace, outcome.computed_s)
             if found.l2 and self.loads.promotes:
-                self._promoted.add(prompt, name, cached, now)
+                promoted = self._promoted
+                promoted.close(promoted.insert(prompt.keys[: prompt.blocks_in(cached)], name))
+
+    def _missed(self, prompt: Prompt, worker: str, tokens: int) -> None:
+        """Expect nothing on the worker's L1 if it had fewer `tokens` there and on its GPU."""
+        blocks = self._promoted.held(prompt.keys).get(worker, 0)
+        if held_tokens(prompt, blocks) > tokens + prompt.unit_tokens:
+            self._promoted.forget(worker)
 
     def forget(self, worker: str) -> None:
         """Drop all that is known of the worker."""

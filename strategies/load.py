@@ -7,22 +7,9 @@ byte arrives.
 """
 
 from math import exp
-from typing import Final
 
 from strategies.booking import Booking, late_s
-
-#: First bytes at most this far apart come from one engine step: the prompts were computed together.
-TOGETHER_S: Final = 0.005
-#: Initial estimate of how long a request stays on a worker, in seconds; weight of one observation.
-STAY_S = 8.0
-STAY_WEIGHT: Final = 0.05
-#: Time constant for how busy a worker has been, in seconds.
-BACK_S: Final = 45.0
-#: Time constant for how full its KV cache has been, in seconds.
-KV_BACK_S: Final = 30.0
-#: A worker from which requests were moved counts as late for so many seconds after that, unless an
-#: answer begins there.
-LATE_S: Final = 30.0
+from strategies.constants import LATE_S, MARGIN, SMOOTHED_S, STAY_S, TOGETHER_S, WEIGHT
 
 
 class Load:
@@ -67,8 +54,7 @@ class Load:
         self.head_since = 0.0
         """Since when the oldest of them is being computed."""
         self.given_s = 0.0
-        """Prefill booked over about `BACK_S` before `given_at`, older bookings counting less. In
-        predicted seconds, which are more than the actual ones (see `pace.py`)."""
+        """Prefill booked over about `SMOOTHED_S` before `given_at`; older ones count less."""
         self.given_at = 0.0
         self.kv_tokens = 0
         self.shared_tokens = 0.0
@@ -142,7 +128,9 @@ class Load:
         self.uncached += uncached
         self._booked_s += prefill_s
         late = min(0.0, now - self.given_at)  # other processes report their bookings late
-        self.given_s = self.given_lately(now) + prefill_s * (exp(late / BACK_S) if late else 1.0)
+        self.given_s = self.given_lately(now) + prefill_s * (
+            exp(late / SMOOTHED_S) if late else 1.0
+        )
         self.given_at = max(now, self.given_at)
         self._take(kv_tokens, now)
         return booking
@@ -182,11 +170,11 @@ class Load:
         self._last = booking
 
     def kv_surplus(self, now: float) -> float:
-        """Return average minus current KV tokens in use, over about the last `KV_BACK_S`.
+        """Return average minus current KV tokens in use, over about the last `SMOOTHED_S`.
 
         Prefixes that several requests share count once.
         """
-        return self.surplus * exp(min(0.0, self._kv_at - now) / KV_BACK_S)
+        return self.surplus * exp(min(0.0, self._kv_at - now) / SMOOTHED_S)
 
     def share(self, tokens: float, now: float) -> None:
         """Set `shared_tokens`."""
@@ -206,12 +194,12 @@ class Load:
     def given_lately(self, now: float) -> float:
         """Return `given_s`, decayed until `now`."""
         since = now - self.given_at
-        return self.given_s * exp(-since / BACK_S) if since > 0.0 else self.given_s
+        return self.given_s * exp(-since / SMOOTHED_S) if since > 0.0 else self.given_s
 
     def take_back(self, booking: Booking, now: float) -> None:
         """Undo its part in `given_s`: the worker did not accept it. It still has to be released."""
         booking.taken_back = True
-        was = booking.prefill_s * exp(min(0.0, booking.at - now) / BACK_S)
+        was = booking.prefill_s * exp(min(0.0, booking.at - now) / SMOOTHED_S)
         self.given_s = max(0.0, self.given_lately(now) - was)
         self.given_at = max(now, self.given_at)
 
@@ -260,16 +248,17 @@ class Load:
                 self.elsewhere -= 1
                 self.elsewhere_tokens -= booking.kv_tokens
             if not booking.taken_back:
-                self.stay_s += STAY_WEIGHT * (now - booking.at - self.stay_s)
+                self.stay_s += WEIGHT * (now - booking.at - self.stay_s)
 
     def wait(self, now: float) -> float:
         """Return the seconds of booked prefill not yet done.
 
-        The oldest booking counts with what is left of its prediction. If it takes longer, it is
+        All of it may take `MARGIN` times as long as predicted, so the oldest booking counts with
+        what is left of that. If it takes longer, it is
         expected to take as long again as it already is late: so hardly anything more is sent to a
         worker that hangs, or whose KV cache is fuller than thought. The first byte of an answer in
-        one piece comes too late to tell, so its booking is dropped from the queue once its
-        predicted time has passed. A worker from which requests were moved counts as late as they
+        one piece comes too late to tell, so its booking is dropped from the queue once that time
+        has passed. A worker from which requests were moved counts as late as they
         would be there.
         """
         moved = 0.0
@@ -278,12 +267,12 @@ class Load:
         while self.pending:
             head = next(iter(self.pending))
             spent = now - self.head_since
-            if spent < head.prefill_s:
-                return max(0.0, self._booked_s - spent) + moved
+            if spent < MARGIN * head.prefill_s:
+                return max(0.0, MARGIN * self._booked_s - spent) + moved
             if head.stream:
-                late = late_s(head, spent)
-                return max(0.0, self._booked_s - head.prefill_s) + max(late, moved)
-            self._computed(head, self.head_since + head.prefill_s)
+                rest = MARGIN * max(0.0, self._booked_s - head.prefill_s)
+                return rest + max(late_s(head, spent), moved)
+            self._computed(head, self.head_since + MARGIN * head.prefill_s)
         return moved
 
     def _moved_s(self, now: float) -> float:

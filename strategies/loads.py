@@ -2,22 +2,13 @@
 
 The first guess is bandwidth over bytes per token. After that, prompts that were mostly loaded are
 measured: the time they took, minus the time to compute the rest of their tokens. A pool learns
-from all its workers, because they are alike in this. Loading, like computing, is taken to be slower
-than measured by the same margin; otherwise it would look too cheap in comparison.
+from all its workers, because they are alike in this.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from strategies.pace import FASTER, FIRST, FIRST_STEP, LATER_STEP, MARGIN, SLOWER, Pace
-
-#: Tokens per second, if the tiers are not configured.
-L1_RATE, L2_RATE = 200_000.0, 50_000.0
-#: The loading rates are learned from prompts whose predicted time is at least `MOSTLY` loading; the
-#: pace is learned from those with at most `HARDLY` of it.
-MOSTLY, HARDLY = 0.5, 0.1
-#: Loading counts as at least this share of its predicted time, whatever the measurement leaves.
-LEAST = 0.1
+from strategies.pace import Pace, bounded, weight
 
 
 class Held(NamedTuple):
@@ -104,8 +95,8 @@ class Loads:
 
     def __init__(
         self,
-        l1_rate: float | None = L1_RATE,
-        l2_rate: float | None = L2_RATE,
+        l1_rate: float | None = None,
+        l2_rate: float | None = None,
         *,
         promotes: bool = False,
     ) -> None:
@@ -117,8 +108,8 @@ class Loads:
             if rate is not None and rate <= 0:
                 raise ValueError(f"{name}: loads some tokens a second")
         self._has_l1, self._has_l2 = l1_rate is not None, l2_rate is not None
-        self.l1_s = 1.0 / (l1_rate or L1_RATE)
-        self.l2_s = 1.0 / (l2_rate or L2_RATE)
+        self.l1_s = 1.0 / l1_rate if l1_rate is not None else 0.0
+        self.l2_s = 1.0 / l2_rate if l2_rate is not None else 0.0
         self.promotes = promotes and l1_rate is not None and l2_rate is not None
         """Whether what a worker loads from L2 stays on its L1."""
         self.seen = 0
@@ -151,8 +142,8 @@ class Loads:
 
         Whether an engine loads or computes is up to the engine; most load whatever they find.
         """
-        l1 = held.l1 * self.l1_s * MARGIN
-        l2 = held.l2 * self.l2_s * MARGIN
+        l1 = held.l1 * self.l1_s
+        l2 = held.l2 * self.l2_s
         prefill = worker.pace.prefill
         l1 = min(l1, prefill(held.l1, held.gpu)) if l1 else 0.0
         l2 = min(l2, prefill(held.l2, held.gpu + held.l1)) if l2 else 0.0
@@ -161,21 +152,17 @@ class Loads:
     def learn(self, loading: Loading, rest: tuple[int, int], pace: Pace, seconds: float) -> None:
         """Learn from a worker that took `seconds` to load this and to compute the rest.
 
-        `rest` is how many tokens it computed, and how many precede them. As in `strategies.pace`,
-        the first answers are averaged with equal weight, and later ones enter a moving average of
-        the logarithm; each tier moves by its share in the prediction.
+        `rest` is how many tokens it computed, and how many precede them. It tells something if it
+        took longer to load than to compute; each tier moves by its share in the prediction.
         """
         l1, l2 = loading.l1 * self.l1_s, loading.l2 * self.l2_s
-        predicted, computing = l1 + l2, pace.prefill(*rest) / MARGIN
-        if predicted < MOSTLY * (predicted + computing) or seconds <= 0.0:
+        predicted, computing = l1 + l2, pace.prefill(*rest)
+        if predicted <= computing or seconds <= 0.0:
             return
         self.seen += 1
-        most = FIRST_STEP if self.seen <= FIRST else LATER_STEP
-        step = max(seconds - computing, LEAST * predicted) / predicted
-        step = min(most, max(1.0 / most, step))
-        weight = max(SLOWER if step > 1.0 else FASTER, 1.0 / self.seen)
-        self.l1_s *= step ** (weight * l1 / predicted)
-        self.l2_s *= step ** (weight * l2 / predicted)
+        step, part = bounded((seconds - computing) / predicted), weight(self.seen)
+        self.l1_s *= step ** (part * l1 / predicted)
+        self.l2_s *= step ** (part * l2 / predicted)
 
     def __repr__(self) -> str:
         told = ", ".join(f"{tier} {rate:.0f} tokens/s" for tier, rate in self.rates.items())

@@ -4,33 +4,18 @@ The form of the curve is fixed: seconds grow with the uncached tokens, and with 
 those tokens attend to. A pool learns one curve from all its workers, plus a factor per worker for
 how much slower than the curve it is. So every worker benefits at once from what one has shown, and
 workers that are alike are treated as alike (if one were thought faster by chance, conversations
-would settle there and stay). The curve starts from a deliberately slow guess, and all prefill is
-taken to be slower than measured: believing workers twice too slow costs nothing, believing them
-twice too fast costs a lot.
+would settle there and stay). The curve starts from a deliberately slow guess.
 """
 
 from math import exp, log, sqrt
 from typing import Final
 
+from strategies.constants import ALIKE, MARGIN, MOST_STEP, SHORTEST_S, WEIGHT
+
 #: Initial guess for short prompts, in tokens per second. An 8B model on one H100 reaches 20,000.
 RATE: Final = 10_000.0
 #: Context, in tokens, at which attention doubles the work for one more token.
 GROWTH: Final = 30_000.0
-#: Shorter predictions teach nothing: fixed overheads (network, one decode step) dominate.
-SHORTEST_S = 0.05
-#: The exception: an answer within this share of its prediction shows that it was too slow.
-EARLY: Final = 0.5
-#: Workers are believed to be this many times slower than measured.
-MARGIN = 1.75
-#: A single answer counts as at most this many times slower or faster than predicted, however odd
-#: it was: `FIRST_STEP` for the first `FIRST` answers, `LATER_STEP` for later ones.
-FIRST, FIRST_STEP, LATER_STEP = 8, 4.0, 1.5
-#: Weight of one answer that was slower than predicted, and of one that was faster.
-SLOWER, FASTER = 0.06, 0.02
-#: Weight of one answer in its worker's own factor.
-OWN = 0.1
-#: Workers whose speeds differ by less than this, as a logarithm, count as alike.
-ALIKE = 0.25
 
 
 class Curve:
@@ -62,20 +47,15 @@ class Curve:
     def learn(self, context: float, step: float) -> None:
         """Learn from an answer that took `step` times as long as predicted.
 
-        The first answers are averaged with equal weight, later ones enter a moving average of the
-        logarithm; slower answers have three times the weight of faster ones. Each factor moves by
-        its share in the prediction. At first both move equally, as if the influence of context on
-        this model were the usual one.
+        Both factors move alike, the first answers counting equally. And each moves by its share in
+        the prediction, but slowly: at first the influence of context is taken to be the usual one.
         """
         self.seen += 1
-        most = FIRST_STEP if self.seen <= FIRST else LATER_STEP
-        step = min(most, max(1.0 / most, step))
-        weight = max(SLOWER if step > 1.0 else FASTER, 1.0 / self.seen)
-        grown = 0.5
-        if self.seen > FIRST:
-            grown = self.growth * context / (self.factor + self.growth * context)
-        self.factor *= step ** (2.0 * weight * (1.0 - grown))
-        self.growth *= step ** (2.0 * weight * grown)
+        step, both = bounded(step), weight(self.seen)
+        grown = self.growth * context / (self.factor + self.growth * context)
+        apart = WEIGHT * (1.0 - 2.0 * grown)
+        self.factor *= step ** (both + apart)
+        self.growth *= step ** (both - apart)
 
 
 class Pace:
@@ -88,8 +68,8 @@ class Pace:
         self._timed = 0
         self.seen = 0
         """Number of answers it has learned from."""
-        self.slower = MARGIN
-        """Believed seconds over the curve's, including `MARGIN`."""
+        self.slower = 1.0
+        """Its seconds over the curve's."""
         self.follow(curve or Curve())
 
     def follow(self, curve: Curve) -> None:
@@ -98,16 +78,16 @@ class Pace:
 
     @property
     def factor(self) -> float:
-        """Measured over guessed seconds per token, without the margin."""
-        return self.curve.factor * self.slower / MARGIN
+        """Measured over guessed seconds per token."""
+        return self.curve.factor * self.slower
 
     def prefill(self, uncached: float, cached: float) -> float:
-        """Return believed seconds to compute `uncached` tokens that follow `cached` ones."""
+        """Return seconds to compute `uncached` tokens that follow `cached` ones."""
         return self.slower * self.curve.seconds(uncached, cached)
 
     def computed(self, seconds: float, cached: float) -> float:
         """Return how many tokens that follow `cached` ones it has most likely computed by then."""
-        return self.curve.tokens(seconds * MARGIN / self.slower, cached)
+        return self.curve.tokens(seconds / self.slower, cached)
 
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that had the worker to itself and took this many seconds."""
@@ -119,9 +99,12 @@ class Pace:
             self.bound(uncached, cached, seconds)
 
     def bound(self, uncached: float, cached: float, seconds: float) -> None:
-        """Learn from a prompt that took at most this many seconds, including its answer."""
+        """Learn from a prompt that took at most this many seconds, including its answer.
+
+        It tells something only if that is clearly less than predicted.
+        """
         predicted = self.curve.seconds(uncached, cached)
-        if 0.0 < seconds < EARLY * predicted:
+        if 0.0 < MARGIN * seconds < predicted:
             self._learn(_context(uncached, cached), seconds / predicted)
 
     def _learn(self, context: float, step: float) -> None:
@@ -143,7 +126,7 @@ class Pace:
         curve.apart += _moved(apart - curve.apart, curve.timed)
         differs = self._own - curve.apart
         surely = max(0.0, abs(differs) - ALIKE)
-        self.slower = MARGIN * exp(surely if differs > 0.0 else -surely)
+        self.slower = exp(surely if differs > 0.0 else -surely)
 
     def __repr__(self) -> str:
         return f"<Pace {RATE / self.factor:.0f} tokens/s seen={self.seen}>"
@@ -155,5 +138,15 @@ def _context(uncached: float, cached: float) -> float:
 
 
 def _moved(by: float, seen: int) -> float:
-    """Return by how much the latest of `seen` answers moves an average."""
-    return max(OWN, 1.0 / (seen + 1)) * min(log(FIRST_STEP), max(-log(FIRST_STEP), by))
+    """Return by how much the latest of `seen` answers moves an average of logarithms."""
+    return weight(seen + 1) * log(bounded(exp(by)))
+
+
+def weight(seen: int) -> float:
+    """Return the weight of the latest of `seen` observations: the first ones count equally."""
+    return max(WEIGHT, 1.0 / seen)
+
+
+def bounded(step: float) -> float:
+    """Return how many times as long as predicted something counts as having taken."""
+    return min(MOST_STEP, max(1.0 / MOST_STEP, step))

@@ -10,22 +10,11 @@ of prefill, so that none starves (`AGING`).
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from strategies.base import Candidate, Prompt
 from strategies.booking import Booking, late_s
-from strategies.constants import AGING
+from strategies.constants import AGING, MARGIN, PRICE, STEP_S
 from strategies.load import Load
-from strategies.pace import MARGIN
-
-#: A prompt is preempted if it has this many seconds more to go than the one that comes before it,
-#: in predicted seconds, which are more than the actual ones (see `pace.py`). Less is not worth it.
-GAIN_S: Final = 1.5
-#: Predicted seconds until a worker has ended the step that it is in when a request is dropped.
-STEP_S: Final = 1.0
-#: How much a second costs of each prompt that waits longer because this one goes first: more than
-#: its own time, as it is long itself, and others wait for it in turn.
-LATER: Final = 3.0
 
 
 def before(
@@ -38,13 +27,13 @@ def before(
     that come later. None gives way on a worker from which requests were moved: it may hang.
     """
     preempts, later = 0, 0
-    if wait > GAIN_S + prefill_s and not load.late_until:
+    if wait > MARGIN * (STEP_S + prefill_s) and not load.late_until:
         wait, over = ahead(load, keys, prefill_s, now)
         preempts = len(over)
     if load.promises:
         more, later = promised(load, prefill_s, now)
         wait += more
-    return wait, preempts, LATER * (preempts + later)
+    return wait, preempts, PRICE * (preempts + later)
 
 
 def ahead(
@@ -56,15 +45,15 @@ def ahead(
     """
     wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
     counted = dict[int, set[int]]()
-    least_s = prefill_s + GAIN_S
+    least_s = prefill_s + STEP_S
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
         gives = gives_way(booking, left, keys, least_s, now)
         if gives and not _awaited(load, booking, counted):
             preempted.append(booking)
-            wait += STEP_S if spent else 0.0
+            wait += MARGIN * STEP_S if spent else 0.0
         else:
-            wait += left or late_s(booking, spent)
+            wait += max(0.0, MARGIN * booking.prefill_s - spent) or late_s(booking, spent)
         spent = 0.0
     return wait, preempted
 
@@ -122,7 +111,7 @@ def drop(booking: Booking, choice: Candidate, tokens: int, now: float) -> int:
     held, load = choice.held_tokens, choice.worker.load
     spent = load.spent(booking, now)
     if spent:  # the step that it is in will be ended: on average half a step more
-        spent += STEP_S / (2.0 * MARGIN)
+        spent += STEP_S / 2.0
     computed = choice.worker.pace.computed(spent, held)
     kept = max(held, min(tokens - 1, held + int(computed)))
     load.drop(booking, now, (kept - held) / max(1, tokens - held))
@@ -137,7 +126,7 @@ def promised(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
     wait, later, need = 0.0, 0, prefill_s + AGING * now
     for other, seconds in load.promises:
         if other <= need:
-            wait += seconds
+            wait += MARGIN * seconds
         else:
             later += 1
     return wait, later

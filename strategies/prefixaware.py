@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
+from strategies.blocks import FINENESS
+from strategies.constants import SLACK
 from strategies.cost import Costs, held_tokens
 from strategies.prefixdump import dump, restore
 from strategies.prefixtree import Placement, PrefixTree
 
-#: A reported number of cached tokens that differs from the prediction by no more confirms it.
-SLACK = 512
-#: Or by no more than this share of what was predicted, if blocks are bytes: what a prompt has in
-#: common with others may end within a block, which is up to a 32nd of the text before
-#: (`blocks.FINENESS`), and tokens per byte differ from part to part of a prompt.
-ROUGHLY: Final = 1 / 16
+#: If blocks are bytes, a report confirms a prediction from which it differs by no more than this
+#: share: what a prompt has in common with others may end within a block, and tokens per byte differ
+#: from part to part of a prompt.
+ROUGHLY: Final = 2 / FINENESS
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,11 @@ class PrefixAware:
         self._costs.placed(prompt, now)
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
-        capacity = capacity_of(worker)
-        placement = self._tree.insert(keys, worker.name, capacity, ends, unit, tail=tail)
+        placement = self._tree.insert(
+            *(keys, worker.name, capacity_of(worker), ends, unit),
+            tail=tail,
+            gpu_only=worker.kv_tokens is None,
+        )
         self._placed[id(prompt), worker.name] = placement
         worker.load.share(self._tree.shared(worker.name), now)
 
@@ -84,9 +87,8 @@ class PrefixAware:
             return
         cached = None if prompt.resumed else outcome.cached_tokens
         if cached is not None and prompt.keys:
-            more = beyond(prompt, candidate.held_tokens, cached, outcome.prompt_tokens)
-            told = worker.kv_tokens is not None
-            tree.correct(placement, more, capacity_of(worker), told=told)
+            held, length = candidate.held_tokens, outcome.prompt_tokens
+            tree.correct(placement, fewer=is_fewer(prompt, held, cached, length))
 
     def forget(self, worker: str) -> None:
         """Drop the worker's prefixes."""
@@ -110,19 +112,16 @@ class PrefixAware:
         return {"prefix_tree_blocks": len(self._tree), "prefix_tree_bytes": self._tree.bytes}
 
 
-def beyond(prompt: Prompt, held: int, cached: int, reported: int | None) -> int:
-    """Return how many more tokens were cached than `held`, as predicted; 0 if about as many.
+def is_fewer(prompt: Prompt, held: int, cached: int, reported: int | None) -> bool:
+    """Return true if fewer tokens were cached than `held`, as predicted.
 
     `reported` is the length of the prompt by its worker. If that is not as estimated, what was held
     may be off by as much (some text has twice as many bytes to a token as other), or not at all (if
-    only the rest is of another kind), so all between counts as predicted. And images count among
-    the cached tokens, but not in the prediction, so more of them say nothing.
+    only the rest is of another kind), so all between counts as predicted.
     """
     in_proportion = held * reported // prompt.tokens if reported and prompt.tokens else held
-    least, most = sorted((held, in_proportion))
-    slack = max(SLACK, 0 if prompt.unit_tokens == 1.0 else ROUGHLY * most)
-    more = cached - min(max(cached, least), most)
-    return 0 if abs(more) <= slack or (more > 0 and prompt.media) else more
+    slack = max(SLACK, 0 if prompt.unit_tokens == 1.0 else ROUGHLY * max(held, in_proportion))
+    return cached < min(held, in_proportion) - slack
 
 
 def capacity_of(worker: WorkerView) -> int | None:

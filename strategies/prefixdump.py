@@ -8,19 +8,17 @@ cached tokens that they report.
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
-from math import inf
 
 import msgspec
 
 from strategies.base import TOKEN_ENDS
 from strategies.blocks import TEXT_ENDS
-from strategies.capacity import LEAST, MOST
 from strategies.node import Node
 from strategies.prefixtree import BLOCKS, PrefixTree
 from strategies.shadow import Shadow
 
 #: Has to change with the format, and with the way keys are computed.
-VERSION = 1
+VERSION = 2
 #: The known sequences of block ends; a run is written with its index in this tuple.
 _ENDS: tuple[Sequence[int], ...] = (TEXT_ENDS, TOKEN_ENDS, BLOCKS)
 #: Most tokens that can be cached after the last block: a partial block and an answer.
@@ -48,11 +46,9 @@ class _Held(msgspec.Struct, array_like=True):
 
 class _Worker(msgspec.Struct, array_like=True):
     name: str
-    scale: float
+    limit: float
     held: list[_Held]
     """In order of eviction, first to go first."""
-    told: float | None = None
-    """The capacity in tokens that `scale` is a multiple of, if it was told."""
 
 
 class _Dump(msgspec.Struct):
@@ -77,13 +73,12 @@ def dump(tree: PrefixTree) -> bytes:
     workers = [
         _Worker(
             shadow.worker,
-            shadow.capacity.scale,
+            shadow.limit,
             [
                 _Held(places[entry.node], entry.held, entry.extra, entry.stamp)
                 for entry in shadow
                 if entry.node in places
             ],
-            shadow.capacity.stated if shadow.capacity.told else None,
         )
         for shadow in tree.shadows()
     ]
@@ -133,12 +128,9 @@ def _nodes(root: Node, runs: Sequence[_Run]) -> list[Node]:
 
 def _hold(shadow: Shadow, worker: _Worker, nodes: Sequence[Node]) -> None:
     """Fill one worker's shadow. Raises ValueError, IndexError."""
-    told = worker.told
-    if not LEAST <= worker.scale <= MOST or (told is not None and not 0.0 <= told < inf):
+    if not worker.limit >= 0.0:
         raise ValueError("a worker of an odd size")
-    shadow.capacity.scale = worker.scale
-    shadow.capacity.reports = worker.scale != 1.0  # its first report does not set the scale anew
-    shadow.capacity.told, shadow.capacity.stated = told is not None, told
+    shadow.limit = worker.limit
     if any(before.stamp > after.stamp for before, after in pairwise(worker.held)):
         raise ValueError("prefixes in no order")
     for held in _connected(worker.held, nodes):

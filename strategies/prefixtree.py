@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from sys import maxsize
 
-from strategies.capacity import Capacity
+from strategies.constants import BEHIND
 from strategies.match import Match
 from strategies.node import Node, count
 from strategies.shadow import UNBOUNDED, Shadow
@@ -51,8 +51,6 @@ class PrefixTree:
         self._shadows: dict[str, Shadow] = {}
         self._by_bit: dict[int, Shadow] = {}
         """The shadow of each worker by its bit, including workers that are being forgotten."""
-        self._capacities: dict[Capacity, None] = {}
-        """Those of all workers that are not forgotten, which learn from each other."""
         self._untidy: dict[Shadow, None] = {}
         """Shadows that may be over their share of memory, or have lost what they were sent."""
 
@@ -65,11 +63,13 @@ class PrefixTree:
         unit: float = 1.0,
         *,
         tail: float = 0.0,
+        gpu_only: bool = False,
     ) -> Placement:
         """Record that `worker` was sent the prompt with these chained keys.
 
-        `capacity` is how many tokens the worker's cache holds, if known; more are forgotten. `unit`
-        is tokens per unit of `ends`, and `tail` is the number of tokens after the last full block.
+        `capacity` is how many tokens the worker's cache holds, if known; more are forgotten. With
+        `gpu_only` it is that of its GPU, behind which there may be more. `unit` is tokens per unit
+        of `ends`, and `tail` is the number of tokens after the last full block.
         """
         shadow = self._shadows.get(worker) or self.join(worker)
         shadow.clock += 1
@@ -98,7 +98,9 @@ class PrefixTree:
                 tail = 0.0
             node = node.parent
         node.users += 1
-        tokens = UNBOUNDED if capacity is None else capacity * shadow.capacity.scale
+        tokens = UNBOUNDED if capacity is None else capacity
+        if gpu_only:
+            tokens = max(tokens, min(shadow.limit, BEHIND * tokens))
         share = self._share()
         if shadow.size > tokens or shadow.bytes > share:
             shadow.shrink(share, tokens, most=AT_ONCE)
@@ -196,26 +198,13 @@ class PrefixTree:
                 shadow.keep(entry, first - node.at)
             node = parent
 
-    def correct(
-        self, placement: Placement, more: float, capacity: float | None, *, told: bool = True
-    ) -> None:
-        """Learn that the worker reported `more` cached tokens than predicted (negative: fewer).
-
-        `told` says whether `capacity` covers all tiers; if not, it is that of the GPU alone. More
-        than predicted tells of the capacity only if something was forgotten for lack of it. If not,
-        the worker got it otherwise: before this router started, say, or from another one.
-        """
+    def correct(self, placement: Placement, *, fewer: bool) -> None:
+        """Learn that the worker reported its cached tokens, `fewer` than predicted or not."""
         shadow = placement.shadow
         if not self._knows(shadow):
             return
-        if shadow.capacity.hear(capacity, told=told):
-            shadow.full = False  # what was forgotten so far tells nothing of the new capacity
-        if more > 0:
-            if shadow.full:
-                shadow.capacity.more()
-        elif more == 0:
-            shadow.capacity.right()
-        elif placement.stamp >= 0:
+        shadow.limit = shadow.limit or UNBOUNDED
+        if fewer and placement.stamp >= 0:
             shadow.lost(placement.stamp)
             self._untidy[shadow] = None
             self._tidy()
@@ -229,8 +218,7 @@ class PrefixTree:
         shadow = self._shadows.pop(worker, None)
         if shadow is not None:
             shadow.leaving = True
-            shadow.lost_at = -1  # else what it lost would lower others once that is dropped
-            del self._capacities[shadow.capacity]
+            shadow.lost_at = -1
             self._untidy[shadow] = None
             self._tidy()
 
@@ -303,7 +291,7 @@ class PrefixTree:
         taken = sum(self._by_bit)
         self._untidy.update(dict.fromkeys(self._shadows.values()))  # their share becomes smaller
         bit = ~taken & (taken + 1)  # the lowest that is free
-        shadow = self._shadows[worker] = Shadow(worker, bit, Capacity(self._capacities))
+        shadow = self._shadows[worker] = Shadow(worker, bit)
         self._by_bit[bit] = shadow
         return shadow
 
@@ -332,7 +320,6 @@ class PrefixTree:
         """Forget everything."""
         for known in (self._shadows, self._by_bit, self._untidy, self.root.children):
             known.clear()
-        self._capacities.clear()
 
     def _share(self) -> float:
         return self._limit / max(1, len(self._shadows))

@@ -31,12 +31,14 @@ from strategies.constants import (
     LONGEST_S,
     LOOK_S,
     LOOKED_AT,
+    MARGIN,
     READY_S,
     READY_TOKENS,
     REMEMBERED,
+    STEP_S,
 )
 from strategies.load import Load
-from strategies.preemption import STEP_S, promised
+from strategies.preemption import promised
 
 T = TypeVar("T")
 
@@ -156,9 +158,9 @@ class Entry(Generic[T]):
         if self.full:
             return False
         costs, load = self.costs, self.load
-        cost = costs[load] + load.wait(now) + load.promised_s
+        cost = costs[load] + load.wait(now) + MARGIN * load.promised_s
         return any(
-            one in costs and costs[one] + wait + one.promised_s <= cost
+            one in costs and costs[one] + wait + MARGIN * one.promised_s <= cost
             for one, wait in ready.items()
         )
 
@@ -204,7 +206,7 @@ class Queue(Generic[T]):
         if cost.wait <= READY_S:
             return False
         if choice.preempts:
-            return cost.wait > READY_S + STEP_S
+            return cost.wait > READY_S + MARGIN * STEP_S
         if promised(load, cost.prefill, now)[0] > READY_S:
             return True
         return load.uncached > READY_TOKENS

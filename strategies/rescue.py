@@ -6,28 +6,19 @@ what waits there is taken back, as for preemption, and decided anew. Nothing is 
 worker has computed, so it counts as holding no more than before.
 """
 
-from typing import Final
-
 from strategies.base import FREE, Candidate, Decision
 from strategies.booking import Booking, late_s
-from strategies.load import LATE_S, Load
+from strategies.constants import LATE_S, MOST_STEP, STUCK_S, TIMES_GUESSED
+from strategies.load import Load
 from strategies.pace import Pace
 from strategies.queue import Queue
-
-#: A worker is stuck if its oldest prompt is late by at least this many seconds,
-STUCK_S = 10.0
-#: and by so many times its predicted prefill.
-TIMES: Final = 2.0
-#: The same until an answer has shown how fast the pool's workers are: a slow one may take tens of
-#: times as long as is guessed.
-TIMES_GUESSED: Final = 50.0
 
 
 def hangs(load: Load, pace: Pace, now: float) -> bool:
     """Whether the oldest prompt there is so late that the worker must be stuck."""
     load.wait(now)  # drops answers in one piece whose predicted time has passed
     for head in load.pending:
-        least = max(STUCK_S, head.prefill_s * (TIMES if pace.curve.seen else TIMES_GUESSED))
+        least = max(STUCK_S, head.prefill_s * (MOST_STEP if pace.curve.seen else TIMES_GUESSED))
         return late_s(head, now - load.head_since) >= least
     return False
 

@@ -5,13 +5,13 @@ longest ago (vLLM `v1/core/block_pool.py`, `free_blocks`). So a path is touched 
 the root: a child is never younger than its parent, and the oldest entry is always a leaf.
 
 Since eviction follows the order of use, a worker that has lost a prefix has also lost everything
-used before it. How much it holds in all is learned from that (`capacity.py`).
+used before it.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from strategies.capacity import Capacity
+from strategies.constants import MOST_LOST
 
 if TYPE_CHECKING:
     from strategies.node import Node
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 UNBOUNDED = float("inf")
 #: Bytes of an entry with its share of a node (measured: 700), and of one key.
 ENTRY_BYTES, KEY_BYTES = 760, 8
-#: One report can remove at most this share of what is believed to be held, as it may be wrong.
-MOST_LOST = 0.5
 #: One `shrink` gives up once so many entries in use were passed over.
 MOST_PASSED = 8
 
@@ -53,27 +51,25 @@ class Shadow:
         "bit",
         "blocks",
         "bytes",
-        "capacity",
         "clock",
         "first",
-        "full",
         "least",
         "leaving",
+        "limit",
         "lost_at",
         "shared",
         "size",
         "worker",
     )
 
-    def __init__(self, worker: str, bit: int, capacity: Capacity) -> None:
+    def __init__(self, worker: str, bit: int) -> None:
         self.worker = worker
         self.bit = bit
-        self.capacity = capacity
         self.leaving = False
         """The worker has been forgotten, but some of its entries still have to be dropped."""
-        self.full = False
-        """Something was forgotten because the worker's capacity, as believed now, did not suffice;
-        or it was found to be gone."""
+        self.limit = 0.0
+        """Tokens it holds at most where only the size of its GPU is known: no more than that until
+        it has reported cached tokens, then what was left when it had lost something."""
         self.bytes = 0
         self.blocks = 0
         self.size = 0.0
@@ -177,12 +173,10 @@ class Shadow:
                 if passed >= MOST_PASSED or entry.stamp == self.clock:
                     return done  # running requests take more than its stated capacity
                 passed += self._pass(entry)
+            elif over < entry.extra:
+                self.add(entry, -over)
             else:
-                self.full = True
-                if over < entry.extra:
-                    self.add(entry, -over)
-                else:
-                    self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
+                self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
         return most
 
     def _pass(self, entry: Entry) -> int:
@@ -224,15 +218,13 @@ class Shadow:
     def drop_lost(self, most: int) -> int:
         """Forget what was last used as early as what is gone; return how many entries that took.
 
-        At most `most` are looked at. Entries in use stay. Once nothing is left to drop, the learned
-        capacity is lowered.
+        At most `most` are looked at. Entries in use stay. What is left is all that it holds.
         """
         ring, done = self.first, 0
         while self.lost_at >= 0 and done < most:
             entry = ring.younger
             if entry is ring or entry.stamp > self.lost_at or self.size <= self.least:
-                self.lost_at, self.full = -1, True
-                self.capacity.less(self.size)
+                self.lost_at, self.limit = -1, self.size
             elif entry.users:
                 done += self._pass(entry)
             else:

@@ -178,5 +178,5 @@ def test_blocks_before_the_first_image_are_not_all() -> None:
     prompts = Prompts()
     prompts.known = {"m": Known("m", cast("Exact", Seeing()), media=True)}
     found = ask(prompts, "text", CHAT)
-    assert (found.tokens, found.media, found.counted) == (900 + 2 * PART_TOKENS, 2, False)
+    assert (found.tokens, found.counted) == (900 + 2 * PART_TOKENS, False)
     assert 0 < held_tokens(found, len(found.keys)) <= 400

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -66,7 +65,6 @@ def test_all_hear_that_a_request_is_preempted_and_resumed(wiring: Wiring) -> Non
         one.send(worker=1)
         await until(lambda: two.flying == [0, 1])
         assert held() > asked.tokens - 300
-        assert strategy._tree._shadows["w0"].capacity.scale == 1.0
 
     play(wiring, 2, script)
 
@@ -81,35 +79,6 @@ def test_what_was_preempted_is_told_as_such(wiring: Wiring, *, resumed: bool) ->
         await until(lambda: two.flying == [1, 0])
         (theirs,) = two.sharing.mirror._open[0].values()
         assert theirs.prompt.resumed == resumed
-
-    play(wiring, 2, script)
-
-
-@pytest.mark.parametrize(("given", "length"), [({}, 0.7), ({"media": 2}, 1.0)])
-def test_what_is_not_known_of_a_length_is_told_as_such(
-    wiring: Wiring, given: dict[str, Any], length: float
-) -> None:
-    """All processes learn the same from its cached tokens: here, nothing of how much there is."""
-    text = "the quick brown fox " * 4_000
-
-    async def script(one: Process, two: Process) -> None:
-        strategy, pool = two.fleet.pools[0].strategy, one.fleet.pools[0]
-        assert isinstance(strategy, PrefixAware)
-        two.fleet.pools[0].workers[0].kv_tokens = 400_000
-        shadow = strategy._tree.join("w0")
-        shadow.capacity.hear(400_000, told=True)
-        shadow.full = True
-        asked = replace(prompt(text), **given)
-        tokens = int(asked.tokens * length)
-        cached = tokens if length < 1.0 else tokens + 3_000
-        for held in (0, asked.tokens - 100):
-            number = one.sharing.booked(pool, asked, choice(one.fleet, 0, held=held), 0.0)
-            found = cached if held else 0
-            outcome = Outcome(ok=True, prompt_tokens=tokens, cached_tokens=found)
-            one.sharing.ended(number, outcome, 1.0)
-        one.send(worker=1)
-        await until(lambda: two.flying == [0, 1])
-        assert (shadow.capacity.scale, shadow.capacity.wrong) == (1.0, 0)
 
     play(wiring, 2, script)
 

@@ -1,14 +1,23 @@
 """Booking and settling."""
 
-from math import exp
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.booking import Booking
-from strategies.load import BACK_S, LATE_S, STAY_WEIGHT, Load
+from strategies.load import Load
 
+
+def _margin() -> float:
+    """Return what one predicted second of prefill counts as in a wait."""
+    load = Load()
+    load.book(0.0, 1.0)
+    return load.wait(0.0)
+
+
+M = _margin()
+#: As late as nothing counts any more.
+EVER_S = 10_000.0
 _seconds = st.floats(0, 100)
 _actions = st.lists(
     st.tuples(
@@ -42,7 +51,7 @@ def test_everything_returns_to_zero(actions: list[tuple[str, int, float]], strea
         assert load.uncached == sum(booking.uncached for booking in load.pending)
     for booking in bookings:
         load.release(booking, now)
-    now += LATE_S
+    now += EVER_S
     assert (load.wait(now), load.in_flight, load.kv_tokens, load.decoding) == (0, 0, 0, 0)
     assert load.kv_surplus(now + 10_000) == pytest.approx(0.0)
 
@@ -54,48 +63,27 @@ def test_a_burst_is_seen_at_once() -> None:
     for _ in range(4):
         waits.append(load.wait(0.0))
         load.book(0.0, 1.0)
-    assert waits == [0.0, 1.0, 2.0, 3.0]
-    assert load.wait(0.0) == pytest.approx(4.0)
+    assert waits == pytest.approx([0.0, M, 2 * M, 3 * M])
+    assert load.wait(0.0) == pytest.approx(4 * M)
+    assert M > 1.0, "it may take longer than predicted"
 
 
 def test_a_nearly_finished_prefill_scares_nobody() -> None:
     """The oldest booking counts only with what is left of its prefill."""
     load = Load()
     load.book(0.0, 10.0)
-    assert load.wait(9.0) == pytest.approx(1.0)
+    assert load.wait(9.0) == pytest.approx(10 * M - 9.0)
 
 
-def test_a_wait_is_shorter_if_predictions_are_known_to_be_too_long() -> None:
-    """Each booking then takes a part of what was predicted; what comes after that is late only if
-    it comes after the prediction as well."""
-    load = Load()
-    load.book(0.0, 10.0)
-    load.book(0.0, 4.0)
-    assert load.wait(0.0, 0.5) == pytest.approx(7.0)
-    assert load.wait(3.0, 0.5) == pytest.approx(4.0)
-    assert load.wait(6.0, 0.5) == load.wait(10.0, 0.5) == pytest.approx(2.0)
-    assert load.wait(11.0, 0.5) == pytest.approx(3.0)
-
-
-def test_an_answer_in_one_piece_expires_after_all_of_its_predicted_time() -> None:
-    """Even if it is known that predictions are too long: nobody knows whether this one was."""
-    load = Load()
-    load.book(0.0, 10.0, stream=False)
-    assert load.wait(6.0, 0.5) == 0.0
-    assert len(load.pending) == 1
-    assert load.wait(10.0, 0.5) == 0.0
-    assert not load.pending
-
-
-@pytest.mark.parametrize(("elsewhere", "late"), [(False, 49.0), (True, 0.0)])
+@pytest.mark.parametrize(("elsewhere", "late"), [(False, 50.0 - M), (True, 0.0)])
 def test_a_late_prefill_is_expected_to_take_as_long_again(late: float, *, elsewhere: bool) -> None:
     """A worker that does not come to an end gets less and less; but not if another process serves
     the request: news of its first byte may be lost."""
     load = Load()
     load.book(0.0, 1.0, elsewhere=elsewhere)
     load.book(0.0, 2.0)
-    assert load.wait(1.0) == pytest.approx(2.0)
-    assert load.wait(50.0) == pytest.approx(2.0 + late)
+    assert load.wait(M) == pytest.approx(2 * M)
+    assert load.wait(50.0) == pytest.approx(2 * M + late)
 
 
 def test_the_next_one_starts_when_the_first_byte_is_seen() -> None:
@@ -104,8 +92,8 @@ def test_the_next_one_starts_when_the_first_byte_is_seen() -> None:
     first = load.book(0.0, 1.0)
     load.book(0.0, 2.0)
     load.first_byte(first, 5.0)
-    assert load.wait(5.0) == pytest.approx(2.0)
-    assert load.wait(6.0) == pytest.approx(1.0)
+    assert load.wait(5.0) == pytest.approx(2 * M)
+    assert load.wait(6.0) == pytest.approx(2 * M - 1.0)
 
 
 def test_answers_in_one_piece_expire_by_themselves() -> None:
@@ -114,8 +102,8 @@ def test_answers_in_one_piece_expire_by_themselves() -> None:
     load = Load()
     load.book(0.0, 1.0, stream=False)
     load.book(0.0, 2.0, stream=False)
-    assert load.wait(2.0) == pytest.approx(1.0)
-    assert load.wait(4.0) == 0
+    assert load.wait(M + 1.0) == pytest.approx(2 * M - 1.0)
+    assert load.wait(3 * M) == 0
     assert load.in_flight == load.decoding == 2
 
 
@@ -163,8 +151,8 @@ def test_a_clock_that_goes_back_does_no_harm() -> None:
     """A booking dated before the latest one counts with its true age."""
     load = Load()
     load.book(100.0, 1.0)
-    load.book(100.0 - BACK_S, 1.0)
-    assert load.given_s == pytest.approx(1.0 + exp(-1.0))
+    load.book(80.0, 1.0)
+    assert 1.0 < load.given_s < 2.0
     assert load.given_at == 100.0
 
 
@@ -177,7 +165,7 @@ def test_what_was_refused_was_not_given() -> None:
         load.take_back(refused, number + 0.5)
         load.release(refused, number + 0.5)
     load.release(kept, 11.0)
-    assert load.given_s == pytest.approx(3.0 * BACK_S / (BACK_S + 9.5), rel=0.03)
+    assert 2.0 < load.given_lately(11.0) < 3.0
 
 
 def test_the_next_one_was_computed_while_the_first_was_refused() -> None:
@@ -187,7 +175,7 @@ def test_the_next_one_was_computed_while_the_first_was_refused() -> None:
     refused, second, third = load.book(0.0, 1.0), load.book(0.5, 1.0), load.book(0.6, 1.0)
     load.take_back(refused, 3.0)
     load.release(refused, 3.0)
-    assert load.wait(3.0) == pytest.approx(1.0 + 1.5)
+    assert load.wait(3.0) == pytest.approx(M + (2.5 - M))
     load.first_byte(second, 3.2)
     assert refused.computed_s is None
     assert second.computed_s == pytest.approx(2.7)
@@ -206,7 +194,7 @@ def test_the_prefill_after_a_drop_is_not_timed() -> None:
     before, dropped, after, later = (load.book(0.0, 4.0, since=0.0) for _ in range(4))
     load.first_byte(before, 1.0)
     load.drop(dropped, 3.0, 0.5)
-    assert load.wait(3.5) == pytest.approx(7.5)
+    assert load.wait(3.5) == pytest.approx(8 * M - 0.5)
     load.first_byte(after, 4.0)
     load.first_byte(later, 6.0)
     assert (before.computed_s, dropped.computed_s, after.computed_s) == (1.0, None, None)
@@ -230,7 +218,7 @@ def test_one_that_was_not_begun_is_dropped_without_a_trace() -> None:
     first, dropped = load.book(0.0, 4.0), load.book(0.0, 9.0, since=0.0)
     assert (load.spent(first, 3.0), load.spent(dropped, 3.0)) == (3.0, 0.0)
     load.drop(dropped, 3.0, 0.0)
-    assert load.wait(3.0) == pytest.approx(1.0)
+    assert load.wait(3.0) == pytest.approx(4 * M - 3.0)
     load.first_byte(first, 5.0)
     assert first.computed_s == 5.0
 
@@ -238,12 +226,12 @@ def test_one_that_was_not_begun_is_dropped_without_a_trace() -> None:
 def test_of_what_was_dropped_the_part_that_was_done_was_given() -> None:
     """How busy the worker has been shows it; how long requests stay does not."""
     load = Load()
-    stay_s = load.stay_s
     load.release(load.book(0.0, 3.0), 0.0)
+    stay_s = load.stay_s
     for done in (0.25, 1.0, 0.0):
-        load.drop(load.book(0.0, 8.0, since=0.0), BACK_S, done)
-    assert load.given_s == pytest.approx((3.0 + 2.0 + 8.0) * exp(-1.0))
-    assert load.stay_s == pytest.approx(stay_s - STAY_WEIGHT * stay_s)
+        load.drop(load.book(0.0, 8.0, since=0.0), 0.0, done)
+    assert load.given_s == pytest.approx(3.0 + 2.0 + 8.0)
+    assert load.stay_s == stay_s
 
 
 def test_a_worker_from_which_requests_were_moved_stays_late() -> None:
@@ -251,12 +239,12 @@ def test_a_worker_from_which_requests_were_moved_stays_late() -> None:
     load = Load()
     only = load.book(0.0, 1.0)
     assert load.late(0.5) == 0.0
-    assert load.late(21.0) == pytest.approx(20.0)
+    assert load.late(21.0) == pytest.approx(21.0 - M)
     load.moved(21.0)
     load.drop(only, 21.0, 0.0)
-    assert load.late(21.0) == load.wait(21.0) == pytest.approx(20.0)
-    assert load.wait(31.0) == pytest.approx(30.0)
-    assert load.wait(21.0 + LATE_S) == load.late(21.0 + LATE_S) == 0.0
+    assert load.late(21.0) == load.wait(21.0) == pytest.approx(21.0 - M)
+    assert load.wait(31.0) == pytest.approx(31.0 - M)
+    assert load.wait(EVER_S) == load.late(EVER_S) == 0.0
     load.moved(21.0)
     load.answers()
     assert load.wait(21.0) == 0.0
@@ -269,8 +257,8 @@ def test_moving_more_makes_a_worker_no_less_late() -> None:
         one = load.book(0.0, 1.0)
         load.moved(now)
         load.drop(one, now, 0.0)
-    assert load.wait(39.0 + LATE_S) == pytest.approx(68.0)
-    assert load.wait(40.0 + LATE_S) == 0.0
+    assert load.wait(41.0) == pytest.approx(41.0 - M)
+    assert load.wait(EVER_S) == 0.0
 
 
 def test_what_is_booked_there_meanwhile_waits_as_well() -> None:
@@ -281,8 +269,8 @@ def test_what_is_booked_there_meanwhile_waits_as_well() -> None:
     load.moved(11.0)
     load.drop(one, 11.0, 0.0)
     load.book(11.0, 4.0)
-    assert load.wait(12.0) == pytest.approx(3.0 + 11.0)
-    assert load.wait(20.0) == load.late(20.0) == pytest.approx(19.0)
+    assert load.wait(12.0) == pytest.approx(4 * M - 1.0 + 12.0 - M)
+    assert load.wait(20.0) == load.late(20.0) == pytest.approx(20.0 - M)
 
 
 def test_an_answer_in_one_piece_is_never_late() -> None:
@@ -292,4 +280,4 @@ def test_an_answer_in_one_piece_is_never_late() -> None:
     assert load.late(21.0) == 0.0
     load.book(0.0, 1.0, stream=False)
     load.book(0.0, 2.0)
-    assert load.late(21.0) == pytest.approx(18.0)
+    assert load.late(21.0) == pytest.approx(21.0 - 3 * M)

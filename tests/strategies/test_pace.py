@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.pace import FIRST_STEP, GROWTH, MARGIN, RATE, Curve, Pace
+from strategies.pace import GROWTH, RATE, Curve, Pace
 
 
 def taught(truth: float, growth: float, times: int = 200) -> Pace:
@@ -28,13 +28,8 @@ def test_it_finds_rate_and_growth(truth: float, ratio: float) -> None:
     growth = truth * ratio
     pace = taught(truth, growth)
     for uncached in (1000, 60_000):
-        believed = pace.prefill(uncached, 0) / MARGIN
-        assert believed == pytest.approx(seconds(truth, growth, uncached), rel=0.35)
-
-
-def test_all_is_believed_slower_than_measured() -> None:
-    """Believing a worker too fast costs a lot, too slow next to nothing."""
-    assert taught(0.5, 0.5).prefill(4000, 0) > 1.3 * seconds(0.5, 0.5, 4000)
+        true = seconds(truth, growth, uncached)
+        assert pace.prefill(uncached, 0) == pytest.approx(true, rel=0.35)
 
 
 def test_one_odd_answer_changes_little() -> None:
@@ -60,24 +55,13 @@ def test_context_makes_tokens_dearer() -> None:
     assert pace.prefill(40_000, 0) > 40 * pace.prefill(1000, 0)
 
 
-def test_slower_is_believed_sooner_than_faster() -> None:
-    """An answer twice as slow moves the curve more than one twice as fast."""
-    slower, faster = Curve(), Curve()
-    for curve in (slower, faster):
-        for _ in range(50):
-            curve.learn(0.5, 1.0)
-    slower.learn(0.5, 2.0)
-    faster.learn(0.5, 0.5)
-    assert slower.factor - 1 > 2 * (1 - faster.factor) > 0
-
-
 def test_a_newcomer_knows_what_its_pool_knows() -> None:
     """What was learned from one worker is assumed of one that has not answered yet."""
     curve = Curve()
     seen, newcomer = Pace(curve), Pace(curve)
     for _ in range(100):
         seen.observe(4000, 0, 2.0)
-    assert newcomer.prefill(4000, 0) == pytest.approx(2.0 * MARGIN, rel=0.2)
+    assert newcomer.prefill(4000, 0) == pytest.approx(2.0, rel=0.2)
 
 
 def test_a_slow_worker_among_fast_ones_is_found() -> None:
@@ -158,8 +142,7 @@ def test_tokens_are_those_of_the_seconds(
 
 
 def test_what_is_computed_by_then_is_not_underestimated() -> None:
-    """It is what the worker measurably computes in that time, without the margin; a slow worker
-    computes less of it than its pool."""
+    """It is what the worker measurably computes in that time, less on a slow one than elsewhere."""
     curve = Curve()
     paces = [Pace(curve) for _ in range(8)]
     for _ in range(200):
@@ -168,50 +151,3 @@ def test_what_is_computed_by_then_is_not_underestimated() -> None:
     assert paces[1].computed(1.0, 0) == pytest.approx(8000, rel=0.15)
     assert paces[0].computed(4.0, 0) == pytest.approx(8000, rel=0.4)
     assert paces[0].computed(1.0, 0) < 0.5 * paces[1].computed(1.0, 0)
-
-
-@pytest.mark.parametrize("faster", [0.5, 2.0])
-def test_until_an_answer_has_ended_those_that_began_tell(faster: float) -> None:
-    """They tell what is computed by then, but not how fast workers are: if a worker holds more than
-    is known, answers begin too soon. The first answer that ends replaces what they told."""
-    pace = Pace()
-    seconds, slow = pace.curve.seconds(8000, 0), pace.prefill(8000, 0)
-    for _ in range(5):
-        pace.began(8000, 0, seconds / faster)
-    pace.began(100, 0, 60.0)  # too short to tell anything
-    assert pace.computed(seconds / faster, 0) == pytest.approx(8000)
-    assert pace.prefill(8000, 0) == slow
-    pace.observe(8000, 0, seconds)
-    pace.began(8000, 0, seconds / faster)
-    assert pace.computed(seconds, 0) == pytest.approx(8000)
-
-
-@pytest.mark.parametrize(("step", "sooner"), [(0.8, 0.8), (0.1, 0.5), (3.0, 1.0)])
-def test_what_is_booked_ends_as_soon_as_what_began(step: float, sooner: float) -> None:
-    """Until an answer has ended; but it is not expected much sooner, nor later at all."""
-    pace = Pace()
-    curve = pace.curve
-    assert curve.sooner == 1.0
-    pace.began(8000, 0, step * curve.seconds(8000, 0))
-    assert curve.sooner == pytest.approx(sooner)
-    pace.observe(8000, 0, step * curve.seconds(8000, 0))
-    assert curve.sooner == 1.0
-
-
-@pytest.mark.parametrize("share", [0.0001, 1000.0])
-def test_odd_first_bytes_are_not_taken_at_their_word(share: float) -> None:
-    """If one comes at once, most of its prompt was cached; if it comes very late, it waited for
-    something else. Workers do not compute at any speed."""
-    pace = Pace()
-    most = 1.0 / FIRST_STEP if share > 1.0 else FIRST_STEP
-    pace.began(8000, 0, share * pace.curve.seconds(8000, 0))
-    assert pace.computed(1.0, 0) == pytest.approx(Pace().computed(most, 0))
-
-
-def test_all_first_bytes_count_equally() -> None:
-    """Until an answer has ended, there are only a few, and no worker has changed meanwhile."""
-    pace = Pace()
-    seconds = pace.curve.seconds(8000, 0)
-    for step in (3.0, 1.0 / 3.0, 2.0, 0.5):
-        pace.began(8000, 0, step * seconds)
-    assert pace.computed(seconds, 0) == pytest.approx(8000)

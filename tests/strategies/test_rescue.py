@@ -1,12 +1,12 @@
 """Which worker is stuck, what waits there in vain, and where it would do better."""
 
-import pytest
+from math import inf
 
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 from strategies.cost import Costs
-from strategies.load import LATE_S, Load
+from strategies.load import Load
 from strategies.pace import Curve, Pace
-from strategies.rescue import STUCK_S, TIMES, TIMES_GUESSED, better, hangs, stranded
+from strategies.rescue import better, hangs, stranded
 from tests.strategies.untold import Stand
 
 PROMPT = Prompt("m", 1000, stream=True)
@@ -19,31 +19,30 @@ def known() -> Pace:
     return Pace(curve)
 
 
-@pytest.mark.parametrize(
-    ("prefill_s", "late", "stuck"),
-    [
-        (1.0, STUCK_S - 0.1, False),
-        (1.0, STUCK_S + 0.1, True),
-        (50.0, 50.0 * TIMES - 0.1, False),
-        (50.0, 50.0 * TIMES + 0.1, True),
-    ],
-)
-def test_a_worker_is_stuck_if_its_oldest_prompt_is_very_late(
-    prefill_s: float, late: float, *, stuck: bool
-) -> None:
-    """By seconds, and by how long it should have taken."""
+def stuck_at(prefill_s: float, pace: Pace) -> float:
+    """Return after how many seconds a worker counts as stuck that computes one such prompt."""
     load = Load()
     both = [load.book(0.0, prefill_s), load.book(1.0, 1.0)]
-    assert hangs(load, known(), prefill_s + late) is stuck
-    assert stranded(load, known(), prefill_s + late) == (both if stuck else [])
+    for tenths in range(100_000):
+        now = tenths / 10
+        if hangs(load, pace, now):
+            assert stranded(load, pace, now) == both
+            return now
+        assert stranded(load, pace, now) == []
+    return inf
+
+
+def test_a_worker_is_stuck_if_its_oldest_prompt_is_very_late() -> None:
+    """By some seconds, and by several times as long as it should have taken."""
+    short, long = stuck_at(1.0, known()), stuck_at(50.0, known())
+    assert 5.0 < short < 20.0
+    assert 3 * 50.0 < long < 10 * 50.0
 
 
 def test_a_pace_that_is_only_guessed_may_be_far_off() -> None:
     """Before any answer, an engine may just be slow."""
-    load, guessed = Load(), Pace()
-    load.book(0.0, 1.0)
-    assert not hangs(load, guessed, TIMES_GUESSED + 0.9)
-    assert hangs(load, guessed, TIMES_GUESSED + 1.1)
+    assert stuck_at(1.0, Pace()) > 20.0
+    assert stuck_at(1.0, Pace()) < inf
 
 
 def test_who_is_not_stuck() -> None:
@@ -68,8 +67,8 @@ def test_the_next_one_does_not_wait_for_so_long_again() -> None:
     assert stranded(load, known(), 22.0) == [second]
     assert not hangs(load, known(), 22.0)
     load.release(second, 22.0)
-    assert stranded(load, known(), 22.0 + STUCK_S) == []
-    assert stranded(load, known(), 23.1 + STUCK_S) == [third]
+    assert stranded(load, known(), 25.0) == []
+    assert stranded(load, known(), 60.0) == [third]
 
 
 def test_an_answer_that_begins_shows_that_it_is_not_stuck() -> None:
@@ -82,16 +81,16 @@ def test_an_answer_that_begins_shows_that_it_is_not_stuck() -> None:
     load.answers()
     assert stranded(load, known(), 21.0) == []
     other = Load()
-    old = other.book(0.0, 100.0)
-    other.book(0.0, 100.0)
-    other.moved(400.0)
-    other.drop(old, 400.0, 0.0)
-    assert stranded(other, known(), 399.0 + LATE_S)
-    assert stranded(other, known(), 401.0 + LATE_S) == []
+    old = other.book(0.0, 1_000.0)
+    other.book(0.0, 1_000.0)
+    other.moved(9_000.0)
+    other.drop(old, 9_000.0, 0.0)
+    assert stranded(other, known(), 9_005.0)
+    assert stranded(other, known(), 9_500.0) == []
 
 
 def late() -> Candidate:
-    """The choice of a worker that is 20 s late by 22: it costs 5 s besides."""
+    """The choice of a worker that is very late by 22: it costs 5 s besides."""
     stand = Stand("late")
     stand.load.book(0.0, 2.0)
     return Candidate(stand, Cost(wait=100.0, prefill=2.0, price=3.0))
@@ -111,8 +110,10 @@ def goes(cost: Cost, *, preempts: int = 0, uncached: int = 0) -> bool:
 def test_it_moves_where_it_does_better() -> None:
     """Than where it is: it is taken to wait there as long again, and what it cost besides counts.
     The wait of the decision with which it was sent is long past."""
-    assert goes(Cost(prefill=24.9))
-    assert not goes(Cost(prefill=25.1))
+    there = late()
+    stays = there.worker.load.late(22.0) + there.cost.total - there.cost.wait
+    assert goes(Cost(prefill=stays - 0.1))
+    assert not goes(Cost(prefill=stays + 0.1))
 
 
 def test_it_moves_only_where_it_is_taken_at_once() -> None:
@@ -136,7 +137,7 @@ def test_a_worker_from_which_requests_were_moved_is_dear() -> None:
     ]
     stuck.load.book(20.0, 50.0, since=20.0)
     there = costs.rank(PROMPT, [stuck], 20.0)[0]
-    assert there.cost.wait == pytest.approx(69.0)
+    assert there.cost.wait > 60.0
     assert there.preempts == 0
-    there = costs.rank(PROMPT, [stuck], 20.0 + LATE_S)[0]
+    there = costs.rank(PROMPT, [stuck], 55.0)[0]
     assert there.preempts == 1, "not for ever"

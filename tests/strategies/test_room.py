@@ -3,8 +3,7 @@
 import pytest
 
 from strategies.base import Prompt
-from strategies.cost import LEAST_WAIT, Costs
-from strategies.load import STAY_S
+from strategies.cost import Costs
 from tests.strategies.placing import Run, Stand, fleet, prompt
 
 
@@ -25,8 +24,11 @@ def test_a_full_worker_is_waited_for_only_if_it_is_worth_it() -> None:
     first, second = run.strategy.rank(prompt("x" * 40_000), run.workers, 0.0).candidates
     assert (first.worker.name, first.cost.room) == ("w1", 0.0)
     assert second.cost.room > 1.0
-    (asked,) = Costs().rank(Prompt("m", 21_000, answer_tokens=0), [full], 0.0)
-    assert asked.cost.room == pytest.approx(STAY_S * (0.05 + LEAST_WAIT))
+    few, more, all_ = (
+        Costs().rank(Prompt("m", tokens, answer_tokens=0), [full], 0.0)[0].cost.room
+        for tokens in (2_000, 21_000, 390_000)
+    )
+    assert 0.0 < few < more < all_ == full.load.stay_s, "at most until all others have left"
 
 
 @pytest.mark.parametrize("running", [0, 3])

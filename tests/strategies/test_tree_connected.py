@@ -48,7 +48,7 @@ def parts(tree: PrefixTree) -> dict[str, list[Part]]:
     }
 
 
-def end(tree: PrefixTree, what: str, placement: Placement, number: int, capacity: int) -> None:
+def end(tree: PrefixTree, what: str, placement: Placement, number: int) -> None:
     """End a request in the given way."""
     if what == "leave":
         tree.leave(placement)
@@ -59,7 +59,7 @@ def end(tree: PrefixTree, what: str, placement: Placement, number: int, capacity
     elif what == "dropped":
         tree.keep(placement, number % 9)
     elif what == "reported":
-        tree.correct(placement, float(number % 3 - 1), capacity)
+        tree.correct(placement, fewer=number % 3 == 0)
 
 
 def go(tree: PrefixTree, done: list[Step], *, tight: bool) -> None:
@@ -73,7 +73,7 @@ def go(tree: PrefixTree, done: list[Step], *, tight: bool) -> None:
             tree.forget(worker)
         elif under_way:
             placement = under_way.pop(number % len(under_way))
-            end(tree, what, placement, number, capacity)
+            end(tree, what, placement, number)
         sound(tree)
     assert parts(taken_over(tree)) == parts(tree)
 
