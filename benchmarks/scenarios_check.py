@@ -5,11 +5,11 @@ from statistics import fmean
 
 from msgspec import Struct
 
-from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import Drive, Placed
-from benchmarks.routing_fleet import Fleet
-from benchmarks.routing_policies import policy_named
-from benchmarks.routing_work import Work
+from benchmarks.routing.columns import SMALL
+from benchmarks.routing.drive import Drive, Placed
+from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.policies import policy_named
+from benchmarks.routing.work import Work
 
 #: A fleet as in the routing benchmark: eight workers with host memory.
 ROOMY = Fleet(SMALL, cache_tokens=2_000_000)

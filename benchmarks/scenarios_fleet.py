@@ -6,9 +6,9 @@ from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
-from benchmarks.routing_drive import Drive, Placed
-from benchmarks.routing_made import bursts, chats, no_reuse
-from benchmarks.routing_work import Work
+from benchmarks.routing.drive import Drive, Placed
+from benchmarks.routing.generated import bursts, chats, no_reuse
+from benchmarks.routing.work import Work
 from benchmarks.scenarios_check import Check, drive, hit_rate, p99, run, ttft
 
 

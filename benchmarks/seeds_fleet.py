@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.routing_fleet import Fleet, Seat
-from benchmarks.routing_hold import Hold
-from benchmarks.routing_peers import AtRandom
-from benchmarks.routing_work import Talk
+from benchmarks.routing.fleet import Fleet, Seat
+from benchmarks.routing.drive import Hold
+from benchmarks.routing.peers import AtRandom
+from benchmarks.routing.work import Talk
 from benchmarks.seeds_memory import Exact
 from simulator.profiles import PROFILES
 from simulator.tiers import Rates

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.routing_fleet import Seat
+from benchmarks.routing.fleet import Seat
 from simulator.store import SharedStore
 from strategies.base import Outcome, Prompt
 from strategies.loads import Held

@@ -12,10 +12,10 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import ENDS, Placed
-from benchmarks.routing_fleet import Fleet
-from benchmarks.routing_made import (
+from benchmarks.routing.columns import SMALL
+from benchmarks.routing.drive import ENDS, Placed
+from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.generated import (
     agents,
     bursts,
     chats,
@@ -24,7 +24,7 @@ from benchmarks.routing_made import (
     no_reuse,
     one_prefix,
 )
-from benchmarks.routing_work import Talk, Turn, Work
+from benchmarks.routing.work import Talk, Turn, Work
 from benchmarks.scenarios_check import ROOMY, drive, hit_rate, run, ttft
 from strategies import cost
 from strategies.base import Prompt, WorkerView

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.routing_bounds import Shared, Shortest
-from benchmarks.routing_columns import LARGE, SMALL
-from benchmarks.routing_drive import Drive, Placed
-from benchmarks.routing_fleet import Fleet, Seat
-from benchmarks.routing_made import MADE, chats, no_reuse
-from benchmarks.routing_policies import POLICIES, Policy, policy_named
-from benchmarks.routing_work import Talk, Turn, Work, ideal
+from benchmarks.routing.bounds import Shared, Shortest
+from benchmarks.routing.columns import LARGE, SMALL
+from benchmarks.routing.drive import Drive, Placed
+from benchmarks.routing.fleet import Fleet, Seat
+from benchmarks.routing.generated import MADE, chats, no_reuse
+from benchmarks.routing.policies import POLICIES, Policy, policy_named
+from benchmarks.routing.work import Talk, Turn, Work, ideal
 from strategies.base import NoOptions, Strategy
 from strategies.latebinding import LateBinding
 from strategies.leastload import LeastLoad

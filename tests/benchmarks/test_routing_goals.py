@@ -10,14 +10,14 @@ from typer import BadParameter
 
 from benchmarks.decision import measured
 from benchmarks.routing import main, searches_of
-from benchmarks.routing_cells import Cell, means
-from benchmarks.routing_columns import chosen, columns
-from benchmarks.routing_goals import PEERS, Found, Goal, decisions, goals, hopeless
+from benchmarks.routing.cells import Cell, means
+from benchmarks.routing.columns import chosen, columns
+from benchmarks.routing.goals import PEERS, Found, Goal, decisions, goals, hopeless
 from benchmarks.routing_plot import plot
-from benchmarks.routing_policies import POLICIES
+from benchmarks.routing.policies import POLICIES
 from benchmarks.routing_rates import Rate
-from benchmarks.routing_tables import markdown, sheets, terminal
-from benchmarks.routing_work import Ideal
+from benchmarks.routing.results import markdown, sheets, terminal
+from benchmarks.routing.work import Ideal
 from strategies.base import Decision
 from strategies.prefixaware import PrefixAware
 

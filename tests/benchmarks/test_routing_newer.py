@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.routing_columns import SMALL
-from benchmarks.routing_peers import Peer
+from benchmarks.routing.columns import SMALL
+from benchmarks.routing.peers import Peer
 from benchmarks.routing_preble import Preble, Share
 from benchmarks.routing_ray import RayPrefix
 from benchmarks.routing_smg import LeastLoad, SmgEvents, SmgTrees, allowed, expected_waits

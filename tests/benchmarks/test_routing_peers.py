@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from benchmarks.routing_columns import SMALL
-from benchmarks.routing_peers import BoundedLoad, Peer, PowerOfTwo, Sticky
-from benchmarks.routing_rules import (
+from benchmarks.routing.columns import SMALL
+from benchmarks.routing.peers import BoundedLoad, Peer, PowerOfTwo, Sticky
+from benchmarks.routing.exact import (
     Affinity,
     Brix,
     CacheAware,
@@ -19,7 +19,7 @@ from benchmarks.routing_rules import (
     PrefixStack,
     Scorers,
 )
-from benchmarks.routing_work import Talk, Turn
+from benchmarks.routing.work import Talk, Turn
 from tests.benchmarks.peers import KEYS, TOKENS, busy, prompt, seats, sent, warm
 
 

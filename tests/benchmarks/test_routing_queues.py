@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import Drive
-from benchmarks.routing_fleet import Fleet, Seat
-from benchmarks.routing_queues import (
+from benchmarks.routing.columns import SMALL
+from benchmarks.routing.drive import Drive
+from benchmarks.routing.fleet import Fleet, Seat
+from benchmarks.routing.exact import (
     FlowAffinity,
     FlowScorers,
     Holding,
@@ -17,7 +17,7 @@ from benchmarks.routing_queues import (
     full,
     shortest,
 )
-from benchmarks.routing_work import Talk, Turn, Work
+from benchmarks.routing.work import Talk, Turn, Work
 from strategies.base import Decision, Prompt, Strategy
 from tests.benchmarks.peers import KEYS, prompt, queue, seats, sent, warm
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import Drive
-from benchmarks.routing_fleet import Fleet
-from benchmarks.routing_made import no_reuse
-from benchmarks.routing_policies import policy_named
-from benchmarks.routing_sockets import APART, SHIFT_S, Seen, _compared, _shifted, _times_as_fast
-from benchmarks.routing_work import Work, faster
+from benchmarks.routing.columns import SMALL
+from benchmarks.routing.drive import Drive
+from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.generated import no_reuse
+from benchmarks.routing.policies import policy_named
+from benchmarks.routing.sockets import APART, SHIFT_S, Seen, _compared, _shifted, _times_as_fast
+from benchmarks.routing.work import Work, faster
 from simulator.profiles import Profile
 
 WORK = Work("first", no_reuse(1, 8.0).talks[:200])

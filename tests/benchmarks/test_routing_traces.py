@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.routing_columns import columns
-from benchmarks.routing_traces import agent_sessions, bailian, mooncake
-from benchmarks.routing_work import Work, faster, shuffled_starts
+from benchmarks.routing.columns import columns
+from benchmarks.routing.traces import agent_sessions, bailian, mooncake
+from benchmarks.routing.work import Work, faster, shuffled_starts
 from simulator.traces import TraceError
 
 

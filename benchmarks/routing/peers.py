@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar
 
-from benchmarks.routing_fleet import Seat
-from benchmarks.routing_work import Talk, follows
+from benchmarks.routing.fleet import Seat
+from benchmarks.routing.work import Talk, follows
 from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 
 

@@ -5,11 +5,11 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.routing_booked import BookedSeconds
-from benchmarks.routing_bounds import Shared, Shortest
+from benchmarks.routing.bounds import Shared, Shortest
 from benchmarks.routing_exact import served
-from benchmarks.routing_fleet import Seat
-from benchmarks.routing_hold import Hold
-from benchmarks.routing_peers import (
+from benchmarks.routing.fleet import Seat
+from benchmarks.routing.drive import Hold
+from benchmarks.routing.peers import (
     AtRandom,
     BoundedLoad,
     LeastRequests,
@@ -17,7 +17,7 @@ from benchmarks.routing_peers import (
     Sticky,
 )
 from benchmarks.routing_preble import Preble
-from benchmarks.routing_queues import (
+from benchmarks.routing.exact import (
     FlowAffinity,
     FlowScorers,
     Parked,
@@ -25,7 +25,7 @@ from benchmarks.routing_queues import (
     shortest,
 )
 from benchmarks.routing_ray import RayPrefix
-from benchmarks.routing_rules import (
+from benchmarks.routing.exact import (
     Affinity,
     Brix,
     CacheAware,

@@ -17,15 +17,15 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks.routing_cells import Cell, Task, computed, means
-from benchmarks.routing_columns import Column, chosen, columns
-from benchmarks.routing_goals import PEERS, Found, Goal, decisions, goals, hopeless
+from benchmarks.routing.cells import Cell, Task, computed, means
+from benchmarks.routing.columns import Column, chosen, columns
+from benchmarks.routing.goals import PEERS, Found, Goal, decisions, goals, hopeless
 from benchmarks.routing_plot import plot
-from benchmarks.routing_policies import OURS, POLICIES, Policy, policy_named
+from benchmarks.routing.policies import OURS, POLICIES, Policy, policy_named
 from benchmarks.routing_rates import Rate, Search, found
-from benchmarks.routing_tables import Sheet, markdown, sheets, terminal
+from benchmarks.routing.results import Sheet, markdown, sheets, terminal
 from benchmarks.routing_unsure import by_seed, judged, needed, unsure
-from benchmarks.routing_work import Ideal, ideal
+from benchmarks.routing.work import Ideal, ideal
 from simulator.traces import TraceError
 
 _err = Console(stderr=True, highlight=False)

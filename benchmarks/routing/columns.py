@@ -6,10 +6,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.routing_fleet import Fleet
-from benchmarks.routing_made import MADE
-from benchmarks.routing_traces import agent_sessions, bailian, mooncake
-from benchmarks.routing_work import Work, faster, shuffled_starts
+from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.generated import MADE
+from benchmarks.routing.traces import agent_sessions, bailian, mooncake
+from benchmarks.routing.work import Work, faster, shuffled_starts
 from simulator.profiles import PROFILES
 
 #: Tokens one step may compute: the value in other projects' studies, for comparable numbers.

@@ -1,4 +1,4 @@
-"""Check of the virtual clock against real sockets: `python -m benchmarks.routing_sockets TRACE`.
+"""Check of the virtual clock against real sockets: `python -m benchmarks.routing.sockets TRACE`.
 
 Runs the same requests through a real router to eight simulated HTTP workers, which run several
 times faster than real time, and on the virtual clock of `benchmarks.routing`. The workers use
@@ -32,11 +32,11 @@ from rich.table import Table
 
 from benchmarks.guarded import free_ports, router
 from benchmarks.processes import started
-from benchmarks.routing_drive import Drive, Placed
-from benchmarks.routing_fleet import Fleet
-from benchmarks.routing_policies import policy_named
-from benchmarks.routing_traces import mooncake
-from benchmarks.routing_work import Talk, Work, faster
+from benchmarks.routing.drive import Drive, Placed
+from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.policies import policy_named
+from benchmarks.routing.traces import mooncake
+from benchmarks.routing.work import Talk, Work, faster
 from router.replay import replay_trace
 from simulator.profiles import PROFILES, Profile
 

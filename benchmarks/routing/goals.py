@@ -8,10 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.decision import measured
-from benchmarks.routing_cells import Cell
-from benchmarks.routing_policies import OURS, POLICIES
+from benchmarks.routing.cells import Cell
+from benchmarks.routing.policies import OURS, POLICIES
 from benchmarks.routing_rates import Rate
-from benchmarks.routing_work import Ideal
+from benchmarks.routing.work import Ideal
 
 Means = Mapping[tuple[str, str], Cell]
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from benchmarks.routing_work import Talk, Turn, Work, follows
+from benchmarks.routing.work import Talk, Turn, Work, follows
 from simulator.strides import BLOCK_TOKENS
 from simulator.traces import TraceError, TraceRequest, opened, read_trace, spread
 

@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from benchmarks.routing_columns import Column
-from benchmarks.routing_drive import Drive, Placed
-from benchmarks.routing_policies import Policy
+from benchmarks.routing.columns import Column
+from benchmarks.routing.drive import Drive, Placed
+from benchmarks.routing.policies import Policy
 
 T = TypeVar("T")
 C = TypeVar("C")

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from benchmarks.routing_fleet import Seat
-from benchmarks.routing_peers import Peer
+from benchmarks.routing.fleet import Seat
+from benchmarks.routing.peers import Peer
 from simulator.stride_cache import StrideCache
 from strategies.base import Candidate, Cost, Decision, Prompt, WorkerView
 from strategies.load import Load

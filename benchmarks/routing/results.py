@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from benchmarks.routing_cells import Cell
-from benchmarks.routing_goals import Found, Goal, best_peer
-from benchmarks.routing_policies import OURS, POLICIES
+from benchmarks.routing.cells import Cell
+from benchmarks.routing.goals import Found, Goal, best_peer
+from benchmarks.routing.policies import OURS, POLICIES
 from benchmarks.routing_rates import Rate
 
 #: Columns per table, so that it fits on a wide terminal.

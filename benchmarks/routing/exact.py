@@ -7,8 +7,8 @@ changes no comparison, because all terms of a sum have the same unit.
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
-from benchmarks.routing_fleet import Seat
-from benchmarks.routing_peers import Peer
+from benchmarks.routing.fleet import Seat
+from benchmarks.routing.peers import Peer
 from simulator.strides import BLOCK_TOKENS
 from strategies.base import Candidate, Cost, Decision, Outcome, Prompt, WorkerView
 

@@ -13,9 +13,9 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
-from benchmarks.routing_fleet import Fleet, Seat, seats
-from benchmarks.routing_hold import Hold, Watch
-from benchmarks.routing_work import Talk, Work
+from benchmarks.routing.fleet import Fleet, Seat, seats
+from benchmarks.routing.drive import Hold, Watch
+from benchmarks.routing.work import Talk, Work
 from router.prompts import Prompts
 from simulator.strides import BLOCK_TOKENS, Job
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
