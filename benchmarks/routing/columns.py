@@ -1,15 +1,23 @@
-"""The columns of the routing benchmark: each is a workload at one rate on one kind of fleet."""
+"""The columns of the routing benchmark: each is a workload at one rate on a fleet of one engine.
+
+All workloads run on the stock engine. Six or seven of them also run on other engines, to which no
+constant was ever fitted. There, arrival rates follow `scaled`: the workers are as busy as on the
+stock engine.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.routing.fleet import Fleet
+import msgspec
+
+from benchmarks.routing.fleet import Fleet, times_as_fast
 from benchmarks.routing.generated import MADE
-from benchmarks.routing.traces import agent_sessions, bailian, mooncake
-from benchmarks.routing.work import Work, faster, shuffled_starts
+from benchmarks.routing.traces import agent_sessions, mooncake
+from benchmarks.routing.work import Talk, Work, faster, shuffled_starts
 from simulator.profiles import PROFILES
 
 #: Tokens one step may compute: the value in other projects' studies, for comparable numbers.
@@ -17,30 +25,68 @@ _BUDGET = 4_096
 SMALL = replace(PROFILES["llama-3.1-8b-h100"], max_num_batched_tokens=_BUDGET)
 LARGE = replace(PROFILES["llama-3.1-70b-8xh100"], max_num_batched_tokens=_BUDGET)
 
+#: Tokens that a worker caches with its host memory, which loads in no time.
+_HOST = 2_000_000
 #: GPU and host memory; GPU memory only; GPU and host memory with the large profile.
-ROOMY = Fleet(SMALL, cache_tokens=2_000_000)
+ROOMY = Fleet(SMALL, cache_tokens=_HOST)
 TIGHT = Fleet(SMALL)
 LARGE_ROOMY = Fleet(LARGE, cache_tokens=3_000_000)
+
+STOCK = "stock"
+#: Engines that behave differently.
+ENGINES = {
+    "chunks of 2,048": Fleet(replace(SMALL, max_num_batched_tokens=2_048), cache_tokens=_HOST),
+    "chunks of 16,384, twice the pace": Fleet(
+        replace(
+            SMALL,
+            max_num_batched_tokens=16_384,
+            prefill_tokens_per_s=2 * SMALL.prefill_tokens_per_s,
+            attention_tokens=2 * SMALL.attention_tokens,
+        ),
+        cache_tokens=_HOST,
+    ),
+    "prefill stops decoding": Fleet(replace(SMALL, mixed_steps=False), cache_tokens=_HOST),
+    "64 sequences": Fleet(replace(SMALL, max_num_seqs=64), cache_tokens=_HOST),
+    "slow card": Fleet(replace(times_as_fast(SMALL, 0.2), kv_tokens=60_000)),
+    "20 % noise": Fleet(replace(SMALL, noise=0.2), cache_tokens=_HOST),
+}
+#: The workloads that they run.
+EVERYWHERE = (
+    *("conversation x1", "conversation x2", "sessions x0.3"),
+    *("agents", "documents", "one_prefix", "mixed"),
+)
 
 #: Paths within the folder of traces; files may be compressed (`.zst`).
 CONVERSATION = "mooncake/conversation_trace.jsonl"
 SESSIONS = "agent_sessions/sessions.jsonl"
-BAILIAN = "bailian/*.jsonl"
+
+#: The seeds by which constants and rules are chosen. Those for judging are far above.
+CHOOSING = (1, 2, 3)
 
 
 class Column(NamedTuple):
     """A workload (a function of seed and rate), the fleet it runs on, and its rate."""
 
-    name: str
+    workload: str
     work: Callable[[int, float], Work]
     fleet: Fleet
     rate: float
-    searched: bool = True
-    """Whether to search its sustainable rate, which is done once per workload and fleet."""
+    engine: str = STOCK
+
+    @property
+    def name(self) -> str:
+        """The workload, and the engine if that is another one."""
+        return self.workload if self.engine == STOCK else f"{self.workload}, {self.engine}"
+
+
+def judging(number: int, count: int) -> tuple[int, ...]:
+    """Return `count` seeds derived from `number`; none of them is in `CHOOSING`."""
+    digests = (sha256(f"judge {number} {place}".encode()).digest() for place in range(count))
+    return tuple((1 << 32) + int.from_bytes(digest[:4], "big") for digest in digests)
 
 
 def columns(traces: Path | None) -> list[Column]:
-    """Return all columns, with recorded workloads only for traces found in the folder.
+    """Return all columns on the stock engine, recorded workloads only for traces in the folder.
 
     Raises ValueError, which lists the expected files, if it has no trace at all.
     """
@@ -51,23 +97,46 @@ def columns(traces: Path | None) -> list[Column]:
     for path in _found(traces, CONVERSATION):
         talk = partial(_conversation, path)
         recorded += [
-            Column("conversation x1", talk, ROOMY, 1.0, searched=False),
+            Column("conversation x1", talk, ROOMY, 1.0),
             Column("conversation x2", talk, ROOMY, 2.0),
-            Column("conversation x2.2", talk, ROOMY, 2.2, searched=False),
+            Column("conversation x2.2", talk, ROOMY, 2.2),
             Column("conversation tight x1.75", talk, TIGHT, 1.75),
             Column("conversation 70B x1.7", talk, LARGE_ROOMY, 1.7),
         ]
     for path in _found(traces, SESSIONS):
         agent = partial(_agents, path)
         recorded += [
-            Column("sessions x0.1", agent, ROOMY, 0.1, searched=False),
+            Column("sessions x0.1", agent, ROOMY, 0.1),
             Column("sessions x0.3", agent, ROOMY, 0.3),
         ]
-    for path in _found(traces, BAILIAN):
-        recorded.append(Column(path.name.partition(".")[0], partial(_bailian, path), ROOMY, 1.0))
     if not recorded:
-        raise ValueError(f"{traces} has none of {CONVERSATION}, {SESSIONS}, {BAILIAN} (or .zst)")
+        raise ValueError(f"{traces} has none of {CONVERSATION}, {SESSIONS} (or .zst)")
     return [*recorded, *made]
+
+
+def elsewhere(column: Column) -> list[Column]:
+    """Return a column of `EVERYWHERE` on each of the other engines, at its stock rate."""
+    if column.workload not in EVERYWHERE:
+        return []
+    return [
+        column._replace(work=partial(_fitting, column.work, fleet), fleet=fleet, engine=name)
+        for name, fleet in ENGINES.items()
+    ]
+
+
+def _fitting(work: Callable[[int, float], Work], fleet: Fleet, seed: int, rate: float) -> Work:
+    """Return the work without turns that are too long for the engine, nor those after them."""
+    whole, most = work(seed, rate), fleet.profile.kv_tokens - fleet.block_tokens
+    talks = [_cut(talk, most) for talk in whole.talks]
+    return Work(whole.name, [talk for talk in talks if talk.turns])
+
+
+def _cut(talk: Talk, most: int) -> Talk:
+    sizes = [turn.prompt_tokens + turn.answer_tokens for turn in talk.turns]
+    if max(sizes) <= most:
+        return talk
+    stop = next(place for place, size in enumerate(sizes) if size > most)
+    return msgspec.structs.replace(talk, turns=talk.turns[:stop])
 
 
 def _found(folder: Path, pattern: str) -> list[Path]:
@@ -105,10 +174,6 @@ def _conversation(path: Path, seed: int, rate: float) -> Work:
 
 def _agents(path: Path, seed: int, rate: float) -> Work:
     return shuffled_starts(_sessions_once(path), rate, seed)
-
-
-def _bailian(path: Path, seed: int, rate: float) -> Work:
-    return faster(bailian(path, seed), rate)
 
 
 @lru_cache(maxsize=2)

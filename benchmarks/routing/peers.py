@@ -1,16 +1,28 @@
-"""Peer policies without knowledge of caches, each implemented from its published rule.
+"""Peers that know no caches, or only where they sent what, each from its published rule.
 
 Every peer has ideal information, while in practice its gauges are seconds old. So the only thing
 that can put a peer at a disadvantage here is its rule.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from random import Random
+from statistics import fmean, pstdev
 from typing import Any, ClassVar
 
 from benchmarks.routing.fleet import Seat
 from benchmarks.routing.work import Talk, follows
+from simulator.strides import BLOCK_TOKENS, Job
 from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
+
+
+#: Tokens per second that a queue is divided by where no live rate is reported, seconds that KV
+#: pressure is worth, and the most KV use that is told apart: `least_load`'s defaults.
+THROUGHPUT, PRESSURE_S, MOST = 2_000.0, 0.15, 0.999
+#: A matched worker is left if it has more than this many times the mean requests in flight, and
+#: more than so many above it; and the least share of a prompt that counts as a match in a tree.
+#: Its command line's defaults.
+RELATIVE, ABSOLUTE, SHARE = 1.5, 64, 0.3
 
 
 class Peer:
@@ -99,21 +111,16 @@ class Sticky(Peer):
 
 
 class BoundedLoad(Peer):
-    """Consistent hashing with bounded loads, on the prompt's first blocks.
+    """Consistent hashing with bounded loads, on the prompt's first block.
 
     After KubeAI `internal/loadbalancer/balance_chwbl.go`: the first worker on the ring with at most
     1.25 times the mean load, counting the new request; the first on the ring if none qualifies
     (as happens with few requests in flight).
     """
 
-    def __init__(self, seats: Sequence[Seat], seed: int = 0, *, blocks: int = 1) -> None:
-        super().__init__(seats, seed)
-        self._blocks = blocks
-
     def choose(self, prompt: Prompt, now: float) -> Seat:
-        """Walk the ring from the position of the first blocks."""
-        keys = prompt.keys
-        key = keys[min(self._blocks, len(keys)) - 1] if keys else prompt.tokens
+        """Walk the ring from the position of the first block."""
+        key = prompt.keys[0] if prompt.keys else prompt.tokens
         bound = 1.25 * (sum(seat.load.in_flight for seat in self.seats) + 1) / len(self.seats)
         ring = sorted(range(len(self.seats)), key=lambda place: follows(key, place))
         for place in ring:
@@ -122,5 +129,132 @@ class BoundedLoad(Peer):
         return self.seats[ring[0]]
 
 
-#: Creates a policy for the seats of a fleet, with a random seed.
-Maker = Callable[[Sequence[Seat], int], Any]
+class Placements(Peer):
+    """Base of policies that know only their own placements, and never forget them.
+
+    Their trees are thus far larger than the caches.
+    """
+
+    def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
+        super().__init__(seats, seed)
+        self.sent: dict[str, set[int]] = {seat.name: set() for seat in seats}
+
+    def depths(self, prompt: Prompt) -> list[int]:
+        """Leading blocks of the prompt that were sent to each seat before."""
+        return [depth_of(prompt.keys, self.sent[seat.name]) for seat in self.seats]
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """Record all blocks of the prompt."""
+        self.sent[worker.name].update(prompt.keys)
+
+    def forget(self, worker: str) -> None:
+        """Drop all records of a worker."""
+        self.sent[worker].clear()
+
+
+class Brix(Placements):
+    """AIBrix's `prefix-cache` (`algorithms/prefix_cache.go`), with its Helm chart's 16 and 2.
+
+    The best match whose load is at most the mean plus two standard deviations; the least loaded if
+    there is none. While loads differ by more than 16, matches count only among the least loaded.
+    """
+
+    def choose(self, prompt: Prompt, now: float) -> Seat:
+        """Find the highest acceptable load, then match."""
+        loads = [seat.load.in_flight for seat in self.seats]
+        bound = fmean(loads) + 2.0 * pstdev(loads)
+        if max(loads) - min(loads) > 16:
+            bound = min(loads)
+        fitting = [
+            (-depth, load, place)
+            for place, (depth, load) in enumerate(zip(self.depths(prompt), loads, strict=True))
+            if depth and load <= bound
+        ]
+        return self.seats[min(fitting)[2]] if fitting else self.least(loads)
+
+
+class RayPrefix(Placements):
+    """Ray Serve's `PrefixCacheAffinityRouter`: the longest match, whatever the load, its default.
+
+    `python/ray/llm/_internal/serve/routing_policies/prefix_aware/prefix_aware_router.py`. Of the
+    workers with the longest match, the one with the shortest queue; if that covers less than a
+    tenth of the prompt, those that were sent the least text.
+    """
+
+    def choose(self, prompt: Prompt, now: float) -> Seat:
+        """Match, then compare the queues."""
+        depths = self.depths(prompt)
+        if max(depths) * BLOCK_TOKENS < 0.1 * prompt.tokens:
+            depths = [-len(self.sent[seat.name]) for seat in self.seats]
+        best = max(depths)
+        loads = [seat.load.in_flight for seat in self.seats]
+        return self.least(
+            [load if depth == best else inf for load, depth in zip(loads, depths, strict=True)]
+        )
+
+
+class SmgTrees(Placements):
+    """smg's `cache_aware` over HTTP (`model_gateway/src/policies`, github.com/smg-project/smg).
+
+    Of all workers that were sent the longest match, the least expected wait. The match has to cover
+    more than 0.3 of the prompt. (Its trees lose what is oldest once they have 2^26 characters; here
+    they do not.)
+    """
+
+    def choose(self, prompt: Prompt, now: float) -> Seat:
+        """Match, then compare the expected waits."""
+        depths = self.depths(prompt)
+        deepest = max(depths)
+        enough = deepest * BLOCK_TOKENS > SHARE * prompt.tokens
+        matched = [enough and depth == deepest for depth in depths]
+        may = allowed(matched, [seat.load.in_flight for seat in self.seats])
+        waits = expected_waits(self.seats)
+        return self.least([wait if one else inf for wait, one in zip(waits, may, strict=True)])
+
+
+def expected_waits(seats: Sequence[Seat]) -> list[float]:
+    """`least_load`'s score in seconds: queued tokens / throughput + 0.15 k / (1 - k).
+
+    *k* is the share of the KV cache in use. smg adds what it sent since it last asked the worker,
+    ten seconds ago at most, to the queue that the worker reported. Here, the queue is known, and
+    the rest of the prompt that is being computed counts as well.
+    """
+    waits = []
+    for seat in seats:
+        engine = seat.engine
+        used = min(engine.usage, MOST)
+        tokens = sum(_lacking(seat, job) for job in engine.waiting)
+        if engine.prefilling is not None:
+            tokens += engine.prefilling.prompt_tokens - engine.prefilling.computed
+        waits.append(tokens / THROUGHPUT + PRESSURE_S * used / (1.0 - used))
+    return waits
+
+
+def _lacking(seat: Seat, job: Job) -> int:
+    limit = (job.prompt_tokens - 1) // BLOCK_TOKENS
+    return job.prompt_tokens - seat.engine.cache.held(job.keys, limit) * BLOCK_TOKENS
+
+
+def allowed(matched: Sequence[bool], loads: Sequence[int]) -> list[bool]:
+    """Which workers a request may go to: those matched, unless all of them are too busy.
+
+    Too busy is for each worker by itself. Then all that are not too busy are left to choose from.
+    """
+    mean = fmean(loads)
+    calm = [not (load > RELATIVE * mean and load > mean + ABSOLUTE) for load in loads]
+    fitting = [one and other for one, other in zip(matched, calm, strict=True)]
+    if any(fitting):
+        return fitting
+    return calm if any(matched) and any(calm) else [True] * len(loads)
+
+
+def depth_of(keys: Sequence[int], known: dict[int, int] | set[int]) -> int:
+    """How many leading keys are known, by bisection: known paths are complete from the root."""
+    low, high = 0, len(keys)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if keys[middle - 1] in known:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,41 +1,34 @@
-"""All policies of the routing benchmark by name: Warmroute's, baselines, peers, bounds."""
+"""All policies of the routing benchmark by name: Warmroute's, peers, bounds, and ideals."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from benchmarks.routing_booked import BookedSeconds
-from benchmarks.routing.bounds import Shared, Shortest
-from benchmarks.routing_exact import served
-from benchmarks.routing.fleet import Seat
+from benchmarks.routing.bounds import IDEALS, idealised
 from benchmarks.routing.drive import Hold
-from benchmarks.routing.peers import (
-    AtRandom,
-    BoundedLoad,
-    LeastRequests,
-    PowerOfTwo,
-    Sticky,
-)
-from benchmarks.routing_preble import Preble
-from benchmarks.routing.exact import (
-    FlowAffinity,
-    FlowScorers,
-    Parked,
-    QueuedDynamo,
-    shortest,
-)
-from benchmarks.routing_ray import RayPrefix
-from benchmarks.routing.exact import (
+from benchmarks.routing.fleet import Seat
+from benchmarks.routing.knowing import (
+    AHEAD_S,
     Affinity,
-    Brix,
-    CacheAware,
     Conductor,
     Dynamo,
     KvAware,
-    PrefixStack,
+    Parked,
     Scorers,
+    shortest,
 )
-from benchmarks.routing_smg import LeastLoad, SmgEvents, SmgTrees
+from benchmarks.routing.memory import Exact
+from benchmarks.routing.peers import (
+    AtRandom,
+    BoundedLoad,
+    Brix,
+    LeastRequests,
+    PowerOfTwo,
+    RayPrefix,
+    SmgTrees,
+    Sticky,
+)
+from strategies import kvaware
 from strategies.base import Strategy
 from strategies.latebinding import LateBinding
 from strategies.registry import make
@@ -43,9 +36,8 @@ from strategies.registry import make
 #: The strategies that the goals apply to; `kvaware` knows caches exactly, as if from KV events.
 OURS = ("prefixaware", "kvaware")
 
-
-#: Seconds for which placements count as held, for peers that have such an option; as in llm-d.
-AHEAD_S = 2.0
+#: Creates a policy for the seats of a fleet, with a random seed.
+Maker = Callable[[Sequence[Seat], int], Strategy]
 
 
 class Policy(NamedTuple):
@@ -53,120 +45,86 @@ class Policy(NamedTuple):
 
     name: str
     kind: str
-    """`ours`, `plain` (knows no caches), `peer` (cache-aware), `bound` (cannot be implemented)."""
-    make: Callable[[Sequence[Seat], int], Strategy]
+    """`ours`, `plain` (knows no caches), `peer` (cache-aware), `bound` (no router), `ideal`."""
+    make: Maker | None = None
+    """None for a bound, which has one queue for all workers."""
     hold: Callable[[], Hold] | None = None
-    usual: bool = True
-    """It is run without being named. Others come near the best peer in no column, or hardly differ
-    from another policy."""
+    everywhere: bool = False
+    """It also runs on the other engines. Elsewhere than here, other peers are never the best."""
+    shortest: bool = False
+    """Of a bound: whether the shortest goes first."""
+    infinite: bool = False
+    """Of a bound: whether its cache is."""
 
 
 def _ours(name: str, seats: Sequence[Seat], seed: int) -> Strategy:
-    """One of Warmroute's strategies with default settings; it sees seats only as workers."""
+    """Return one of Warmroute's strategies with default settings; seats are only workers to it."""
     del seats, seed
     return make(name, {})
 
 
 def _served(seats: Sequence[Seat], seed: int) -> Strategy:
+    """Return `kvaware` with default settings, and the caches themselves as its memory."""
     del seed
-    return served(seats)
+    made = kvaware.KvAware(kvaware.KvAwareOptions())
+    made.memory = Exact(seats)
+    return made
 
+
+def _dynamo(weight: float, predicted_s: float = 0.0, threshold: float = 0.0) -> Maker:
+    return partial(Dynamo, weight=weight, predicted_s=predicted_s, threshold=threshold)
+
+
+POOLED = "one pooled cache, first come"
+POOLED_SHORTEST = "one pooled cache, shortest first"
+_PREFIXAWARE = partial(_ours, "prefixaware")
 
 POLICIES = [
-    Policy("prefixaware", "ours", partial(_ours, "prefixaware"), LateBinding),
-    Policy("prefixaware, bound at once", "ours", partial(_ours, "prefixaware")),
-    Policy("kvaware", "ours", _served, LateBinding),
+    Policy("prefixaware", "ours", _PREFIXAWARE, LateBinding, everywhere=True),
+    Policy("kvaware", "ours", _served, LateBinding, everywhere=True),
     Policy("leastload", "ours", partial(_ours, "leastload"), LateBinding),
-    Policy("booked seconds", "ours", BookedSeconds, LateBinding),
-    Policy("round robin", "plain", partial(_ours, "roundrobin")),
+    Policy("round robin", "plain", partial(_ours, "roundrobin"), everywhere=True),
     Policy("random", "plain", AtRandom),
-    Policy("least requests", "plain", LeastRequests),
+    Policy("least requests", "plain", LeastRequests, everywhere=True),
     Policy("power of two", "plain", PowerOfTwo),
-    Policy("session sticky", "peer", Sticky),
-    Policy("CHBL, 1 block", "peer", BoundedLoad),
-    Policy("CHBL, 3 blocks", "peer", partial(BoundedLoad, blocks=3), usual=False),
-    Policy("SGLang cache_aware", "peer", CacheAware),
-    Policy("smg least_load", "peer", LeastLoad, usual=False),
-    Policy("smg cache_aware", "peer", SmgTrees),
-    Policy("smg cache_aware, events", "peer", SmgEvents, usual=False),
-    Policy("production-stack prefixaware", "peer", PrefixStack),
+    Policy("consistent hashing, bounded load", "peer", BoundedLoad),
+    Policy("session sticky", "peer", Sticky, everywhere=True),
+    Policy("smg cache_aware", "peer", SmgTrees, everywhere=True),
     Policy("Ray Serve prefix-aware", "peer", RayPrefix),
-    Policy("Ray Serve prefix-aware, 20 apart", "peer", partial(RayPrefix, apart=20.0), usual=False),
-    Policy("AIBrix prefix-cache", "peer", Brix, usual=False),
-    Policy("AIBrix prefix-cache, Helm", "peer", partial(Brix, apart=16, deviations=2.0)),
+    Policy("AIBrix prefix-cache", "peer", Brix),
+    Policy("vllm-router kv_aware", "peer", KvAware, everywhere=True),
     Policy(
-        "AIBrix prefix-cache, by the mean", "peer", partial(Brix, apart=7, means=2.0), usual=False
-    ),
-    Policy("Preble E2", "peer", Preble, usual=False),
-    Policy("vllm-router kv_aware", "peer", KvAware),
-    Policy("Dynamo, weight 1", "peer", Dynamo),
-    Policy("Dynamo, weight 8", "peer", partial(Dynamo, weight=8.0), usual=False),
-    Policy("Dynamo, weight 16", "peer", partial(Dynamo, weight=16.0)),
-    Policy("Dynamo, weight 32", "peer", partial(Dynamo, weight=32.0)),
-    Policy("Dynamo, weight 8, predicted", "peer", partial(Dynamo, weight=8.0, predicted_s=AHEAD_S)),
-    Policy("Dynamo, weight 1, queue", "peer", QueuedDynamo, Parked, usual=False),
-    Policy(
-        "Dynamo, weight 16, queue", "peer", partial(QueuedDynamo, weight=16.0), Parked, usual=False
+        *("Dynamo, weight 16, shortest first", "peer", _dynamo(16.0)),
+        partial(Parked, shortest),
+        everywhere=True,
     ),
     Policy(
-        "Dynamo, weight 16, shortest first",
-        "peer",
-        partial(QueuedDynamo, weight=16.0, threshold=0.0),
+        *("Dynamo, weight 32, shortest first", "peer", _dynamo(32.0)),
+        partial(Parked, shortest),
+        everywhere=True,
+    ),
+    Policy(
+        *("Dynamo, weight 8, predicted, shortest first", "peer", _dynamo(8.0, AHEAD_S, 2.0)),
         partial(Parked, shortest),
     ),
-    Policy(
-        "Dynamo, weight 32, shortest first",
-        "peer",
-        partial(QueuedDynamo, weight=32.0, threshold=0.0),
-        partial(Parked, shortest),
+    Policy("llm-d scorers 3:2:2, flow control", "peer", Scorers, Parked, everywhere=True),
+    Policy("llm-d affinity filter", "peer", Affinity, everywhere=True),
+    Policy("Mooncake Conductor", "peer", Conductor, everywhere=True),
+    Policy(POOLED, "bound", everywhere=True),
+    Policy(POOLED_SHORTEST, "bound", shortest=True, everywhere=True),
+    Policy("one infinite cache, first come", "bound", infinite=True),
+    Policy("one infinite cache, shortest first", "bound", shortest=True, infinite=True),
+    *(
+        Policy(name, "ideal", partial(idealised, name, _PREFIXAWARE), LateBinding)
+        for name in IDEALS
     ),
-    Policy(
-        "Dynamo, weight 8, predicted, shortest first",
-        "peer",
-        partial(QueuedDynamo, weight=8.0, predicted_s=AHEAD_S, threshold=2.0),
-        partial(Parked, shortest),
-    ),
-    Policy("llm-d scorers 2:1:1", "peer", Scorers),
-    Policy("llm-d scorers 3:2:2", "peer", partial(Scorers, weights=(3, 2, 2)), usual=False),
-    Policy(
-        "llm-d scorers 3:2:2, speculative",
-        "peer",
-        partial(Scorers, weights=(3, 2, 2), speculative_s=AHEAD_S),
-    ),
-    Policy(
-        "llm-d scorers 3:2:2, flow control",
-        "peer",
-        partial(FlowScorers, weights=(3, 2, 2)),
-        Parked,
-        usual=False,
-    ),
-    Policy(
-        "llm-d scorers 3:2:2, speculative, flow control",
-        "peer",
-        partial(FlowScorers, weights=(3, 2, 2), speculative_s=AHEAD_S),
-        Parked,
-    ),
-    Policy("llm-d affinity filter", "peer", Affinity, usual=False),
-    Policy(
-        "llm-d affinity filter, in tokens, speculative",
-        "peer",
-        partial(Affinity, in_tokens=True, speculative_s=AHEAD_S),
-    ),
-    Policy(
-        "llm-d affinity filter, in tokens, speculative, flow control",
-        "peer",
-        partial(FlowAffinity, in_tokens=True, speculative_s=AHEAD_S),
-        Parked,
-        usual=False,
-    ),
-    Policy("Mooncake Conductor", "peer", Conductor),
-    Policy("shared cache, first come", "bound", Shared),
-    Policy("shared cache, shortest first", "bound", Shared, Shortest),
 ]
+
+PEERS = tuple(policy.name for policy in POLICIES if policy.kind in {"plain", "peer"})
 
 
 def policy_named(name: str) -> Policy:
-    """The policy of that name; raises ValueError that lists the known names."""
+    """Return the policy of that name; raise ValueError that lists the known names."""
     for policy in POLICIES:
         if policy.name == name:
             return policy

@@ -1,35 +1,51 @@
-"""The results of the routing benchmark as tables, for a terminal or a document."""
+"""The results of the routing benchmark as tables, as the page RESULTS.md, and as a picture."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from benchmarks.routing.bounds import IDEALS
 from benchmarks.routing.cells import Cell
-from benchmarks.routing.goals import Found, Goal, best_peer
-from benchmarks.routing.policies import OURS, POLICIES
-from benchmarks.routing_rates import Rate
+from benchmarks.routing.columns import STOCK, Column
+from benchmarks.routing.goals import MEASURES, Goal, Means, Number, best, pooled
+from benchmarks.routing.policies import OURS, PEERS, POLICIES
+from benchmarks.routing.work import Ideal
 
+#: The first line of what `benchmarks.routing.sensitivity` writes into the page.
+SENSITIVITY = "## What each constant is worth"
 #: Columns per table, so that it fits on a wide terminal.
 _WIDE = 8
+_NUMBERS: dict[str, Callable[[Cell], str]] = {
+    "Mean TTFT, s": lambda cell: _short(cell.ttft_s),
+    "p99 TTFT, s": lambda cell: _short(cell.ttft_p99_s),
+    "Mean end to end, s": lambda cell: _short(cell.e2e_s),
+    "Hit rate": lambda cell: f"{cell.hit_rate:.3f}",
+    "Prefill, max over mean": lambda cell: f"{cell.imbalance:.2f}",
+}
+_COLOURS = {"ours": "#c8321e", "plain": "#9aa0a6", "peer": "#4a6fa5", "bound": "#2e7d32"}
+_WORDS = {"ours": "Warmroute", "plain": "no cache known", "peer": "peers", "bound": "bounds"}
+#: Panels beside each other; and the largest multiple of the floor that is drawn in its place.
+_ACROSS, _WIDEST = 4, 100.0
 
-_NUMBERS: tuple[tuple[str, Callable[[Cell], str]], ...] = (
-    ("Mean TTFT, s", lambda cell: _short(cell.ttft_s)),
-    ("p99 TTFT, s", lambda cell: _short(cell.ttft_p99_s)),
-    ("Mean end to end, s", lambda cell: _short(cell.e2e_s)),
-    ("Between tokens, ms", lambda cell: f"{cell.token_s * 1e3:.0f}"),
-    ("Hit rate", lambda cell: f"{cell.hit_rate:.3f}"),
-    ("Begun within 2 s", lambda cell: f"{cell.in_time:.1%}"),
-    ("Prefill, max over mean", lambda cell: f"{cell.imbalance:.2f}"),
-)
 
+class Results(NamedTuple):
+    """Everything that was measured."""
 
-#: The numbers in which our strategies are compared with the best peer.
-_BESIDE: tuple[tuple[str, Callable[[Cell], float]], ...] = (
-    ("Mean TTFT beside the best peer, s", lambda cell: cell.ttft_s),
-    ("p99 TTFT beside the best peer, s", lambda cell: cell.ttft_p99_s),
-    ("Mean end to end beside the best peer, s", lambda cell: cell.e2e_s),
-)
+    means: Means
+    columns: Sequence[Column]
+    ideals: Mapping[str, Ideal]
+    """By column on the stock engine."""
+    goals: Sequence[Goal]
+
+    @property
+    def engines(self) -> dict[str, list[Column]]:
+        """The columns by engine."""
+        found: dict[str, list[Column]] = {}
+        for column in self.columns:
+            found.setdefault(column.engine, []).append(column)
+        return found
 
 
 class Sheet(NamedTuple):
@@ -41,16 +57,20 @@ class Sheet(NamedTuple):
     right: Sequence[int]
 
 
-def sheets(found: Found, columns: Sequence[str], goals: Sequence[Goal]) -> Iterator[Sheet]:
-    """Yield comparisons with the best peer, a sheet per number, sustainable rates, and goals."""
-    for title, number in _BESIDE:
-        yield _beside_sheet(title, number, found, columns)
-    for title, text in _NUMBERS:
-        for start in range(0, len(columns), _WIDE):
-            yield _number_sheet(title, text, found, columns[start : start + _WIDE])
-    if found.rates:
-        yield _rate_sheet(found)
-    yield _goal_sheet(goals)
+def sheets(results: Results) -> Iterator[Sheet]:
+    """Yield the goals, each engine beside the best peer, what is left, and all numbers."""
+    yield _goal_sheet(results.goals)
+    for engine, columns in results.engines.items():
+        yield _beside_sheet(results.means, engine, columns)
+    if len(results.engines) > 1:
+        yield _rate_sheet(results)
+    if any(name in IDEALS for _, name in results.means):
+        yield _ideal_sheet(results)
+    for engine, columns in results.engines.items():
+        titles = list(_NUMBERS) if engine == STOCK else list(_NUMBERS)[:1]
+        for title in titles:
+            for start in range(0, len(columns), _WIDE):
+                yield _number_sheet(results, title, columns[start : start + _WIDE])
 
 
 def terminal(sheet: Sheet) -> Table:
@@ -59,7 +79,7 @@ def terminal(sheet: Sheet) -> Table:
     for place, heading in enumerate(sheet.headings):
         table.add_column(heading, justify="right" if place in sheet.right else "left")
     for row in sheet.rows:
-        table.add_row(*(f"[bold red]{text}[/]" if text == "not met" else text for text in row))
+        table.add_row(*(f"[bold red]{text}[/]" if "missed" in text else text for text in row))
     return table
 
 
@@ -70,69 +90,120 @@ def markdown(sheet: Sheet) -> str:
     return f"{sheet.title}:\n\n" + "\n".join(lines) + "\n"
 
 
-def _beside_sheet(
-    title: str, number: Callable[[Cell], float], found: Found, columns: Sequence[str]
-) -> Sheet:
-    rows = []
-    for column in columns:
-        ours = [found.means.get((column, name)) for name in OURS]
-        best = best_peer(found.means, column, number)
-        texts = ["" if cell is None else _short(number(cell)) for cell in (*ours, best)]
-        last = ["", ""]
-        if best is not None and ours[0] is not None:
-            last = [best.policy, f"{number(ours[0]) / number(best):.2f}"]
-        rows.append([column, *texts, *last])
-    headings = ("", *OURS, "best peer", "which", "ratio")
-    return Sheet(title, headings, rows, (1, 2, 3, 5))
-
-
-def _number_sheet(
-    title: str, text: Callable[[Cell], str], found: Found, columns: Sequence[str]
-) -> Sheet:
-    rows = []
-    for policy in POLICIES:
-        cells = [found.means.get((column, policy.name)) for column in columns]
-        if any(cells):
-            rows.append([policy.name, *("" if cell is None else text(cell) for cell in cells)])
-    ideals = [found.ideals[column] for column in columns]
-    if title.startswith("Mean TTFT"):
-        rows.append(["zero-queue floor", *(_short(ideal.ttft_s) for ideal in ideals)])
-    if title == "Hit rate":
-        rows.append(["ideal", *(f"{ideal.hit_rate:.3f}" for ideal in ideals)])
-    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
-
-
-def _rate_sheet(found: Found) -> Sheet:
-    columns = list(dict.fromkeys(rate.column for rate in found.rates))
-    rates = {(rate.column, rate.policy): _rate(rate) for rate in found.rates}
-    rows = [
-        [policy.name, *(rates.get((column, policy.name), "") for column in columns)]
-        for policy in POLICIES
-        if any((column, policy.name) in rates for column in columns)
-    ]
-    title = "Sustainable rate (90 % begun within 2 s, 99 % within 30 s; best peer searched)"
-    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
-
-
-def _rate(rate: Rate) -> str:
-    if rate.rate is None:
-        return "none"
-    return f"{'< ' if rate.below else ''}{rate.rate:.3g}"
+def write(page: Path, *, judged: str = "", sensitivity: str = "") -> None:
+    """Write a part of the page, and keep the other one as it is there."""
+    old = page.read_text() if page.exists() else ""
+    head, found, tail = old.partition(SENSITIVITY)
+    page.write_text((judged or head).rstrip() + "\n\n" + (sensitivity or found + tail))
 
 
 def _goal_sheet(goals: Sequence[Goal]) -> Sheet:
-    met = sum(goal.met for goal in goals)
-    rows = [
-        (
-            *(goal.name, goal.policy, goal.column, f"{goal.value:.3f}"),
-            *("≥" if goal.least else "≤", f"{goal.bound:.3f}", goal.against),
-            f"{goal.seeds}" if goal.measure else "",
-            "met" if goal.met else "not met",
-        )
-        for goal in goals
+    """Return a row for each kind of goal beside peers, for each miss, and for each other goal."""
+    rows, kinds = [], dict[tuple[str, str], list[Goal]]()
+    for goal in goals:
+        if goal.against in PEERS:
+            kinds.setdefault((goal.name, goal.policy), []).append(goal)
+    for (name, policy), several in kinds.items():
+        met = [goal for goal in several if goal.met]
+        worst = max(goal.value for goal in several)
+        says = "met" if len(met) == len(several) else "missed"
+        where = f"{len(met)} of {len(several)} columns"
+        bound = f"{several[0].bound:.2f}"
+        rows.append([name, policy, where, f"at most {worst:.2f}", bound, "the best peer", says])
+        rows += [_goal_row(goal) for goal in several if not goal.met]
+    rows += [_goal_row(goal) for goal in goals if goal.against not in PEERS]
+    met_all = sum(goal.met for goal in goals)
+    headings = ("goal", "strategy", "where", "is", "at most", "times", "")
+    return Sheet(f"Goals, {met_all} of {len(goals)} met", headings, rows, (3, 4))
+
+
+def _goal_row(goal: Goal) -> list[str]:
+    digits = 2 if goal.against else 0
+    return [
+        *(goal.name, goal.policy, goal.where, f"{goal.value:.{digits}f}"),
+        *(f"{goal.bound:.{digits}f}", goal.against, "met" if goal.met else "missed"),
     ]
-    headings = ("goal", "strategy", "column", "is", "", "to be", "against", "seeds", "")
-    return Sheet(f"Goals, {met} of {len(goals)} met", headings, rows, (3, 5, 7))
+
+
+def _beside_sheet(means: Means, engine: str, columns: Sequence[Column]) -> Sheet:
+    rows = [[column.workload, *_beside(means, column.name)] for column in columns]
+    headings = ["", "mean TTFT, s", "best peer, s", "", "ratio", "kvaware's", "pooled, s", "ratio"]
+    headings += ["p99, ratio", "kvaware's", "end to end, ratio", "kvaware's"]
+    title = f"`prefixaware` (and `kvaware`) beside the best peer, and beside the pooled bound: {engine}"
+    return Sheet(title, headings, rows, (1, 2, *range(4, 12)))
+
+
+def _beside(means: Means, column: str) -> list[str]:
+    mine = means.get((column, OURS[0]))
+    ttft, *others = (number for number, _ in MEASURES.values())
+    rival, bound = best(means, column, PEERS, ttft), pooled(means, column)
+    texts = ["" if mine is None else _short(mine.ttft_s)]
+    texts += ["", ""] if rival is None else [_short(rival.ttft_s), rival.policy]
+    texts += [_ratio(means.get((column, name)), rival, ttft) for name in OURS]
+    texts += ["" if bound is None else _short(bound.ttft_s), _ratio(mine, bound, ttft)]
+    for number in others:
+        rival = best(means, column, PEERS, number)
+        texts += [_ratio(means.get((column, name)), rival, number) for name in OURS]
+    return texts
+
+
+def _ratio(one: Cell | None, other: Cell | None, number: Number) -> str:
+    return "" if one is None or other is None else f"{number(one) / number(other):.2f}"
+
+
+def _rate_sheet(results: Results) -> Sheet:
+    """Return the arrival rates of the other engines, as multiples of the stock engine's."""
+    stock = {one.workload: one.rate for one in results.engines.get(STOCK, ())}
+    others = {name: several for name, several in results.engines.items() if name != STOCK}
+    workloads = list(dict.fromkeys(one.workload for several in others.values() for one in several))
+    rows = []
+    for engine, several in others.items():
+        rates = {one.workload: one.rate for one in several}
+        rows.append(
+            [engine, *(_share(rates.get(one), stock.get(one)) for one in workloads)],
+        )
+    title = "Arrival rates on other engines, as multiples of those on the stock engine"
+    return Sheet(title, ["", *workloads], rows, range(1, len(workloads) + 1))
+
+
+def _share(rate: float | None, usual: float | None) -> str:
+    return "" if rate is None or usual is None else f"{rate / usual:.2f}"
+
+
+def _ideal_sheet(results: Results) -> Sheet:
+    """Return mean TTFT with one thing made ideal, as a multiple of what it is."""
+    names, means = [*IDEALS], results.means
+    columns = [one.name for one in results.columns if (one.name, names[0]) in means]
+    ttft, _ = MEASURES["mean TTFT"]
+    rows = [
+        ["prefixaware, mean TTFT in s", *(_short(means[one, OURS[0]].ttft_s) for one in columns)],
+        *(
+            [name, *(_ratio(means[one, name], means[one, OURS[0]], ttft) for one in columns)]
+            for name in names
+        ),
+        [
+            "the pooled bound",
+            *(_ratio(pooled(means, one), means[one, OURS[0]], ttft) for one in columns),
+        ],
+    ]
+    title = "Where what is left goes: mean TTFT with one thing made ideal, beside what it is"
+    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
+
+
+def _number_sheet(results: Results, title: str, columns: Sequence[Column]) -> Sheet:
+    text, rows = _NUMBERS[title], []
+    for policy in POLICIES:
+        if policy.kind != "ideal":
+            cells = [results.means.get((column.name, policy.name)) for column in columns]
+            if any(cells):
+                rows.append([policy.name, *("" if one is None else text(one) for one in cells)])
+    ideals = [results.ideals.get(column.name) for column in columns]
+    if title.startswith("Mean TTFT") and all(ideals):
+        rows.append(["zero-queue floor", *(_short(one.ttft_s) for one in ideals if one)])
+    if title == "Hit rate" and all(ideals):
+        rows.append(["one infinite cache", *(f"{one.hit_rate:.3f}" for one in ideals if one)])
+    headings = ["", *(column.workload for column in columns)]
+    return Sheet(f"{title}: {columns[0].engine}", headings, rows, range(1, len(columns) + 1))
 
 
 def _short(seconds: float) -> str:
@@ -140,3 +211,52 @@ def _short(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.3f}"
     return f"{seconds:.1f}" if seconds < 100 else f"{seconds:,.0f}"
+
+
+def plot(results: Results, path: Path) -> None:
+    """Plot mean TTFT on the stock engine to the file `path`. Raises ImportError, OSError."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
+    from matplotlib.lines import Line2D  # noqa: PLC0415
+
+    columns = [column.name for column in results.engines.get(STOCK, ())]
+    down = -(-len(columns) // _ACROSS)
+    figure = Figure(figsize=(3.4 * _ACROSS, 2.8 * down), layout="constrained", dpi=80)
+    axes = figure.subplots(down, _ACROSS, squeeze=False, sharey=True).flat
+    shown = [policy for policy in reversed(POLICIES) if policy.kind in _COLOURS]
+    names = [one.name for one in shown if any((c, one.name) in results.means for c in columns)]
+    for axis, column in zip(axes, columns, strict=False):
+        _panel(axis, results, column, names)
+    for axis in list(axes)[len(columns) :]:
+        axis.set_axis_off()
+    figure.legend(
+        handles=[
+            Line2D([], [], color=colour, marker="o", linestyle="", label=_WORDS[kind])
+            for kind, colour in _COLOURS.items()
+        ],
+        ncols=len(_COLOURS),
+        loc="outside upper center",
+    )
+    figure.supxlabel(
+        "mean seconds to the first token (log); the dashed line is the floor: no queue"
+    )
+    figure.savefig(path)
+
+
+def _panel(axis: Any, results: Results, column: str, names: Sequence[str]) -> None:  # noqa: ANN401
+    kinds = {policy.name: policy.kind for policy in POLICIES}
+    from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415
+
+    floor = results.ideals[column].ttft_s
+    for height, name in enumerate(names):
+        cell = results.means.get((column, name))
+        if cell is not None:
+            beyond = cell.ttft_s > _WIDEST * floor
+            seconds = _WIDEST * floor if beyond else cell.ttft_s
+            axis.plot(seconds, height, ">" if beyond else "o", color=_COLOURS[kinds[name]], ms=4)
+    axis.axvline(floor, color="black", linestyle="--", linewidth=0.8)
+    axis.set(xscale="log", title=column, yticks=range(len(names)), yticklabels=names)
+    axis.tick_params(axis="both", labelsize=6)
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.grid(axis="both", linewidth=0.3)

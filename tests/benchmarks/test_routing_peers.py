@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.routing.columns import SMALL
 from benchmarks.routing.peers import BoundedLoad, Peer, PowerOfTwo, Sticky
-from benchmarks.routing.exact import (
+from benchmarks.routing.knowing import (
     Affinity,
     Brix,
     CacheAware,

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.routing.columns import SMALL
 from benchmarks.routing.drive import Drive
 from benchmarks.routing.fleet import Fleet, Seat
-from benchmarks.routing.exact import (
+from benchmarks.routing.knowing import (
     FlowAffinity,
     FlowScorers,
     Holding,
