@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.routing.fleet import Fleet, Seat
 from benchmarks.routing.drive import Hold
+from benchmarks.routing.fleet import Fleet, Seat
+from benchmarks.routing.memory import Exact
 from benchmarks.routing.peers import AtRandom
 from benchmarks.routing.work import Talk
-from benchmarks.routing.memory import Exact
 from simulator.profiles import PROFILES
 from simulator.tiers import Rates
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy, WorkerView

@@ -60,7 +60,7 @@ class IdealEngine(StrideEngine):
 
         `shortest`: the request with the least prefill left goes first, and others stop for it
         between two steps. `at_once`: a step that only decodes, or whose prompt gave way, ends when
-        a request comes. What was scheduled in it counts as computed.
+        a request comes. What was scheduled of that prompt counts as computed.
         """
         super().__init__(profile, cache=cache, block_tokens=block_tokens, noise_seed=noise_seed)
         self._shortest = shortest

@@ -14,7 +14,7 @@ from benchmarks.routing.bounds import Answer, Pool
 from benchmarks.routing.columns import CHOOSING, STOCK, Column
 from benchmarks.routing.drive import Drive, Placed
 from benchmarks.routing.peers import Sticky
-from benchmarks.routing.policies import Policy
+from benchmarks.routing.policies import Policy, router
 from simulator.profiles import Profile
 
 T = TypeVar("T")
@@ -59,13 +59,13 @@ def cell(task: Task) -> Cell:
     work = column.work(task.seed, column.rate)
     if policy.make is None:
         pool = Pool(column.fleet, shortest=policy.shortest, infinite=policy.infinite)
-        answers, engines = pool.run(work), pool.engines
+        answers = pool.run(work)
+        busy = [engine.busy_s for engine in pool.engines]
     else:
-        make, hold = policy.make, None if policy.hold is None else policy.hold()
-        runs = Drive(column.fleet, lambda seats: make(seats, task.seed), hold)
+        runs = router(policy, column.fleet, task.seed)
         answers = [_answer(placed) for placed in runs.run(work)]
-        engines = [seat.engine for seat in runs.seats]
-    return summed(task, answers, [engine.busy_s for engine in engines], process_time() - began)
+        busy = [seat.engine.busy_s for seat in runs.seats]
+    return summed(task, answers, busy, process_time() - began)
 
 
 def _answer(placed: Placed) -> Answer:

@@ -15,7 +15,6 @@ from benchmarks.routing.work import Talk, follows
 from simulator.strides import BLOCK_TOKENS, Job
 from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 
-
 #: Tokens per second that a queue is divided by where no live rate is reported, seconds that KV
 #: pressure is worth, and the most KV use that is told apart: `least_load`'s defaults.
 THROUGHPUT, PRESSURE_S, MOST = 2_000.0, 0.15, 0.999

@@ -5,8 +5,8 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.routing.bounds import IDEALS, idealised
-from benchmarks.routing.drive import Hold
-from benchmarks.routing.fleet import Seat
+from benchmarks.routing.drive import Drive, Hold
+from benchmarks.routing.fleet import Fleet, Seat
 from benchmarks.routing.knowing import (
     AHEAD_S,
     Affinity,
@@ -121,6 +121,15 @@ POLICIES = [
 ]
 
 PEERS = tuple(policy.name for policy in POLICIES if policy.kind in {"plain", "peer"})
+
+
+def router(policy: Policy, fleet: Fleet, seed: int) -> Drive:
+    """Return a fleet with a policy, ready to run; raise ValueError for a bound."""
+    make = policy.make
+    if make is None:
+        raise ValueError(f"{policy.name!r} is a bound, and no router")
+    hold = None if policy.hold is None else policy.hold()
+    return Drive(fleet, lambda seats: make(seats, seed), hold)
 
 
 def policy_named(name: str) -> Policy:

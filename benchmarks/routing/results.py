@@ -4,17 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.table import Table
-
 from benchmarks.routing.bounds import IDEALS
 from benchmarks.routing.cells import Cell
 from benchmarks.routing.columns import STOCK, Column
 from benchmarks.routing.goals import MEASURES, Goal, Means, Number, best, pooled
+from benchmarks.routing.pages import Sheet
 from benchmarks.routing.policies import OURS, PEERS, POLICIES
 from benchmarks.routing.work import Ideal
 
-#: The first line of what `benchmarks.routing.sensitivity` writes into the page.
-SENSITIVITY = "## What each constant is worth"
 #: Columns per table, so that it fits on a wide terminal.
 _WIDE = 8
 _NUMBERS: dict[str, Callable[[Cell], str]] = {
@@ -48,15 +45,6 @@ class Results(NamedTuple):
         return found
 
 
-class Sheet(NamedTuple):
-    """A table as plain text; the columns in `right` are numbers, the others words."""
-
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    right: Sequence[int]
-
-
 def sheets(results: Results) -> Iterator[Sheet]:
     """Yield the goals, each engine beside the best peer, what is left, and all numbers."""
     yield _goal_sheet(results.goals)
@@ -73,30 +61,6 @@ def sheets(results: Results) -> Iterator[Sheet]:
                 yield _number_sheet(results, title, columns[start : start + _WIDE])
 
 
-def terminal(sheet: Sheet) -> Table:
-    """Return a sheet as a table with colours."""
-    table = Table(title=sheet.title)
-    for place, heading in enumerate(sheet.headings):
-        table.add_column(heading, justify="right" if place in sheet.right else "left")
-    for row in sheet.rows:
-        table.add_row(*(f"[bold red]{text}[/]" if "missed" in text else text for text in row))
-    return table
-
-
-def markdown(sheet: Sheet) -> str:
-    """Return a sheet as GitHub-flavoured Markdown, preceded by its title."""
-    rule = ["---:" if place in sheet.right else "---" for place in range(len(sheet.headings))]
-    lines = (f"| {' | '.join(cells)} |" for cells in (sheet.headings, rule, *sheet.rows))
-    return f"{sheet.title}:\n\n" + "\n".join(lines) + "\n"
-
-
-def write(page: Path, *, judged: str = "", sensitivity: str = "") -> None:
-    """Write a part of the page, and keep the other one as it is there."""
-    old = page.read_text() if page.exists() else ""
-    head, found, tail = old.partition(SENSITIVITY)
-    page.write_text((judged or head).rstrip() + "\n\n" + (sensitivity or found + tail))
-
-
 def _goal_sheet(goals: Sequence[Goal]) -> Sheet:
     """Return a row for each kind of goal beside peers, for each miss, and for each other goal."""
     rows, kinds = [], dict[tuple[str, str], list[Goal]]()
@@ -108,8 +72,8 @@ def _goal_sheet(goals: Sequence[Goal]) -> Sheet:
         worst = max(goal.value for goal in several)
         says = "met" if len(met) == len(several) else "missed"
         where = f"{len(met)} of {len(several)} columns"
-        bound = f"{several[0].bound:.2f}"
-        rows.append([name, policy, where, f"at most {worst:.2f}", bound, "the best peer", says])
+        bound = f"{several[0].bound:g}"
+        rows.append([name, policy, where, f"worst {worst:.3f}", bound, "the best peer", says])
         rows += [_goal_row(goal) for goal in several if not goal.met]
     rows += [_goal_row(goal) for goal in goals if goal.against not in PEERS]
     met_all = sum(goal.met for goal in goals)
@@ -118,10 +82,10 @@ def _goal_sheet(goals: Sequence[Goal]) -> Sheet:
 
 
 def _goal_row(goal: Goal) -> list[str]:
-    digits = 2 if goal.against else 0
+    digits = 3 if goal.against else 0
     return [
         *(goal.name, goal.policy, goal.where, f"{goal.value:.{digits}f}"),
-        *(f"{goal.bound:.{digits}f}", goal.against, "met" if goal.met else "missed"),
+        *(f"{goal.bound:g}", goal.against, "met" if goal.met else "missed"),
     ]
 
 
@@ -129,7 +93,9 @@ def _beside_sheet(means: Means, engine: str, columns: Sequence[Column]) -> Sheet
     rows = [[column.workload, *_beside(means, column.name)] for column in columns]
     headings = ["", "mean TTFT, s", "best peer, s", "", "ratio", "kvaware's", "pooled, s", "ratio"]
     headings += ["p99, ratio", "kvaware's", "end to end, ratio", "kvaware's"]
-    title = f"`prefixaware` (and `kvaware`) beside the best peer, and beside the pooled bound: {engine}"
+    title = (
+        f"`prefixaware` (and `kvaware`) beside the best peer, and beside the pooled bound: {engine}"
+    )
     return Sheet(title, headings, rows, (1, 2, *range(4, 12)))
 
 
@@ -172,20 +138,17 @@ def _share(rate: float | None, usual: float | None) -> str:
 
 def _ideal_sheet(results: Results) -> Sheet:
     """Return mean TTFT with one thing made ideal, as a multiple of what it is."""
-    names, means = [*IDEALS], results.means
-    columns = [one.name for one in results.columns if (one.name, names[0]) in means]
-    ttft, _ = MEASURES["mean TTFT"]
-    rows = [
-        ["prefixaware, mean TTFT in s", *(_short(means[one, OURS[0]].ttft_s) for one in columns)],
-        *(
-            [name, *(_ratio(means[one, name], means[one, OURS[0]], ttft) for one in columns)]
-            for name in names
-        ),
-        [
-            "the pooled bound",
-            *(_ratio(pooled(means, one), means[one, OURS[0]], ttft) for one in columns),
-        ],
-    ]
+    means, (ttft, _) = results.means, MEASURES["mean TTFT"]
+    shown = {name for name, policy in means if policy in IDEALS}
+    columns = [one.name for one in results.columns if one.name in shown]
+    usual = [means.get((one, OURS[0])) for one in columns]
+    ideal = {name: [means.get((one, name)) for one in columns] for name in IDEALS}
+    ideal["the pooled bound"] = [pooled(means, one) for one in columns]
+    rows = [[f"{OURS[0]}, mean TTFT in s", *(_short(one.ttft_s) if one else "" for one in usual)]]
+    for name, cells in ideal.items():
+        rows.append(
+            [name, *(_ratio(one, as_is, ttft) for one, as_is in zip(cells, usual, strict=True))]
+        )
     title = "Where what is left goes: mean TTFT with one thing made ideal, beside what it is"
     return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
 

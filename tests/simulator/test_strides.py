@@ -39,9 +39,7 @@ def asked(seed: int, count: int = 60, apart_s: float = 0.004) -> list[Asked]:
     return made
 
 
-def by_steps(
-    work: list[Asked], profile_tokens: int, profile: Profile = TOY
-) -> tuple[Times, int]:
+def by_steps(work: list[Asked], profile_tokens: int, profile: Profile = TOY) -> tuple[Times, int]:
     """Run the step engine; return times of first and last tokens, and cached tokens."""
     engine = Engine(profile, block_size=BLOCK, kv_tokens=profile_tokens)
     queue, now = deque(enumerate(work)), 0.0
@@ -62,9 +60,7 @@ def by_steps(
     return {number: (first[number], last[number]) for number in last}, engine.totals.prefix_hits
 
 
-def by_strides(
-    work: list[Asked], profile_tokens: int, profile: Profile = TOY
-) -> tuple[Times, int]:
+def by_strides(work: list[Asked], profile_tokens: int, profile: Profile = TOY) -> tuple[Times, int]:
     """Return the same from the stride engine."""
     engine = StrideEngine(profile, room_tokens=profile_tokens, block_tokens=BLOCK)
     queue, first, last, hits = deque(enumerate(work)), {}, {}, 0
@@ -290,7 +286,9 @@ def test_noise_changes_each_step_and_little_on_the_whole(
 ) -> None:
     """By the same seed the same noise; many steps together take as long as without it."""
     work, noisy = [(0.0, array("I", range(16)), 2000)], replace(TOY, noise=0.2)
-    (usual,), (once,), (again,) = (run(work, 1 << 20, one)[0].values() for one in (TOY, noisy, noisy))
+    (usual,), (once,), (again,) = (
+        run(work, 1 << 20, one)[0].values() for one in (TOY, noisy, noisy)
+    )
     assert once == again
     assert once[0] != usual[0]
     assert once[1] == pytest.approx(usual[1], rel=0.03)
