@@ -64,7 +64,7 @@ def test_the_cache_is_that_of_all_together() -> None:
     assert last.job.cached_tokens == 99_840, "14 prompts fit 1.6 million tokens"
     longer = [Turn(keys(1_000 * n, 100_000), 100_001, 1, 60.0) for n in range(1, 18)]
     work = Work("again", [Talk(0.0, 0, (*longer, longer[0]))])
-    assert Pool(tight).run(work)[-1].job.cached_tokens < 10_000, "17 do not"
+    assert (Pool(tight).run(work)[-1].job.cached_tokens or 0) < 10_000, "17 do not"
     assert Pool(tight, infinite=True).run(work)[-1].job.cached_tokens == 99_840
 
 
