@@ -246,6 +246,11 @@ class StrideEngine:
 
     def _cut(self, now: float) -> None:
         """End the stride with the step now under way, because a new job has arrived."""
+        self._stride = self._steps_by(now)
+        self.due = max(now, self._began + self._slowness * self._seconds(self._stride))
+
+    def _steps_by(self, now: float) -> int:
+        """Return how many steps of the stride have begun."""
         profile, count = self.profile, len(self._decoding)
         growth = profile.tk_s * count / 2
         one = profile.t0_s + profile.decode_seconds(count, self._context) - growth
@@ -255,5 +260,4 @@ class StrideEngine:
             if growth == 0
             else (sqrt(one * one + 4 * growth * spent) - one) / (2 * growth)
         )
-        self._stride = min(self._stride, max(1, ceil(steps)))
-        self.due = max(now, self._began + self._slowness * self._seconds(self._stride))
+        return min(self._stride, max(1, ceil(steps)))

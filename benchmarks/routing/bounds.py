@@ -83,9 +83,12 @@ class IdealEngine(StrideEngine):
                 self._stride -= 1  # on average, answers get as much as was done of the step
             self.due = now
 
-    def soon(self) -> float:
-        """Return how long a new request would take here, beside the others, without prefill."""
-        return 0.0 if self.due == inf else self._seconds(2)
+    def soon(self, now: float) -> float:
+        """Return the seconds that a new request would wait here, and be slowed down by answers."""
+        if self.due == inf:
+            return 0.0
+        end = self._began + self._slowness * self._seconds(self._steps_by(now))
+        return end - now + self._seconds(1)
 
     def look(self, now: float) -> None:
         """See what waits: now if idle, else with the next step."""
@@ -172,7 +175,7 @@ class Pool:
         self._waiting.append(job)
         free = [engine for engine in self.engines if not engine.prefills]
         if free:
-            self._look(min(free, key=IdealEngine.soon), now)
+            self._look(min(free, key=lambda engine: engine.soon(now)), now)
 
     def _look(self, engine: IdealEngine, now: float) -> None:
         due = engine.due
