@@ -102,7 +102,12 @@ def slow_worker(size: float) -> Sequence[Check]:
     work = _chats(size)
     few = no_reuse(1, 6.0, number=max(300, round(1_000 * size)))
     totals = {}
-    for policy in ("prefixaware", "round robin", "least requests", "llm-d scorers 2:1:1"):
+    for policy in (
+        "prefixaware",
+        "round robin",
+        "least requests",
+        "llm-d scorers 3:2:2, flow control",
+    ):
         totals[policy] = _one_slow(policy).run(work)
     ours, turns = totals["prefixaware"], totals["round robin"]
     idle = _one_slow("prefixaware").run(few)
