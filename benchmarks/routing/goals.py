@@ -11,6 +11,7 @@ from benchmarks.decision import measured
 from benchmarks.routing.cells import Cell
 from benchmarks.routing.columns import Column
 from benchmarks.routing.policies import OURS, PEERS, POOLED, POOLED_SHORTEST
+from strategies import cost
 
 Means = Mapping[tuple[str, str], Cell]
 Number = Callable[[Cell], float]
@@ -61,11 +62,12 @@ def goals(means: Means, columns: Sequence[Column]) -> list[Goal]:
 
 def decisions() -> list[Goal]:
     """Measure the cost of ranking and recording on this machine, as goals."""
+    how = "interpreted" if (cost.__file__ or "").endswith(".py") else "compiled"
     found = []
     for workers, bound in DECISION_US.items():
         _, rank, record = measured(DECISION_BYTES, workers)
         found.append(
-            Goal("decision, CPU µs", "prefixaware", f"{workers} workers", rank + record, bound)
+            Goal(f"decision, CPU µs, {how}", OURS[0], f"{workers} workers", rank + record, bound)
         )
     return found
 

@@ -196,5 +196,5 @@ def test_the_command_writes_what_it_found(tmp_path: Path) -> None:
     assert {one["column"] for one in found["cells"]} >= {"documents", "documents, slow card"}
     text = page.read_text()
     assert str(found["seeds"][0]) in text
-    assert "| decision, CPU µs |" in text
+    assert "| decision, CPU µs, " in text
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
