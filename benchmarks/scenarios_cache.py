@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import Placed
-from benchmarks.routing_fleet import Fleet
-from benchmarks.routing_made import chats, documents, no_reuse
-from benchmarks.routing_work import Work
+from benchmarks.routing.columns import SMALL
+from benchmarks.routing.drive import Placed
+from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.generated import chats, documents, no_reuse
+from benchmarks.routing.work import Work
 from benchmarks.scenarios_check import Check, drive, hit_rate, run, ttft
 from strategies.base import Bytes
 from strategies.prefixaware import PrefixAware, PrefixAwareOptions

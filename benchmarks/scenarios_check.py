@@ -5,11 +5,11 @@ from statistics import fmean
 
 from msgspec import Struct
 
-from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import Drive, Placed
-from benchmarks.routing_fleet import Fleet
-from benchmarks.routing_policies import policy_named
-from benchmarks.routing_work import Work
+from benchmarks.routing.columns import SMALL
+from benchmarks.routing.drive import Drive, Placed
+from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.policies import policy_named, router
+from benchmarks.routing.work import Work
 
 #: A fleet as in the routing benchmark: eight workers with host memory.
 ROOMY = Fleet(SMALL, cache_tokens=2_000_000)
@@ -35,8 +35,7 @@ Scenario = Callable[[float], Sequence[Check]]
 
 def drive(policy: str = "prefixaware", fleet: Fleet = ROOMY) -> Drive:
     """Create a fleet with a policy, ready to run."""
-    one = policy_named(policy)
-    return Drive(fleet, lambda seats: one.make(seats, 1), None if one.hold is None else one.hold())
+    return router(policy_named(policy), fleet, 1)
 
 
 def run(work: Work, policy: str = "prefixaware", fleet: Fleet = ROOMY) -> list[Placed]:

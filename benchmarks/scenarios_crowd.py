@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import Placed
-from benchmarks.routing_fleet import Fleet
-from benchmarks.routing_made import bursts, chats, no_reuse, one_prefix
-from benchmarks.routing_work import Talk, Work
+from benchmarks.routing.columns import SMALL
+from benchmarks.routing.drive import Placed
+from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.generated import bursts, chats, no_reuse, one_prefix
+from benchmarks.routing.work import Talk, Work
 from benchmarks.scenarios_check import ROOMY, Check, hit_rate, imbalance, p99, run, ttft
 
 

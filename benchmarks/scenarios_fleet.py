@@ -6,9 +6,9 @@ from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
-from benchmarks.routing_drive import Drive, Placed
-from benchmarks.routing_made import bursts, chats, no_reuse
-from benchmarks.routing_work import Work
+from benchmarks.routing.drive import Drive, Placed
+from benchmarks.routing.generated import bursts, chats, no_reuse
+from benchmarks.routing.work import Work
 from benchmarks.scenarios_check import Check, drive, hit_rate, p99, run, ttft
 
 
@@ -102,7 +102,12 @@ def slow_worker(size: float) -> Sequence[Check]:
     work = _chats(size)
     few = no_reuse(1, 6.0, number=max(300, round(1_000 * size)))
     totals = {}
-    for policy in ("prefixaware", "round robin", "least requests", "llm-d scorers 2:1:1"):
+    for policy in (
+        "prefixaware",
+        "round robin",
+        "least requests",
+        "llm-d scorers 3:2:2, flow control",
+    ):
         totals[policy] = _one_slow(policy).run(work)
     ours, turns = totals["prefixaware"], totals["round robin"]
     idle = _one_slow("prefixaware").run(few)

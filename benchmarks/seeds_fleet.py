@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.routing_fleet import Fleet, Seat
-from benchmarks.routing_hold import Hold
-from benchmarks.routing_peers import AtRandom
-from benchmarks.routing_work import Talk
-from benchmarks.seeds_memory import Exact
+from benchmarks.routing.drive import Hold
+from benchmarks.routing.fleet import Fleet, Seat
+from benchmarks.routing.memory import Exact
+from benchmarks.routing.peers import AtRandom
+from benchmarks.routing.work import Talk
 from simulator.profiles import PROFILES
 from simulator.tiers import Rates
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy, WorkerView

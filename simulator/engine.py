@@ -11,12 +11,15 @@ Each step has a budget of `max_num_batched_tokens` tokens and schedules:
 2. Unless a request was preempted, waiting requests, first come, first served, while the budget,
    `max_num_seqs` and the cache allow. No request overtakes the head of the queue.
 
+If the profile has no mixed steps, a step with any prefill decodes nothing.
+
 A request takes the blocks of its whole prompt when admitted, not chunk by chunk (vLLM since 0.19
 likewise admits a request only if it fits as a whole). Its prefix is looked up at that moment.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
+from random import Random
 
 from simulator.cache import BlockCache
 from simulator.changes import Change
@@ -75,6 +78,7 @@ class Engine:
         max_queued: int | None = None,
         tiers: Offloading | None = None,
         hash_seed: str = "",
+        noise_seed: int = 0,
     ) -> None:
         self._root = root_of(hash_seed)
         self.tiers = tiers
@@ -82,6 +86,7 @@ class Engine:
         self.cache = BlockCache((kv_tokens or profile.kv_tokens) // block_size, block_size)
         self.max_queued = max_queued
         self.totals = Totals()
+        self._noise = Random(noise_seed)
         self._running: dict[str, Request] = {}  # in order of arrival
         self._waiting: deque[Request] = deque()
 
@@ -158,9 +163,12 @@ class Engine:
             step.changes = self.cache.drain()
             return step
         batch = _Batch(self.profile)
-        if not self._schedule_running(batch, step):
-            self._schedule_waiting(batch, step)
-        step.duration_s = batch.seconds
+        if self.profile.mixed_steps:
+            if not self._schedule_running(batch, step):
+                self._schedule_waiting(batch, step)
+        else:
+            self._schedule_either(batch, step)
+        step.duration_s = self.profile.noisy(batch.seconds, 1, self._noise)
         for request in step.finished:
             del self._running[request.request_id]
             self._free(request)
@@ -169,12 +177,23 @@ class Engine:
             step.changes += self.tiers.drain()
         return step
 
-    def _schedule_running(self, batch: "_Batch", step: Step) -> bool:
-        """Schedule the running requests; True if any was preempted."""
+    def _schedule_either(self, batch: "_Batch", step: Step) -> None:
+        """Schedule prefill alone; without any, the decoding requests."""
+        preempted = self._schedule_running(batch, step, decoding=False)
+        if not preempted:
+            self._schedule_waiting(batch, step)
+        if batch.is_empty:
+            self._schedule_running(batch, step)
+
+    def _schedule_running(self, batch: "_Batch", step: Step, *, decoding: bool = True) -> bool:
+        """Schedule the running requests, those that decode if `decoding`; True if any was
+        preempted."""
         preempted = False
         for request in list(self._running.values()):
             if batch.budget <= 0:
                 break
+            if not decoding and request.emitted and len(request.tokens) - request.computed == 1:
+                continue
             if request.request_id not in self._running:
                 break  # preempted in this loop, as are all later arrivals
             while not self._has_room(request):
@@ -300,6 +319,11 @@ class _Batch:
             self._context += context
         else:
             self._prefill_s += self._profile.prefill_seconds(chunk, context)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is computed or loaded in the step."""
+        return not (self._prefill_s or self._decoding)
 
     @property
     def seconds(self) -> float:

@@ -27,6 +27,11 @@ Transformer Inference", arXiv 2211.05102. Chunked prefill: Agrawal et al., arXiv
 """
 
 from dataclasses import dataclass
+from math import sqrt
+from random import Random
+
+#: A noisy step takes at least this share of its usual duration.
+LEAST_NOISY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +64,22 @@ class Profile:
     max_num_batched_tokens: int = 8192
     #: Sequences that may run at once (vLLM `--max-num-seqs`).
     max_num_seqs: int = 256
+    #: Whether a step may both prefill and decode (chunked prefill). If not, a step is either, and
+    #: prefill comes first, as in engines without chunked prefill.
+    mixed_steps: bool = True
+    #: Standard deviation of a step's duration, as a share of it.
+    noise: float = 0.0
 
     def prefill_seconds(self, chunk: int, context: int) -> float:
         """Seconds to compute `chunk` tokens that follow `context` tokens already computed."""
         attention = 1.0 + (context + chunk / 2) / self.attention_tokens
         return chunk / self.prefill_tokens_per_s * attention
+
+    def noisy(self, seconds: float, steps: int, chance: Random) -> float:
+        """Return a random duration of `steps` steps that take `seconds` without noise."""
+        if not self.noise:
+            return seconds
+        return seconds * max(LEAST_NOISY, chance.gauss(1.0, self.noise / sqrt(steps)))
 
     def decode_seconds(self, sequences: int, context: int) -> float:
         """Seconds per step for `sequences` decoding with `context` tokens of context in all."""

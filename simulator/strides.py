@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import ceil, inf, sqrt
+from random import Random
 
 from simulator.profiles import Profile
 from simulator.stride_cache import StrideCache
@@ -75,12 +76,15 @@ class StrideEngine:
         block_tokens: int = BLOCK_TOKENS,
         cache: StrideCache | None = None,
         tiers: Tiers[int] | None = None,
+        noise_seed: int = 0,
     ) -> None:
         room = (room_tokens or profile.kv_tokens) // block_tokens
         self.profile = profile
         self.block_tokens = block_tokens
         self.cache = cache or StrideCache(room, max(room, (cache_tokens or 0) // block_tokens))
         self.tiers = tiers
+        self._noise = Random(noise_seed)
+        self._slowness = 1.0  # of this stride, by the profile's noise
         self._loading_s = 0.0  # time to load blocks of the requests admitted in this step
         self.due = inf
         """When `advance` is to be called next; inf while nothing runs."""
@@ -171,15 +175,18 @@ class StrideEngine:
     def _plan(self, now: float) -> None:
         """Begin the next stride: one step with prefill, or all steps until a decode finishes."""
         profile, sequences = self.profile, len(self._decoding)
-        prefill_s = self._prefill(profile.max_num_batched_tokens - sequences)
+        mixed = profile.mixed_steps
+        prefill_s = self._prefill(profile.max_num_batched_tokens - (sequences if mixed else 0))
         self._began = now
         if prefill_s:
             self.busy_s += prefill_s
-            self._stride = 1
-            self.due = now + prefill_s + self._seconds(1)
+            self._stride = 1 if mixed else 0  # tokens of each answer
+            step_s = prefill_s + (self._seconds(1) if mixed else profile.t0_s)
+            self.due = now + profile.noisy(step_s, 1, self._noise)
         elif sequences:
             self._stride = self._decoding[0][0] - self._steps
-            self.due = now + self._seconds(self._stride)
+            self._slowness = profile.noisy(1.0, self._stride, self._noise)
+            self.due = now + self._slowness * self._seconds(self._stride)
         else:
             self.due = inf
 
@@ -239,14 +246,18 @@ class StrideEngine:
 
     def _cut(self, now: float) -> None:
         """End the stride with the step now under way, because a new job has arrived."""
+        self._stride = self._steps_by(now)
+        self.due = max(now, self._began + self._slowness * self._seconds(self._stride))
+
+    def _steps_by(self, now: float) -> int:
+        """Return how many steps of the stride have begun."""
         profile, count = self.profile, len(self._decoding)
         growth = profile.tk_s * count / 2
         one = profile.t0_s + profile.decode_seconds(count, self._context) - growth
-        spent = now - self._began
+        spent = (now - self._began) / self._slowness
         steps = (
             spent / one
             if growth == 0
             else (sqrt(one * one + 4 * growth * spent) - one) / (2 * growth)
         )
-        self._stride = min(self._stride, max(1, ceil(steps)))
-        self.due = max(now, self._began + self._seconds(self._stride))
+        return min(self._stride, max(1, ceil(steps)))

@@ -36,8 +36,8 @@ TOGETHER_S: Final = 0.005
 #: wait for it in turn. Of those that come while it lasts, about s / (1 - s) wait, where s is the
 #: share of workers with prefill to do (the queue length at that load).
 PRICE: Final = 5.0
-#: The price in an idle fleet: of two equally early answers the one that computes less is taken. With
-#: more than `MARGIN - 1`, siblings in a burst wait for the first of them.
+#: The price in an idle fleet: of two equally early answers the one that computes less is taken. As
+#: it is more than `MARGIN - 1`, siblings in a burst wait for the first of them.
 LEAST_PRICE: Final = 1.0
 #: The least rest, 1 - s, that is assumed of any share s in s / (1 - s).
 LEAST_REST: Final = 0.1
@@ -77,44 +77,6 @@ HOME: Final = 0.75
 FULL: Final = 4.0
 FULL_FROM: Final = 0.6
 
-# Waiting: who waits in the router (`queue.py`).
-
-#: A worker with at most this many seconds of wait, margin included, is sent more: it never idles.
-READY_S: Final = 0.3
-#: So is one with at most this many uncached tokens booked, however long they take. One engine step
-#: computes that many (the smallest usual `max_num_batched_tokens` of vLLM). While many requests
-#: decode, steps are long, and prompts sent one by one would waste them.
-READY_TOKENS: Final = 2_048
-
-# Waiting: which goes first (`queue.py`, `preemption.py`).
-
-#: Seconds of prefill that a second of waiting makes up for, so that no long prompt starves.
-AGING: Final = 0.17
-#: Requests that lack room wait for tokens of the KV cache, not only for prefill, so those that take
-#: much of it come later: a prompt that takes all of it as if its prefill took these seconds longer.
-AREA_S: Final = 4.6
-#: After this many seconds, a request that lacks room in the KV cache goes before all others, and
-#: its tokens count as taken. Reserving room at once would mean first come, first served: room stays
-#: idle until it suffices for a large prompt, which waits no longer than the small ones it delays.
-LACKING_S: Final = 20.0
-#: The longest wait in seconds for a worker that is about to be free; then a request goes before all
-#: others to any that accepts it. Less than the default of `timeouts.queue`, so that time is left.
-LONGEST_S: Final = 27.0
-
-# Waiting: how much is looked at (`queue.py`).
-
-#: Seconds until a waiting request is decided anew, as the fleet changes.
-LOOK_S: Final = 0.5
-#: The same if it lacks room, because no event tells when room comes free.
-FULL_LOOK_S: Final = 0.1
-#: How many requests are looked at when a worker may have become free.
-LOOKED_AT: Final = 64
-#: The costly part is deciding anew, which compares all workers. At most so many comparisons are
-#: spent on requests that are due, and as many on those for which another worker is cheapest now.
-COMPARED: Final = 512
-#: How many of the best workers are remembered from one decision to the next.
-REMEMBERED: Final = 16
-
 # Preemption: a much longer prompt gives way (`preemption.py`).
 
 #: Seconds until a worker has ended the step that it is in when a request is dropped. One that has
@@ -144,7 +106,7 @@ SLACK: Final = 512
 
 # Who waits in the router (`queue.py`).
 
-#: A worker with at most this many seconds of prefill booked is sent more, so that it never idles.
+#: A worker with at most this many seconds of wait, margin included, is sent more: it never idles.
 READY_S: Final = 0.3
 #: So is one with at most this many uncached tokens booked, however long they take. One engine step
 #: computes that many (the smallest usual `max_num_batched_tokens` of vLLM). While many requests

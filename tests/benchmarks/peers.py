@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from benchmarks.routing_columns import SMALL
-from benchmarks.routing_drive import ENDS, Drive
-from benchmarks.routing_fleet import Fleet, Seat
-from benchmarks.routing_peers import Peer
+from benchmarks.routing.columns import SMALL
+from benchmarks.routing.drive import ENDS, Drive
+from benchmarks.routing.fleet import Fleet, Seat
+from benchmarks.routing.peers import Peer
 from simulator.strides import Job
 from strategies.base import NoOptions, Prompt
 from strategies.leastload import LeastLoad

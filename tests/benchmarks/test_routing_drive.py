@@ -1,33 +1,32 @@
 """The virtual clock: the same seed gives the same numbers, and no request is lost."""
 
-from collections.abc import Sequence
-
 import pytest
 
-from benchmarks.routing_bounds import Shared, Shortest
-from benchmarks.routing_columns import LARGE, SMALL
-from benchmarks.routing_drive import Drive, Placed
-from benchmarks.routing_fleet import Fleet, Seat
-from benchmarks.routing_made import MADE, chats, no_reuse
-from benchmarks.routing_policies import POLICIES, Policy, policy_named
-from benchmarks.routing_work import Talk, Turn, Work, ideal
-from strategies.base import NoOptions, Strategy
+from benchmarks.routing.columns import LARGE, SMALL
+from benchmarks.routing.drive import Drive, Placed
+from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.generated import MADE, chats, no_reuse
+from benchmarks.routing.policies import POLICIES, Policy, policy_named, router
+from benchmarks.routing.work import Talk, Turn, Work, ideal
+from strategies.base import NoOptions
 from strategies.leastload import LeastLoad
 from strategies.pace import Pace
+from strategies.prefixaware import PrefixAware, PrefixAwareOptions
 from strategies.queue import Queue
 
+#: All but the bounds, which are no policies.
+ROUTERS = [policy for policy in POLICIES if policy.make is not None]
 FLEET = Fleet(SMALL, 4, cache_tokens=1_000_000)
 CHATS = chats(1, 4.0, users=30, rounds=4)
 
 
 def run(policy: Policy, work: Work = CHATS, fleet: Fleet = FLEET) -> tuple[Drive, list[Placed]]:
     """Run a workload through a policy."""
-    hold = None if policy.hold is None else policy.hold()
-    drive = Drive(fleet, lambda seats: policy.make(seats, 1), hold)
+    drive = router(policy, fleet, 1)
     return drive, drive.run(work)
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", ROUTERS, ids=lambda policy: policy.name)
 def test_every_request_ends_once(policy: Policy) -> None:
     """Each turn is answered, all its tokens are accounted for, and nothing is left on any
     worker."""
@@ -46,7 +45,7 @@ def test_every_request_ends_once(policy: Policy) -> None:
         assert seat.load.kv_tokens == 0
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", ROUTERS, ids=lambda policy: policy.name)
 def test_the_same_seed_gives_the_same_numbers(policy: Policy) -> None:
     """Two runs agree to the last digit."""
     once, again = run(policy)[1], run(policy)[1]
@@ -72,7 +71,7 @@ def test_a_turn_follows_its_answer() -> None:
 def test_no_hit_rate_is_above_the_ideal() -> None:
     """The ideal is an infinite cache in which each prompt is computed before the next one comes."""
     best = ideal(CHATS, FLEET.profile, FLEET.block_tokens)
-    for policy in POLICIES:
+    for policy in ROUTERS:
         _, done = run(policy)
         cached = sum(placed.asked.job.cached_tokens or 0 for placed in done)
         # The ideal takes talk after talk; interleaved turns change hits on shared prefixes a bit.
@@ -106,21 +105,6 @@ def test_who_left_gets_nothing_more() -> None:
     late = [placed for placed in done if placed.at_s > 2.0]
     assert len(done) == 200
     assert {placed.seat.name for placed in late} == {"w1", "w2", "w3"}
-
-
-def test_the_shortest_goes_first() -> None:
-    """While requests are held until a worker is free, a short prompt overtakes a long one."""
-
-    def make(seats: Sequence[Seat]) -> Strategy:
-        return Shared(seats)
-
-    turns = (Turn((), 30_000, 2), Turn((), 30_000, 2), Turn((), 100, 2))
-    work = Work("three", [Talk(0.01 * n, n, (turn,)) for n, turn in enumerate(turns)])
-    order = {}
-    for hold in (None, Shortest()):
-        done = Drive(Fleet(SMALL, 1), make, hold).run(work)
-        order[hold is None] = [placed.asked.talk.session for placed in done]
-    assert order == {True: [0, 1, 2], False: [0, 2, 1]}
 
 
 def blocks(start: int, tokens: int) -> tuple[int, ...]:
@@ -159,12 +143,14 @@ def test_first_tokens_tell_what_is_computed() -> None:
     assert told[1] == 0
 
 
-@pytest.mark.parametrize("name", ["prefixaware, bound at once", "leastload"])
-def test_nobody_gives_way_without_held_requests_or_prefixes(name: str) -> None:
+@pytest.mark.parametrize(
+    "policy", [policy_named("prefixaware")._replace(hold=None), policy_named("leastload")]
+)
+def test_nobody_gives_way_without_held_requests_or_prefixes(policy: Policy) -> None:
     """As in the router, which would have nowhere to let it wait, or would not know what is kept."""
     long = Turn(blocks(0, 60_000), 60_000, 2)
     work = Work("two", [Talk(0.0, 0, (long,)), Talk(1.0, 1, (Turn((), 100, 2),))])
-    drive, done = run(policy_named(name), work, Fleet(LARGE, 1))
+    drive, done = run(policy, work, Fleet(LARGE, 1))
     assert (drive.preempted, [placed.asked.talk.session for placed in done]) == (0, [0, 1])
 
 
@@ -172,9 +158,7 @@ def test_a_lost_prefix_is_no_hit_for_one_that_gives_way() -> None:
     """Of what its worker had lost, nothing counts, although it was expected there."""
     first, then = Turn(blocks(0, 20_000), 20_000, 2), Turn(blocks(0, 80_000), 80_000, 2, 20.0)
     talks = [Talk(0.0, 0, (first, then)), Talk(24.0, 1, (Turn((), 100, 2),))]
-    drive = Drive(
-        Fleet(LARGE, 1), lambda seats: policy_named("prefixaware").make(seats, 1), Queue()
-    )
+    drive = Drive(Fleet(LARGE, 1), lambda _: PrefixAware(PrefixAwareOptions()), Queue())
     drive.at(15.0, lambda: drive.restart(drive.seats[0], noticed=False))
     done = drive.run(Work("lost", talks))
     (last,) = [placed for placed in done if placed.asked.place == 1]

@@ -1,4 +1,4 @@
-"""Three trace formats become the same kind of workload."""
+"""Two trace formats become the same kind of workload."""
 
 import json
 from collections.abc import Callable
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.routing_columns import columns
-from benchmarks.routing_traces import agent_sessions, bailian, mooncake
-from benchmarks.routing_work import Work, faster, shuffled_starts
+from benchmarks.routing.columns import columns
+from benchmarks.routing.traces import agent_sessions, mooncake
+from benchmarks.routing.work import Work, faster, shuffled_starts
 from simulator.traces import TraceError
 
 
@@ -66,26 +66,6 @@ def test_agent_sessions(tmp_path: Path) -> None:
     assert 0 < starts[0] < starts[1]
 
 
-def test_bailian(tmp_path: Path) -> None:
-    """Blocks of 16 are joined into blocks of 512, and a chat has the session of its parent."""
-    lines = [
-        {
-            "chat_id": n,
-            "parent_chat_id": -1 if n != 2 else 1,
-            "timestamp": n,
-            "input_length": 1030,
-            "output_length": 5,
-            "turn": 1,
-            "hash_ids": [*range(64), n],
-        }
-        for n in (1, 2, 3)
-    ]
-    work = bailian(write(tmp_path / "t.jsonl", *lines), 1)
-    assert [talk.session for talk in work.talks] == [1, 1, 3]
-    assert [len(talk.turns[0].keys) for talk in work.talks] == [2, 2, 2]
-    assert len({talk.turns[0].keys for talk in work.talks}) == 1
-
-
 @pytest.mark.parametrize("read", [lambda path: mooncake(path, 1), agent_sessions])
 def test_a_bad_line_is_named(tmp_path: Path, read: Callable[[Path], Work]) -> None:
     """The error names the file, the line and what is wrong."""
@@ -104,7 +84,8 @@ def test_a_folder_of_traces(tmp_path: Path) -> None:
     """Existing traces become columns; a folder without any is an error."""
     with pytest.raises(ValueError, match=r"has none of mooncake/conversation_trace\.jsonl"):
         columns(tmp_path)
-    (tmp_path / "bailian").mkdir()
-    write(tmp_path / "bailian" / "qwen_a.jsonl")
-    assert [column.name for column in columns(tmp_path)][:2] == ["qwen_a", "groups"]
+    (tmp_path / "agent_sessions").mkdir()
+    write(tmp_path / "agent_sessions" / "sessions.jsonl")
+    names = [column.name for column in columns(tmp_path)]
+    assert names[:3] == ["sessions x0.1", "sessions x0.3", "groups"]
     assert next(column.name for column in columns(None)) == "groups"

@@ -2,6 +2,7 @@
 
 from array import array
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from random import Random
@@ -9,7 +10,7 @@ from random import Random
 import pytest
 
 from simulator.engine import Engine
-from simulator.profiles import PROFILES
+from simulator.profiles import PROFILES, Profile
 from simulator.request import Request
 from simulator.store import SharedStore
 from simulator.stride_cache import StrideCache
@@ -18,6 +19,8 @@ from simulator.tiers import Rates, Tiers
 
 BLOCK = 16
 TOY = replace(PROFILES["toy"], kv_tokens=1 << 20, max_model_len=1 << 20)
+#: An engine whose steps either prefill or decode.
+APART = replace(TOY, mixed_steps=False)
 
 Asked = tuple[float, "array[int]", int]
 Times = dict[int, tuple[float, float]]
@@ -36,9 +39,9 @@ def asked(seed: int, count: int = 60, apart_s: float = 0.004) -> list[Asked]:
     return made
 
 
-def by_steps(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
+def by_steps(work: list[Asked], profile_tokens: int, profile: Profile = TOY) -> tuple[Times, int]:
     """Run the step engine; return times of first and last tokens, and cached tokens."""
-    engine = Engine(TOY, block_size=BLOCK, kv_tokens=profile_tokens)
+    engine = Engine(profile, block_size=BLOCK, kv_tokens=profile_tokens)
     queue, now = deque(enumerate(work)), 0.0
     first: dict[int, float] = {}
     last: dict[int, float] = {}
@@ -57,9 +60,9 @@ def by_steps(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
     return {number: (first[number], last[number]) for number in last}, engine.totals.prefix_hits
 
 
-def by_strides(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
+def by_strides(work: list[Asked], profile_tokens: int, profile: Profile = TOY) -> tuple[Times, int]:
     """Return the same from the stride engine."""
-    engine = StrideEngine(TOY, room_tokens=profile_tokens, block_tokens=BLOCK)
+    engine = StrideEngine(profile, room_tokens=profile_tokens, block_tokens=BLOCK)
     queue, first, last, hits = deque(enumerate(work)), {}, {}, 0
     while queue or engine.due < inf:
         if queue and queue[0][1][0] < engine.due:
@@ -80,11 +83,12 @@ def by_strides(work: list[Asked], profile_tokens: int) -> tuple[Times, int]:
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.001, 0.004, 0.1])
-def test_strides_end_where_steps_do(apart_s: float) -> None:
+@pytest.mark.parametrize("profile", [TOY, APART], ids=["mixed steps", "apart"])
+def test_strides_end_where_steps_do(apart_s: float, profile: Profile) -> None:
     """Every first and last token comes at the same time, and as many tokens are cached."""
     work = asked(3, apart_s=apart_s or 1e-9)
-    steps, step_hits = by_steps(work, 1 << 20)
-    strides, stride_hits = by_strides(work, 1 << 20)
+    steps, step_hits = by_steps(work, 1 << 20, profile)
+    strides, stride_hits = by_strides(work, 1 << 20, profile)
     assert stride_hits == step_hits > 0
     assert strides.keys() == steps.keys()
     for number, times in steps.items():
@@ -264,3 +268,27 @@ def test_who_has_its_first_token_is_not_dropped() -> None:
     assert not engine.drop(job)
     assert engine.advance(engine.due) == ([], [job])
     assert not engine.drop(job)
+
+
+def test_prefill_stops_decoding_where_steps_do_not_mix() -> None:
+    """The answers under way get no token while a prompt is computed, in either engine."""
+    work = [(0.0, array("I", range(16)), 10), (0.0035, array("I", range(900, 40_900)), 1)]
+    for run in (by_steps, by_strides):
+        mixed, _ = run(work, 1 << 20)
+        apart, _ = run(work, 1 << 20, APART)
+        assert mixed[0][1] < mixed[1][0], "they take turns"
+        assert apart[0][1] > apart[1][0], "the prompt comes first"
+
+
+@pytest.mark.parametrize("run", [by_steps, by_strides])
+def test_noise_changes_each_step_and_little_on_the_whole(
+    run: Callable[[list[Asked], int, Profile], tuple[Times, int]],
+) -> None:
+    """By the same seed the same noise; many steps together take as long as without it."""
+    work, noisy = [(0.0, array("I", range(16)), 2000)], replace(TOY, noise=0.2)
+    (usual,), (once,), (again,) = (
+        run(work, 1 << 20, one)[0].values() for one in (TOY, noisy, noisy)
+    )
+    assert once == again
+    assert once[0] != usual[0]
+    assert once[1] == pytest.approx(usual[1], rel=0.03)

@@ -1,18 +1,12 @@
-"""Check of the virtual clock against real sockets: `python -m benchmarks.routing_sockets TRACE`.
+"""Check of the virtual clock against real sockets: `python -m benchmarks.routing.sockets TRACE`.
 
-Runs the same requests through a real router to eight simulated HTTP workers, which run several
-times faster than real time, and on the virtual clock of `benchmarks.routing`. The workers use
-blocks of 16 tokens and cache answers too, and the router sees bytes and learns how many make a
-token; the virtual clock knows blocks of 512 tokens. Mean TTFT and hit rate must agree.
-
-To the router, such workers are a fleet that is so many times faster, under so much more traffic.
-What it knows in seconds, such as over how many demand is smoothed, is not faster. So the virtual
-clock also runs such a fleet: what then still differs is due to sockets and text alone. With
-`--processes` the real router has several processes, any of which may get a request, while the one
-on the virtual clock stays one. The difference then shows the cost of several processes.
+Sends the same requests with `warmroute replay` through a real router to eight simulated HTTP
+workers, which run several times faster than real time, and runs them on the virtual clock of
+`benchmarks.routing`. The workers use blocks of 16 tokens and cache answers too, and the router sees
+bytes and learns how many make a token; the virtual clock knows blocks of 512 tokens. Mean TTFT must
+agree; hit rates are shown beside it.
 """
 
-import dataclasses
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,19 +26,21 @@ from rich.table import Table
 
 from benchmarks.guarded import free_ports, router
 from benchmarks.processes import started
-from benchmarks.routing_drive import Drive, Placed
-from benchmarks.routing_fleet import Fleet
-from benchmarks.routing_policies import policy_named
-from benchmarks.routing_traces import mooncake
-from benchmarks.routing_work import Talk, Work, faster
+from benchmarks.routing.cells import Task, cell
+from benchmarks.routing.columns import Column
+from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.policies import policy_named
+from benchmarks.routing.traces import mooncake
+from benchmarks.routing.work import Talk, Work, faster
 from router.replay import replay_trace
-from simulator.profiles import PROFILES, Profile
+from simulator.profiles import PROFILES
 
 PROFILE = "llama-3.1-8b-h100"
 WORKERS = 8
+FLEET = Fleet(PROFILES[PROFILE], WORKERS)
 #: Names in the settings, and the corresponding policies in `benchmarks.routing`.
 STRATEGIES = {"roundrobin": "round robin", "leastload": "leastload", "prefixaware": "prefixaware"}
-#: Largest relative difference at which the two runs agree.
+#: Largest relative difference in TTFT at which the two runs agree.
 APART = 0.15
 #: Runs on the virtual clock, and how many seconds later each request may come in all but the first.
 #: Where prompts are not looked at, hits are chance: such a shift alone changes them by a tenth.
@@ -52,16 +48,15 @@ RUNS, SHIFT_S = 12, 0.02
 #: So many runs through sockets, for the same reason: round robin does not depend on time.
 REPEATS = {"leastload": 3, "prefixaware": 3}
 _READY_S = 30.0
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 
 
 class How(NamedTuple):
-    """How much of the trace to run, how fast, and with how many processes."""
+    """How much of the trace to run, and how fast."""
 
     limit: int
     rate: float
     speed: float
-    processes: int
 
 
 class Seen(NamedTuple):
@@ -78,7 +73,6 @@ def main(
     rate: Annotated[float, typer.Option(help="Of the trace's own.")] = 1.0,
     speed: Annotated[float, typer.Option(help="Simulated seconds a second.")] = 4.0,
     strategy: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Of the router.")] = 1,
 ) -> None:
     """Run both ways and compare. The exit code is 1 where they lie too far apart."""
     err = Console(stderr=True)
@@ -88,7 +82,7 @@ def main(
     names = strategy or list(STRATEGIES)
     if not set(names) <= STRATEGIES.keys():
         raise typer.BadParameter(f"a strategy is one of {', '.join(STRATEGIES)}")
-    agreed, how = True, How(limit, rate, speed, processes)
+    agreed, how = True, How(limit, rate, speed)
     with tempfile.TemporaryDirectory(prefix="warmroute-sockets-") as name:
         folder = Path(name)
         with _fleet(folder, speed) as ports:
@@ -96,19 +90,18 @@ def main(
                 err.print(f"{one}: through sockets")
                 repeats = range(REPEATS.get(one, 1))
                 sockets = _mean([_through_sockets(folder, ports, one, trace, how) for _ in repeats])
-                for label, fast in ((one, 1.0), (f"… {speed:g} times as fast", speed)):
-                    row, good = _compared(label, sockets, _virtual(trace, one, how, fast))
-                    table.add_row(*row)
-                    agreed = agreed and good
+                row, good = compared(one, sockets, _virtual(trace, one, how))
+                table.add_row(*row)
+                agreed = agreed and good
     Console(width=100).print(table)
     if not agreed:
         raise typer.Exit(1)
 
 
-def _compared(label: str, sockets: Seen, virtual: Seen) -> tuple[list[str], bool]:
-    """Return a row of the table, and whether the two agree."""
+def compared(label: str, sockets: Seen, virtual: Seen) -> tuple[list[str], bool]:
+    """Return a row of the table, and whether the two agree on TTFT."""
     off = [there / here - 1.0 for there, here in zip(sockets, virtual, strict=True)]
-    good = all(abs(one) <= APART for one in off)
+    good = abs(off[0]) <= APART
     cells = [f"{sockets.ttft_s:.3f}", f"{virtual.ttft_s:.3f}", f"{off[0]:+.1%}"]
     cells += [f"{sockets.hit_rate:.3f}", f"{virtual.hit_rate:.3f}", f"{off[1]:+.1%}"]
     return [label, *cells, "agrees" if good else "differs"], good
@@ -155,8 +148,7 @@ def _through_sockets(
         httpx.post(f"http://127.0.0.1:{port}/reset_prefix_cache").raise_for_status()
     workers = [{"url": f"http://127.0.0.1:{port}"} for port in ports]
     settings = {"workers": workers, "strategy": strategy, "logs": {"level": "warning"}}
-    options = ("--processes", str(how.processes)) if how.processes > 1 else ()
-    with router(folder, settings, options) as running:
+    with router(folder, settings) as running:
         report = replay_trace(
             trace,
             url=f"http://127.0.0.1:{running.port}",
@@ -172,50 +164,29 @@ def _through_sockets(
     return Seen(report.ttft_s.mean, report.hit_rate)
 
 
-def _virtual(trace: Path, strategy: str, how: How, fast: float) -> Seen:
-    """Return the mean of `RUNS` runs of a fleet that is `fast` times as fast, in its own time."""
+def _virtual(trace: Path, strategy: str, how: How) -> Seen:
+    """Return the mean of `RUNS` runs on the virtual clock."""
     whole = mooncake(trace, 0)  # the seed with which `warmroute replay` spreads timestamps
     talks = sorted(whole.talks, key=lambda talk: talk.at_s)[: how.limit]
     policy = policy_named(STRATEGIES[strategy])
-    fleet = Fleet(_times_as_fast(PROFILES[PROFILE], fast), WORKERS)
-    seen = []
-    for number in range(RUNS):
-        work = faster(Work(whole.name, _shifted(talks, number)), how.rate * fast)
-        hold = None if policy.hold is None else policy.hold()
-        runs = Drive(fleet, lambda seats: policy.make(seats, 1), hold)
-        seen.append(_seen(runs.run(work)))
-    ttft_s, hit_rate = _mean(seen)
-    return Seen(fast * ttft_s, hit_rate)
+    column = Column(strategy, lambda seed, rate: _work(talks, seed, rate), FLEET, how.rate)
+    cells = [cell(Task(column, policy, number)) for number in range(RUNS)]
+    return _mean([Seen(one.ttft_s, one.hit_rate) for one in cells])
 
 
-def _times_as_fast(profile: Profile, fast: float) -> Profile:
-    """Return the profile of a worker that takes as many times less for everything."""
-    return dataclasses.replace(
-        profile,
-        prefill_tokens_per_s=profile.prefill_tokens_per_s * fast,
-        t0_s=profile.t0_s / fast,
-        ts_s=profile.ts_s / fast,
-        tk_s=profile.tk_s / fast,
-    )
+def _work(talks: Sequence[Talk], number: int, rate: float) -> Work:
+    return faster(Work("trace", shifted(talks, number)), rate)
 
 
 def _mean(seen: Sequence[Seen]) -> Seen:
     return Seen(fmean(run.ttft_s for run in seen), fmean(run.hit_rate for run in seen))
 
 
-def _shifted(talks: Sequence[Talk], number: int) -> list[Talk]:
+def shifted(talks: Sequence[Talk], number: int) -> list[Talk]:
     """Return the talks, each up to `SHIFT_S` later by chance; those of run 0 as they are."""
     chance = Random(number)
     later = [replace(talk, at_s=talk.at_s + chance.uniform(0.0, SHIFT_S)) for talk in talks]
     return sorted(later, key=lambda talk: talk.at_s) if number else list(talks)
-
-
-def _seen(done: Sequence[Placed]) -> Seen:
-    cached = sum(placed.asked.job.cached_tokens or 0 for placed in done)
-    return Seen(
-        fmean(placed.first_s for placed in done),
-        cached / sum(placed.asked.prompt.tokens for placed in done),
-    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.routing_fleet import Seat
+from benchmarks.routing.fleet import Seat
 from simulator.store import SharedStore
 from strategies.base import Outcome, Prompt
 from strategies.loads import Held
@@ -24,7 +24,7 @@ class Exact:
         del worker, prompt
         return ""
 
-    def heard(self, worker: str) -> int:  # noqa: ARG002
+    def heard(self, worker: str) -> int:
         """Always 0: there are no events, the caches are read directly."""
         return 0
 

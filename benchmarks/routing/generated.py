@@ -9,7 +9,7 @@ from itertools import count
 from random import Random
 
 from benchmarks.lengths import around, skewed
-from benchmarks.routing_work import Talk, Turn, Work, chained
+from benchmarks.routing.work import Talk, Turn, Work, chained
 from simulator.strides import BLOCK_TOKENS
 
 Part = tuple[int, int]

@@ -5,21 +5,22 @@ Every decision goes through `Strategy.rank`, is booked as in `router/pool.py`, a
 everything at once: there is no network.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from benchmarks.routing_fleet import Fleet, Seat, seats
-from benchmarks.routing_hold import Held, Hold, Watch
-from benchmarks.routing_work import Talk, Work
+from benchmarks.routing.fleet import Fleet, Seat, seats
+from benchmarks.routing.work import Talk, Work
 from router.prompts import Prompts
 from simulator.strides import BLOCK_TOKENS, Job
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.booking import Booking
+from strategies.load import Load
 from strategies.preemption import ahead, computes_from, drop
 from strategies.queue import Queue, Wait
 
@@ -29,6 +30,42 @@ ENDS = range(0, 1 << 32, BLOCK_TOKENS)
 
 #: Placeholder for the prompt of a request that has not arrived yet.
 _UNREAD = Prompt("model", 0)
+
+
+class Held(Protocol):
+    """A request held in the router."""
+
+    item: Any
+    prompt: Prompt
+
+
+class Hold(Protocol):
+    """The holding of requests (late binding), as far as the drive uses it."""
+
+    def __len__(self) -> int:
+        """The number of held requests."""
+
+    def must_hold(self, decision: Decision, now: float) -> bool:
+        """Whether even the best choice is too busy to take the request now."""
+
+    def enter(
+        self,
+        item: Any,  # noqa: ANN401 - the caller decides
+        prompt: Prompt,
+        decision: Decision,
+        now: float,
+        *,
+        wait: Wait,
+    ) -> Held:
+        """Hold a request."""
+
+    def release(
+        self, rank: Callable[[Any], Decision], now: float, loads: Collection[Load]
+    ) -> tuple[Held, Decision] | None:
+        """Return the next request to send, and where to, or None.
+
+        It is called after every change, repeatedly until it returns None.
+        """
 
 
 class Asked(Struct):
@@ -111,9 +148,6 @@ class Drive:
             self._preempts = getattr(self.strategy, "reads_prompt", False)
         self.preempted = 0
         """How often a request was preempted."""
-        self.watch: Watch | None = None
-        """Ends the run once its result is certain."""
-        self._over = False
         self._events: list[tuple[float, int, Event]] = []
         self._numbers = count()
         self._turns = count(1)
@@ -158,11 +192,9 @@ class Drive:
         for talk in work.talks:
             self._ask(talk, 0, talk.at_s)
         events = self._events
-        while events and not self._over:
+        while events:
             self.now, _, what = heappop(events)
             if isinstance(what, Asked):
-                if self.watch is not None:
-                    self._over = self.watch.asked(what.job.number, self.now)
                 self._arrive(what)
             elif isinstance(what, Seat):
                 if what.engine.due == self.now:  # else `due` has changed, with an event of its own
@@ -287,8 +319,6 @@ class Drive:
             placed.first_s = self.now - placed.asked.at_s
             seat.load.first_byte(placed.booking, self.now)
             self._booked.pop(placed.booking, None)
-            if self.watch is not None:
-                self._over = self.watch.begun(placed.asked.job.number, placed.first_s)
             if self._computed is not None:
                 self._computed(placed.asked.prompt, seat)
         for job in ended:

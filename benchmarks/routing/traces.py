@@ -1,10 +1,9 @@
-"""Readers for three formats of recorded traces, which become work for the simulated fleet.
+"""Readers for two formats of recorded traces, which become work for the simulated fleet.
 
 - Mooncake (github kvcache-ai/Mooncake, `FAST25-release/traces`): an open loop, one id for each
   512 tokens. Timestamps are quantised to about 3 s and are spread.
 - Agent sessions (github callanjfox/kv-cache-tester, `traces/*.json`, one session per line): a
   closed loop with ids of 64 tokens, valid only within a session, listed or run-length encoded.
-- Qwen-Bailian (github alibaba-edu/qwen-bailian-usagetraces-anon): an open loop, ids of 16 tokens.
 """
 
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from benchmarks.routing_work import Talk, Turn, Work, follows
+from benchmarks.routing.work import Talk, Turn, Work, follows
 from simulator.strides import BLOCK_TOKENS
 from simulator.traces import TraceError, TraceRequest, opened, read_trace, spread
 
@@ -46,39 +45,10 @@ class _Session(msgspec.Struct, gc=False):
     requests: tuple[_Call, ...]
 
 
-class _Chat(msgspec.Struct, gc=False):
-    chat_id: int
-    parent_chat_id: int
-    timestamp: float
-    input_length: int
-    output_length: int
-    hash_ids: tuple[int, ...]
-
-
 def mooncake(path: Path, seed: int) -> Work:
     """Read a Mooncake trace, with its timestamps spread by the seed. Raises TraceError."""
     requests = spread(read_trace(path), seed)
     return Work(path.name, _opens(requests))
-
-
-def bailian(path: Path, seed: int) -> Work:
-    """Read a Qwen-Bailian trace, with its timestamps spread by the seed. Raises TraceError.
-
-    Blocks of 16 tokens are joined into the larger blocks of the simulation.
-    """
-    requests: list[tuple[TraceRequest, int]] = []
-    sessions: dict[int, int] = {}
-    for chat in _lines(path, _Chat):
-        sessions[chat.chat_id] = session = sessions.get(chat.parent_chat_id, chat.chat_id)
-        keys = _joined(chat.hash_ids, BLOCK_TOKENS // 16)
-        one = TraceRequest(chat.timestamp, chat.input_length, chat.output_length, keys)
-        requests.append((one, session))
-    named = {id(one): session for one, session in requests}
-    talks = [
-        Talk(one.at_s, named.get(id(one), place), (_turn(one),))
-        for place, one in enumerate(spread((one for one, _ in requests), seed))
-    ]
-    return Work(path.name, talks)
 
 
 def agent_sessions(path: Path) -> Work:

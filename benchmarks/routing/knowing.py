@@ -2,15 +2,32 @@
 
 Sources are named in each docstring. Where a rule counts blocks, tokens are counted here. That
 changes no comparison, because all terms of a sum have the same unit.
+
+Some hold requests while the whole fleet is saturated: a decision says whether it is, and one queue
+(`Parked`) serves all of them. Where their gauges lag in practice, engines are seen as they are; and
+what workers hold is looked up anew for each request that leaves the queue.
 """
 
-from collections.abc import Sequence
-from statistics import fmean, pstdev
+from collections.abc import Callable, Collection, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+from statistics import fmean
+from typing import Any
 
-from benchmarks.routing_fleet import Seat
-from benchmarks.routing_peers import Peer
+from msgspec import Struct
+
+from benchmarks.routing.fleet import Seat
+from benchmarks.routing.peers import Peer, depth_of
 from simulator.strides import BLOCK_TOKENS
-from strategies.base import Candidate, Cost, Decision, Outcome, Prompt, WorkerView
+from strategies.base import FREE, Candidate, Cost, Decision, Outcome, Prompt, WorkerView
+from strategies.load import Load
+from strategies.queue import Wait
+
+#: The reason of a decision that no worker has room for.
+SATURATED = "saturated"
+#: Seconds for which placements count as held, for peers that have such an option; as in llm-d.
+AHEAD_S = 2.0
 
 
 class Knowing(Peer):
@@ -81,12 +98,33 @@ class KvAware(Knowing):
         ]
 
 
-class Dynamo(Knowing):
+class Holding(Knowing):
+    """Base of rules with a queue: each decision says whether the fleet is saturated."""
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Return all seats with what they hold, the chosen one first."""
+        best = self.choose(prompt, now)
+        every = [
+            Candidate(seat, FREE, held) for seat, held in zip(self.seats, self._held, strict=True)
+        ]
+        every.sort(key=lambda one: one.worker is not best)
+        return Decision(every, SATURATED if self.saturated() else "peer")
+
+    def saturated(self) -> bool:
+        """Whether requests have to wait, wherever they would go."""
+        raise NotImplementedError
+
+
+class Dynamo(Holding):
     """NVIDIA Dynamo's: weight x prefill blocks + decode blocks; shared active blocks count once.
 
     `lib/kv-router/src/scheduling/selector/default.rs`; without overlap decay, the default. With
-    `--router-predicted-ttl-secs` (`lib/kv-router`, off by default) placements of the last seconds
-    count as held: for each worker the larger match of both indexes is used.
+    `--router-predicted-ttl-secs` (off by default) placements of the last seconds count as held: for
+    each worker the larger match of both indexes is used.
+
+    Its queue is on while every worker has more than `threshold` times `max_num_batched_tokens`
+    under way, in uncached tokens of prompts without a first token (`scheduling/queue.rs`, and
+    `worker_is_busy` in `policy_config.rs`).
     """
 
     def __init__(
@@ -94,13 +132,22 @@ class Dynamo(Knowing):
         seats: Sequence[Seat],
         seed: int = 0,
         *,
-        weight: float = 1.0,
+        weight: float,
         predicted_s: float = 0.0,
+        threshold: float = 0.0,
     ) -> None:
         super().__init__(seats, seed)
         self._weight = weight
+        self._threshold = threshold
         self.ahead_s = predicted_s
         self._active: dict[str, dict[int, int]] = {seat.name: {} for seat in seats}
+
+    def saturated(self) -> bool:
+        """Compare the pending prefill of each worker with the threshold."""
+        return all(
+            self.pending[seat.name] > self._threshold * seat.engine.profile.max_num_batched_tokens
+            for seat in self.seats
+        )
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:
         """Add prefill and decode blocks, in tokens."""
@@ -108,7 +155,7 @@ class Dynamo(Knowing):
         for seat, held in zip(self.seats, self.held(prompt, now), strict=True):
             active = self._active[seat.name]
             prefill = self.pending[seat.name] + prompt.tokens - held
-            new = len(prompt.keys) + 1 - _depth(prompt.keys, active)
+            new = len(prompt.keys) + 1 - depth_of(prompt.keys, active)
             scores.append(self._weight * prefill + (len(active) + new) * BLOCK_TOKENS)
         return scores
 
@@ -128,39 +175,40 @@ class Dynamo(Knowing):
                 del active[key]
 
 
-class Scorers(Knowing):
-    """llm-d's weighted scorers: prefix share, waiting requests, KV use.
+class Scorers(Holding):
+    """llm-d's scorers with its flow control: prefix share, waiting requests, KV use, at 3:2:2.
 
-    Weights are 2:1:1 in `deploy/config/epp-precise-prefix-cache-config.yaml` and 3:2:2 in guides.
-    Each score is between 0 and 1; the largest sum wins. `speculativeIndexing` (off by default)
-    counts placements of the last two seconds as held (`pkg/kvcache`).
+    As in `guides/flow-control`, with `speculativeIndexing` (off by default): placements of the last
+    two seconds count as held (`pkg/kvcache`). Each score is between 0 and 1; the largest sum wins.
     """
 
-    def __init__(
-        self,
-        seats: Sequence[Seat],
-        seed: int = 0,
-        *,
-        weights: tuple[float, ...] = (2, 1, 1),
-        speculative_s: float = 0.0,
-    ) -> None:
-        super().__init__(seats, seed)
-        self._weights = weights
-        self.ahead_s = speculative_s
+    ahead_s = AHEAD_S
+
+    def saturated(self) -> bool:
+        """Ask the utilization detector."""
+        return full(self.seats)
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:
         """Return the negated weighted sums, because the least score wins here."""
-        prefix, queue, usage = self._weights
         waiting = [len(seat.engine.waiting) for seat in self.seats]
         most, spread = max(waiting), max(waiting) - min(waiting)
         return [
             -(
-                prefix * held / prompt.tokens
-                + queue * ((most - waits) / spread if spread else 1.0)
-                + usage * (1.0 - seat.engine.usage)
+                3 * held / prompt.tokens
+                + 2 * ((most - waits) / spread if spread else 1.0)
+                + 2 * (1.0 - seat.engine.usage)
             )
             for seat, held, waits in zip(self.seats, self.held(prompt, now), waiting, strict=True)
         ]
+
+
+def full(seats: Sequence[Seat]) -> bool:
+    """Whether llm-d's flow control holds requests, by its default `utilization-detector`.
+
+    The mean over workers of the larger of waiting requests / 5 and KV use / 0.8 is at least 1
+    (`pkg/epp/framework/plugins/flowcontrol/saturationdetector/utilization`).
+    """
+    return fmean(max(len(s.engine.waiting) / 5, s.engine.usage / 0.8) for s in seats) >= 1.0
 
 
 class Affinity(Knowing):
@@ -169,20 +217,10 @@ class Affinity(Knowing):
     The filter keeps the workers that hold 80 % of the prompt, unless the best of them is over 18 s
     of prefill behind the best worker (`scheduling/filter/prefixcacheaffinity`). `token-load-scorer`
     decides among the rest. llm-d counts in the engine's blocks, usually of 16 tokens, while blocks
-    here have 512. With `in_tokens`, a match is therefore extended to just before the next block.
+    here have 512. A match is therefore extended to just before the next block.
     """
 
-    def __init__(
-        self,
-        seats: Sequence[Seat],
-        seed: int = 0,
-        *,
-        in_tokens: bool = False,
-        speculative_s: float = 0.0,
-    ) -> None:
-        super().__init__(seats, seed)
-        self._more = BLOCK_TOKENS - 1 if in_tokens else 0
-        self.ahead_s = speculative_s
+    ahead_s = AHEAD_S
 
     def choose(self, prompt: Prompt, now: float) -> Seat:
         """Filter the seats, then compare their pending prefill."""
@@ -191,120 +229,66 @@ class Affinity(Knowing):
             for seat in self.seats
         ]
         held = self.held(prompt, now)
-        near = [kept > 0 and kept + self._more >= 0.8 * prompt.tokens for kept in held]
+        near = [kept > 0 and kept + BLOCK_TOKENS - 1 >= 0.8 * prompt.tokens for kept in held]
         if any(near) and not all(near):
             best = min(wait for wait, kept in zip(waits, near, strict=True) if kept)
             if best - min(waits) <= 18.0:
-                waits = [
-                    wait if kept else float("inf") for wait, kept in zip(waits, near, strict=True)
-                ]
+                waits = [wait if kept else inf for wait, kept in zip(waits, near, strict=True)]
         return self.least(waits)
 
 
-class Placements(Peer):
-    """Base of policies that know only their own placements, and never forget them.
+class Ticket(Struct):
+    """A held request."""
 
-    Their trees are thus far larger than the caches.
+    item: Any
+    prompt: Prompt
+
+
+def first_come(prompt: Prompt, decision: Decision) -> float:
+    """Return the same for all: they go in order of arrival."""
+    del prompt, decision
+    return 0.0
+
+
+def shortest(prompt: Prompt, decision: Decision) -> float:
+    """Return the tokens that even the best holder lacks (WSPT in Dynamo's `policy.rs`)."""
+    return max(1, prompt.tokens - max(one.held_tokens for one in decision.candidates))
+
+
+class Parked:
+    """The queue: the least by `order` first, as of its arrival; nobody bypasses it.
+
+    Nothing is refused, and nothing expires.
     """
 
-    def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
-        super().__init__(seats, seed)
-        self.sent: dict[str, set[int]] = {seat.name: set() for seat in seats}
+    def __init__(self, order: Callable[[Prompt, Decision], float] = first_come) -> None:
+        self._order = order
+        self._numbers = count()
+        self._held: list[tuple[float, int, Ticket]] = []
 
-    def depths(self, prompt: Prompt) -> list[int]:
-        """Leading blocks of the prompt that were sent to each seat before."""
-        return [_depth(prompt.keys, self.sent[seat.name]) for seat in self.seats]
+    def __len__(self) -> int:
+        return len(self._held)
 
-    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Record all blocks of the prompt."""
-        self.sent[worker.name].update(prompt.keys)
+    def must_hold(self, decision: Decision, now: float) -> bool:
+        """Whether the fleet is saturated, or others wait already."""
+        del now
+        return bool(self._held) or decision.reason == SATURATED
 
-    def forget(self, worker: str) -> None:
-        """Drop all records of a worker."""
-        self.sent[worker].clear()
+    def enter(
+        self, item: object, prompt: Prompt, decision: Decision, now: float, *, wait: Wait
+    ) -> Ticket:
+        """Hold a request."""
+        ticket = Ticket(item, prompt)
+        heappush(self._held, (self._order(prompt, decision), next(self._numbers), ticket))
+        return ticket
 
-
-class CacheAware(Placements):
-    """SGLang's `cache_aware` by request counts, with its command line's defaults: 0.3, 64, 1.5.
-
-    `model_gateway/src/policies/cache_aware.rs`: the least loaded worker while loads differ by more
-    than 64 and by more than a factor of 1.5; otherwise the best match if it covers more than 0.3
-    of the prompt; otherwise the least loaded.
-    """
-
-    def choose(self, prompt: Prompt, now: float) -> Seat:
-        """Check the balance of loads, then match."""
-        loads = [seat.load.in_flight for seat in self.seats]
-        low, high = min(loads), max(loads)
-        depths = self.depths(prompt)
-        deepest = max(depths)
-        unbalanced = high - low > 64 and high > 1.5 * low
-        if unbalanced or deepest * BLOCK_TOKENS <= 0.3 * prompt.tokens:
-            return self.least(loads)
-        return self.least(
-            [
-                load if depth == deepest else float("inf")
-                for load, depth in zip(loads, depths, strict=True)
-            ]
-        )
-
-
-class PrefixStack(Placements):
-    """vLLM production-stack's `prefixaware`: a random one of the longest matches, load ignored.
-
-    `routers/routing_logic.py` and `prefix/hashtrie.py`, `prefix_min_match_length` 0.
-    """
-
-    def score(self, prompt: Prompt, now: float) -> Sequence[float]:
-        """Score by the match alone."""
-        return [-depth for depth in self.depths(prompt)]
-
-
-class Brix(Placements):
-    """AIBrix's `prefix-cache` (`algorithms/prefix_cache.go`), with its code's defaults: 8 and 1.
-
-    The best match whose load is at most the mean plus one standard deviation; the least loaded if
-    there is none. While loads differ by more than 8, matches count only among the least loaded.
-    Its Helm chart sets 16 and 2. Its newest code asks for a difference of 8 or more, and besides
-    for a highest load of more than twice the mean plus one (`means` 2).
-    """
-
-    def __init__(
-        self,
-        seats: Sequence[Seat],
-        seed: int = 0,
-        *,
-        apart: int = 8,
-        deviations: float = 1.0,
-        means: float = 0.0,
-    ) -> None:
-        super().__init__(seats, seed)
-        self._apart = apart
-        self._deviations = deviations
-        self._means = means
-
-    def choose(self, prompt: Prompt, now: float) -> Seat:
-        """Find the highest acceptable load, then match."""
-        loads = [seat.load.in_flight for seat in self.seats]
-        mean, high = fmean(loads), max(loads)
-        bound = mean + self._deviations * pstdev(loads)
-        if high - min(loads) > self._apart and high > self._means * (mean + 1):
-            bound = min(loads)
-        fitting = [
-            (-depth, load, place)
-            for place, (depth, load) in enumerate(zip(self.depths(prompt), loads, strict=True))
-            if depth and load <= bound
-        ]
-        return self.seats[min(fitting)[2]] if fitting else self.least(loads)
-
-
-def _depth(keys: Sequence[int], known: dict[int, int] | set[int]) -> int:
-    """How many leading keys are known, by bisection: known paths are complete from the root."""
-    low, high = 0, len(keys)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if keys[middle - 1] in known:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    def release(
+        self, rank: Callable[[Ticket], Decision], now: float, loads: Collection[Load]
+    ) -> tuple[Ticket, Decision] | None:
+        """Return the first request, decided anew, unless the fleet is saturated."""
+        if not self._held:
+            return None
+        decision = rank(self._held[0][2])
+        if decision.reason == SATURATED:
+            return None
+        return heappop(self._held)[2], decision

@@ -1,5 +1,6 @@
 """The simulated workers of the routing benchmark, and what the router knows about each."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from simulator.profiles import Profile
@@ -63,6 +64,21 @@ def _seat(number: int, fleet: Fleet, store: SharedStore[int] | None) -> Seat:
     if fleet.host_tokens or store is not None:
         tiers = Tiers(size, fleet.host_tokens // size, store, fleet.rates)
     engine = StrideEngine(
-        fleet.profile, cache_tokens=fleet.cache_tokens, block_tokens=size, tiers=tiers
+        fleet.profile,
+        cache_tokens=fleet.cache_tokens,
+        block_tokens=size,
+        tiers=tiers,
+        noise_seed=number,
     )
     return Seat(f"w{number}", engine)
+
+
+def times_as_fast(profile: Profile, fast: float) -> Profile:
+    """Return the profile of a worker that takes as many times less for everything."""
+    return replace(
+        profile,
+        prefill_tokens_per_s=profile.prefill_tokens_per_s * fast,
+        t0_s=profile.t0_s / fast,
+        ts_s=profile.ts_s / fast,
+        tk_s=profile.tk_s / fast,
+    )

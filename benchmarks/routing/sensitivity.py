@@ -1,0 +1,150 @@
+"""What each constant is worth: `python -m benchmarks.routing.sensitivity --jobs 2`.
+
+Halves and doubles every number in `strategies/constants.py`, one at a time, and compares the mean
+time to the first token of `prefixaware` with what it is unchanged, in every column. The worst one
+is shown, and written into RESULTS.md. One more row changes nothing but the moments at which
+requests come, by a ten-thousandth: that much is chance.
+
+Each change is made in a process of its own before anything else is imported, so what is derived
+from a constant follows it. The strategies must not be compiled, as compilers inline constants.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.routing.pages import PAGE, SENSITIVITY, Sheet, markdown, terminal, write
+
+MODULE = "strategies.constants"
+#: The columns, each with a pattern of its own; those without a trace are left out.
+COLUMNS = (
+    *("conversation x2", "conversation tight x1.75", "sessions x0.3"),
+    *("groups", "chats", "agents", "documents", "one_prefix", "no_reuse", "bursts", "mixed"),
+)
+FACTORS = (0.5, 2.0)
+#: How much later all requests come in the row that shows what is chance.
+STRETCH = 1.0001
+
+
+class Change(NamedTuple):
+    """One constant times a factor; without a name, requests come that much later instead."""
+
+    module: str
+    name: str
+    factor: float
+
+
+def main(
+    *,
+    traces: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Folder with the recorded traces."),
+    ] = None,
+    constant: Annotated[
+        list[str] | None, typer.Option(help="Only these, as module:NAME; repeat for more.")
+    ] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Only these; repeat for more.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    page: Annotated[Path, typer.Option(help="Write the table here.")] = PAGE,
+) -> None:
+    """Measure, print the table, and write it."""
+    wanted = [(module, name) for module, _, name in (one.partition(":") for one in constant or ())]
+    wanted = wanted or [(MODULE, name) for name in numbers(MODULE)]
+    changes = [Change("", "", 1.0), Change("", "", STRETCH)]
+    changes += [Change(*one, factor) for one in wanted for factor in FACTORS]
+    tasks = [(change, traces, tuple(column or COLUMNS)) for change in changes]
+    with get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
+        shown = track(
+            pool.imap(ttfts, tasks, chunksize=1),
+            "Changes",
+            total=len(tasks),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        found = dict(zip(changes, shown, strict=True))
+    _show(wanted, found, page)
+
+
+def numbers(module: str) -> dict[str, float]:
+    """Return the numbers of a module by name."""
+    every = vars(import_module(module)).items()
+    return {
+        name: value
+        for name, value in every
+        if name.isupper() and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def times(value: float, factor: float) -> float:
+    """Return a constant times a factor; whole numbers stay whole, and at least one."""
+    return max(1, round(value * factor)) if isinstance(value, int) else value * factor
+
+
+def ttfts(task: tuple[Change, Path | None, Sequence[str]]) -> dict[str, float]:
+    """Make a change, and return the mean seconds to the first token by column."""
+    change, traces, names = task
+    if change.name:
+        module = import_module(change.module)
+        if not (module.__file__ or "").endswith(".py"):
+            raise typer.BadParameter("the strategies are compiled; remove the compiled files first")
+        setattr(module, change.name, times(getattr(module, change.name), change.factor))
+    # Not before the change.
+    from benchmarks.routing.cells import Task, cell  # noqa: PLC0415
+    from benchmarks.routing.columns import CHOOSING, columns  # noqa: PLC0415
+    from benchmarks.routing.policies import OURS, policy_named  # noqa: PLC0415
+
+    policy, found = policy_named(OURS[0]), {}
+    for one in columns(traces):
+        if one.name in names:
+            column = one if change.name else one._replace(rate=one.rate / change.factor)
+            cells = [cell(Task(column, policy, seed)) for seed in CHOOSING]
+            found[one.name] = fmean(result.ttft_s for result in cells)
+    return found
+
+
+def _show(
+    wanted: Sequence[tuple[str, str]],
+    found: Mapping[Change, Mapping[str, float]],
+    page: Path,
+) -> None:
+    """Print the table, and write it to the page."""
+    sheet = table(wanted, found)
+    Console(width=140).print(terminal(sheet))
+    said = (
+        "Generated by `python -m benchmarks.routing.sensitivity`: mean TTFT of `prefixaware`,\n"
+        "relative to what it is unchanged, in the column that suffers most. What is not above\n"
+        "the first row is chance."
+    )
+    write(page, sensitivity=f"{SENSITIVITY}\n\n{said}\n\n{markdown(sheet)}")
+
+
+def table(wanted: Sequence[tuple[str, str]], found: Mapping[Change, Mapping[str, float]]) -> Sheet:
+    """Return a row for each constant: its value, and the worst columns if halved and doubled."""
+    usual = found[Change("", "", 1.0)]
+    chance = _worst(found[Change("", "", STRETCH)], usual)
+    rows = [["requests come later by a ten-thousandth", "", *chance, "", ""]]
+    for module, name in wanted:
+        value = numbers(module)[name]
+        worst = [_worst(found[Change(module, name, factor)], usual) for factor in FACTORS]
+        rows.append([f"`{name}`", f"{value:g}", *worst[0], *worst[1]])
+    headings = ("", "value", "halved", "in", "doubled", "in")
+    return Sheet(f"The worst of {len(usual)} columns", headings, rows, (1, 2, 4))
+
+
+def _worst(changed: Mapping[str, float], usual: Mapping[str, float]) -> tuple[str, str]:
+    """Return the worst ratio and its column; no column if nothing depends on the change."""
+    if changed == usual:
+        return "1.00", "none depends on it"
+    ratio, column = max((changed[name] / usual[name], name) for name in usual)
+    return f"{ratio:.2f}", column
+
+
+if __name__ == "__main__":
+    typer.run(main)
