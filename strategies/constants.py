@@ -36,8 +36,8 @@ TOGETHER_S: Final = 0.005
 #: wait for it in turn. Of those that come while it lasts, about s / (1 - s) wait, where s is the
 #: share of workers with prefill to do (the queue length at that load).
 PRICE: Final = 5.0
-#: The price in an idle fleet: of two equally early answers the one that computes less is taken. With
-#: more than `MARGIN - 1`, siblings in a burst wait for the first of them.
+#: The price in an idle fleet: of two equally early answers the one that computes less is taken. As
+#: it is more than `MARGIN - 1`, siblings in a burst wait for the first of them.
 LEAST_PRICE: Final = 1.0
 #: The least rest, 1 - s, that is assumed of any share s in s / (1 - s).
 LEAST_REST: Final = 0.1
