@@ -46,12 +46,13 @@ class Failover:
 
         A refused connection costs nothing, as nothing was sent. A worker that is full, or has not
         got what others may have (`missing.py`), counts as asked: at most `limits.attempts` are
-        asked, each after the first out of the retry budget; so is each after the job was refused.
+        asked, each after the first out of the retry budget.
 
-        Returns False if the job is to be decided again. That is so if it may wait, and workers are
-        full or no retry is left. Or if no worker was asked and there are `others`, which had no
-        room at the time of the decision; but not if the router lacked descriptors or ports, as it
-        would at once lack them again. Raises DoorError, CutShort, Elsewhere, Preempted.
+        Returns False if the job is to be decided again. That is so if it may wait, and all that
+        were asked are full, or no retry is left. Or if no worker was asked and there are `others`,
+        which had no room at the time of the decision; but not if the router lacked descriptors or
+        ports, as it would at once lack them again. Raises DoorError, CutShort, Elsewhere,
+        Preempted.
         """
         tally, denied = Tally(), False
         candidates = job.decision.candidates
@@ -59,7 +60,7 @@ class Failover:
         try:
             while left:
                 job.exchange.asked = False
-                if (tally.asked or job.refused) and not self._may_retry(job):
+                if (tally.asked or job.retries) and not self._may_retry(job):
                     denied = True
                     break
                 first = len(left) == len(candidates)
@@ -73,8 +74,7 @@ class Failover:
                 attempt = Attempt(job, worker, ranked, self.preempting)
                 job.exchange.asked = True
                 try:
-                    waits = self._may_wait(job)
-                    if await self._sending.send(attempt, others=more, waits=waits):
+                    if await self._sending.send(attempt, others=more):
                         _learn(job, tally.without if attempt.status < BAD else ())
                         return True
                     tally.passed(worker, attempt.missing)
@@ -98,19 +98,14 @@ class Failover:
 
         Raises DoorError if it is not.
         """
-        if (tally.full or denied) and self._may_wait(job):
-            job.refused = True
+        waits = self._budget.least > 0 if denied else tally.full
+        if waits and self._sending.may_wait(job):
+            job.refused, job.retries = True, denied
             return False
         if others and tally.reached_none:
             return False
         self._budget.denied += denied
         raise tally.said()
-
-    def _may_wait(self, job: Job) -> bool:
-        """Whether it may wait until workers have room: any will do, and some retry is allowed."""
-        if job.visit is not None or job.decision.stays or not self._budget.least:
-            return False
-        return self._scheduler.may_wait(job.wait)
 
     def _may_retry(self, job: Job) -> bool:
         """Return whether another attempt may be made, by a part of the retry budget."""

@@ -31,6 +31,7 @@ class Plea:
         "prompt",
         "refused",
         "resumable",
+        "retries",
         "salt",
         "started",
         "stores",
@@ -93,7 +94,9 @@ class Plea:
         self.wait: Wait | None = None
         """Its waiting, if it had to wait, or was taken back or refused."""
         self.refused = False
-        """Every worker that was asked said that it is full: what follows are retries."""
+        """It was decided once, and no worker that was asked took it."""
+        self.retries = False
+        """It was allowed no second attempt, and goes on when it is."""
 
     def gave_way(self, worker: Worker, held_tokens: int) -> None:
         """Note that it has given way to a shorter one on that worker, and is to be sent again."""
@@ -127,7 +130,8 @@ class Plea:
     def goes_on_from(self, before: "Plea") -> None:
         """Take over what another parse of the same request has been through."""
         self.preemptions, self.held_first = before.preemptions, before.held_first
-        self.last, self.wait, self.refused = before.last, before.wait, before.refused
+        self.last, self.wait = before.last, before.wait
+        self.refused, self.retries = before.refused, before.retries
         self.suspected, self.away = before.suspected, before.away
         if before.prompt.resumed:
             self.prompt = replace(self.prompt, resumed=True)
@@ -149,6 +153,7 @@ class Job:
         "prompt",
         "refused",
         "resumable",
+        "retries",
         "retrying",
         "salt",
         "started",
@@ -177,9 +182,15 @@ class Job:
         self.metrics = metrics
         self.streams, self.resumable, self.stores = plea.streams, plea.resumable, plea.stores
         self.preemptions, self.held_first, self.last = plea.preemptions, plea.held_first, plea.last
-        self.suspected, self.wait, self.refused = plea.suspected, plea.wait, plea.refused
+        self.suspected, self.wait = plea.suspected, plea.wait
+        self.refused, self.retries = plea.refused, plea.retries
         self.visit = plea.visit
         """Its part in a session, if it has one."""
+
+    @property
+    def bound(self) -> bool:
+        """Only one worker will do, as far as that has its session or its response."""
+        return self.visit is not None or self.decision.stays
 
     @property
     def identity(self) -> bytes:

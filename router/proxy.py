@@ -161,7 +161,7 @@ class Proxy:
                     *(pool, prompt, decision, plea.exchange.tenant, wait),
                     only=only,
                     bound=bound,
-                    retries=plea.refused,
+                    retries=plea.retries,
                 )
             else:
                 called = False
@@ -180,7 +180,7 @@ class Proxy:
 
         One whose turn has come goes before those that wait still.
         """
-        if plea.refused and not self._budget.allows(self._scheduler.in_flight):
+        if plea.retries and not self._budget.allows(self._scheduler.in_flight):
             return True
         if called:
             return not self._scheduler.room(workers)
@@ -204,7 +204,7 @@ class Proxy:
             answered = await self._failover.answer(job, others=others)
         except Preempted as error:
             preempted = error
-        plea.refused = job.refused
+        plea.refused, plea.retries = job.refused, job.retries
         if preempted is not None:
             preempted.note(plea)
             before, plea.wait = plea.wait, self._scheduler.wait(plea.started)

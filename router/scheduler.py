@@ -28,7 +28,7 @@ from router.settings import Settings
 from router.worker import Worker
 from strategies.base import Decision, Prompt
 from strategies.load import Load
-from strategies.queue import Entry, Queue, Wait, line_of, to_displace
+from strategies.queue import Entry, Line, Queue, Wait, line_of, to_displace
 
 log = logging.getLogger("warmroute.fleet")
 
@@ -119,12 +119,12 @@ class Scheduler:
         room, queue = self.room(workers), self._queues.get(pool)
         if not room or queue is None:
             return not room
-        left, now = len(queue), monotonic()
+        places, now = 0, monotonic()
         for worker in room:
-            left -= self._places(worker, now)
-            if left < 0:
+            places += self._places(worker, now)
+            if places > len(queue):
                 return False
-        return True
+        return places <= queue.count(lambda line: any(_fits(line, one) for one in room))
 
     def holds(self, decision: Decision) -> bool:
         """Whether a request is to wait until its worker is about to be free.
@@ -279,6 +279,12 @@ class Scheduler:
             return pool.eligible(prompt.model, prompt.barred)
         except DoorError:  # the request is woken, and finds out why
             return ()
+
+
+def _fits(line: Line, worker: Worker) -> bool:
+    """Whether requests of a line may go to a worker."""
+    _, model, only, barred = line
+    return worker.name not in barred and only in {"", worker.name} and model in worker.models
 
 
 def _wake(entry: Entry[Waiter], *, called: bool = True) -> None:

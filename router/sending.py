@@ -44,10 +44,10 @@ class Sending:
         """Apply new settings to the requests to come."""
         self._log_requests = settings.logs.requests
 
-    async def send(self, attempt: Attempt, *, others: bool, waits: bool) -> bool:
+    async def send(self, attempt: Attempt, *, others: bool) -> bool:
         """Ask one worker and relay its answer; False if it cannot take it.
 
-        That is only so if `others` may be asked, or if the request `waits` for one that is full.
+        That is only so if `others` may be asked, or if the request may wait for one that is full.
         """
         job, worker = attempt.job, attempt.worker
         exchange, upstream = job.exchange, worker.upstream  # a reload may replace the latter
@@ -61,7 +61,7 @@ class Sending:
             try:
                 status = connection.head.status
                 self._feel(attempt, status)
-                if status in _PASSED and _passes(attempt, connection, others=others, waits=waits):
+                if status in _PASSED and self._passes(attempt, connection, others=others):
                     return False
                 attempt.on_answer(status)
                 begun = self._answers(attempt, connection)
@@ -116,6 +116,23 @@ class Sending:
             if not await naming.begins(connection.begins):
                 relay.naming = naming
 
+    def may_wait(self, job: Job) -> bool:
+        """Whether a request that full workers refuse may wait for its turn again."""
+        return not job.bound and self._scheduler.may_wait(job.wait)
+
+    def _passes(self, attempt: Attempt, connection: Connection, *, others: bool) -> bool:
+        """Whether a full worker's 503 is kept from the client, as a worker can be asked later.
+
+        So is the refusal of a worker that has not got what others may have, such as the model.
+        """
+        status = connection.head.status
+        if status != FULL:
+            return others and attempt.lacks(status, connection.begins)
+        passes = others or self.may_wait(attempt.job)
+        if passes:
+            attempt.full()
+        return passes
+
     def _begun(self, attempt: Attempt) -> None:
         """Note that more than comments has come of an answer that began with them."""
         attempt.on_first_byte()
@@ -165,19 +182,6 @@ async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: byt
         upstream.release(connection)
         raise Redirected(connection.head)
     return connection
-
-
-def _passes(attempt: Attempt, connection: Connection, *, others: bool, waits: bool) -> bool:
-    """Whether a full worker's 503 is kept from the client, as a worker can be asked later.
-
-    So is the refusal of a worker that has not got what others may have, such as the model.
-    """
-    status = connection.head.status
-    if status != FULL:
-        return others and attempt.lacks(status, connection.begins)
-    if others or waits:
-        attempt.full()
-    return others or waits
 
 
 def _body(job: Job, worker: Worker) -> bytes:

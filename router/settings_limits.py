@@ -72,8 +72,8 @@ class LimitSettings(Model):
     overflow: OverflowSettings = OverflowSettings()
     """The answer to a request that finds every worker busy and the queue full."""
     attempts: StrictInt = Field(default=3, ge=1, le=10)
-    """Full workers asked before giving up, 1 to 10; refused connections do not count. Default:
-    3."""
+    """Full workers asked before a request waits for its turn again, or is refused, 1 to 10; refused
+    connections do not count. Default: 3."""
     preemptions: Whole = 10
     """How often one request may be taken back from its worker, before its answer begins, because a
     much shorter one goes first or the worker is stuck; 0: never. Default: 10."""

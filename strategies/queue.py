@@ -262,6 +262,10 @@ class Queue(Generic[T]):
         """Return how many requests wait in a line."""
         return len(self._lines.get(line, ()))
 
+    def count(self, which: Callable[[Line], bool]) -> int:
+        """Return how many requests wait in such lines."""
+        return sum(len(line) for name, line in self._lines.items() if which(name))
+
     def longest(self) -> list[Entry[T]]:
         """Return the longest line."""
         return max(self._lines.values(), key=len, default=[])

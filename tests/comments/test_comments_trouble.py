@@ -111,7 +111,7 @@ def test_a_worker_that_refuses(stub: MakeStub, route: MakeRouter, status: int) -
     """Its status and message are passed on in an event."""
     body = b'{"error":{"message":"This model\'s maximum context length is 16 tokens"}}'
     gate = Gate(stub, [b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body])
-    router = route(gate.worker.url, **OFTEN)
+    router = route(gate.worker.url, limits={"queue": 0}, **OFTEN)
     talk = Talk(router)
     talk.silence(1)
     gate.open()
@@ -140,7 +140,7 @@ def test_a_worker_that_refuses_bit_by_bit(
     for piece in pieces[: 2 if end == "close" else None]:
         script += [0.02, piece]
     gate = Gate(stub, [*script, *(["close"] if end == "close" else [])])
-    router = route(gate.worker.url, **OFTEN)
+    router = route(gate.worker.url, limits={"queue": 0}, **OFTEN)
     talk = Talk(router)
     talk.silence(1)
     gate.open()

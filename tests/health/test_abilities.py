@@ -160,7 +160,8 @@ def test_failover_leaves_them_out(stub: MakeStub, route: MakeRouter) -> None:
     """A full worker's 503 is no reason to ask one that must refuse."""
     short = limited(stub(), 1000)
     full, long = (limited(stub(script), 100_000) for script in (says(503), OK))
-    router = route(full.url, short.url, long.url, strategy="roundrobin", health=QUIET)
+    urls = (full.url, short.url, long.url)
+    router = route(*urls, strategy="roundrobin", limits={"queue": 0}, health=QUIET)
     for _ in range(6):
         assert post(router, CHAT, messages=[], max_tokens=2000).status_code == 200
     full.script = long.script = says(503)

@@ -136,13 +136,24 @@ def test_a_trial_that_fails(stub: MakeStub, route: MakeRouter) -> None:
     assert ejected(router) == [1, 0]
 
 
-@pytest.mark.parametrize("answer", [400, 404, 422, 429, 501, 503])
+@pytest.mark.parametrize("answer", [400, 404, 422, 429, 501])
 def test_what_is_no_failure(stub: MakeStub, route: MakeRouter, answer: int) -> None:
     """Backpressure and errors that the request itself causes do not count as failures."""
     workers = [stub(says(answer)), stub(says(answer))]
     router = route(*(w.url for w in workers), strategy="roundrobin", health=health(failures=1))
     assert ask(router, 10) == [answer] * 10
-    assert all(len(worker.requests) >= 5 for worker in workers)  # full ones are asked every time
+    assert all(len(worker.requests) == 5 for worker in workers)
+    assert ejected(router) == [0, 0]
+    assert router.worker(0).breaker._failures == 0
+
+
+def test_a_full_worker_has_not_failed(stub: MakeStub, route: MakeRouter) -> None:
+    """Nor if it refuses whatever it is asked."""
+    workers = [stub(says(503)), stub(says(503))]
+    urls = [worker.url for worker in workers]
+    router = route(*urls, limits={"queue": 0}, health=health(failures=1))
+    assert ask(router) == [503]
+    assert [len(worker.requests) for worker in workers] == [1, 1]
     assert ejected(router) == [0, 0]
     assert router.worker(0).breaker._failures == 0
 

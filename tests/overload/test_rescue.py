@@ -104,7 +104,7 @@ class Told:
         self.booked_s.append(now)
         return len(self.booked_s)
 
-    def give_way(self, bookings: Sequence[Booking], first: int) -> None:
+    def give_way(self, bookings: Sequence[Booking], _: int) -> None:
         """No other process sends anything."""
         assert not bookings
 

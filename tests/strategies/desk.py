@@ -100,6 +100,12 @@ class Desk:
         released = self.queue.release(self.rank, self.now, [one.load for one in self.workers])
         return None if released is None else released[0].item
 
+    def free(self, *workers: Stand) -> None:
+        """Let workers have done all that is booked there; all of them if none is named."""
+        for worker in workers or self.workers:
+            for booking in list(worker.load.pending):
+                worker.load.release(booking, self.now)
+
     def released(self) -> list[str]:
         """Return those that are released now; each is booked before the next is asked for."""
         names = []

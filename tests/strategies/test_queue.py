@@ -15,9 +15,7 @@ CROWD = 200
 def leaves(desk: Desk) -> list[str]:
     """Return the order in which all leave if a worker becomes free for one after the other."""
     order = []
-    for worker in desk.workers:
-        for booking in list(worker.load.pending):
-            worker.load.release(booking, desk.now)
+    desk.free()
     while len(desk.queue):
         name = desk.release()
         assert name is not None
@@ -67,10 +65,10 @@ def test_the_shortest_goes_first() -> None:
     desk = Desk(Stand("a", 10.0))
     assert [desk.come(name, tokens) for name, tokens in (("long", 8), ("short", 2))] == [True] * 2
     assert desk.released() == []
-    desk.now = 9.9
-    assert desk.released() == ["short"]
-    desk.now = 11.9
-    assert desk.released() == ["long"]
+    for name in ("short", "long"):
+        desk.free()
+        assert desk.released() == [name]
+        assert desk.released() == []
     assert len(desk.queue) == 0
 
 
@@ -151,7 +149,7 @@ def test_who_waits_for_a_busy_worker_hides_nobody(tenants: int) -> None:
         desk.enter(f"r{number}", 2, "a", tenant)
         desk.enter(f"bound {number}", 2, tenant=tenant, only="a")
     desk.enter("last", 8, "b", "last")
-    desk.now = 10.0
+    desk.free(desk.workers[1])
     looks = [desk.release() for _ in range(10)]
     assert "last" in looks
 
@@ -271,7 +269,7 @@ def test_one_that_has_become_short_goes_first() -> None:
     loads = [worker.load, Stand("idle").load]
     assert desk.queue.release(rank, desk.now, loads) is None
     assert worker.load.promised_s == 6.0
-    desk.now = 10.0
+    desk.free()
     released = desk.queue.release(rank, desk.now, loads)
     assert released is not None
     assert released[0].item == "long"

@@ -65,7 +65,7 @@ def test_only_the_promise_of_who_leaves_is_taken_back() -> None:
     for name, tokens in (("short", 2), ("long", 8), ("longest", 9)):
         assert desk.come(name, tokens)
     entries = {entry.item: entry for entry in desk.queue}
-    desk.now = 10.0
+    desk.free()
     assert desk.release() == "short"
     assert load.promises == []
     desk.queue.leave(entries["longest"])
