@@ -116,7 +116,7 @@ READY_TOKENS: Final = 2_048
 # Which of them goes first (`queue.py`, `preemption.py`).
 
 #: Seconds of prefill that a second of waiting makes up for, so that no long prompt starves.
-AGING: Final = 0.17
+AGING: Final = 0.05
 #: Requests that lack room wait for tokens of the KV cache, not only for prefill, so those that take
 #: much of it come later: a prompt that takes all of it as if its prefill took these seconds longer.
 AREA_S: Final = 4.6
