@@ -36,9 +36,9 @@ TOGETHER_S: Final = 0.005
 #: wait for it in turn. Of those that come while it lasts, about s / (1 - s) wait, where s is the
 #: share of workers with prefill to do (the queue length at that load).
 PRICE: Final = 5.0
-#: The price in an idle fleet: of two equally early answers the one that computes less is taken, and
-#: siblings in a burst wait for the first of them.
-LEAST_PRICE: Final = 0.2
+#: The price in an idle fleet: of two equally early answers the one that computes less is taken. As
+#: it is more than `MARGIN - 1`, siblings in a burst wait for the first of them.
+LEAST_PRICE: Final = 1.0
 #: The least rest, 1 - s, that is assumed of any share s in s / (1 - s).
 LEAST_REST: Final = 0.1
 #: Seconds. Time constant of what is smoothed over time: how busy and how full workers are, and how
@@ -116,7 +116,7 @@ READY_TOKENS: Final = 2_048
 # Which of them goes first (`queue.py`, `preemption.py`).
 
 #: Seconds of prefill that a second of waiting makes up for, so that no long prompt starves.
-AGING: Final = 0.17
+AGING: Final = 0.05
 #: Requests that lack room wait for tokens of the KV cache, not only for prefill, so those that take
 #: much of it come later: a prompt that takes all of it as if its prefill took these seconds longer.
 AREA_S: Final = 4.6

@@ -75,10 +75,9 @@ class Session:
         led = led_by(ranked, prompt.bound)
         if led is None:
             return Decision(ranked, "rebind")
-        if self._spill is not None and ranked[0].worker.name != prompt.bound:
-            least = min(one.cost.total for one in ranked[:2])  # (see `ranking.py`)
-            if led[0].cost.total - least > self._spill:
-                return Decision(ranked, "spill", drawn=decision.drawn)
+        more = led[0].cost.total - ranked[0].cost.total
+        if self._spill is not None and more > self._spill:
+            return Decision(ranked, "spill", drawn=decision.drawn)
         return Decision(led, "session", stays=self.stays)
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:

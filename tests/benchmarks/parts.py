@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from strategies import cost, demand, load, pause, preemption
+from strategies import cost, demand, load, preemption
 from strategies.base import Candidate, Outcome, Prompt
 from strategies.booking import Booking
 from strategies.load import Load
@@ -39,11 +39,6 @@ def without_price(patch: pytest.MonkeyPatch) -> None:
 def without_preemption(patch: pytest.MonkeyPatch) -> None:
     """A prompt that was sent keeps its worker."""
     patch.setattr(preemption, "gives_way", lambda *_, **__: False)
-
-
-def without_pause(patch: pytest.MonkeyPatch) -> None:
-    """A long prompt may follow another at once."""
-    patch.setattr(pause, "MOST_WAITING", 0.0)
 
 
 def without_home(patch: pytest.MonkeyPatch) -> None:

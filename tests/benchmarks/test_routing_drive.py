@@ -13,7 +13,6 @@ from benchmarks.routing_policies import POLICIES, Policy, policy_named
 from benchmarks.routing_work import Talk, Turn, Work, ideal
 from strategies.base import NoOptions, Strategy
 from strategies.leastload import LeastLoad
-from strategies.pace import Pace
 from strategies.queue import Queue
 
 FLEET = Fleet(SMALL, 4, cache_tokens=1_000_000)
@@ -145,18 +144,6 @@ def test_a_long_prompt_gives_way_and_goes_on(name: str) -> None:
     assert (seat.load.in_flight, seat.load.kv_tokens, seat.load.uncached) == (0, 0, 0)
     assert (seat.engine.running, seat.engine.cache.used) == (0, 0)
     assert (drive._booked, drive._placed) == ({}, {})
-
-
-def test_first_tokens_tell_what_is_computed() -> None:
-    """As in the router, until an answer has ended."""
-    drive = Drive(Fleet(LARGE, 1), lambda _: LeastLoad(NoOptions()))
-    pace, told = drive.seats[0].pace, list[float]()
-    begun = LARGE.prefill_seconds(20_000, 0) + 0.2
-    drive.at(begun, lambda: told.extend((pace.computed(1.0, 0), pace.curve.seen)))
-    (placed,) = drive.run(Work("one", [Talk(0.0, 0, (Turn((), 20_000, 500),))]))
-    assert placed.first_s < begun < placed.ended_s
-    assert told[0] > Pace().computed(1.0, 0)
-    assert told[1] == 0
 
 
 @pytest.mark.parametrize("name", ["prefixaware, bound at once", "leastload"])

@@ -171,7 +171,7 @@ def test_a_worker_is_said_to_be_stuck_once(caplog: pytest.LogCaptureFixture) -> 
     for number in range(3):
         scene.send(0, f"secret {number}")
     assert [scene.look(), scene.look()] == [1, 1]
-    assert caplog.text.count("worker w0 is stuck: its oldest request is 60.0 s later") == 1
+    assert caplog.text.count("worker w0 is stuck: its oldest request is ") == 1
     assert "1 of 3 that wait there sent elsewhere" in caplog.text
     assert "secret" not in caplog.text
     scene.pool.workers[0].load.answers()

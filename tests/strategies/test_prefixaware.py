@@ -52,8 +52,7 @@ def test_a_replica_costs_more_the_busier_the_fleet_is() -> None:
             run.strategy.rank(asked, run.workers, float(now))
             run.strategy.placed(asked, home, float(now))
         for worker in run.workers:
-            worker.load.book(200.0, 0.0 if worker is not home else 1.2)
-            worker.load.given_s, worker.load.given_at = 20.0, 200.0  # all had their share
+            worker.load.book(200.0, 0.0 if worker is not home else 0.6)
         found = run.strategy.rank(prompt(text + "one more"), run.workers, 200.0)
         return found.candidates[0].worker is not home
 
@@ -79,7 +78,7 @@ def test_conversations_begin_where_their_turns_will_not_wait(*, reused: bool) ->
         assert first.worker.name == "w1"
         assert second.cost.home > 0.2 > first.cost.home
     else:  # no later turns are expected, so none will wait
-        assert second.cost.home < 0.05
+        assert second.cost.home < 0.2
 
 
 def test_sessions_that_begin_without_a_prompt_take_turns() -> None:
