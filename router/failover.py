@@ -79,7 +79,7 @@ class Failover:
                         return True
                     tally.passed(worker, attempt.missing)
                     if not more:
-                        break
+                        left.clear()  # (compiled code cannot break out of a `try`)
                 except WorkerError as failure:
                     if not tally.failed(failure, worker.name):
                         raise tally.said() from None

@@ -152,7 +152,7 @@ class Proxy:
             waits = self._waits(plea, wanted, called=called)
             if not waits and visit is None:
                 decision = self._decide(plea, workers)
-                waits = not (called or bound) and self._scheduler.holds(decision)
+                waits = not (called or bound) and self._scheduler.holds(decision, plea.wait)
             elif waits:
                 decision = self._deciding.among(pool, prompt, wanted, only)
             if waits:

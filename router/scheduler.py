@@ -126,12 +126,15 @@ class Scheduler:
                 return False
         return places <= queue.count(lambda line: any(_fits(line, one) for one in room))
 
-    def holds(self, decision: Decision) -> bool:
+    def holds(self, decision: Decision, wait: Wait | None = None) -> bool:
         """Whether a request is to wait until its worker is about to be free.
 
-        If the queue is full, it is sent at once: its worker has room.
+        If the queue is full, or its time is over, it is sent at once: its worker has room.
         """
-        return Queue.must_hold(decision, monotonic()) and self.waiting < self.limit
+        now = monotonic()
+        if not Queue.must_hold(decision, now):
+            return False
+        return self.waiting < self.limit if wait is None else now < wait.deadline
 
     def may_wait(self, wait: Wait | None) -> bool:
         """Whether a request that workers refuse may wait for its turn again."""
@@ -178,10 +181,11 @@ class Scheduler:
         waiter = Waiter(loop.create_future(), pool, retries)
         queue = self._queues.get(pool)
         if queue is None:
-            queue = self._queues[pool] = Queue(pool.waits)
+            queue = Queue(pool.waits)
         entry = queue.enter(
             waiter, prompt, decision, monotonic(), tenant, wait=wait, only=only, bound=bound
         )
+        self._queues[pool] = queue
         if self._timer is None:
             self._timer = loop.call_later(TICK_S, self._tick)
         self.freed()
@@ -236,11 +240,11 @@ class Scheduler:
     def _tick(self) -> None:
         self._timer, now = None, monotonic()
         for pool, queue in self._queues.items():
-            left: dict[tuple[object, ...], bool] = {}
+            left: dict[Line, bool] = {}
             for entry in queue:
-                kind = entry.line[1:]
+                kind = ("", *entry.line[1:])
                 if kind not in left:
-                    left[kind] = bool(self._able(pool, entry.prompt, entry.only))
+                    left[kind] = any(_is_left(one, kind) for one in pool.workers)
                 if not left[kind] or entry.wait.deadline <= now:
                     _wake(entry)  # it is told so, or goes where there is room
         if self._queues:
@@ -272,7 +276,7 @@ class Scheduler:
 
     def _able(self, pool: Pool, prompt: Prompt, only: str) -> Sequence[Worker]:
         """Return the workers that a request may go to now, with or without room."""
-        if only:  # a session or a response waits even for a worker that is draining or ejected
+        if only:  # a session or a response waits even for one that is draining or ejected
             worker = pool.named.get(only)
             return [worker] if worker is not None and pool.serves(worker, prompt.model) else ()
         try:
@@ -285,6 +289,12 @@ def _fits(line: Line, worker: Worker) -> bool:
     """Whether requests of a line may go to a worker."""
     _, model, only, barred = line
     return worker.name not in barred and only in {"", worker.name} and model in worker.models
+
+
+def _is_left(worker: Worker, line: Line) -> bool:
+    """Whether requests of a line may still go to a worker, sooner or later."""
+    there = worker.there if line[2] else worker.ready and not worker.draining
+    return there and _fits(line, worker)
 
 
 def _wake(entry: Entry[Waiter], *, called: bool = True) -> None:

@@ -215,8 +215,8 @@ class Strategy(Protocol):
     ValueError with a sentence. With `holders() -> Iterable[str]`, which names the workers that it
     then knows, `forget` is called for those that the pool has no more.
 
-    A strategy that wants to know which requests are held in the router has `waits(prompt)`. What it
-    returns is called when the request is not held any more.
+    A strategy that wants to know which requests wait in the router has `waits(prompt)`. What it
+    returns is called when the request does not wait any more.
 
     If several router processes share a port, each also books the requests that the others send.
     With `hears_others = True`, `placed` and `settled` are called for those as well: without a
@@ -246,4 +246,4 @@ class Strategy(Protocol):
 
 
 def nothing() -> None:
-    """Do nothing: for a strategy that does not want to know which requests are held."""
+    """Do nothing: for a strategy that does not want to know which requests wait."""

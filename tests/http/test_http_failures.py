@@ -225,8 +225,8 @@ def test_a_full_worker_passes_the_request_on(stub: MakeStub, route: MakeRouter) 
 
 
 def test_when_all_are_full_the_client_hears_it(stub: MakeStub, route: MakeRouter) -> None:
-    """If all workers are full, the last one's own 503 is relayed."""
-    router = route(stub([BUSY]).url, stub([BUSY]).url)
+    """If all workers are full and none may wait, the last one's own 503 is relayed."""
+    router = route(stub([BUSY]).url, stub([BUSY]).url, limits={"queue": 0})
     reply = router.http.post("/v1/chat/completions", json=CHAT)
     assert (reply.status_code, reply.content) == (503, FULL)
 
@@ -234,7 +234,7 @@ def test_when_all_are_full_the_client_hears_it(stub: MakeStub, route: MakeRouter
 def test_attempts_are_bounded(stub: MakeStub, route: MakeRouter) -> None:
     """At most `limits.attempts` workers are asked."""
     workers = [stub([BUSY]) for _ in range(4)]
-    router = route(*(w.url for w in workers), limits={"attempts": 2})
+    router = route(*(w.url for w in workers), limits={"attempts": 2, "queue": 0})
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 503
     assert sum(len(w.requests) for w in workers) == 2
 

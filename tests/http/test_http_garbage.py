@@ -111,7 +111,9 @@ def test_after_a_worker_has(
 ) -> None:
     """Nothing is left after a worker has answered, failed, or kept a client waiting."""
     worker = stub(SCRIPTS[script])
-    router = route(worker.url, health={"interval": "1h"}, strategy="roundrobin")
+    router = route(
+        worker.url, health={"interval": "1h"}, strategy="roundrobin", limits={"queue": 0}
+    )
     for number in range(1, 4):
         with post(router.port, CHAT, body, b"connection: close") as client:
             if script == "silent":

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from router import rests
 from router.connection import Connection
 from tests.authority import Authority
 from tests.chaos.looped import Looped
@@ -114,11 +115,15 @@ def test_a_full_worker_may_break_its_refusal(stub: MakeStub, route: MakeRouter, 
     "script", [BUSY, [b"HTTP/1.1 400 Bad\r\ncontent-length: 2\r\n\r\n{}"]], ids=["full", "rejected"]
 )
 def test_what_was_not_taken_on_is_not_believed_to_be_held(
-    stub: MakeStub, route: MakeRouter, script: list[Action]
+    stub: MakeStub,
+    route: MakeRouter,
+    monkeypatch: pytest.MonkeyPatch,
+    script: list[Action],
 ) -> None:
     """A worker that was full or rejected a request is not believed to hold its prefix."""
+    monkeypatch.setattr(rests, "FIRST_S", 0.0)
     worker = stub(script)
-    router = route(worker.url, health=QUIET)
+    router = route(worker.url, health=QUIET, limits={"queue": 0})
     for _ in range(3):
         reply = router.http.post("/v1/chat/completions", json=LONG)
         assert reply.headers["x-warmroute-decision"].startswith("cold")
@@ -129,11 +134,12 @@ def test_what_was_not_taken_on_is_not_believed_to_be_held(
 
 
 def test_a_refusal_does_not_take_back_what_was_held_before(
-    stub: MakeStub, route: MakeRouter
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a refusal only the new part of the prompt is forgotten."""
+    monkeypatch.setattr(rests, "FIRST_S", 0.0)
     worker = stub()
-    router = route(worker.url, health=QUIET)
+    router = route(worker.url, health=QUIET, limits={"queue": 0})
     router.http.post("/v1/chat/completions", json=LONG)
     worker.script = BUSY
     longer = {**CHAT, "messages": [*LONG["messages"], {"role": "user", "content": "x" * 3000}]}

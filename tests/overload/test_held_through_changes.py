@@ -129,19 +129,3 @@ def test_those_held_hear_that_their_model_is_gone(
     assert monotonic() - before < 15
     gate.opened.set()
     first.result()
-
-
-def test_those_held_hear_that_no_worker_is_left(
-    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
-) -> None:
-    """Held requests get 503 well before `timeouts.queue` if no worker is left."""
-    gate = Gate()
-    worker = stub(gate.script())
-    router = route(worker.url, health={"interval": "50ms", "fall": 1}, timeouts={"queue": "10m"})
-    first = busied(router, crowd, worker)
-    other = ask(router, crowd, "other", 2000)
-    until(waits(router, 1))
-    worker.well = False
-    assert other.result().status_code == 503
-    gate.opened.set()
-    assert first.result().status_code == 200

@@ -11,7 +11,7 @@ from router.worker import State, Worker
 from tests.overload.busy import QUIET, Gate
 from tests.overload.test_overload import ask, line_is
 from tests.reload.changing import change
-from tests.support import MakeRouter, MakeStub, error_of, until
+from tests.support import MakeRouter, MakeStub, until
 
 #: Who is ejected stays so until the end of the test.
 EJECTED: dict[str, Any] = {**QUIET, "ejection": {"first": "1h", "longest": "2h"}}
@@ -104,23 +104,3 @@ def test_an_ejected_worker_has_places_once_too_few_are_healthy(
     until(lambda: len(ejected.requests) == 2)
     gate.opened.set()
     assert [reply.result().status_code for reply in replies] == [200] * 5
-
-
-def test_whoever_waits_is_told_that_the_last_worker_drains(
-    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
-) -> None:
-    """They get 503 at once, as those that come then do, and not when it has room again."""
-    gate = Gate()
-    worker = stub(gate.script())
-    limits = {"in_flight": 1}
-    router = route(worker.url, limits=limits, health=QUIET)
-    first = ask(router, crowd)[0]
-    until(lambda: worker.requests)
-    waits = ask(router, crowd, 2)
-    until(lambda: line_is(router, 2))
-    change(router, {"url": worker.url, "drain": True}, limits=limits)
-    for reply in waits:
-        refused = reply.result(10)
-        assert (refused.status_code, error_of(refused)["code"]) == (503, "no_worker")
-    gate.opened.set()
-    assert first.result().status_code == 200

@@ -133,46 +133,6 @@ def test_without_a_line_nobody_waits(
     assert first.result().status_code == 200
 
 
-def test_nobody_waits_for_too_long(
-    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
-) -> None:
-    """After `timeouts.queue` a request gets 503 with Retry-After and leaves the queue."""
-    gate = Gate()
-    worker = stub(gate.script())
-    router = route(worker.url, limits={"in_flight": 1}, timeouts={"queue": "200ms"}, health=QUIET)
-    first = ask(router, crowd)[0]
-    until(lambda: worker.requests)
-    late = router.http.post(PATH, json=CHAT)
-    assert late.status_code == 503
-    assert error_of(late)["code"] == "overloaded"
-    assert int(late.headers["retry-after"]) > 0
-    assert waiting(router) == 0
-    gate.opened.set()
-    assert first.result().status_code == 200
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_leaving_the_line(
-    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, stream: bool
-) -> None:
-    """A client that disconnects while queued is counted as 499, and no worker sees its request."""
-    gate = Gate()
-    worker = stub(gate.script())
-    router = route(worker.url, limits={"in_flight": 1}, health=QUIET)
-    first = ask(router, crowd)[0]
-    until(lambda: worker.requests)
-    body = b'{"model":"m","stream":%b,"messages":[]}' % (b"true" if stream else b"false")
-    with post(router.port, PATH, body):
-        until(lambda: waiting(router) == 1)
-    until(lambda: waiting(router) == 0)
-    until(lambda: router.metric("warmroute_refused_requests_total", status="499") == 1)
-    gate.opened.set()
-    assert first.result().status_code == 200
-    until(router.idle)
-    assert len(worker.requests) == 1
-    assert router.worker().ready
-
-
 def test_tenants_take_turns(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,22 +199,6 @@ def test_others_are_refused_while_all_are_gone(
     worker.stop()
     assert {reply.result().status_code for reply in replies} <= {502, 503}
     assert time.monotonic() - began < 25  # `timeouts.queue` is longer
-
-
-def test_those_in_line_hear_that_no_worker_is_left(
-    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor
-) -> None:
-    """Queued requests get 503 before the running one, which goes on, has freed its place."""
-    gate = Gate()
-    worker = stub(gate.script())
-    soon = {"interval": "50ms", "fall": 1}
-    router = route(worker.url, limits={"in_flight": 1}, health=soon, timeouts={"queue": "10m"})
-    replies = ask(router, crowd, 3)
-    until(lambda: waiting(router) == 2)
-    worker.well = False
-    until(lambda: sum(reply.done() for reply in replies) == 2)
-    gate.opened.set()
-    assert sorted(reply.result().status_code for reply in replies) == [200, 503, 503]
 
 
 def test_a_full_worker_does_not_draw_the_requests(stub: MakeStub, route: MakeRouter) -> None:

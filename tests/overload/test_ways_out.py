@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from time import sleep
 from typing import Any, NamedTuple
 
 import pytest
@@ -109,6 +110,11 @@ def joined(scene: Scene, other: Stub) -> None:
     change(scene.router, scene.worker.url, other.url)
 
 
+def replaced(scene: Scene, other: Stub) -> None:
+    """Its pool is, by one that has another worker too."""
+    change(scene.router, scene.worker.url, other.url, strategy="leastload")
+
+
 def stops(scene: Scene, _: Stub) -> None:
     """The router does."""
     scene.router._server.stop(now=True)
@@ -121,6 +127,7 @@ def stops(scene: Scene, _: Stub) -> None:
         (leaves, None),
         (removed, (200, "")),
         (joined, (200, "")),
+        (replaced, (200, "")),
         (all_drain, (503, "no_worker")),
         (dies, (503, "no_worker")),
         (stops, (503, "router_stopped")),
@@ -264,3 +271,46 @@ def test_a_full_queue_behind_full_workers(scene: Callable[..., Scene]) -> None:
     assert len(made.worker.requests) == made.sent
     made.waiting.close()
     until(waits(made.router, 0))
+
+
+def test_one_request_finds_out_whether_a_full_worker_takes_others(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for its answer, so that they do not all come at once."""
+    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    gate, worker = Gate(), stub(full(b"x"))
+    router = route(worker.url, strategy="roundrobin", health=QUIET)
+    replies = [ask(router, crowd, f"r{number}", 10) for number in range(5)]
+    until(waits(router, 5))
+    refused = len(worker.requests)
+    worker.script = gate.script()
+    rest = router.worker().rest
+    assert rest is not None
+    rest.until = 0.0
+    until(lambda: len(worker.requests) > refused)
+    sleep(0.2)  # what waits is looked at four times
+    assert len(worker.requests) == refused + 1
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 5
+    until(router.idle)
+
+
+def test_who_was_refused_goes_before_shorter_ones(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has had its turn, which was in vain."""
+    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    worker = stub(full(b"x"))
+    router = route(worker.url, health=QUIET)
+    replies = [ask(router, crowd, "refused", 9_000)]
+    until(waits(router, 1))
+    for number in range(3):
+        replies.append(ask(router, crowd, f"short{number}", 10))
+        until(waits(router, number + 2))
+    worker.script, sent = OK, len(worker.requests)
+    rest = router.worker().rest
+    assert rest is not None
+    rest.until = 0.0
+    assert [reply.result().status_code for reply in replies] == [200] * 4
+    assert b"refused" in worker.requests[sent]
+    until(router.idle)

@@ -2,6 +2,7 @@
 
 import select
 import threading
+from time import sleep
 
 import pytest
 
@@ -22,7 +23,13 @@ def denied(router: Router) -> float:
     [(10, 0.2, 3), (40, 0.2, 8), (40, 0.01, 3), (40, 1.0, 20), (40, 0.0, 0)],
 )
 def test_half_a_fleet_that_is_full(
-    stub: MakeStub, route: MakeRouter, crowd: int, share: float, allowed: int
+    stub: MakeStub,
+    route: MakeRouter,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    crowd: int,
+    share: float,
+    allowed: int,
 ) -> None:
     """At once max(3, share of those in flight) are retried, the others later; none if it is 0."""
     refuses, answers = threading.Event(), threading.Event()
@@ -30,7 +37,7 @@ def test_half_a_fleet_that_is_full(
     router = route(
         bad.url, good.url, strategy="roundrobin", limits={"retries": share}, health=QUIET
     )
-    budget = router.door._proxy._budget
+    budget, strategy = router.door._proxy._budget, router.door.fleet.pools[0].strategy
     half = crowd // 2
     clients = [start(router) for _ in range(crowd)]
     until(lambda: len(bad.requests) == len(good.requests) == half)
@@ -39,6 +46,10 @@ def test_half_a_fleet_that_is_full(
     if share:
         until(lambda: router.metric("warmroute_queue_length") == half - allowed)
         assert budget.used == allowed
+        rank, decided = strategy.rank, []
+        monkeypatch.setattr(strategy, "rank", lambda *a: (decided.append(1), rank(*a))[1])
+        sleep(0.2)
+        assert not decided, "none is decided again before there is a retry for it"
         assert not select.select(clients, [], [], 0)[0]
     else:
         until(lambda: denied(router) == half)
