@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.routing.drive import Hold
+from benchmarks.routing.drive import Hold, own_hold
 from benchmarks.routing.fleet import Fleet, Seat
 from benchmarks.routing.memory import Exact
 from benchmarks.routing.peers import AtRandom
@@ -28,7 +28,6 @@ from simulator.profiles import PROFILES
 from simulator.tiers import Rates
 from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy, WorkerView
 from strategies.kvaware import KvAware
-from strategies.queue import Queue
 from strategies.registry import make
 
 PROFILE = PROFILES["llama-3.1-70b-8xh100"]
@@ -122,6 +121,6 @@ ROUTERS = [
     BASELINE,
     Router("roundrobin", partial(_stock, "roundrobin")),
     Router("session", _session),
-    Router("prefixaware", partial(_stock, "prefixaware"), Queue),
-    Router("kvaware", _kvaware, Queue, redis=True),
+    Router("prefixaware", partial(_stock, "prefixaware"), own_hold),
+    Router("kvaware", _kvaware, own_hold, redis=True),
 ]

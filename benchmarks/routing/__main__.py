@@ -62,6 +62,7 @@ def main(
     judge: Annotated[
         int | None, typer.Option(help="Derive the seeds from it, and write RESULTS.md.")
     ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many; on other engines two at most.")] = 3,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     page: Annotated[Path, typer.Option(help="Write the results here, with --judge.")] = PAGE,
     json_file: Annotated[
@@ -69,15 +70,15 @@ def main(
     ] = None,
 ) -> None:
     """Measure, judge the goals, and print the tables."""
-    seeds = CHOOSING if judge is None else judging(judge, len(CHOOSING))
+    drawn = CHOOSING[:seeds] if judge is None else judging(judge, seeds)
     try:
         stock = columns(traces)
         every = [*stock, *(other for one in stock for other in elsewhere(one))]
         picked = chosen(column or (), every)
         policies = [policy_named(name) for name in policy] if policy else POLICIES
         picked = rescaled(picked, stock, jobs)
-        cells = _measured([*_tasks(picked, policies, seeds)], jobs)
-        ideals = {one.name: _ideal(one, seeds) for one in picked if one.engine == STOCK}
+        cells = _measured([*_tasks(picked, policies, drawn)], jobs)
+        ideals = {one.name: _ideal(one, drawn) for one in picked if one.engine == STOCK}
     except (ValueError, TraceError) as error:
         raise typer.BadParameter(str(error)) from error
     found = means(cells)
@@ -86,10 +87,10 @@ def main(
     for sheet in sheets(results):
         Console(width=200).print(terminal(sheet))
     if json_file is not None:
-        parts = {"seeds": seeds, "cells": cells, "ideals": ideals, "goals": reached}
+        parts = {"seeds": drawn, "cells": cells, "ideals": ideals, "goals": reached}
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(parts), indent=1) + b"\n")
     if judge is not None:
-        write(page, judged=_page(results, seeds))
+        write(page, judged=_page(results, drawn))
         plot(results, page.with_name(PICTURE))
 
 

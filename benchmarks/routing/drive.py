@@ -68,6 +68,11 @@ class Hold(Protocol):
         """
 
 
+def own_hold() -> Hold:
+    """Return the holding of requests as the router has it."""
+    return Queue()
+
+
 class Asked(Struct):
     """One request, not yet placed."""
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.routing.bounds import IDEALS, idealised
-from benchmarks.routing.drive import Drive, Hold
+from benchmarks.routing.drive import Drive, Hold, own_hold
 from benchmarks.routing.fleet import Fleet, Seat
 from benchmarks.routing.knowing import (
     AHEAD_S,
@@ -30,7 +30,6 @@ from benchmarks.routing.peers import (
 )
 from strategies import kvaware
 from strategies.base import Strategy
-from strategies.queue import Queue
 from strategies.registry import make
 
 #: The strategies that the goals apply to; `kvaware` knows caches exactly, as if from KV events.
@@ -50,7 +49,7 @@ class Policy(NamedTuple):
     """None for a bound, which has one queue for all workers."""
     hold: Callable[[], Hold] | None = None
     everywhere: bool = False
-    """It also runs on the other engines. Elsewhere than here, other peers are never the best."""
+    """Whether it also runs on the other engines; peers that come first nowhere do not."""
     shortest: bool = False
     """Of a bound: whether the shortest goes first."""
     infinite: bool = False
@@ -80,9 +79,9 @@ POOLED_SHORTEST = "one pooled cache, shortest first"
 _PREFIXAWARE = partial(_ours, "prefixaware")
 
 POLICIES = [
-    Policy("prefixaware", "ours", _PREFIXAWARE, Queue, everywhere=True),
-    Policy("kvaware", "ours", _served, Queue, everywhere=True),
-    Policy("leastload", "ours", partial(_ours, "leastload"), Queue),
+    Policy("prefixaware", "ours", _PREFIXAWARE, own_hold, everywhere=True),
+    Policy("kvaware", "ours", _served, own_hold, everywhere=True),
+    Policy("leastload", "ours", partial(_ours, "leastload"), own_hold),
     Policy("round robin", "plain", partial(_ours, "roundrobin"), everywhere=True),
     Policy("random", "plain", AtRandom),
     Policy("least requests", "plain", LeastRequests, everywhere=True),
@@ -114,7 +113,7 @@ POLICIES = [
     Policy(POOLED_SHORTEST, "bound", shortest=True, everywhere=True),
     Policy("one infinite cache, first come", "bound", infinite=True),
     Policy("one infinite cache, shortest first", "bound", shortest=True, infinite=True),
-    *(Policy(name, "ideal", partial(idealised, name, _PREFIXAWARE), Queue) for name in IDEALS),
+    *(Policy(name, "ideal", partial(idealised, name, _PREFIXAWARE), own_hold) for name in IDEALS),
 ]
 
 PEERS = tuple(policy.name for policy in POLICIES if policy.kind in {"plain", "peer"})
