@@ -54,7 +54,7 @@ BELIEF: Final = 8.0
 # Decode: answers that slow each other, and wait for prefill (`cost.py`).
 
 #: Share of the prefill time charged for each request that decodes there, which stalls meanwhile.
-CROWD: Final = 0.05
+CROWD: Final = 0.1
 #: Seconds charged for a full KV cache. Each decode step reads the cache once, which takes about
 #: 25 ms for a full one on every accelerator (memory over bandwidth: H100 80 GB at 3.35 TB/s, A100
 #: 80 at 2.0, L40S 48 at 0.86); times 240 tokens of answer, half of that counted. It does not depend

@@ -185,9 +185,8 @@ def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
         usual = min(1.0, (used + load.kv_surplus(now)) / space)
         if usual > FULL_FROM:
             waits = FULL * (usual - FULL_FROM)
-    given = load.given_lately(now)
-    if given:
-        waits += HOME * over_rest(given / SMOOTHED_S)
+    if load.given_s:
+        waits += HOME * over_rest(load.given_lately(now) / SMOOTHED_S)
     return waits
 
 

@@ -4,8 +4,11 @@ The price of a second of prefill and the expected number of later turns are deri
 """
 
 from math import exp
+from typing import Final
 
 from strategies.constants import BELIEF, IDLE_S, LEAST_PRICE, LEAST_REST, PRICE, SMOOTHED_S
+
+_MOST: Final = 1.0 - LEAST_REST
 
 
 class Demand:
@@ -48,5 +51,4 @@ def over_rest(share: float) -> float:
 
     Also how often what is asked for again with that chance is asked for again in all.
     """
-    share = min(share, 1.0 - LEAST_REST)
-    return share / (1.0 - share)
+    return share / (1.0 - share) if share < _MOST else _MOST / LEAST_REST

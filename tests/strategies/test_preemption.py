@@ -61,9 +61,9 @@ def test_who_gives_way() -> None:
     assert gives(0.0, 2.0, 1.0, 0.0)
     assert not gives(0.0, 0.9, 1.0, 0.0)
     assert not gives(None, 1000.0, 1.0, 0.0)
-    assert not gives(-10.0, 2.0, 1.0, 0.0)
-    assert not gives(0.0, 2.0, 1.0, 10.0)
-    assert gives(-10.0, 1000.0, 1.0, 0.0)
+    assert not gives(-100.0, 2.0, 1.0, 0.0)
+    assert not gives(0.0, 2.0, 1.0, 100.0)
+    assert gives(-100.0, 1000.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(

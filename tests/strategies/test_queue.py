@@ -75,7 +75,7 @@ def test_the_shortest_goes_first() -> None:
 def test_waiting_makes_up_for_length() -> None:
     """Sooner or later: otherwise a stream of short requests would starve a long one."""
     firsts = []
-    for waited in (0.0, 5.0, 10.0, 20.0, 40.0):
+    for waited in (0.0, 10.0, 30.0, 100.0, 400.0):
         desk = Desk(Stand("a", 1000.0))
         desk.now = waited
         desk.enter("short", 2)
