@@ -21,7 +21,7 @@ class Deciding:
     def with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
         """Rank the workers with room, for a request that waits; None if none has room."""
         able = self._scheduler.room(workers)
-        return self._rank(pool, prompt, able, monotonic()) if able else None
+        return self.rank(pool, prompt, able) if able else None
 
     def among(
         self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], only: str = ""
@@ -30,8 +30,8 @@ class Deciding:
 
         `only`: just one will do, as it has the response that the request goes on from.
         """
-        able = self._scheduler.room(workers) or workers
-        decision = self._rank(pool, prompt, able, monotonic())
+        able = self._scheduler.room(workers, bound=bool(only)) or workers
+        decision = self.rank(pool, prompt, able)
         return replace(decision, reason="response", stays=True) if only else decision
 
     def in_session(
@@ -51,16 +51,15 @@ class Deciding:
         if home is not None and home not in workers:
             workers = [home, *workers]  # its worker is draining or ejected
         bound = replace(prompt, bound=visit.place(pool))
-        # Its worker is not left for saying that it is full: only it holds the session's prefix.
-        able = self._scheduler.below_limit(workers) or workers
+        able = self._scheduler.room(workers, bound=True) or workers
         if stays and home is not None and home not in able:
             able = [home, *able]
-        decision = visit.named(self._rank(pool, bound, able, monotonic()), workers)
+        decision = visit.named(self.rank(pool, bound, able), workers)
         return bound, decision, len(decision.candidates) < len(workers)
 
-    def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker], now: float) -> Decision:
+    def rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
         """Rank `workers`; those whose latest answers were bad come last."""
-        rests, outliers = self._scheduler.rests, pool.outliers
+        rests, outliers, now = self._scheduler.rests, pool.outliers, monotonic()
         # A session's worker is not put last for being full: only it holds the session's prefix.
         awake = rests.awake(workers, now) if rests and not prompt.bound else workers
         if outliers and not prompt.bound:

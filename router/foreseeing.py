@@ -99,12 +99,12 @@ class Foreseeing:
         """
         scheduler, model = self._scheduler, prompt.model
         if visit is None:
-            queues = scheduler.must_wait(pool, workers)
+            queues = scheduler.must_wait(pool, workers, bound=bool(only))
             decision = self._deciding.among(pool, prompt, workers, only)
         else:
             home, stays, wanted = visit.options(pool, model, workers)
             only = only or stays
-            queues = scheduler.must_wait(pool, wanted)
+            queues = scheduler.must_wait(pool, wanted, bound=True)
             decide = self._deciding.in_session
             prompt, decision, _ = decide(pool, prompt, visit, home, workers, stays=bool(only))
             visit.going(decision.candidates[0].worker.name, pool, model)

@@ -50,7 +50,7 @@ class Proxy:
         self._fleet = fleet
         self._metrics = metrics
         self._budget = Budget(settings.limits.retries)
-        self._scheduler = Scheduler(settings, self._budget, self._with_room)
+        self._scheduler = Scheduler(settings, self._budget, self._rank)
         self._deciding = Deciding(self._scheduler)
         self.responses = Responses(fleet)
         """Which worker has which response."""
@@ -149,7 +149,7 @@ class Proxy:
                 home, stays, wanted = visit.options(pool, prompt.model, workers)
                 only = stays or only
             bound = visit is not None or bool(only)
-            waits = self._waits(plea, wanted, called=called)
+            waits = self._waits(plea, wanted, called=called, bound=bound)
             if not waits and visit is None:
                 decision = self._decide(plea, workers)
                 waits = not (called or bound) and self._scheduler.holds(decision, plea.wait)
@@ -175,7 +175,7 @@ class Proxy:
             if plea.visit is not None:
                 await self._look(plea, plea.visit, workers)
 
-    def _waits(self, plea: Plea, workers: Sequence[Worker], *, called: bool) -> bool:
+    def _waits(self, plea: Plea, workers: Sequence[Worker], *, called: bool, bound: bool) -> bool:
         """Whether a request must wait, whatever is decided: for room, for others, or for a retry.
 
         One whose turn has come goes before those that wait still.
@@ -183,8 +183,8 @@ class Proxy:
         if plea.retries and not self._budget.allows(self._scheduler.in_flight):
             return True
         if called:
-            return not self._scheduler.room(workers)
-        return self._scheduler.must_wait(plea.pool, workers)
+            return not self._scheduler.room(workers, bound=bound)
+        return self._scheduler.must_wait(plea.pool, workers, bound=bound)
 
     def _wait(self, plea: Plea, *, in_vain: bool) -> Wait:
         """Return the waiting of a request. If it had its turn in vain, it goes first now."""
@@ -259,6 +259,9 @@ class Proxy:
             return plea, at(pool, model, only) if only else workers
         plea = await self._parsing.read_again(plea)
         return plea, plea.workers
+
+    def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
+        return self._deciding.rank(pool, prompt, workers)
 
     def _with_room(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision | None:
         return self._deciding.with_room(pool, prompt, workers)

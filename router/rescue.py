@@ -8,14 +8,15 @@ so that each is decided and booked before another one is compared with it.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 from typing import Final
 
 from router.errors import DoorError
+from router.pool import Pool
 from router.preempting import Preempting, Running
-from router.scheduler import Rank
-from strategies.base import Candidate, WorkerView
+from router.worker import Worker
+from strategies.base import Candidate, Decision, Prompt, WorkerView
 from strategies.booking import Booking
 from strategies.rescue import better, hangs, stranded
 
@@ -26,12 +27,14 @@ TICK_S, SOON_S = 1.0, 0.05
 #: How many requests of one worker and model are compared per look, oldest first.
 LOOKED_AT: Final = 16
 
+#: Ranks the workers of a pool that have room for a prompt now; None if none has.
+Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision | None]
+
 
 class Rescue:
     """Looks for requests that wait in vain. One instance for the whole router."""
 
     def __init__(self, preempting: Preempting, rank: Rank) -> None:
-        """`rank` is as in `Scheduler`."""
         self._preempting = preempting
         self._rank = rank
         self._looking: asyncio.TimerHandle | None = None

@@ -35,8 +35,8 @@ log = logging.getLogger("warmroute.fleet")
 #: Seconds between two looks at what waits.
 TICK_S = 0.05
 
-#: Ranks the workers of a pool that have room for a prompt now; None if none has.
-Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision | None]
+#: Ranks workers of a pool for a prompt.
+Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision]
 
 
 class Waiter(NamedTuple):
@@ -93,35 +93,36 @@ class Scheduler:
         """How many requests wait."""
         return sum(map(len, self._queues.values()))
 
-    def room(self, workers: Sequence[Worker]) -> Sequence[Worker]:
-        """Return the workers that can take another request now."""
-        if self.in_flight < self.most and not self.rests:  # then none can be at its limit
+    def room(self, workers: Sequence[Worker], *, bound: bool = False) -> Sequence[Worker]:
+        """Return the workers that can take another request now.
+
+        One that is `bound` does not leave its worker for saying that it is full: only that holds
+        its session or its response.
+        """
+        if self.in_flight < self.most and (bound or not self.rests):  # none can be at its limit
             return workers
         now = monotonic()
-        return [worker for worker in workers if self._places(worker, now) > 0]
+        return [worker for worker in workers if self._places(worker, now, bound=bound) > 0]
 
-    def _places(self, worker: Worker, now: float) -> int:
+    def _places(self, worker: Worker, now: float, *, bound: bool) -> int:
         """Return how many more requests a worker may be sent."""
-        said = self.rests.most(worker, now) if self.rests else None
+        said = self.rests.most(worker, now) if self.rests and not bound else None
         most = self.most if said is None else min(said, self.most)
         return most - worker.load.here
 
-    def below_limit(self, workers: Sequence[Worker]) -> Sequence[Worker]:
-        """Return the workers with fewer requests than they may have, whether or not they rest."""
-        if self.in_flight < self.most:
-            return workers
-        return [worker for worker in workers if worker.load.here < self.most]
+    def must_wait(self, pool: Pool, workers: Sequence[Worker], *, bound: bool) -> bool:
+        """Whether a request must wait: no worker has room, or those that wait will take it.
 
-    def must_wait(self, pool: Pool, workers: Sequence[Worker]) -> bool:
-        """Whether a request must wait: no worker has room, or those that wait will take it."""
+        `bound` is as in `room`.
+        """
         if self.in_flight < self.most and not (self.rests or self._queues):
             return False
-        room, queue = self.room(workers), self._queues.get(pool)
+        room, queue = self.room(workers, bound=bound), self._queues.get(pool)
         if not room or queue is None:
             return not room
         places, now = 0, monotonic()
         for worker in room:
-            places += self._places(worker, now)
+            places += self._places(worker, now, bound=bound)
             if places > len(queue):
                 return False
         return places <= queue.count(lambda line: any(_fits(line, one) for one in room))
@@ -255,7 +256,8 @@ class Scheduler:
         self._soon, now = None, monotonic()
         for pool, queue in self._queues.items():
             try:
-                released = queue.release(partial(self._ranked, pool), now, self._loads(pool))
+                loads = self._loads(pool, bound=queue.bound > 0)
+                released = queue.release(partial(self._ranked, pool), now, loads)
             except Exception:
                 log.exception("pool %s: its strategy raised an error", pool.name)
                 for entry in queue:
@@ -264,15 +266,16 @@ class Scheduler:
                 if released is not None:
                     _wake(released[0])
 
-    def _loads(self, pool: Pool) -> list[Load]:
+    def _loads(self, pool: Pool, *, bound: bool) -> list[Load]:
         """Return the loads of the workers that accept more, those included that drain."""
-        return [worker.load for worker in self.room(pool.workers) if worker.there]
+        return [worker.load for worker in self.room(pool.workers, bound=bound) if worker.there]
 
     def _ranked(self, pool: Pool, entry: Entry[Waiter]) -> Decision | None:
         if entry.item.retries and not self._budget.allows(self.in_flight):
             return None
-        workers = self._able(pool, entry.prompt, entry.only)
-        return self._rank(pool, entry.prompt, workers) if workers else None
+        able = self._able(pool, entry.prompt, entry.only)
+        room = self.room(able, bound=entry.bound)
+        return self._rank(pool, entry.prompt, room) if room else None
 
     def _able(self, pool: Pool, prompt: Prompt, only: str) -> Sequence[Worker]:
         """Return the workers that a request may go to now, with or without room."""

@@ -175,7 +175,8 @@ class Queue(Generic[T]):
         """All of them, in the order in which they began to wait; a dict removes in O(1)."""
         self._lines: dict[Line, list[Entry[T]]] = {}
         """Each line in order of need; the lines in the order in which they have their turns."""
-        self._bound = 0
+        self.bound = 0
+        """How many of them only wait until a worker accepts them."""
         self._vain: dict[Entry[T], None] = {}
         """Those that had their turn in vain."""
         self._numbers = count()
@@ -293,7 +294,7 @@ class Queue(Generic[T]):
             if wait <= READY_S or load.uncached <= READY_TOKENS
         }
         over = next(iter(self._entries)).is_over(now)
-        if not loads or not (ready or self._bound or over):
+        if not loads or not (ready or self.bound or over):
             self._promise_again(now)
             return None
         self._take_back()
@@ -373,7 +374,7 @@ class Queue(Generic[T]):
             del entries[other]
             entries[other] = None
         self._line_up(entry)
-        self._bound += entry.bound
+        self.bound += entry.bound
         if entry.wait.first:
             self._vain[entry] = None
 
@@ -396,7 +397,7 @@ class Queue(Generic[T]):
         del line[bisect_left(line, _place(entry), key=_place)]
         if not line:
             del self._lines[entry.line]
-        self._bound -= entry.bound
+        self.bound -= entry.bound
         self._vain.pop(entry, None)
         self._seen.pop(entry, None)
         if not self._entries:

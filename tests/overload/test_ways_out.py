@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from time import sleep
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 
@@ -211,7 +212,9 @@ def test_a_strategy_that_fails(
     made = scene(kind)
     pool = made.router.door.fleet.pools[0]
     with monkeypatch.context() as patch:
-        patch.setattr(pool.strategy, "rank", ranks)
+        failing = Mock(wraps=pool.strategy)
+        failing.rank = ranks
+        patch.setattr(pool, "strategy", failing)
         made.worker.script = OK
         made.gate.opened.set()
         if kind == "refused":

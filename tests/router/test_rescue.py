@@ -18,7 +18,7 @@ from router.retries import Budget
 from router.scheduler import Scheduler
 from router.settings import Settings
 from router.worker import State
-from strategies.base import Candidate, Cost
+from strategies.base import Candidate, Cost, Decision
 from strategies.booking import Booking
 from tests.router.fleets import fleet, prompt
 from tests.router.test_preempting import Asked
@@ -51,7 +51,7 @@ class Scene:
         self.preempting = Preempting()
         self.preempting.change(2)
         settings = Settings.model_validate({"workers": ["http://w"]})
-        deciding = Deciding(Scheduler(settings, Budget(0.2), lambda *_: None))
+        deciding = Deciding(Scheduler(settings, Budget(0.2), lambda *_: Decision([], "")))
         self.rescue = Rescue(self.preempting, deciding.with_room)
         self.preempting.begun = lambda: None  # no loop runs
 

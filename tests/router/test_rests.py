@@ -13,7 +13,7 @@ from router.retries import Budget
 from router.scheduler import Scheduler
 from router.settings import Settings
 from router.tls import Contexts
-from strategies.base import Prompt
+from strategies.base import Decision, Prompt
 
 
 def test_it_rests_and_comes_back() -> None:
@@ -79,7 +79,7 @@ def test_those_that_rest_are_ranked_last() -> None:
     settings = Settings.model_validate({"strategy": "leastload", "workers": told})
     fleet = build(settings, Contexts())
     (pool,) = fleet.pools
-    scheduler = Scheduler(settings, Budget(0.2), lambda *_: None)
+    scheduler = Scheduler(settings, Budget(0.2), lambda *_: Decision([], ""))
     deciding, prompt = Deciding(scheduler), Prompt("m", 1_000)
     for worker in pool.workers[1:]:
         worker.load.book(monotonic(), 60.0)
