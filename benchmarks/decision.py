@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from strategies.base import Prompt, Strategy
-from strategies.blocks import TEXT_ENDS, chain, root_key
-from strategies.load import Load
-from strategies.pace import Curve, Pace
+from strategies.api import Prompt, Strategy
+from strategies.cost.load import Load
+from strategies.cost.prefill import Curve, Pace
+from strategies.prefix.block_keys import TEXT_ENDS, chain, root_key
 from strategies.registry import make
 
 SIZES = (400, 8_700, 35_000, 261_000)

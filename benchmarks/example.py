@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import typer
 
-from strategies.base import Candidate, Prompt
+from strategies.api import Candidate, Prompt
 from strategies.constants import SMOOTHED_S
-from strategies.cost import Costs
-from strategies.load import Load
-from strategies.pace import Curve, Pace
+from strategies.cost.cost import Costs
+from strategies.cost.load import Load
+from strategies.cost.prefill import Curve, Pace
 
 #: Any moment, long after the start; seconds.
 NOW = 1e4

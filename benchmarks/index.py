@@ -30,7 +30,7 @@ from rich.table import Table
 from controller.events import Removed, Stored, Tier
 from controller.index import Index
 from controller.source import Source
-from strategies.blocks import even_chain, even_root
+from strategies.prefix.block_keys import even_chain, even_root
 
 SIZE = 16
 TOKENS = (512, 4096, 32768)

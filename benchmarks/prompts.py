@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.prompts_model import TEMPLATES, model_folder
 from benchmarks.prompts_texts import Texts, body
 from benchmarks.prompts_ways import Cost, Plain, Router, cost, hashed
-from strategies.blocks import chain
+from strategies.prefix.block_keys import chain
 
 SIZES = (500, 8_000, 32_000, 128_000)
 #: Approximate tokens that the router processes per round.

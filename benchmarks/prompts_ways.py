@@ -23,8 +23,8 @@ from router.identity.templated import Templated
 from router.identity.tokenizer import load
 from router.openai import ENDPOINTS, parse
 from router.prompts import Known, Prompts
-from strategies.base import Prompt
-from strategies.blocks import chain
+from strategies.api import Prompt
+from strategies.prefix.block_keys import chain
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 #: Tokens per block for the plain way, as is the default of engines.

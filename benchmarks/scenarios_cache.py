@@ -10,8 +10,8 @@ from benchmarks.routing.fleet import Fleet
 from benchmarks.routing.generated import chats, documents, no_reuse
 from benchmarks.routing.work import Work
 from benchmarks.scenarios_check import Check, drive, hit_rate, run, ttft
-from strategies.base import Bytes
-from strategies.prefixaware import PrefixAware, PrefixAwareOptions
+from strategies.api import Bytes
+from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 
 #: A fleet with GPU memory only.
 _TIGHT = Fleet(SMALL)

@@ -26,8 +26,8 @@ from benchmarks.routing.peers import AtRandom
 from benchmarks.routing.work import Talk
 from simulator.profiles import PROFILES
 from simulator.tiers import Rates
-from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy, WorkerView
-from strategies.kvaware import KvAware
+from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy, WorkerView
+from strategies.policies.kv_aware import KvAware
 from strategies.registry import make
 
 PROFILE = PROFILES["llama-3.1-70b-8xh100"]

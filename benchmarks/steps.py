@@ -32,7 +32,7 @@ from router.settings import LimitSettings
 from router.upstream import Upstream
 from router.usage import UsageTail
 from router.worker import Worker
-from strategies.base import Outcome
+from strategies.api import Outcome
 from strategies.registry import make
 
 SIZES = (400, 8_700, 35_000, 261_000)

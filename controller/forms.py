@@ -73,7 +73,7 @@ class ByTokens(Question):
 
 
 class ByKeys(Question):
-    """By its chained keys, as `strategies.blocks.even_chain` makes them."""
+    """By its chained keys, as `strategies.prefix.block_keys.even_chain` makes them."""
 
     seq_hashes: list[Key] = Field(
         max_length=LONGEST, validation_alias=AliasChoices("seq_hashes", "block_hash")

@@ -1,10 +1,10 @@
 """The index of blocks: key → holders and (worker, tier) → blocks in one structure. Pure.
 
-Keys are chained (`strategies.blocks.even_chain`), so a key identifies the whole path from the root,
-and a prompt is matched run by run of the `tree`: a few steps, however many blocks. Engines have
-their own names for blocks. As removals come by name, each place (a tier of one engine) maps its
-names to blocks (`names`). `holdings` stores who holds what; this module interprets events, and
-drops blocks when memory runs out.
+Keys are chained (`strategies.prefix.block_keys.even_chain`), so a key identifies the whole path
+from the root, and a prompt is matched run by run of the `tree`: a few steps, however many blocks.
+Engines have their own names for blocks. As removals come by name, each place (a tier of one engine)
+maps its names to blocks (`names`). `holdings` stores who holds what; this module interprets events,
+and drops blocks when memory runs out.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from controller.pages import PAGE
 from controller.place import ON_THEIR_WAY, Place
 from controller.runs import Run
 from controller.tree import Found, references
-from strategies.blocks import even_chain
+from strategies.prefix.block_keys import even_chain
 
 #: The orphans of all engines may take 1 / `_ORPHANS` of the memory bound.
 _ORPHANS = 8

@@ -3,7 +3,7 @@
 import msgspec
 
 from controller.events import Stored
-from strategies.blocks import even_chain, even_root, extra_key
+from strategies.prefix.block_keys import even_chain, even_root, extra_key
 
 _encode = msgspec.msgpack.Encoder().encode
 

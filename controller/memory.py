@@ -10,8 +10,8 @@ from controller.source import Mark, Source
 from controller.stream import State
 from controller.tree import Found
 from controller.truth import Truth
-from strategies.base import Outcome, Prompt
-from strategies.loads import Held
+from strategies.api import Outcome, Prompt
+from strategies.cost.tiers import Held
 
 #: Block sizes that prompts are cut into before any engine has announced blocks: vLLM's default.
 USUAL = (16,)
@@ -112,7 +112,7 @@ class Memory:
     def held(
         self, prompt: Prompt, workers: Sequence[str], *, l1: bool | None = None
     ) -> Mapping[str, Held]:
-        """See `strategies.kvaware.Memory`; `l1` overrides the attribute of that name."""
+        """See `strategies.policies.kv_aware.Memory`; `l1` overrides the attribute of that name."""
         l1 = self.l1 if l1 is None else l1
         found = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
         if not any(one.steps for one in found.values()):
@@ -135,7 +135,7 @@ class Memory:
         return self._ranks(worker, prompt, found, self._depths(found), l1=self.l1)
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:  # noqa: ARG002
-        """See `strategies.kvaware.Memory`."""
+        """See `strategies.policies.kv_aware.Memory`."""
         sources = self.sources.get(worker)
         if not sources:
             return "no events"
@@ -148,11 +148,11 @@ class Memory:
         return "disagrees" if truth.demoted else ""
 
     def heard(self, worker: str) -> int:
-        """See `strategies.kvaware.Memory`."""
+        """See `strategies.policies.kv_aware.Memory`."""
         return sum(source.events for source in self.sources.get(worker, ()))
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """See `strategies.kvaware.Memory`."""
+        """See `strategies.policies.kv_aware.Memory`."""
         truth = self.truths.get(worker)
         if truth is None or not outcome.ok:
             return
@@ -169,7 +169,7 @@ class Memory:
     def correct(
         self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
     ) -> None:
-        """See `strategies.kvaware.Memory`. Which of several ranks it was is unknown."""
+        """See `strategies.policies.kv_aware.Memory`. Which of several ranks it was is unknown."""
         sources = self.sources.get(worker, ())
         if len(sources) == 1:
             self.misses.note(sources[0].name, prompt, believed, found, sure=sure)
@@ -178,7 +178,7 @@ class Memory:
             self.misses.note_one_of(names, prompt, (found.total, believed.total), sure=sure)
 
     def forget(self, worker: str) -> None:
-        """See `strategies.kvaware.Memory`."""
+        """See `strategies.policies.kv_aware.Memory`."""
         for source in self.sources.get(worker, ()):
             source.restarted()
 

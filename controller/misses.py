@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from controller.events import Tier
 from controller.index import Index
 from controller.place import Place
-from strategies.base import Prompt
-from strategies.loads import Held
+from strategies.api import Prompt
+from strategies.cost.tiers import Held
 
 #: Most blocks remembered as missed once.
 REMEMBERED = 1024

@@ -39,8 +39,8 @@ from controller.picture import taken
 from controller.snapshot import LARGEST as LARGEST_SNAPSHOT
 from controller.snapshot import BadSnapshot, read, written
 from controller.source import Source
-from strategies.base import Prompt
-from strategies.blocks import even_chain, even_root
+from strategies.api import Prompt
+from strategies.prefix.block_keys import even_chain, even_root
 
 #: Largest query in bytes; a token takes up to 12.
 LARGEST_QUESTION = 48 << 20

@@ -22,7 +22,7 @@ from controller.place import MOST_APART, ON_THEIR_WAY, Place
 from controller.runs import LONGEST, Run, bits
 from controller.source import Mark
 from controller.tree import BITS, references
-from strategies.base import Bytes
+from strategies.api import Bytes
 
 if TYPE_CHECKING:
     from controller.pages import Words

@@ -16,7 +16,7 @@ from router.needs import Needs, needed
 from router.openai import Endpoint, Request
 from router.pool import Pool
 from router.worker import Worker
-from strategies.base import Prompt
+from strategies.api import Prompt
 
 #: What marks a part of a message as one of these media, in OpenAI's and Anthropic's form.
 _MEDIA: Final = {

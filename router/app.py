@@ -33,7 +33,7 @@ from router.stores.made import refuse_lacking_stores
 from router.tls import Contexts
 from router.view import View
 from router.worker import Worker
-from strategies.booking import Booking
+from strategies.cost.booking import Booking
 
 
 class Door:

@@ -18,7 +18,7 @@ from router.upstream import UNSENT
 from router.usage import NO_USAGE, Usage
 from router.worker import Worker
 from router.worker_errors import Gone, Refused, Silent, Stale, WorkerError
-from strategies.base import Candidate, Outcome
+from strategies.api import Candidate, Outcome
 
 log = logging.getLogger("warmroute.requests")
 

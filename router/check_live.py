@@ -20,7 +20,7 @@ from router.settings import Settings
 from router.stores.lookup import StoreDown
 from router.stores.shared import SharedStore
 from router.units import format_duration
-from strategies.base import Prompt
+from strategies.api import Prompt
 
 #: Seconds that a controller may take here: what takes longer is not there.
 PATIENCE_S = 5.0

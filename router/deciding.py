@@ -9,7 +9,7 @@ from router.pool import Pool
 from router.scheduler import Scheduler
 from router.sessions.visit import Visit
 from router.worker import Worker
-from strategies.base import Decision, Prompt
+from strategies.api import Decision, Prompt
 
 
 class Deciding:

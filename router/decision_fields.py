@@ -5,7 +5,7 @@ from typing import Final
 from router.headers import header
 from router.job import Job
 from router.worker import Worker
-from strategies.base import FREE, Candidate
+from strategies.api import FREE, Candidate
 from strategies.explain import gives_way, instead, terms, words
 
 #: With this header, whatever its value, a client asks for the whole decision.

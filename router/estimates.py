@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from strategies.base import Prompt
+from strategies.api import Prompt
 
 #: Bytes per token until usage was seen; as for English text with a large vocabulary.
 BYTES_PER_TOKEN = 4.0

@@ -14,7 +14,7 @@ from router.pool import Pool
 from router.responses.where import at
 from router.sessions.visit import Visit
 from router.worker import Worker
-from strategies.base import NOBODY, Decision, Prompt
+from strategies.api import NOBODY, Decision, Prompt
 from strategies.explain import Explanation, LeftOut, Refused, Waits, explain, nowhere
 
 T = TypeVar("T")

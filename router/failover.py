@@ -21,7 +21,7 @@ from router.settings import Settings
 from router.tally import Tally
 from router.worker import Worker
 from router.worker_errors import WorkerError
-from strategies.base import Candidate
+from strategies.api import Candidate
 
 
 class Failover:

@@ -10,7 +10,7 @@ from router.errors import BadRequest, NoWorker, UnknownModel
 from router.model_list import Models, common
 from router.pool import Pool, Telling
 from router.worker import Worker
-from strategies.base import NOBODY
+from strategies.api import NOBODY
 
 #: How many model names have their pool cached; when there are more, the cache is emptied.
 MOST_ROUTES = 4096

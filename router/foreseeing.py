@@ -18,7 +18,7 @@ from router.sessions.visit import Visit
 from router.settings import Settings
 from router.tokenizing import SMALL, Tokenizing
 from router.worker import Worker
-from strategies.base import Prompt
+from strategies.api import Prompt
 from strategies.explain import LeftOut, Waits
 
 T = TypeVar("T")

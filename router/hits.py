@@ -3,8 +3,8 @@
 from router.job import Job
 from router.usage import Usage
 from router.worker import Worker
-from strategies.base import Candidate
-from strategies.loads import Held, Loads
+from strategies.api import Candidate
+from strategies.cost.tiers import Held, Loads
 
 
 def with_cached(usage: Usage, worker: Worker, path: str) -> Usage:

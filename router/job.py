@@ -11,8 +11,8 @@ from router.pool import Pool
 from router.prompts import Along
 from router.sessions.visit import Visit
 from router.worker import Worker
-from strategies.base import Decision, Prompt
-from strategies.queue import Wait
+from strategies.api import Decision, Prompt
+from strategies.hold.queue import Wait
 
 
 class Plea:

@@ -5,8 +5,8 @@ from router.job import Job
 from router.preempting import Preempting
 from router.usage import Usage
 from router.worker import Worker
-from strategies.base import Candidate
-from strategies.booking import Booking
+from strategies.api import Candidate
+from strategies.cost.booking import Booking
 
 
 def learn(

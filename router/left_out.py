@@ -4,7 +4,7 @@ from time import monotonic
 
 from router.pool import Pool
 from router.worker import Availability, Worker
-from strategies.base import Decision, Prompt
+from strategies.api import Decision, Prompt
 from strategies.explain import LeftOut
 
 #: State and reason of a worker that could have been compared.

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from router.slices import BYTES, rest
 from router.worker import Worker
-from strategies.base import NO_BLOCKS, Prompt
+from strategies.api import NO_BLOCKS, Prompt
 
 #: A length that was only estimated may be wrong by this factor.
 ROUGHLY: Final = 2

@@ -14,8 +14,8 @@ from router.settings import Settings, TiersSettings
 from router.stores.made import lookup_of
 from router.stores.shared import SharedStore
 from router.worker import Worker
-from strategies.base import Prompt
-from strategies.loads import Loads
+from strategies.api import Prompt
+from strategies.cost.tiers import Loads
 
 if TYPE_CHECKING:
     from controller.subscriber import Subscriber

@@ -13,7 +13,7 @@ from controller.stream import State
 from controller.truth import ERRORS
 from router.memories import Memories
 from router.pool import Pool
-from strategies.loads import Loads
+from strategies.cost.tiers import Loads
 
 _WHERE = ("pool", "worker")
 #: One label for all engines that were registered by the controller's API, not by its file.

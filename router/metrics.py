@@ -22,7 +22,7 @@ from router.retries import Budget
 from router.scheduler import Scheduler
 from router.series import Counter, Histogram
 from router.sessions.gauges import session_metrics
-from strategies.loads import Held
+from strategies.cost.tiers import Held
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MICRO = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)

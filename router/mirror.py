@@ -11,11 +11,11 @@ from router.fleet import Fleet
 from router.news import Anew, Began, Booked, Ended, GiveWay, Kept, News, Wanted
 from router.pool import Pool
 from router.worker import Worker
-from strategies.base import NO_LOADING, Candidate, Cost, Outcome, Prompt
-from strategies.blocks import TEXT_ENDS
-from strategies.booking import Booking
-from strategies.loads import Loading
-from strategies.preemption import ahead, drop
+from strategies.api import NO_LOADING, Candidate, Cost, Outcome, Prompt
+from strategies.cost.booking import Booking
+from strategies.cost.preemption import ahead, drop
+from strategies.cost.tiers import Loading
+from strategies.prefix.block_keys import TEXT_ENDS
 
 log = logging.getLogger("warmroute.processes")
 

@@ -10,7 +10,7 @@ from router.estimates import Estimates
 from router.lengths import ROUGHLY
 from router.messages import entries, is_list
 from router.openai import Endpoint, Prompted, Request
-from strategies.base import Prompt
+from strategies.api import Prompt
 
 #: A field with which a client has its prompt cut: to so many tokens, or to what the model takes.
 _CUT: Final = re.compile(rb'"truncat(?:e_prompt_tokens"\s*+:\s*+(-?\d{1,9})|ion"\s*+:\s*+"auto")')

@@ -29,7 +29,8 @@ class Booked(Struct, array_like=True, tag=1, gc=False):
     """Tokens to be loaded from the L2 tier."""
     unit_tokens: float
     keys: Sequence[int]
-    """Keys of blocks that end at `strategies.blocks.TEXT_ENDS`; empty if nobody wants them."""
+    """Keys of blocks that end at `TEXT_ENDS` (`strategies/prefix/block_keys.py`); empty if nobody
+    wants them."""
     resumed: bool = False
     """It was preempted before: what its worker holds of it was estimated."""
     since: float | None = None

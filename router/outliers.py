@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import Final, Protocol, TypeVar
 
-from strategies.base import Candidate, Decision
+from strategies.api import Candidate, Decision
 
 #: Most requests that are sent elsewhere before a worker in doubt is asked again.
 MOST: Final = 256

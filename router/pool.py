@@ -15,10 +15,10 @@ from router.outliers import Outliers
 from router.prompts import Prompts
 from router.sessions.sessions import Sessions
 from router.worker import State, Worker
-from strategies.base import NOBODY, Candidate, Outcome, Prompt, Strategy, nothing
-from strategies.booking import Booking
-from strategies.pace import Curve
-from strategies.preemption import computes_from
+from strategies.api import NOBODY, Candidate, Outcome, Prompt, Strategy, nothing
+from strategies.cost.booking import Booking
+from strategies.cost.preemption import computes_from
+from strategies.cost.prefill import Curve
 
 log = logging.getLogger("warmroute.fleet")
 

@@ -2,8 +2,8 @@
 
 A request can be preempted until the first byte of its answer. What the worker has computed of it
 by then stays in its prefix cache, so the request waits again for its turn and goes on from there
-(`strategies/preemption.py`). A worker that does not keep what it has computed is found out by the
-cached tokens that it reports for such requests; nothing is preempted there for a while then.
+(`strategies/cost/preemption.py`). A worker that does not keep what it has computed is found out by
+the cached tokens that it reports for such requests; nothing is preempted there for a while then.
 
 A request is also taken back from a worker that is stuck (`rescue.py`), whatever that one keeps.
 """
@@ -16,9 +16,9 @@ from typing import Protocol
 from router.job import Job, Plea
 from router.openai import Endpoint, Request
 from router.worker import LOSSES_S, Worker
-from strategies.base import Candidate, WorkerView, nothing
-from strategies.booking import Booking
-from strategies.preemption import ahead, drop
+from strategies.api import Candidate, WorkerView, nothing
+from strategies.cost.booking import Booking
+from strategies.cost.preemption import ahead, drop
 
 log = logging.getLogger("warmroute.fleet")
 

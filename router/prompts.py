@@ -29,8 +29,8 @@ from router.openai import (
     Endpoint,
     Request,
 )
-from strategies.base import NO_BLOCKS, Prompt
-from strategies.blocks import TEXT_ENDS, chain, even_chain, even_root, root_key
+from strategies.api import NO_BLOCKS, Prompt
+from strategies.prefix.block_keys import TEXT_ENDS, chain, even_chain, even_root, root_key
 
 #: Bytes of a token id.
 ID_BYTES = 4

@@ -36,9 +36,9 @@ from router.settings import Settings
 from router.surfaces import event
 from router.tokenizing import LARGE, Tokenizing
 from router.worker import Worker
-from strategies.base import NOBODY, Decision, Prompt
-from strategies.booking import Booking
-from strategies.queue import Wait
+from strategies.api import NOBODY, Decision, Prompt
+from strategies.cost.booking import Booking
+from strategies.hold.queue import Wait
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from router.settings_strategy import StrategySettings
 from router.tls import Contexts
 from router.upstream import Upstream
 from router.worker import Worker
-from strategies.base import Strategy
+from strategies.api import Strategy
 from strategies.registry import make
 
 

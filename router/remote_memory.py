@@ -21,8 +21,8 @@ from router.patience import Patience
 from router.upstream import Upstream
 from router.usage import MOST
 from router.worker_errors import Silent
-from strategies.base import Outcome, Prompt
-from strategies.loads import Held
+from strategies.api import Outcome, Prompt
+from strategies.cost.tiers import Held
 
 log = logging.getLogger("warmroute.controller")
 
@@ -210,13 +210,13 @@ class RemoteMemory:
         return bytes(said)
 
     def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
-        """See `strategies.kvaware.Memory`."""
+        """See `strategies.policies.kv_aware.Memory`."""
         said = self._of(prompt)
         told = said.held if said else {}
         return {worker: told[worker] for worker in workers if worker in told}
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
-        """See `strategies.kvaware.Memory`."""
+        """See `strategies.policies.kv_aware.Memory`."""
         if prompt is None:
             return self._failure or self._wrong(worker, self._doubts)
         said = self._of(prompt)
@@ -236,11 +236,11 @@ class RemoteMemory:
         return "disagrees" if truth.demoted else ""
 
     def heard(self, worker: str) -> int:
-        """See `strategies.kvaware.Memory`."""
+        """See `strategies.policies.kv_aware.Memory`."""
         return self._heard.get(worker, 0)
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """See `strategies.kvaware.Memory`."""
+        """See `strategies.policies.kv_aware.Memory`."""
         if not outcome.ok:
             return
         truth = self.truths.setdefault(worker, Truth())

@@ -7,7 +7,7 @@ from router.decision_fields import explanation
 from router.exchange import Exchange
 from router.job import Job
 from router.worker import Worker
-from strategies.base import Candidate
+from strategies.api import Candidate
 
 log = logging.getLogger("warmroute.requests")
 

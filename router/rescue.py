@@ -1,4 +1,4 @@
-"""Moves requests away from workers that are stuck: asyncio around `strategies/rescue.py`.
+"""Moves requests away from workers that are stuck: asyncio around `strategies/hold/stuck.py`.
 
 While requests wait that may be taken back (`preempting.py`), their workers are looked at every
 `TICK_S`. Each other worker is given at most one of them per look, and the next look follows soon,
@@ -16,9 +16,9 @@ from router.errors import DoorError
 from router.pool import Pool
 from router.preempting import Preempting, Running
 from router.worker import Worker
-from strategies.base import Candidate, Decision, Prompt, WorkerView
-from strategies.booking import Booking
-from strategies.rescue import better, hangs, stranded
+from strategies.api import Candidate, Decision, Prompt, WorkerView
+from strategies.cost.booking import Booking
+from strategies.hold.stuck import better, hangs, stranded
 
 log = logging.getLogger("warmroute.fleet")
 

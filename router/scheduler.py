@@ -1,4 +1,4 @@
-"""The only place where a request waits: asyncio around `strategies/queue.py`.
+"""The only place where a request waits: asyncio around `strategies/hold/queue.py`.
 
 A worker is sent at most `limits.in_flight` requests at once, and none while it backs off after a
 503. A request goes on if a worker accepts it that is about to be free; otherwise it waits here,
@@ -26,9 +26,9 @@ from router.rests import Rests
 from router.retries import Budget
 from router.settings import Settings
 from router.worker import Worker
-from strategies.base import Decision, Prompt
-from strategies.load import Load
-from strategies.queue import Entry, Line, Queue, Wait, line_of, to_displace
+from strategies.api import Decision, Prompt
+from strategies.cost.load import Load
+from strategies.hold.queue import Entry, Line, Queue, Wait, line_of, to_displace
 
 log = logging.getLogger("warmroute.fleet")
 

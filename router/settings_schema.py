@@ -32,13 +32,13 @@ from router.units import (
     format_share,
     format_size,
 )
-from strategies.chbl import Chbl
-from strategies.kvaware import KvAware
-from strategies.leastload import LeastLoad
-from strategies.poweroftwo import PowerOfTwo
-from strategies.prefixaware import PrefixAware
-from strategies.roundrobin import RoundRobin
-from strategies.session import Session
+from strategies.policies.chbl import Chbl
+from strategies.policies.kv_aware import KvAware
+from strategies.policies.least_load import LeastLoad
+from strategies.policies.power_of_two import PowerOfTwo
+from strategies.policies.prefix_aware import PrefixAware
+from strategies.policies.round_robin import RoundRobin
+from strategies.policies.session import Session
 
 BUILT_IN: dict[str, type[Any]] = {
     "chbl": Chbl,

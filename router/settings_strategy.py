@@ -21,7 +21,7 @@ from router.quoting import shown
 from router.settings_errors import nearest, refusal, refuse
 from router.units import Duration, DurationOrOff, Size
 from strategies import registry
-from strategies.base import Bytes, Other, Seconds
+from strategies.api import Bytes, Other, Seconds
 
 _READ_AS: dict[object, object] = {
     Bytes: Size,

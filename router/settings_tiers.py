@@ -19,7 +19,7 @@ from router.settings_types import Model, Wait
 from router.stores.chunks import Chunking
 from router.stores.engine_chunks import LARGEST_SEED, EngineChunking, Hash
 from router.units import Size
-from strategies.loads import Loads
+from strategies.cost.tiers import Loads
 
 
 def _coordinator(value: object) -> str:

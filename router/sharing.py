@@ -37,9 +37,9 @@ from router.news import decode as opened
 from router.news import encode as sealed
 from router.pool import Pool
 from router.wires import LARGEST, Inbox, Line, Outbox, Wires
-from strategies.base import Candidate, Outcome, Prompt
-from strategies.blocks import TEXT_ENDS
-from strategies.booking import Booking
+from strategies.api import Candidate, Outcome, Prompt
+from strategies.cost.booking import Booking
+from strategies.prefix.block_keys import TEXT_ENDS
 
 log = logging.getLogger("warmroute.processes")
 

@@ -14,7 +14,7 @@ from router.patience import Patience
 from router.recall import Recall
 from router.tls import explain
 from router.worker_errors import Refused, Stale
-from strategies.base import nothing
+from strategies.api import nothing
 
 #: Errors of the router itself: out of file descriptors, memory or local ports.
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))

@@ -13,8 +13,8 @@ from router.breaker import Breaker
 from router.outliers import Doubt
 from router.rests import Rest
 from router.upstream import Upstream
-from strategies.load import Load
-from strategies.pace import Pace
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
 
 log = logging.getLogger("warmroute.fleet")
 

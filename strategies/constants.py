@@ -6,14 +6,14 @@ it does, and what stands here is only how to begin and how fast to learn.
 
 from typing import Final
 
-# Learning (`pace.py`, `loads.py`, `load.py`).
+# Learning (`prefill.py`, `tiers.py`, `load.py`).
 
 #: Weight of one observation in a moving average, once there are more than its inverse.
 WEIGHT: Final = 0.05
 #: A single answer counts as at most this many times slower or faster than predicted.
 MOST_STEP: Final = 4.0
 
-# Pace: how fast workers compute prompts (`pace.py`).
+# Pace: how fast workers compute prompts (`prefill.py`).
 
 #: Seconds. Shorter predictions teach nothing: overheads (network, one decode step) dominate.
 SHORTEST_S: Final = 0.05
@@ -83,7 +83,7 @@ FULL_FROM: Final = 0.6
 #: not at least as much more to go than the one that comes before it does not give way.
 STEP_S: Final = 0.6
 
-# A stuck worker is left (`rescue.py`, `load.py`).
+# A stuck worker is left (`stuck.py`, `load.py`).
 
 #: Seconds by which its oldest prompt is late at least, and `MOST_STEP` times its prefill.
 STUCK_S: Final = 10.0
@@ -94,7 +94,7 @@ TIMES_GUESSED: Final = 90.0
 #: begins there.
 LATE_S: Final = 30.0
 
-# What workers hold, by what was sent there (`prefixtree.py`, `shadow.py`, `prefixaware.py`).
+# What workers hold, by what was sent there (`tree.py`, `lru.py`, `prefix_aware.py`).
 
 #: Capacity of a worker that reports cached tokens, as a multiple of its GPU's, if nothing is known
 #: of what lies behind the GPU (such as host memory), and until it has lost something.

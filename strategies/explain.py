@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from strategies.base import FREE, Candidate, Cost, Decision, Prompt
+from strategies.api import FREE, Candidate, Cost, Decision, Prompt
 
 #: What a request would wait for before it is sent: a place, or a worker that is about to be free.
 Waits = Literal["", "place", "held"]

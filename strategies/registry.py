@@ -5,7 +5,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
-from strategies.base import Strategy
+from strategies.api import Strategy
 
 GROUP = "warmroute.strategies"
 

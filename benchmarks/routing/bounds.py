@@ -24,7 +24,7 @@ from benchmarks.routing.work import Talk, Work
 from simulator.profiles import Profile
 from simulator.stride_cache import StrideCache
 from simulator.strides import Job, StrideEngine
-from strategies.base import Strategy
+from strategies.api import Strategy
 
 #: How many waiting requests, the oldest ones, are compared to find the shortest.
 LOOK = 256

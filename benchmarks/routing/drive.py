@@ -18,11 +18,11 @@ from benchmarks.routing.fleet import Fleet, Seat, seats
 from benchmarks.routing.work import Talk, Work
 from router.prompts import Prompts
 from simulator.strides import BLOCK_TOKENS, Job
-from strategies.base import Candidate, Decision, Outcome, Prompt, Strategy
-from strategies.booking import Booking
-from strategies.load import Load
-from strategies.preemption import ahead, computes_from, drop
-from strategies.queue import Queue, Wait
+from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy
+from strategies.cost.booking import Booking
+from strategies.cost.load import Load
+from strategies.cost.preemption import ahead, computes_from, drop
+from strategies.hold.queue import Queue, Wait
 
 #: Default block boundaries of prompts, in tokens.
 ENDS = range(0, 1 << 32, BLOCK_TOKENS)

@@ -7,8 +7,8 @@ from simulator.profiles import Profile
 from simulator.store import SharedStore
 from simulator.strides import BLOCK_TOKENS, StrideEngine
 from simulator.tiers import USUAL, Rates, Tiers
-from strategies.load import Load
-from strategies.pace import Curve, Pace
+from strategies.cost.load import Load
+from strategies.cost.prefill import Curve, Pace
 
 
 class Fleet(NamedTuple):

@@ -11,7 +11,7 @@ from benchmarks.decision import measured
 from benchmarks.routing.cells import Cell
 from benchmarks.routing.columns import Column
 from benchmarks.routing.policies import OURS, PEERS, POOLED, POOLED_SHORTEST
-from strategies import cost
+from strategies.cost import cost
 
 Means = Mapping[tuple[str, str], Cell]
 Number = Callable[[Cell], float]

@@ -20,9 +20,9 @@ from msgspec import Struct
 from benchmarks.routing.fleet import Seat
 from benchmarks.routing.peers import Peer, depth_of
 from simulator.strides import BLOCK_TOKENS
-from strategies.base import FREE, Candidate, Cost, Decision, Outcome, Prompt, WorkerView
-from strategies.load import Load
-from strategies.queue import Wait
+from strategies.api import FREE, Candidate, Cost, Decision, Outcome, Prompt, WorkerView
+from strategies.cost.load import Load
+from strategies.hold.queue import Wait
 
 #: The reason of a decision that no worker has room for.
 SATURATED = "saturated"

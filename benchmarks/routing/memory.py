@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.routing.fleet import Seat
 from simulator.store import SharedStore
-from strategies.base import Outcome, Prompt
-from strategies.loads import Held
+from strategies.api import Outcome, Prompt
+from strategies.cost.tiers import Held
 
 
 class Exact:
-    """A `strategies.kvaware.Memory` that reads the simulated caches directly."""
+    """A `strategies.policies.kv_aware.Memory` that reads the simulated caches directly."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         self._seats = {seat.name: seat for seat in seats}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from benchmarks.routing.fleet import Seat
 from benchmarks.routing.work import Talk, follows
 from simulator.strides import BLOCK_TOKENS, Job
-from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
+from strategies.api import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 
 #: Tokens per second that a queue is divided by where no live rate is reported, seconds that KV
 #: pressure is worth, and the most KV use that is told apart: `least_load`'s defaults.

@@ -28,8 +28,8 @@ from benchmarks.routing.peers import (
     SmgTrees,
     Sticky,
 )
-from strategies import kvaware
-from strategies.base import Strategy
+from strategies.api import Strategy
+from strategies.policies import kv_aware as kvaware
 from strategies.registry import make
 
 #: The strategies that the goals apply to; `kvaware` knows caches exactly, as if from KV events.

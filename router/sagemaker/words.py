@@ -20,7 +20,7 @@ from router.sessions.table import Binding
 from router.sessions.visit import Visit
 from router.worker import Worker
 from router.worker_errors import WorkerError, answer_for
-from strategies.base import Candidate, Outcome, Prompt
+from strategies.api import Candidate, Outcome, Prompt
 
 _CLOSED = b"x-amzn-sagemaker-closed-session-id: %b\r\n"
 _NEW = b"x-amzn-sagemaker-new-session-id: %b\r\n"

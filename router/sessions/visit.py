@@ -21,13 +21,13 @@ from router.headers import Incoming
 from router.sessions.expiry import announced, written
 from router.sessions.table import Binding, Session
 from router.stripped import Stripped
-from strategies.base import FREE, Candidate
+from strategies.api import FREE, Candidate
 
 if TYPE_CHECKING:
     from router.pool import Pool
     from router.sessions.sessions import Sessions
     from router.worker import Worker
-    from strategies.base import Decision
+    from strategies.api import Decision
 
 
 #: How often a request tries again because others bind its session at the same time.

@@ -14,7 +14,7 @@ from time import monotonic
 
 from router.stores.lookup import Lookup, StoreDown
 from router.stores.written import Written
-from strategies.base import Prompt
+from strategies.api import Prompt
 
 log = logging.getLogger("warmroute.tiers")
 

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from router.stores.lookup import Lookup
-from strategies.base import Prompt
+from strategies.api import Prompt
 
 #: Most computed chunks waiting to be looked up; how many trigger a look; and the longest prefix, in
 #: tokens, that ends with such a chunk, unless it is a single chunk.

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from strategies import cost, demand, load, preemption
-from strategies.base import Candidate, Outcome, Prompt
-from strategies.booking import Booking
-from strategies.load import Load
-from strategies.match import NOT_WANTED, Match
-from strategies.pace import Pace
-from strategies.prefixaware import PrefixAware
-from strategies.prefixtree import PrefixTree
-from strategies.queue import Queue
-from strategies.shadow import Shadow
+from strategies.api import Candidate, Outcome, Prompt
+from strategies.cost import cost, demand, load, preemption
+from strategies.cost.booking import Booking
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
+from strategies.hold.queue import Queue
+from strategies.policies.prefix_aware import PrefixAware
+from strategies.prefix.lru import Shadow
+from strategies.prefix.match import NOT_WANTED, Match
+from strategies.prefix.tree import PrefixTree
 
 Without = Callable[[pytest.MonkeyPatch], None]
 

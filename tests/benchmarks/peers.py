@@ -7,8 +7,8 @@ from benchmarks.routing.drive import ENDS, Drive
 from benchmarks.routing.fleet import Fleet, Seat
 from benchmarks.routing.peers import Peer
 from simulator.strides import Job
-from strategies.base import NoOptions, Prompt
-from strategies.leastload import LeastLoad
+from strategies.api import NoOptions, Prompt
+from strategies.policies.least_load import LeastLoad
 
 KEYS = tuple(range(100, 120))
 TOKENS = 20 * 512 + 100

@@ -26,9 +26,9 @@ from benchmarks.routing.generated import (
 )
 from benchmarks.routing.work import Talk, Turn, Work
 from benchmarks.scenarios_check import ROOMY, drive, hit_rate, run, ttft
-from strategies import cost
-from strategies.base import Prompt, WorkerView
-from strategies.load import Load
+from strategies.api import Prompt, WorkerView
+from strategies.cost import cost
+from strategies.cost.load import Load
 from tests.benchmarks.parts import (
     without_booking,
     without_correction,

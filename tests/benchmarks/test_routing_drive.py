@@ -8,10 +8,10 @@ from benchmarks.routing.fleet import Fleet
 from benchmarks.routing.generated import MADE, chats, no_reuse
 from benchmarks.routing.policies import POLICIES, Policy, policy_named, router
 from benchmarks.routing.work import Talk, Turn, Work, ideal
-from strategies.base import NoOptions
-from strategies.leastload import LeastLoad
-from strategies.prefixaware import PrefixAware, PrefixAwareOptions
-from strategies.queue import Queue
+from strategies.api import NoOptions
+from strategies.hold.queue import Queue
+from strategies.policies.least_load import LeastLoad
+from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 
 #: All but the bounds, which are no policies.
 ROUTERS = [policy for policy in POLICIES if policy.make is not None]

@@ -17,8 +17,8 @@ from benchmarks.routing.pages import markdown, terminal, write
 from benchmarks.routing.policies import POOLED, POOLED_SHORTEST
 from benchmarks.routing.results import Results, plot, sheets
 from benchmarks.routing.work import Ideal
-from strategies.base import Decision
-from strategies.prefixaware import PrefixAware
+from strategies.api import Decision
+from strategies.policies.prefix_aware import PrefixAware
 
 (MIXED,) = chosen(["mixed"], columns(None))
 #: A column whose trace is not at hand.

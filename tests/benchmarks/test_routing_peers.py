@@ -35,8 +35,8 @@ from benchmarks.routing.peers import (
 )
 from benchmarks.routing.work import Talk, Turn, Work
 from simulator.strides import Job
-from strategies.base import Decision, Prompt, Strategy
-from strategies.queue import Wait
+from strategies.api import Decision, Prompt, Strategy
+from strategies.hold.queue import Wait
 from tests.benchmarks.peers import KEYS, TOKENS, busy, prompt, queue, seats, sent, warm
 
 BUDGET = SMALL.max_num_batched_tokens

@@ -40,7 +40,7 @@ def test_the_worst_column_is_shown() -> None:
 def test_a_constant_is_changed_where_it_is_used(tmp_path: Path) -> None:
     """In a fresh process, in which what uses it sees the change; the page has a row for it."""
     page = tmp_path / "RESULTS.md"
-    main(constant=["strategies.demand:PRICE"], column=["documents"], page=page)
+    main(constant=["strategies.cost.demand:PRICE"], column=["documents"], page=page)
     row = page.read_text().splitlines()[-1]
     assert row.startswith("| `PRICE` |")
     assert "none depends" not in row

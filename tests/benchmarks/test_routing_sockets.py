@@ -9,8 +9,8 @@ from benchmarks.routing.generated import no_reuse
 from benchmarks.routing.sockets import APART, SHIFT_S, Seen, compared, shifted
 from benchmarks.routing.work import Work, faster
 from simulator.profiles import Profile
-from strategies.base import NoOptions
-from strategies.roundrobin import RoundRobin
+from strategies.api import NoOptions
+from strategies.policies.round_robin import RoundRobin
 
 WORK = Work("first", no_reuse(1, 8.0).talks[:200])
 

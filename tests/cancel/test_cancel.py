@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from strategies.base import Candidate, Outcome, Prompt
-from strategies.prefixaware import PrefixAware
+from strategies.api import Candidate, Outcome, Prompt
+from strategies.policies.prefix_aware import PrefixAware
 from tests.cancel.leaving import (
     CHAT,
     CHUNK,

@@ -11,7 +11,7 @@ import pytest
 
 from router.openai import Endpoint
 from router.pool import Pool
-from strategies.prefixaware import PrefixAware
+from strategies.policies.prefix_aware import PrefixAware
 from tests.cancel.leaving import (
     CHAT,
     CHUNK,

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from router.serve import say_what_is_not_shared
 from router.settings import Settings
 from strategies import registry
-from strategies.leastload import LeastLoad
-from strategies.prefixaware import PrefixAware
+from strategies.policies.least_load import LeastLoad
+from strategies.policies.prefix_aware import PrefixAware
 from tests.commands import ENV, Running, Serve, refuses, run
 from tests.reload.changing import CHAT, CHUNK, END, SSE, STREAM, answered_by, chat, load
 from tests.support import MakeStub, post, read_all, until

@@ -4,7 +4,7 @@ from collections import Counter
 
 from controller.events import Removed, Stored, Tier
 from controller.index import Index
-from strategies.blocks import even_chain, even_root
+from strategies.prefix.block_keys import even_chain, even_root
 
 SIZE = 4
 

@@ -19,7 +19,7 @@ from controller.events import Event, Removed, Stored, Tier
 from controller.index import Index
 from controller.snapshot import BadSnapshot, sealed
 from controller.source import Mark
-from strategies.blocks import even_chain, even_root
+from strategies.prefix.block_keys import even_chain, even_root
 from tests.controller.naive import SIZE, Naive, depths
 from tests.controller.snapshots import dump, restore
 from tests.controller.test_names import small

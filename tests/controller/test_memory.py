@@ -9,9 +9,9 @@ import pytest
 from controller.memory import Memory
 from controller.snapshot import read
 from controller.source import Source
-from strategies.base import Outcome, Prompt
-from strategies.blocks import even_chain, even_root
-from strategies.loads import Held
+from strategies.api import Outcome, Prompt
+from strategies.cost.tiers import Held
+from strategies.prefix.block_keys import even_chain, even_root
 from tests.controller.snapshots import dump
 
 IDS = array("I", range(100, 228)).tobytes()

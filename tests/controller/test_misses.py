@@ -7,8 +7,8 @@ import pytest
 from controller.memory import Memory
 from controller.misses import REMEMBERED
 from controller.source import Source
-from strategies.base import Prompt
-from strategies.loads import Held
+from strategies.api import Prompt
+from strategies.cost.tiers import Held
 from tests.controller.test_memory import prompt, push, stored
 
 CPU: dict[str, Any] = {"medium": "CPU"}

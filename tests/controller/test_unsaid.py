@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from controller.events import Removed, Tier
 from controller.memory import Memory
 from controller.place import MOST_APART
-from strategies.base import Prompt
-from strategies.blocks import even_chain, even_root
-from strategies.loads import Held
+from strategies.api import Prompt
+from strategies.cost.tiers import Held
+from strategies.prefix.block_keys import even_chain, even_root
 from tests.controller.test_memory import prompt, push, stored
 
 CPU: dict[str, Any] = {"medium": "CPU"}

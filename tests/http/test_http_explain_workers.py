@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from router.worker import State
-from strategies.base import Decision, Prompt, Strategy, WorkerView
+from strategies.api import Decision, Prompt, Strategy, WorkerView
 from tests.commands import run
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, error_of, post, until
 

@@ -11,7 +11,7 @@ import pytest
 
 from router.openai import ENDPOINTS, parse
 from router.prompts import Prompts
-from strategies.base import Prompt
+from strategies.api import Prompt
 from tests.support import (
     JSON,
     OK,

@@ -15,7 +15,7 @@ from router.inquiry import NoAnswer
 from router.server import PortTaken, bind
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
-from strategies.prefixaware import PrefixAware
+from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.totals import samples
 from tests.support import Action, MakeRouter, MakeStub, read_all, until
 

@@ -8,11 +8,11 @@ from string import ascii_lowercase
 import pytest
 
 from router.settings_file import SettingsError, loads
-from strategies.base import Candidate, Prompt, Strategy
-from strategies.blocks import TEXT_ENDS, chain
-from strategies.booking import Booking
-from strategies.load import Load
-from strategies.pace import Pace
+from strategies.api import Candidate, Prompt, Strategy
+from strategies.cost.booking import Booking
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
+from strategies.prefix.block_keys import TEXT_ENDS, chain
 from strategies.registry import make
 
 

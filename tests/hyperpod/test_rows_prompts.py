@@ -7,7 +7,7 @@ import pytest
 
 from router.openai import ENDPOINTS, parse
 from router.prompts import Known, Prompts
-from strategies.base import Prompt
+from strategies.api import Prompt
 from tests.hyperpod.test_rows import Run
 from tests.identity.folders import CHAT, ids, known, says, text
 

@@ -9,7 +9,7 @@ import pytest
 from router.identity.choice import chosen
 from router.identity.unlike import Unlike
 from router.openai import ENDPOINTS, parse
-from strategies.base import Prompt
+from strategies.api import Prompt
 from tests.identity.folders import TOOL
 from tests.identity_live.asking import keyed, until_asked, until_known
 from tests.identity_live.conftest import MakeEngine, Start

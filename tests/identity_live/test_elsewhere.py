@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.identity import elsewhere
-from strategies.prefixaware import PrefixAware
+from strategies.policies.prefix_aware import PrefixAware
 from tests.identity_live.asking import ask, keyed, states, tokenizer, until_asked
 from tests.identity_live.conftest import MakeEngine, Start
 from tests.identity_live.engine import card

@@ -24,7 +24,7 @@ from router.pool import Pool
 from router.settings import Settings
 from router.upstream import Upstream
 from router.worker import Worker
-from strategies.prefixaware import PrefixAware, PrefixAwareOptions
+from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 from tests.identity_live.asking import ask, knows, states, tokenizer, until_asked, until_known
 from tests.identity_live.conftest import MakeEngine, Start
 from tests.identity_live.engine import card

@@ -20,7 +20,7 @@ from controller.server import serve
 from controller.source import Source
 from router.check_live import check_live
 from router.settings_file import load
-from strategies.blocks import even_chain, even_root
+from strategies.prefix.block_keys import even_chain, even_root
 from tests.identity_live.asking import until_known
 from tests.kvaware.conftest import QUICK, MakeFleet
 from tests.kvaware.test_kvaware_live import ask, cached, predicted

@@ -12,9 +12,9 @@ from controller.memory import Memory
 from controller.server import serve
 from router import remote_memory
 from router.remote_memory import RemoteMemory
-from strategies.base import Outcome, Prompt
-from strategies.blocks import even_chain, even_root
-from strategies.loads import Held
+from strategies.api import Outcome, Prompt
+from strategies.cost.tiers import Held
+from strategies.prefix.block_keys import even_chain, even_root
 from tests.support import MakeStub
 
 

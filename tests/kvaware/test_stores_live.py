@@ -15,7 +15,7 @@ from router.rebuild import CannotBuild
 from router.settings import Settings
 from router.settings_idle import idle
 from router.stores.made import refuse_lost_stores
-from strategies.base import Prompt
+from strategies.api import Prompt
 from tests.commands import run
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
 from tests.kvaware.test_kvaware_live import ask, credited, predicted

@@ -7,7 +7,7 @@ from time import monotonic
 
 import httpx
 
-from strategies.load import Load
+from strategies.cost.load import Load
 from tests.support import OK, Action, Router, Stub, until
 
 PATH = "/v1/chat/completions"

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from router import rescue
-from strategies import rescue as rules
+from strategies.hold import stuck as rules
 from tests.overload.hanging import Hurry
 from tests.support import MakeStub, Stub
 

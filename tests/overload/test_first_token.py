@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from strategies.pace import Pace
+from strategies.cost.prefill import Pace
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, busied, waits
 from tests.support import OK, Action, MakeRouter, MakeStub, until
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from router import scheduler
-from strategies.prefixaware import PrefixAware
+from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, busied, waits
 from tests.support import MakeRouter, MakeStub, send, until
 

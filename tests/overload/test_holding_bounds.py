@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from strategies.booking import Booking
-from strategies.load import Load
+from strategies.cost.booking import Booking
+from strategies.cost.load import Load
 from tests.overload.busy import ANSWER, QUIET, Gate, ask, busied, waits
 from tests.support import MakeRouter, MakeStub, until
 

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from strategies.prefixaware import PrefixAware
+from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.busy import PATH, Gate, ask, asked
 from tests.overload.hanging import Hurry, both, look, moved, routed, worker_of
 from tests.reload.changing import answered_by

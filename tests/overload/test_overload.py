@@ -9,7 +9,7 @@ import pytest
 
 from router import rests, scheduler
 from router.worker import State
-from strategies.prefixaware import PrefixAware
+from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.busy import PATH, QUIET, Gate
 from tests.reload.changing import change
 from tests.support import OK, MakeRouter, MakeStub, Router, error_of, post, until

@@ -11,7 +11,7 @@ import pytest
 
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
-from strategies.load import Load
+from strategies.cost.load import Load
 from tests.overload.busy import PATH, Gate, ask, asked, waits
 from tests.overload.giving_way import (
     LONG,

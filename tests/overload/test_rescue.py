@@ -7,8 +7,8 @@ import pytest
 
 from router import rescue
 from router.pool import Pool
-from strategies.base import Candidate, Outcome, Prompt
-from strategies.booking import Booking
+from strategies.api import Candidate, Outcome, Prompt
+from strategies.cost.booking import Booking
 from tests.overload.busy import QUIET, ask, asked
 from tests.overload.giving_way import answer
 from tests.overload.hanging import NEVER, Hurry, both, moved, routed, worker_of

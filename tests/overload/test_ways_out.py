@@ -14,7 +14,7 @@ import pytest
 
 from router import rests
 from router.worker import State
-from strategies.base import Candidate, Cost, Decision, Prompt
+from strategies.api import Candidate, Cost, Decision, Prompt
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits
 from tests.reload.changing import change
 from tests.retry.test_failover import full

@@ -10,8 +10,8 @@ import pytest
 from router import rebuild
 from router.prompts import UNKNOWN_MODEL
 from router.rebuild import CannotBuild
-from strategies.base import Candidate, NoOptions, Outcome, Prompt, Strategy, WorkerView
-from strategies.leastload import LeastLoad
+from strategies.api import Candidate, NoOptions, Outcome, Prompt, Strategy, WorkerView
+from strategies.policies.least_load import LeastLoad
 from strategies.registry import make
 from tests.reload.changing import (
     CHAT,

@@ -7,8 +7,8 @@ from router.patience import NEVER, Patience
 from router.pool import Pool
 from router.upstream import Upstream
 from router.worker import Worker
-from strategies.base import Candidate, Cost, Prompt
-from strategies.blocks import TEXT_ENDS, chain
+from strategies.api import Candidate, Cost, Prompt
+from strategies.prefix.block_keys import TEXT_ENDS, chain
 from strategies.registry import make
 
 _PATIENCE = Patience(connect=1.0, first_byte=1.0, idle=1.0, keepalive=1.0, total=NEVER)

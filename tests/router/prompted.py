@@ -5,7 +5,7 @@ from typing import Any
 
 from router.openai import ENDPOINTS, Endpoint, parse
 from router.prompts import Prompts
-from strategies.base import Prompt
+from strategies.api import Prompt
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 COMPLETION = ENDPOINTS["/v1/completions"]

@@ -16,8 +16,8 @@ from router.patience import Patience
 from router.pool import Pool
 from router.upstream import Upstream
 from router.worker import State, Worker
-from strategies.base import Candidate, Cost, Prompt, Strategy, WorkerView
-from strategies.booking import Booking
+from strategies.api import Candidate, Cost, Prompt, Strategy, WorkerView
+from strategies.cost.booking import Booking
 from strategies.registry import make
 from tests.router import fleets
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from router.lengths import ROUGHLY, within
 from router.worker import Worker
-from strategies.base import Prompt
+from strategies.api import Prompt
 from tests.router.fleets import fleet
 from tests.support import MakeRouter, MakeStub, until
 

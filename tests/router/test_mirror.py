@@ -12,12 +12,12 @@ from router.fleet import Fleet
 from router.mirror import Mirror
 from router.news import Anew, Began, Booked, Ended, Letter, News, decode, encode
 from router.pool import Pool
-from strategies.base import Candidate, NoOptions, Outcome, Prompt, WorkerView
-from strategies.booking import Booking, late_s
-from strategies.leastload import LeastLoad
-from strategies.load import Load
-from strategies.preemption import drop
-from strategies.prefixaware import PrefixAware
+from strategies.api import Candidate, NoOptions, Outcome, Prompt, WorkerView
+from strategies.cost.booking import Booking, late_s
+from strategies.cost.load import Load
+from strategies.cost.preemption import drop
+from strategies.policies.least_load import LeastLoad
+from strategies.policies.prefix_aware import PrefixAware
 from tests.router.fleets import choice, fleet, prompt
 
 TEXT = "the quick brown fox jumps over the lazy dog and so on " * 400

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from router.outliers import Doubt, Outliers
-from strategies.base import Candidate, Cost, Decision
-from strategies.load import Load
-from strategies.pace import Pace
+from strategies.api import Candidate, Cost, Decision
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
 
 PATH, FAILURES = "/v1/chat/completions", 5
 

@@ -15,7 +15,7 @@ from router.pool import Pool
 from router.preempting import TELLING, Preempting, Running, resumable
 from router.sessions.visit import Visit
 from router.worker import LOSSES, LOSSES_S, Worker
-from strategies.base import Candidate, Cost, Prompt
+from strategies.api import Candidate, Cost, Prompt
 from tests.router.fleets import fleet, prompt
 
 

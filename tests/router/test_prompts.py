@@ -11,7 +11,7 @@ from router.estimates import BYTES_PER_TOKEN
 from router.identity.media import same_start
 from router.openai import ENDPOINTS, Endpoint, parse
 from router.prompts import Prompts
-from strategies.blocks import TEXT_BLOCK
+from strategies.prefix.block_keys import TEXT_BLOCK
 from tests.router.prompted import (
     CHAT,
     COMPLETION,

@@ -11,8 +11,8 @@ from router.identity.media import Head
 from router.identity.unlike import NOT_TEXT, Unlike
 from router.openai import ENDPOINTS, Endpoint, parse
 from router.prompts import PART_TOKENS, UNKNOWN_MODEL, Known, Prompts
-from strategies.base import Prompt
-from strategies.cost import held_tokens
+from strategies.api import Prompt
+from strategies.cost.cost import held_tokens
 
 CHAT, COMPLETION = ENDPOINTS["/v1/chat/completions"], ENDPOINTS["/v1/completions"]
 

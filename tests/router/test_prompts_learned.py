@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from router.estimates import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER
 from router.openai import parse
 from router.prompts import Prompts
-from strategies.base import Prompt
+from strategies.api import Prompt
 from tests.router.prompted import (
     CHAT,
     COMPLETION,

@@ -8,9 +8,9 @@ import pytest
 
 from router.openai import ENDPOINTS, Endpoint, parse
 from router.prompts import Prompts
-from strategies.base import Prompt
-from strategies.cost import Costs
-from strategies.leastload import LeastLoad
+from strategies.api import Prompt
+from strategies.cost.cost import Costs
+from strategies.policies.least_load import LeastLoad
 from tests.router.test_prompts_exact import knowing
 from tests.strategies.untold import Stand
 

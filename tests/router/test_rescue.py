@@ -18,8 +18,8 @@ from router.retries import Budget
 from router.scheduler import Scheduler
 from router.settings import Settings
 from router.worker import State
-from strategies.base import Candidate, Cost, Decision
-from strategies.booking import Booking
+from strategies.api import Candidate, Cost, Decision
+from strategies.cost.booking import Booking
 from tests.router.fleets import fleet, prompt
 from tests.router.test_preempting import Asked
 

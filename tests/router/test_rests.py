@@ -13,7 +13,7 @@ from router.retries import Budget
 from router.scheduler import Scheduler
 from router.settings import Settings
 from router.tls import Contexts
-from strategies.base import Decision, Prompt
+from strategies.api import Decision, Prompt
 
 
 def test_it_rests_and_comes_back() -> None:

@@ -11,7 +11,7 @@ from router.settings_strategy import StrategySettings
 
 OTHER = """
 from dataclasses import dataclass, field
-from strategies.base import Bytes, Seconds
+from strategies.api import Bytes, Seconds
 
 @dataclass(frozen=True)
 class Options:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from router import sharing, wires
 from router.news import Booked, Letter, encode
 from router.wires import Wiring
-from strategies.base import Outcome
-from strategies.prefixaware import PrefixAware
+from strategies.api import Outcome
+from strategies.policies.prefix_aware import PrefixAware
 from tests.router.fleets import choice, prompt
 from tests.router.wired import Process, play, until, wiring
 

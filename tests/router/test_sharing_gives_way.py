@@ -5,7 +5,7 @@ from time import monotonic
 import pytest
 
 from router.wires import Line, Wiring
-from strategies.base import Outcome
+from strategies.api import Outcome
 from tests.router.wired import Process, play, until, wiring
 
 __all__ = ["wiring"]

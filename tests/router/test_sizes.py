@@ -9,8 +9,8 @@ from prometheus_client import generate_latest
 from router.fleet import Fleet
 from router.metrics import Metrics
 from router.pool import Pool
-from strategies.base import NoOptions
-from strategies.roundrobin import RoundRobin
+from strategies.api import NoOptions
+from strategies.policies.round_robin import RoundRobin
 
 
 class Telling(RoundRobin):

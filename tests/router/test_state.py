@@ -10,9 +10,9 @@ import pytest
 from router.fleet import Fleet
 from router.pool import Pool
 from router.state import leave, take_over
-from strategies.base import NoOptions
-from strategies.leastload import LeastLoad
-from strategies.prefixaware import PrefixAware
+from strategies.api import NoOptions
+from strategies.policies.least_load import LeastLoad
+from strategies.policies.prefix_aware import PrefixAware
 from tests.router.fleets import choice, fleet, prompt
 
 

@@ -13,7 +13,7 @@ from router.identity.exact import Exact
 from router.openai import ENDPOINTS, Endpoint, Request, parse
 from router.prompts import Asked, Known, Prompts
 from router.tokenizing import ASKING, BUSY, ENTRIES, LEAST, OBJECTS, QUICK, SLOW, Tokenizing
-from strategies.base import Prompt
+from strategies.api import Prompt
 
 COMPLETION = ENDPOINTS["/v1/completions"]
 

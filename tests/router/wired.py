@@ -11,8 +11,8 @@ import pytest
 from router.fleet import Fleet
 from router.sharing import Sharing
 from router.wires import Line, Wires, Wiring
-from strategies.base import Outcome
-from strategies.booking import Booking
+from strategies.api import Outcome
+from strategies.cost.booking import Booking
 from tests.router.fleets import choice, fleet, prompt
 
 ENDED = Outcome(ok=True, cached_tokens=0, answer_tokens=5)

@@ -11,7 +11,7 @@ import pytest
 from router.pool import Pool
 from router.sessions.sessions import Sessions
 from router.sessions.table import Binding
-from strategies.base import FREE, Candidate
+from strategies.api import FREE, Candidate
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}

@@ -29,8 +29,8 @@ from router.settings import Settings
 from router.tls import Contexts
 from router.worker import State, Worker
 from router.worker_errors import Refused
-from strategies.load import Load
-from strategies.pace import Pace
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
 
 _PATIENCE = Patience(connect=9.0, first_byte=9.0, idle=9.0, keepalive=9.0, total=NEVER)
 _BODY = b'{"id":"x","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1}}'

@@ -10,7 +10,7 @@ from router.stores import shared
 from router.stores.lookup import StoreDown
 from router.stores.shared import AGAIN_S, LOOK_S, SUSPECT, SharedStore
 from router.stores.written import LONGEST, STAYS_S, WAITING, WRITTEN_S
-from strategies.base import Prompt
+from strategies.api import Prompt
 
 PROMPT = Prompt("toy", 400, ids=bytes(1600))
 

@@ -2,10 +2,10 @@
 
 from math import inf
 
-from strategies.base import Candidate, Cost, Decision, Prompt
-from strategies.load import Load
-from strategies.pace import Pace
-from strategies.queue import Entry, Queue, Wait
+from strategies.api import Candidate, Cost, Decision, Prompt
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
+from strategies.hold.queue import Entry, Queue, Wait
 
 #: A model that every worker serves; each also serves a model with its own name.
 ANY = "any"

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from strategies.base import Prompt, Strategy
-from strategies.blocks import TEXT_ENDS, chain
-from strategies.load import Load
-from strategies.pace import Pace
+from strategies.api import Prompt, Strategy
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
+from strategies.prefix.block_keys import TEXT_ENDS, chain
 from strategies.registry import make
 
 

@@ -1,8 +1,8 @@
 """What is charged for the answers on a worker, which wait for a prompt and slow each other."""
 
-from strategies.base import Cost, Prompt
-from strategies.cost import Costs
-from strategies.loads import Loading
+from strategies.api import Cost, Prompt
+from strategies.cost.cost import Costs
+from strategies.cost.tiers import Loading
 from tests.strategies.placing import Stand
 
 

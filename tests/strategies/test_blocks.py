@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.blocks import FINENESS, TEXT_BLOCK, TEXT_ENDS, chain, even_root, root_key
+from strategies.prefix.block_keys import FINENESS, TEXT_BLOCK, TEXT_ENDS, chain, even_root, root_key
 
 SIXTEENS = range(0, 1 << 20, 16)
 

@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoints, entry_points
 import pytest
 
 from strategies import registry
-from strategies.base import Candidate, Cost, Outcome
+from strategies.api import Candidate, Cost, Outcome
 from strategies.registry import find, names
 from tests.strategies.placing import LONG, Run, fleet, prompt
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from strategies.chbl import Chbl, ChblOptions
+from strategies.policies.chbl import Chbl, ChblOptions
 from tests.strategies.placing import LONG, fleet, prompt
 
 

@@ -1,6 +1,6 @@
 """How much of a prompt a worker is believed to hold."""
 
-from strategies.base import Candidate, Cost, Outcome
+from strategies.api import Candidate, Cost, Outcome
 from tests.strategies.placing import LONG, Run, fleet, prompt
 
 

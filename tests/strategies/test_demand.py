@@ -2,10 +2,10 @@
 
 import pytest
 
-from strategies.base import Outcome, Prompt
-from strategies.cost import Costs
-from strategies.demand import Demand
-from strategies.load import Load
+from strategies.api import Outcome, Prompt
+from strategies.cost.cost import Costs
+from strategies.cost.demand import Demand
+from strategies.cost.load import Load
 from tests.strategies.placing import LONG, Run, Stand, fleet, prompt
 
 #: Seconds after which nothing of what was smoothed is left, and for which nearly all of it is.

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from router.remote_memory import AWAY, SLOW
-from strategies.base import FREE, Candidate, Cost, Decision, Prompt
+from strategies.api import FREE, Candidate, Cost, Decision, Prompt
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
+from strategies.cost.tiers import Loading
 from strategies.explain import Refused, Waits, explain, gives_way, terms, words
-from strategies.kvaware import BY_TEXT, KvAware, KvAwareOptions
-from strategies.load import Load
-from strategies.loads import Loading
-from strategies.pace import Pace
+from strategies.policies.kv_aware import BY_TEXT, KvAware, KvAwareOptions
 
 PROMPT = Prompt("m", 8000, (1, 2, 3))
 

@@ -2,7 +2,7 @@
 
 from hypothesis import given, settings
 
-from strategies.prefixtree import AT_ONCE, PrefixTree
+from strategies.prefix.tree import AT_ONCE, PrefixTree
 from tests.strategies.tries import LARGE, PROMPTS, STEPS, WORKERS, Prompt, Reference, keys
 
 

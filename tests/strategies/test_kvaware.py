@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from strategies.base import Candidate, Cost, Outcome, Prompt, Seconds
+from strategies.api import Candidate, Cost, Outcome, Prompt, Seconds
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
+from strategies.cost.tiers import Held, Loads
 from strategies.explain import words
-from strategies.kvaware import KvAware, KvAwareOptions
-from strategies.load import Load
-from strategies.loads import Held, Loads
-from strategies.pace import Pace
+from strategies.policies.kv_aware import KvAware, KvAwareOptions
 
 KEYS = list(range(1, 65))
 PROMPT = Prompt("m", 4160, keys=KEYS, ends=range(0, 1 << 20, 64), blocks={16: KEYS}, counted=True)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.booking import Booking
-from strategies.load import Load
+from strategies.cost.booking import Booking
+from strategies.cost.load import Load
 
 
 def _margin() -> float:

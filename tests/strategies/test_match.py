@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.base import Outcome
-from strategies.match import NOT_WANTED
-from strategies.node import Node
-from strategies.prefixtree import PrefixTree
+from strategies.api import Outcome
+from strategies.prefix.match import NOT_WANTED
+from strategies.prefix.node import Node
+from strategies.prefix.tree import PrefixTree
 from tests.strategies.placing import LONG, Run, fleet, prompt
 from tests.strategies.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, Prompt, keys, nodes
 

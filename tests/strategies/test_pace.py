@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.pace import GROWTH, RATE, Curve, Pace
+from strategies.cost.prefill import GROWTH, RATE, Curve, Pace
 
 
 def taught(truth: float, growth: float, times: int = 200) -> Pace:

@@ -1,8 +1,8 @@
 """`poweroftwo` takes the better of two workers drawn at random."""
 
-from strategies.base import Candidate, Cost, Decision, NoOptions, Prompt
+from strategies.api import Candidate, Cost, Decision, NoOptions, Prompt
 from strategies.explain import words
-from strategies.poweroftwo import PowerOfTwo
+from strategies.policies.power_of_two import PowerOfTwo
 from tests.strategies.placing import fleet, prompt
 
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from strategies import preemption
-from strategies.base import Candidate, Cost, Outcome, Prompt
-from strategies.booking import Booking
-from strategies.cost import Costs, held_tokens
-from strategies.load import Load
-from strategies.preemption import (
+from strategies.api import Candidate, Cost, Outcome, Prompt
+from strategies.cost import preemption
+from strategies.cost.booking import Booking
+from strategies.cost.cost import Costs, held_tokens
+from strategies.cost.load import Load
+from strategies.cost.preemption import (
     ahead,
     before,
     computes_from,

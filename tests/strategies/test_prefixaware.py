@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from strategies.base import Prompt
+from strategies.api import Prompt
 from tests.strategies.placing import LONG, Run, fleet, prompt
 
 

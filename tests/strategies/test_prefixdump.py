@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.base import TOKEN_ENDS
-from strategies.blocks import TEXT_ENDS
-from strategies.prefixdump import BadDump, dump, restore
-from strategies.prefixtree import BLOCKS, PrefixTree
+from strategies.api import TOKEN_ENDS
+from strategies.prefix.block_keys import TEXT_ENDS
+from strategies.prefix.dump import BadDump, dump, restore
+from strategies.prefix.tree import BLOCKS, PrefixTree
 from tests.strategies.tries import PROMPTS, STEPS, WORKERS, keys, sound
 
 LARGE = 1 << 22

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.prefixtree import PrefixTree
+from strategies.prefix.tree import PrefixTree
 from tests.strategies.tries import LARGE, PROMPTS, STEPS, Prompt, Reference, keys
 
 

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from strategies.base import Candidate, Cost, Decision
-from strategies.queue import Entry, Queue, line_of, to_displace
+from strategies.api import Candidate, Cost, Decision
+from strategies.hold.queue import Entry, Queue, line_of, to_displace
 from tests.strategies.desk import ANY, MANY, Desk, Stand
 
 #: As many of a kind as one look at the queue never reaches.

@@ -4,9 +4,9 @@ from math import inf
 
 import pytest
 
-from strategies.base import Candidate, Cost, Decision, Prompt
-from strategies.cost import Costs
-from strategies.queue import Entry, Queue, Wait
+from strategies.api import Candidate, Cost, Decision, Prompt
+from strategies.cost.cost import Costs
+from strategies.hold.queue import Entry, Queue, Wait
 from tests.strategies.desk import ANY, MANY, Desk, Stand
 
 #: Longer than any request waits before it goes first.

@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from strategies.base import Candidate, Cost, Decision, Prompt
-from strategies.booking import Booking
-from strategies.load import Load
-from strategies.queue import Entry, Queue, Wait
+from strategies.api import Candidate, Cost, Decision, Prompt
+from strategies.cost.booking import Booking
+from strategies.cost.load import Load
+from strategies.hold.queue import Entry, Queue, Wait
 from tests.strategies.desk import ANY, MANY, Stand
 
 MODELS = st.sampled_from([ANY, "a", "b"])

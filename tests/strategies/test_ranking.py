@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.base import NO_LOADING
-from strategies.load import Load
-from strategies.pace import Pace
-from strategies.ranking import Ranking, Row
+from strategies.api import NO_LOADING
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
+from strategies.cost.ranking import Ranking, Row
 
 
 @dataclass(eq=False)

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from strategies.base import Outcome, Prompt
-from strategies.prefixtree import AT_ONCE, PrefixTree
+from strategies.api import Outcome, Prompt
+from strategies.prefix.tree import AT_ONCE, PrefixTree
 from tests.strategies.placing import Run, fleet, prompt
 from tests.strategies.tries import LARGE, keys
 

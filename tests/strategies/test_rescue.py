@@ -2,11 +2,11 @@
 
 from math import inf
 
-from strategies.base import FREE, Candidate, Cost, Decision, Prompt
-from strategies.cost import Costs
-from strategies.load import Load
-from strategies.pace import Curve, Pace
-from strategies.rescue import better, hangs, stranded
+from strategies.api import FREE, Candidate, Cost, Decision, Prompt
+from strategies.cost.cost import Costs
+from strategies.cost.load import Load
+from strategies.cost.prefill import Curve, Pace
+from strategies.hold.stuck import better, hangs, stranded
 from tests.strategies.untold import Stand
 
 PROMPT = Prompt("m", 1000, stream=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from strategies.base import Prompt
-from strategies.cost import Costs
+from strategies.api import Prompt
+from strategies.cost.cost import Costs
 from tests.strategies.placing import Run, Stand, fleet, prompt
 
 

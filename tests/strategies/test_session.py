@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from strategies.base import Other, Prompt, Seconds
-from strategies.load import Load
-from strategies.pace import Pace
-from strategies.rendezvous import owner
-from strategies.session import Session, SessionOptions
+from strategies.api import Other, Prompt, Seconds
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
+from strategies.policies.rendezvous import owner
+from strategies.policies.session import Session, SessionOptions
 
 
 @dataclass

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.blocks import TEXT_ENDS
-from strategies.prefixtree import AT_ONCE, PrefixTree
+from strategies.prefix.block_keys import TEXT_ENDS
+from strategies.prefix.tree import AT_ONCE, PrefixTree
 from tests.strategies.tries import PROMPTS, STEPS, Prompt, Reference, keys, sound
 
 

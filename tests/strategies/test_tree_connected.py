@@ -5,7 +5,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.prefixtree import Placement, PrefixTree
+from strategies.prefix.tree import Placement, PrefixTree
 from tests.strategies.test_prefixdump import taken_over
 from tests.strategies.tries import Prompt, keys, sound
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.prefixtree import LONGEST_ANSWER, Placement, PrefixTree
+from strategies.prefix.tree import LONGEST_ANSWER, Placement, PrefixTree
 from tests.strategies.tries import LARGE, STEPS, Prompt, keys, sound
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import underway
-from strategies.prefixtree import Placement
-from strategies.underway import UnderWay
+from strategies.prefix import under_way as underway
+from strategies.prefix.tree import Placement
+from strategies.prefix.under_way import UnderWay
 
 KEYS = [1, 2, 3]
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 
-from strategies.base import Candidate, Cost, Decision, Other, Prompt, Strategy
-from strategies.kvaware import KvAware
-from strategies.match import NOT_WANTED
-from strategies.prefixaware import PrefixAware
-from strategies.prefixtree import PrefixTree
-from strategies.queue import Queue
-from strategies.session import Session, SessionOptions
+from strategies.api import Candidate, Cost, Decision, Other, Prompt, Strategy
+from strategies.hold.queue import Queue
+from strategies.policies.kv_aware import KvAware
+from strategies.policies.prefix_aware import PrefixAware
+from strategies.policies.session import Session, SessionOptions
+from strategies.prefix.match import NOT_WANTED
+from strategies.prefix.tree import PrefixTree
 from tests.strategies.placing import Run, Stand, fleet, prompt
 from tests.strategies.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, keys, nodes
 from tests.strategies.tries import Prompt as Asked

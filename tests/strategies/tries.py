@@ -6,8 +6,8 @@ import pygtrie
 import pytest
 from hypothesis import strategies as st
 
-from strategies.node import Node
-from strategies.prefixtree import PrefixTree
+from strategies.prefix.node import Node
+from strategies.prefix.tree import PrefixTree
 
 Prompt = tuple[int, ...]
 PROMPTS = st.lists(st.integers(0, 2), max_size=8).map(tuple)

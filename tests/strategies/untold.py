@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from strategies.load import Load
-from strategies.pace import Pace
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
 
 
 @dataclass(eq=False)

@@ -18,7 +18,7 @@ from controller.events import Tier
 from router.settings import TiersSettings
 from router.stores.chunks import Chunking, digests
 from router.stores.made import lookup_of
-from strategies.loads import Held
+from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
 from tests.vllm.chains import vllm_pickle

@@ -15,7 +15,7 @@ from redis import Redis
 
 from controller.agreement import First, way
 from controller.events import Tier
-from strategies.loads import Held
+from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
 from tests.vllm.chains import vllm_cbor

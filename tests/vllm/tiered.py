@@ -15,8 +15,8 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from strategies.cost.tiers import Held
 from strategies.explain import Explanation
-from strategies.loads import Held
 from tests.support import Router, until
 from tests.vllm.engine import BLOCK, MODEL, command
 from tests.vllm.publishing import CHAT, Publishing, tokens, words

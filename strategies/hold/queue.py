@@ -21,7 +21,7 @@ from itertools import count, islice, takewhile, zip_longest
 from math import inf
 from typing import Final, Generic, TypeVar
 
-from strategies.base import Decision, Prompt, nothing
+from strategies.api import Decision, Prompt, nothing
 from strategies.constants import (
     AGING,
     AREA_S,
@@ -37,8 +37,8 @@ from strategies.constants import (
     REMEMBERED,
     STEP_S,
 )
-from strategies.load import Load
-from strategies.preemption import promised
+from strategies.cost.load import Load
+from strategies.cost.preemption import promised
 
 T = TypeVar("T")
 

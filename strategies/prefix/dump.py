@@ -11,11 +11,11 @@ from itertools import pairwise
 
 import msgspec
 
-from strategies.base import TOKEN_ENDS
-from strategies.blocks import TEXT_ENDS
-from strategies.node import Node
-from strategies.prefixtree import BLOCKS, PrefixTree
-from strategies.shadow import Shadow
+from strategies.api import TOKEN_ENDS
+from strategies.prefix.block_keys import TEXT_ENDS
+from strategies.prefix.lru import Shadow
+from strategies.prefix.node import Node
+from strategies.prefix.tree import BLOCKS, PrefixTree
 
 #: Has to change with the format, and with the way keys are computed.
 VERSION = 2

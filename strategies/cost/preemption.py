@@ -11,10 +11,10 @@ of prefill, so that none starves (`AGING`).
 
 from collections.abc import Sequence
 
-from strategies.base import Candidate, Prompt
-from strategies.booking import Booking, late_s
+from strategies.api import Candidate, Prompt
 from strategies.constants import AGING, MARGIN, PRICE, STEP_S
-from strategies.load import Load
+from strategies.cost.booking import Booking, late_s
+from strategies.cost.load import Load
 
 
 def before(

@@ -8,7 +8,7 @@ comments at the constants say where the terms come from.
 
 from collections.abc import Mapping, Sequence
 
-from strategies.base import NO_LOADING, Prompt, WorkerView
+from strategies.api import NO_LOADING, Prompt, WorkerView
 from strategies.constants import (
     CROWD,
     DECODE_S,
@@ -20,13 +20,13 @@ from strategies.constants import (
     SMOOTHED_S,
     STEP_S,
 )
-from strategies.demand import Demand, over_rest
-from strategies.load import Load
-from strategies.loads import Loading
-from strategies.match import NOT_WANTED, Match
-from strategies.pace import Curve
-from strategies.preemption import before
-from strategies.ranking import Ranking, Row
+from strategies.cost.demand import Demand, over_rest
+from strategies.cost.load import Load
+from strategies.cost.preemption import before
+from strategies.cost.prefill import Curve
+from strategies.cost.ranking import Ranking, Row
+from strategies.cost.tiers import Loading
+from strategies.prefix.match import NOT_WANTED, Match
 
 
 class _Charge:

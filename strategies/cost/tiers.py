@@ -8,7 +8,7 @@ from all its workers, because they are alike in this.
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from strategies.pace import Pace, bounded, weight
+from strategies.cost.prefill import Pace, bounded, weight
 
 
 class Held(NamedTuple):

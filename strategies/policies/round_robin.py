@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from strategies.base import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
+from strategies.api import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 
 #: Most workers whose last turn is remembered.
 MOST: Final = 10_000

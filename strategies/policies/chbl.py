@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from xxhash import xxh3_64_intdigest
 
-from strategies.base import FREE, Candidate, Decision, Outcome, Prompt, WorkerView
+from strategies.api import FREE, Candidate, Decision, Outcome, Prompt, WorkerView
 from strategies.constants import MOST_LOAD
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from strategies.constants import MOST_LOST
 
 if TYPE_CHECKING:
-    from strategies.node import Node
+    from strategies.prefix.node import Node
 
 UNBOUNDED = float("inf")
 #: Bytes of an entry with its share of a node (measured: 700), and of one key.

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strategies.prefixtree import Placement, PrefixTree
+from strategies.prefix.tree import Placement, PrefixTree
 
 #: Most requests kept after their end; the oldest are dropped.
 MOST_ENDED = 1 << 16

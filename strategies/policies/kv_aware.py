@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from strategies.base import (
+from strategies.api import (
     Bytes,
     Candidate,
     Decision,
@@ -18,12 +18,12 @@ from strategies.base import (
     Seconds,
     WorkerView,
 )
-from strategies.cost import Costs, held_tokens
-from strategies.loads import Held, Loading, Loads
-from strategies.prefixaware import capacity_of, is_fewer
-from strategies.prefixtree import Placement, PrefixTree
-from strategies.ranking import ordered_as
-from strategies.underway import UnderWay
+from strategies.cost.cost import Costs, held_tokens
+from strategies.cost.ranking import ordered_as
+from strategies.cost.tiers import Held, Loading, Loads
+from strategies.policies.prefix_aware import capacity_of, is_fewer
+from strategies.prefix.tree import Placement, PrefixTree
+from strategies.prefix.under_way import UnderWay
 
 #: The doubt if the shadow is used because the prompt was not tokenized; the worker is fine.
 BY_TEXT = "text"

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
-from strategies.blocks import FINENESS
+from strategies.api import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
 from strategies.constants import SLACK
-from strategies.cost import Costs, held_tokens
-from strategies.prefixdump import dump, restore
-from strategies.prefixtree import Placement, PrefixTree
+from strategies.cost.cost import Costs, held_tokens
+from strategies.prefix.block_keys import FINENESS
+from strategies.prefix.dump import dump, restore
+from strategies.prefix.tree import Placement, PrefixTree
 
 #: If blocks are bytes, a report confirms a prediction from which it differs by no more than this
 #: share: what a prompt has in common with others may end within a block, and tokens per byte differ

@@ -12,9 +12,9 @@ from functools import partial
 from sys import maxsize
 
 from strategies.constants import BEHIND
-from strategies.match import Match
-from strategies.node import Node, count
-from strategies.shadow import UNBOUNDED, Shadow
+from strategies.prefix.lru import UNBOUNDED, Shadow
+from strategies.prefix.match import Match
+from strategies.prefix.node import Node, count
 
 #: Ends of blocks of one unit each.
 BLOCKS = range(1 << 32)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from strategies.node import Node
-from strategies.shadow import Shadow
+from strategies.prefix.lru import Shadow
+from strategies.prefix.node import Node
 
 
 class Wanted(NamedTuple):

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, NamedTuple, NewType, Protocol
 
 from msgspec import Struct
 
-from strategies.load import Load
-from strategies.loads import Held, Loading
-from strategies.pace import Pace
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
+from strategies.cost.tiers import Held, Loading
 
 #: Marks an option as a size: `64MiB` in the YAML, bytes for the strategy.
 Bytes = NewType("Bytes", int)

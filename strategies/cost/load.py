@@ -8,8 +8,8 @@ byte arrives.
 
 from math import exp
 
-from strategies.booking import Booking, late_s
 from strategies.constants import LATE_S, MARGIN, SMOOTHED_S, STAY_S, TOGETHER_S, WEIGHT
+from strategies.cost.booking import Booking, late_s
 
 
 class Load:

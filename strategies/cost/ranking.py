@@ -7,7 +7,7 @@ take as long as comparing them.
 from collections.abc import Sequence
 from typing import Any, overload
 
-from strategies.base import Candidate, Cost
+from strategies.api import Candidate, Cost
 
 #: Sort keys first: total cost, wait, turn, position in the list. Then worker, prefill, price,
 #: decode, room and home in seconds, tokens held, which of them have to be loaded, and how many

@@ -6,12 +6,12 @@ what waits there is taken back, as for preemption, and decided anew. Nothing is 
 worker has computed, so it counts as holding no more than before.
 """
 
-from strategies.base import FREE, Candidate, Decision
-from strategies.booking import Booking, late_s
+from strategies.api import FREE, Candidate, Decision
 from strategies.constants import LATE_S, MOST_STEP, STUCK_S, TIMES_GUESSED
-from strategies.load import Load
-from strategies.pace import Pace
-from strategies.queue import Queue
+from strategies.cost.booking import Booking, late_s
+from strategies.cost.load import Load
+from strategies.cost.prefill import Pace
+from strategies.hold.queue import Queue
 
 
 def hangs(load: Load, pace: Pace, now: float) -> bool:

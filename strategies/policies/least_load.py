@@ -1,36 +1,25 @@
-"""`poweroftwo`: the less loaded of two workers drawn at random.
-
-Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001): nearly as even as
-comparing all workers, for the price of comparing two. Independent routers do not herd.
-"""
+"""`leastload`: the least loaded worker, whatever its cache holds."""
 
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import Any, ClassVar
 
-from strategies.base import Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
-from strategies.cost import Costs
+from strategies.api import Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
+from strategies.cost.cost import Costs
 
 
-class PowerOfTwo:
-    """Puts the cheaper of two random workers first, then the other, then the rest by cost."""
+class LeastLoad:
+    """Compares workers by cost, as if every cache were empty."""
 
     Options: ClassVar[type[Any]] = NoOptions
     reads_prompt: ClassVar[bool] = False
 
     def __init__(self, options: NoOptions) -> None:
         del options
-        self._chance = Random()
         self._costs = Costs()
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Draw a random order; the cheaper of its first two workers goes first."""
-        drawn = self._chance.sample(workers, len(workers))
-        pair = self._costs.rank(prompt, drawn[:2], now)
-        if len(drawn) <= 2:
-            return Decision(pair, "load")
-        rest = self._costs.rank(prompt, drawn[2:], now)
-        return Decision([*pair, *rest], "load", drawn=True)
+        """Put the cheapest worker first; none is credited with cached tokens."""
+        return Decision(self._costs.rank(prompt, workers, now), "load")
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Tell the cost model; the worker's load has the booking."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from strategies.base import (
+from strategies.api import (
     Candidate,
     Decision,
     Other,
@@ -19,7 +19,7 @@ from strategies.base import (
     WorkerView,
     nothing,
 )
-from strategies.ranking import led_by
+from strategies.cost.ranking import led_by
 from strategies.registry import make
 
 

@@ -4,7 +4,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from strategies.shadow import Entry
+from strategies.prefix.lru import Entry
 
 
 class Node:
