@@ -275,7 +275,14 @@ class Scheduler:
             return None
         able = self._able(pool, entry.prompt, entry.only)
         room = self.room(able, bound=entry.bound)
-        return self._rank(pool, entry.prompt, room) if room else None
+        if not room:
+            return None
+        try:
+            return self._rank(pool, entry.prompt, room)
+        except Exception:
+            log.exception("pool %s: its strategy raised an error", pool.name)
+            _wake(entry)  # it is told so; the others go on
+            return None
 
     def _able(self, pool: Pool, prompt: Prompt, only: str) -> Sequence[Worker]:
         """Return the workers that a request may go to now, with or without room."""

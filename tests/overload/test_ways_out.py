@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 from unittest.mock import Mock
 
@@ -225,6 +225,57 @@ def test_a_strategy_that_fails(
     until(made.router.idle)
 
 
+def test_a_strategy_that_fails_for_one(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one gets 500; the others keep their order."""
+    gate, worker = Gate(), stub()
+    worker.script = gate.script()
+    router = route(worker.url, health=QUIET, limits={"in_flight": 1})
+    replies = [ask(router, crowd, "busy", 10)]
+    until(lambda: len(worker.requests) == 1)
+    for number, (words, tokens) in enumerate((("long", 9_000), ("short", 90), ("odd", 10))):
+        replies.append(ask(router, crowd, words, tokens))
+        until(waits(router, number + 1))
+    pool = router.door.fleet.pools[0]
+    picky, rank = Mock(wraps=pool.strategy), pool.strategy.rank
+
+    def ranks(prompt: Prompt, *rest: Any) -> Decision:
+        return raises() if prompt.tokens < 50 else rank(prompt, *rest)
+
+    picky.rank = ranks
+    monkeypatch.setattr(pool, "strategy", picky)
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200, 200, 200, 500]
+    for words, sent in zip((b"busy", b"short", b"long"), worker.requests, strict=True):
+        assert words in sent
+    until(router.idle)
+
+
+def test_the_next_worker_is_full_by_now(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that its first worker refuses late waits for the second one, which has got as many
+    as it may have."""
+    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    refuses, gate = Gate(), Gate()
+    first, second = stub([refuses.opened.is_set, *full(b"x")]), stub(gate.script())
+    router = route(
+        *(first.url, second.url), strategy="roundrobin", health=QUIET, limits={"in_flight": 1}
+    )
+    replies = [ask(router, crowd, "refused", 10)]
+    until(lambda: len(first.requests) == 1)
+    replies.append(ask(router, crowd, "taken", 10))
+    until(lambda: len(second.requests) == 1)
+    refuses.opened.set()
+    until(waits(router, 1))
+    assert len(second.requests) == 1
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 2
+    assert len(second.requests) == 2
+    until(router.idle)
+
+
 class Slots(list[Action]):
     """The script of a worker that takes one request at a time, and is full for others."""
 
@@ -289,7 +340,7 @@ def test_one_request_finds_out_whether_a_full_worker_takes_others(
     worker.script = gate.script()
     rest = router.worker().rest
     assert rest is not None
-    rest.until = 0.0
+    rest.until = monotonic()
     until(lambda: len(worker.requests) > refused)
     sleep(0.2)  # what waits is looked at four times
     assert len(worker.requests) == refused + 1
