@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 
 from router.attempt import Attempt
+from router.errors import Overrun
 from router.job import Job
 from router.missing import BAD
 from router.preempting import Preempting
@@ -52,8 +53,8 @@ class Failover:
         Returns False if the job is to be decided again. That is so if it may wait, and all that
         were asked are full, or no retry is left. Or if no worker was asked and there are `others`,
         which had no room at the time of the decision; but not if the router lacked descriptors or
-        ports, as it would at once lack them again. Raises DoorError, CutShort, Elsewhere,
-        Preempted.
+        ports, as it would at once lack them again. Raises DoorError (Overrun if it has waited for
+        long enough), CutShort, Elsewhere, Preempted.
         """
         tally, denied = Tally(), False
         candidates = job.decision.candidates
@@ -104,6 +105,8 @@ class Failover:
         """
         waits = self._budget.least > 0 if denied else tally.full
         if waits and self._sending.may_wait(job):
+            if job.wait is not None and monotonic() >= job.wait.deadline:
+                raise Overrun
             job.refused, job.retries = True, denied
             return False
         if others and tally.reached_none:

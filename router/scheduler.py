@@ -137,10 +137,6 @@ class Scheduler:
             return False
         return self.waiting < self.limit if wait is None else now < wait.deadline
 
-    def may_wait(self, wait: Wait | None) -> bool:
-        """Whether a request that workers refuse may wait for its turn again."""
-        return self.limit > 0 and (wait is None or monotonic() < wait.deadline)
-
     def wait(self, since: float) -> Wait:
         """Return the waiting of a request that came at `since` and begins to wait now."""
         now = monotonic()

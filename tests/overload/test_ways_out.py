@@ -18,7 +18,7 @@ from strategies.api import Candidate, Cost, Decision, Prompt
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits
 from tests.reload.changing import change
 from tests.retry.test_failover import full
-from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, post, until
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, error_of, post, until
 
 #: What a request waits for: a place at a worker, its turn, or a worker that is not full.
 KINDS = ("place", "turn", "refused")
@@ -163,6 +163,21 @@ def test_the_wait_is_bounded(scene: Callable[..., Scene], kind: str) -> None:
     until(waits(made.router, 0))
     made.gate.opened.set()
     until(made.router.idle)
+
+
+def test_the_last_refusal_is_not_the_answer(
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it if its worker may be asked until the very end: the client is told when to retry."""
+    monkeypatch.setattr(rests, "FIRST_S", 1e-6)
+    monkeypatch.setattr(rests, "LONGEST_S", 1e-6)
+    worker = stub(full(b"x"))
+    router = route(worker.url, health=QUIET, timeouts={"queue": "200ms"})
+    reply = router.http.post(PATH, json=asked("waits", 10))
+    assert (reply.status_code, error_of(reply)["code"]) == (503, "overloaded")
+    assert int(reply.headers["retry-after"]) > 0
+    assert len(worker.requests) > 1
+    until(router.idle)
 
 
 @pytest.mark.parametrize("kind", KINDS)
