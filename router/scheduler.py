@@ -294,7 +294,8 @@ class Scheduler:
 def _fits(line: Line, worker: Worker) -> bool:
     """Whether requests of a line may go to a worker."""
     _, model, only, barred = line
-    return worker.name not in barred and only in {"", worker.name} and model in worker.models
+    able = worker.name == only if only else worker.name not in barred
+    return able and model in worker.models
 
 
 def _is_left(worker: Worker, line: Line) -> bool:

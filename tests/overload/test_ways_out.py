@@ -262,8 +262,8 @@ def test_a_strategy_that_fails_for_one(
     monkeypatch.setattr(pool, "strategy", picky)
     gate.opened.set()
     assert [reply.result().status_code for reply in replies] == [200, 200, 200, 500]
-    for words, sent in zip((b"busy", b"short", b"long"), worker.requests, strict=True):
-        assert words in sent
+    for name, sent in zip((b"busy", b"short", b"long"), worker.requests, strict=True):
+        assert name in sent
     until(router.idle)
 
 

@@ -234,9 +234,9 @@ def test_a_newcomer_displaces_the_newest_of_the_longest_line() -> None:
     assert (first.queue.length(line), second.queue.length(line)) == (3, 0)
     first.now = 3.0
     first.enter("back", tenant="greedy", first=True)
-    displaced = to_displace(queues, 0)
-    assert displaced is not None
-    assert displaced.item == "r2"
+    older = to_displace(queues, 0)
+    assert older is not None
+    assert older.item == "r2"
     turned = Desk(Stand("c", 1000.0))
     for name in ("x", "y", "z"):
         turned.enter(name, first=True)
