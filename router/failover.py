@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 
 from router.attempt import Attempt
+from router.errors import Overrun
 from router.job import Job
 from router.missing import BAD
 from router.preempting import Preempting
@@ -46,13 +47,14 @@ class Failover:
 
         A refused connection costs nothing, as nothing was sent. A worker that is full, or has not
         got what others may have (`missing.py`), counts as asked: at most `limits.attempts` are
-        asked, each after the first out of the retry budget.
+        asked, each after the first out of the retry budget. One that has no room any more counts
+        as full, but is not asked.
 
         Returns False if the job is to be decided again. That is so if it may wait, and all that
         were asked are full, or no retry is left. Or if no worker was asked and there are `others`,
         which had no room at the time of the decision; but not if the router lacked descriptors or
-        ports, as it would at once lack them again. Raises DoorError, CutShort, Elsewhere,
-        Preempted.
+        ports, as it would at once lack them again. Raises DoorError (Overrun if it has waited for
+        long enough), CutShort, Elsewhere, Preempted.
         """
         tally, denied = Tally(), False
         candidates = job.decision.candidates
@@ -68,6 +70,9 @@ class Failover:
                 if not _still(job, ranked, again=tally.error is not None):
                     continue  # others may have been asked for long
                 worker: Worker = ranked.worker  # type: ignore[assignment]  # our fleet's own
+                if not first and self._fills(job, worker, tally):
+                    tally.full = True
+                    continue
                 stays = first and job.decision.stays
                 more = bool(left) and not stays and tally.asked + 1 < self._attempts
                 # Books at once, before others can.
@@ -100,6 +105,8 @@ class Failover:
         """
         waits = self._budget.least > 0 if denied else tally.full
         if waits and self._sending.may_wait(job):
+            if job.wait is not None and monotonic() >= job.wait.deadline:
+                raise Overrun
             job.refused, job.retries = True, denied
             return False
         if others and tally.reached_none:
@@ -112,6 +119,15 @@ class Failover:
         if not job.retrying:
             job.retrying = self._budget.take(self._scheduler.in_flight)
         return job.retrying
+
+    def _fills(self, job: Job, worker: Worker, tally: Tally) -> bool:
+        """Whether a worker has no room any more, by now, for a job that may wait.
+
+        Not after a worker has failed that was sent the job: decided again, it could go back there.
+        """
+        if not (tally.full or tally.reached_none) or self._scheduler.room([worker]):
+            return False
+        return self._sending.may_wait(job)
 
     def _next(self, candidates: Sequence[Candidate], left: Sequence[int]) -> int:
         """Return the index in `left` of the next candidate: the first that is not resting.

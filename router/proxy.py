@@ -156,7 +156,7 @@ class Proxy:
             elif waits:
                 decision = self._deciding.among(pool, prompt, wanted, only)
             if waits:
-                wait = self._wait(plea, in_vain=called or plea.refused)
+                wait = self._wait(plea, in_vain=called)
                 called = await self._scheduler.turn(
                     *(pool, prompt, decision, plea.exchange.tenant, wait),
                     only=only,
@@ -205,6 +205,8 @@ class Proxy:
         except Preempted as error:
             preempted = error
         plea.refused, plea.retries = job.refused, job.retries
+        if plea.refused:  # its time runs from now on, even if there seems to be room for it
+            self._wait(plea, in_vain=True)
         if preempted is not None:
             preempted.note(plea)
             before, plea.wait = plea.wait, self._scheduler.wait(plea.started)

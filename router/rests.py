@@ -62,12 +62,13 @@ class Rests:
         """Return how many requests a worker may have that said that it is full; None: any number.
 
         That is fewer than it had then, until its rest is over. Then it may have one more than they
-        were, whose answer tells whether it takes others.
+        were, whose answer tells whether it takes others; and as an answer may take minutes, but a
+        refusal does not, another one each time that as long passes without one.
         """
         rest = self._rests.get(worker)
         if rest is None or not rest.full:
             return None
-        return rest.here + (now >= rest.until)
+        return rest.here + (now >= rest.until) * (1 + int((now - rest.until) / rest.span))
 
     def awake(self, workers: Sequence[W], now: float) -> Sequence[W]:
         """Return the workers that do not rest, or all of them if all rest."""

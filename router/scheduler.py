@@ -137,10 +137,6 @@ class Scheduler:
             return False
         return self.waiting < self.limit if wait is None else now < wait.deadline
 
-    def may_wait(self, wait: Wait | None) -> bool:
-        """Whether a request that workers refuse may wait for its turn again."""
-        return self.limit > 0 and (wait is None or monotonic() < wait.deadline)
-
     def wait(self, since: float) -> Wait:
         """Return the waiting of a request that came at `since` and begins to wait now."""
         now = monotonic()
@@ -275,7 +271,14 @@ class Scheduler:
             return None
         able = self._able(pool, entry.prompt, entry.only)
         room = self.room(able, bound=entry.bound)
-        return self._rank(pool, entry.prompt, room) if room else None
+        if not room:
+            return None
+        try:
+            return self._rank(pool, entry.prompt, room)
+        except Exception:
+            log.exception("pool %s: its strategy raised an error", pool.name)
+            _wake(entry)  # it is told so; the others go on
+            return None
 
     def _able(self, pool: Pool, prompt: Prompt, only: str) -> Sequence[Worker]:
         """Return the workers that a request may go to now, with or without room."""
@@ -291,7 +294,8 @@ class Scheduler:
 def _fits(line: Line, worker: Worker) -> bool:
     """Whether requests of a line may go to a worker."""
     _, model, only, barred = line
-    return worker.name not in barred and only in {"", worker.name} and model in worker.models
+    able = worker.name == only if only else worker.name not in barred
+    return able and model in worker.models
 
 
 def _is_left(worker: Worker, line: Line) -> bool:

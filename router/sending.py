@@ -117,8 +117,8 @@ class Sending:
                 relay.naming = naming
 
     def may_wait(self, job: Job) -> bool:
-        """Whether a request that full workers refuse may wait for its turn again."""
-        return not job.bound and self._scheduler.may_wait(job.wait)
+        """Whether a request that full workers refuse may wait for its turn, if it has time left."""
+        return not job.bound and self._scheduler.limit > 0
 
     def _passes(self, attempt: Attempt, connection: Connection, *, others: bool) -> bool:
         """Whether a full worker's 503 is kept from the client, as a worker can be asked later.

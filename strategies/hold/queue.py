@@ -111,9 +111,14 @@ class Entry(Generic[T]):
         return self.line[2]
 
     def look(self, decision: Decision, now: float) -> None:
-        """Store the decision: where it would go now."""
+        """Store the decision: where it would go now.
+
+        Raises an error if it is none; then the request keeps its place among others.
+        """
         candidates = decision.candidates[:REMEMBERED]
         choice = candidates[0]
+        if not 0.0 <= choice.cost.prefill < inf:  # by a third-party strategy; it has no order
+            raise ValueError(f"no strategy may predict {choice.cost.prefill} s of prefill")
         self.load: Load = choice.worker.load
         self.costs = {c.worker.load: c.cost.total - c.cost.wait for c in candidates}
         """Its cost on each of the best workers, without the wait."""
@@ -255,10 +260,6 @@ class Queue(Generic[T]):
             self.leave(entry)
         return gone
 
-    def expired(self, now: float) -> list[Entry[T]]:
-        """Return the requests whose deadline has passed."""
-        return [entry for entry in self._entries if entry.wait.deadline <= now]
-
     def length(self, line: Line) -> int:
         """Return how many requests wait in a line."""
         return len(self._lines.get(line, ()))
@@ -330,7 +331,7 @@ class Queue(Generic[T]):
         """Return the requests to look at this time, in their order.
 
         Of each line the one with least need, then the next one of each, and so on: so requests that
-        wait for one worker or model do not hide others.
+        wait for one worker or model do not hide others. Nor do those that go before all others.
         """
         names = list(islice(self._lines, LOOKED_AT))
         lines = [self._lines[name][:LOOKED_AT] for name in names]
@@ -346,14 +347,15 @@ class Queue(Generic[T]):
         looked = dict.fromkeys(self._first(now))
         for turn in zip_longest(*tenants.values()):
             looked.update(dict.fromkeys(entry for entry in turn if entry is not None))
-        return list(islice(looked, LOOKED_AT))
+        return list(looked)
 
     def _first(self, now: float) -> list[Entry[T]]:
-        """Return the requests that go before all others, in order of arrival."""
+        """Return some of the requests that go before all others, in order of arrival."""
         old = takewhile(lambda entry: now - entry.wait.entered >= LACKING_S, self._entries)
-        found = dict.fromkeys(entry for entry in old if entry.is_first(now))
+        first = (entry for entry in old if entry.is_first(now))
+        found = dict.fromkeys(islice(first, LOOKED_AT))
         found.update(self._vain)
-        return sorted(found, key=lambda entry: entry.wait.since)
+        return nsmallest(LOOKED_AT, found, key=lambda entry: entry.wait.since)
 
     def _due(self, looked: list[Entry[T]], now: float, most: int) -> set[Entry[T]]:
         """Return at most `most` of these requests that are due to be decided anew."""
@@ -386,8 +388,9 @@ class Queue(Generic[T]):
     def _look(self, entry: Entry[T], decision: Decision, now: float) -> None:
         """Store where a request would go now."""
         line = self._lines[entry.line]
-        del line[bisect_left(line, _place(entry), key=_place)]
+        at = bisect_left(line, _place(entry), key=_place)
         entry.look(decision, now)
+        del line[at]
         self._line_up(entry)
 
     def _remove(self, entry: Entry[T]) -> None:
@@ -426,9 +429,12 @@ class Queue(Generic[T]):
     def _promise_again(self, now: float) -> None:
         """Promise all that was looked at last, or came since, and nothing else.
 
-        (Where `release` returned a request, it has not promised those behind it.)
+        (Where `release` returned a request, it has not promised those behind it.) If these have
+        become many, only those are promised that would be looked at.
         """
         self._take_back()
+        if len(self._seen) > 3 * LOOKED_AT:
+            self._seen = dict.fromkeys(self._looked_at(now))
         for entry in self._seen:
             self._promise(entry, now)
 
@@ -450,13 +456,13 @@ def to_displace(queues: Iterable[Queue[T]], own: int) -> Entry[T] | None:
     """Return the newest request of the longest line, to make room for a newcomer.
 
     None if the newcomer's own line, with `own` requests, would not stay shorter than that one, or
-    if that request has had its turn. So neither a tenant nor a stuck pool can lock others out.
+    if all of it has had its turn. So neither a tenant nor a stuck pool can lock others out.
     """
     longest = max((queue.longest() for queue in queues), key=len, default=[])
     if own + 1 >= len(longest):
         return None
-    newest = max(longest, key=lambda entry: (entry.wait.entered, entry.number))
-    return None if newest.wait.called else newest
+    uncalled = (entry for entry in longest if not entry.wait.called)
+    return max(uncalled, key=lambda entry: (entry.wait.entered, entry.number), default=None)
 
 
 def _place(entry: Entry[T]) -> tuple[float, int]:

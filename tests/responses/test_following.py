@@ -2,11 +2,13 @@
 
 import json
 import threading
+from time import sleep
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from tests.responses.asking import create, follow, get, made, owner
+from tests.responses.asking import PATH, create, follow, get, made, owner
 from tests.responses.conftest import MakeEngines
 from tests.support import MakeRouter, error_of, until
 
@@ -104,6 +106,38 @@ def test_a_follow_up_waits_for_its_worker(engines: MakeEngines, route: MakeRoute
         thread.join(20)
     assert replies == [200] * 3
     assert sum(len(one.seen) for one in workers if one is not home) == 0
+
+
+def test_who_waits_for_a_worker_that_others_should_not_ask(
+    engines: MakeEngines, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follow-up waits for the worker that has its response, and is not decided anew in vain."""
+    workers = engines(2)
+    router = route(*(one.url for one in workers), limits={"in_flight": 1})
+    first = made(router)
+    home = owner(workers, first)
+    pool = router.door.fleet.pools[0]
+    router.call(lambda: pool.lacks(pool.named[home.url[7:]], PATH))
+    home.makes.clear()
+    replies: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: replies.append(follow(router, first).status_code))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: router.metric("warmroute_queue_length") == 1)
+        ranking = Mock(wraps=pool.strategy)
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "strategy", ranking)
+            sleep(0.3)  # what waits is looked at six times
+        assert not ranking.rank.called
+    finally:
+        home.makes.set()
+    for thread in threads:
+        thread.join(20)
+    assert replies == [200] * 2
 
 
 def test_a_full_worker_says_so_itself(engines: MakeEngines, route: MakeRouter) -> None:

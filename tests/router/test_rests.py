@@ -62,6 +62,18 @@ def test_an_answer_ends_it() -> None:
     assert rests.awake(["a", "b"], 40.0 + FIRST_S) == ["a", "b"]
 
 
+def test_silence_lets_more_in() -> None:
+    """A full worker gets fewer than it had, then one more, and others as long as none is refused:
+    the answer of the first may take minutes."""
+    rests = Rests()
+    rest = rests.refused("a", 10.0)
+    rest.full, rest.here = True, 3
+    began = [rests.most("a", 10.0 + FIRST_S * spans) for spans in (0.5, 1.5, 2.5, 8.5)]
+    assert began == [3, 4, 5, 11]
+    assert rests.refused("a", 11.0) is rest
+    assert rests.most("a", 11.0 + FIRST_S) == 3
+
+
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 100))))
 def test_nobody_is_forgotten_or_kept(refusals: list[tuple[str, float]]) -> None:
     """`keep` drops exactly the workers that left the fleet, and every rest ends in time."""

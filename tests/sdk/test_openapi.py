@@ -146,7 +146,7 @@ def test_failures(
 ) -> None:
     """A worker that dies, is full, or does not answer: these responses are described too."""
     patience = "300ms" if status == 504 else "30s"
-    router = route(stub(script, MODEL).url, timeouts={"first_byte": patience})
+    router = route(stub(script, MODEL).url, timeouts={"first_byte": patience}, limits={"queue": 0})
     case = api.schema["/v1/completions"]["POST"].Case(
         body={"model": MODEL}, media_type="application/json"
     )

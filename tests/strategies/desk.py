@@ -1,7 +1,5 @@
 """Requests that come to a few workers, wait in a queue, and are released again."""
 
-from math import inf
-
 from strategies.api import Candidate, Cost, Decision, Prompt
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
@@ -84,11 +82,10 @@ class Desk:
         first: bool = False,
         only: str = "",
         bound: bool = False,
-        deadline: float = inf,
     ) -> Entry[str]:
         """Let a request wait that came `since`."""
         prompt = Prompt(model, tokens)
-        wait = Wait(self.now if since is None else since, self.now, deadline)
+        wait = Wait(self.now if since is None else since, self.now)
         wait.first = wait.called = first
         decision = self.decide(prompt, name, only)
         return self.queue.enter(

@@ -1,10 +1,11 @@
 """Which requests wait for a worker that is about to be free, and which of them goes next."""
 
 from itertools import pairwise
+from math import nan
 
 import pytest
 
-from strategies.api import Candidate, Cost, Decision
+from strategies.api import Candidate, Cost, Decision, Prompt
 from strategies.hold.queue import Entry, Queue, line_of, to_displace
 from tests.strategies.desk import ANY, MANY, Desk, Stand
 
@@ -216,19 +217,11 @@ def test_who_leaves_is_not_released() -> None:
     assert desk.released() == []
 
 
-def test_deadlines_are_told() -> None:
-    """Of those that still wait; they stay until their clients have been told."""
-    desk = Desk(Stand("a", 1000.0))
-    for name, deadline in (("late", 9.0), ("soon", 3.0), ("gone", 2.0)):
-        entry = desk.enter(name, deadline=deadline)
-    desk.queue.leave(entry)
-    expired = [[one.item for one in desk.queue.expired(now)] for now in (2.0, 3.0, 9.0)]
-    assert expired == [[], ["soon"], ["late", "soon"]]
-    assert len(desk.queue) == 2
-
-
 def test_a_newcomer_displaces_the_newest_of_the_longest_line() -> None:
-    """Of all queues, if its own stays shorter; never one that has had its turn."""
+    """Of all queues, if its own stays shorter; never one that has had its turn.
+
+    If the newest has had its turn, it is the newest of the others.
+    """
     first, second = Desk(Stand("a", 1000.0)), Desk(Stand("b", 1000.0))
     for number, tokens in enumerate((9, 1, 5)):
         first.now = float(number)
@@ -241,7 +234,13 @@ def test_a_newcomer_displaces_the_newest_of_the_longest_line() -> None:
     assert (first.queue.length(line), second.queue.length(line)) == (3, 0)
     first.now = 3.0
     first.enter("back", tenant="greedy", first=True)
-    assert to_displace(queues, 0) is None
+    older = to_displace(queues, 0)
+    assert older is not None
+    assert older.item == "r2"
+    turned = Desk(Stand("c", 1000.0))
+    for name in ("x", "y", "z"):
+        turned.enter(name, first=True)
+    assert to_displace([turned.queue], 0) is None
     assert to_displace([Queue[str]()], 0) is None
 
 
@@ -289,3 +288,31 @@ def test_a_look_decides_on_a_few() -> None:
         reached += desk.decided - before
         assert desk.decided > before
     assert most <= 10
+
+
+def test_those_that_go_first_do_not_hide_others() -> None:
+    """However many have had their turn in vain, and still have to wait for their own worker."""
+    desk = Desk(Stand("a", 1000.0), Stand("b", 5.0))
+    for number in range(100):
+        desk.enter(f"a{number}", model="a", first=True)
+    desk.enter("b", model="b")
+    desk.now = 6.0
+    assert desk.released() == ["b"]
+
+
+def test_a_decision_without_a_time_is_an_error() -> None:
+    """One that waits already keeps its place, and so do the others."""
+    desk = Desk(Stand("a", 10.0))
+    for name, tokens in (("long", 8), ("short", 3)):
+        desk.enter(name, tokens)
+    odd = Decision([Candidate(desk.workers[0], Cost(room=1.0, prefill=nan))], "odd")
+    with pytest.raises(ValueError, match="nan s of prefill"):
+        desk.queue.enter("odd", Prompt(ANY, 1), odd, 0.0)
+    assert len(desk.queue) == 2
+    desk.now = 20.0
+    with pytest.raises(ValueError, match="nan s of prefill"):
+        desk.queue.release(lambda _: odd, desk.now, [desk.workers[0].load])
+    assert desk.released() == ["short"]
+    desk.free()
+    assert desk.released() == ["long"]
+    assert len(desk.queue) == 0

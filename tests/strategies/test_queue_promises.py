@@ -42,6 +42,20 @@ def test_a_promise_has_its_place_in_the_order() -> None:
     assert sorted(load.promises) == before
 
 
+def test_promises_are_bounded() -> None:
+    """A decision compares a request with all that is promised, so few are, however many wait and
+    whether or not any worker is about to be free."""
+    desk = Desk(Stand("a", 5000.0))
+    promised = []
+    for number in range(1000):
+        desk.enter(str(number), 1 + number)
+        assert desk.release() is None
+        promised.append(len(desk.workers[0].load.promises))
+    assert promised[:20] == list(range(1, 21))
+    assert max(promised) < 300
+    assert 1.0 in [seconds for _, seconds in desk.workers[0].load.promises], "the shortest counts"
+
+
 def test_those_behind_one_that_was_released_are_promised_again() -> None:
     """Even if no worker is ready any more once that one is booked."""
     busy, free = Stand("a", 50.0), Stand("b", 10.0)
