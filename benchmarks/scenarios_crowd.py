@@ -5,10 +5,8 @@ from dataclasses import replace
 from statistics import fmean
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import Placed
-from benchmarks.routing.fleet import Fleet
-from benchmarks.routing.generated import bursts, chats, no_reuse, one_prefix
-from benchmarks.routing.work import Talk, Work
+from benchmarks.routing.drive import Fleet, Placed
+from benchmarks.routing.workloads import Talk, Work, bursts, chats, no_reuse, one_prefix
 from benchmarks.scenarios_check import ROOMY, Check, hit_rate, imbalance, p99, run, ttft
 
 

@@ -23,22 +23,34 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks.routing.cells import Cell, Task, computed, means, rescaled
+from benchmarks.routing import PAGE
 from benchmarks.routing.columns import (
     CHOOSING,
     EVERYWHERE,
     STOCK,
+    Cell,
     Column,
+    Task,
     chosen,
     columns,
+    computed,
     elsewhere,
     judging,
+    means,
+    rescaled,
 )
-from benchmarks.routing.goals import decisions, goals
-from benchmarks.routing.pages import PAGE, markdown, terminal, write
 from benchmarks.routing.policies import POLICIES, Policy, policy_named
-from benchmarks.routing.results import Results, plot, sheets
-from benchmarks.routing.work import Ideal, ideal
+from benchmarks.routing.results import (
+    Results,
+    decisions,
+    goals,
+    markdown,
+    plot,
+    sheets,
+    terminal,
+    write,
+)
+from benchmarks.routing.workloads import Ideal, ideal
 from simulator.traces import TraceError
 
 PICTURE = "results.png"

@@ -10,13 +10,20 @@ from typer import BadParameter
 
 from benchmarks.decision import measured
 from benchmarks.routing.__main__ import main
-from benchmarks.routing.cells import Cell, means
-from benchmarks.routing.columns import Column, chosen, columns, elsewhere
-from benchmarks.routing.goals import Goal, decisions, goals
-from benchmarks.routing.pages import markdown, terminal, write
+from benchmarks.routing.columns import Cell, Column, chosen, columns, elsewhere, means
 from benchmarks.routing.policies import POOLED, POOLED_SHORTEST
-from benchmarks.routing.results import Results, plot, sheets
-from benchmarks.routing.work import Ideal
+from benchmarks.routing.results import (
+    Goal,
+    Results,
+    decisions,
+    goals,
+    markdown,
+    plot,
+    sheets,
+    terminal,
+    write,
+)
+from benchmarks.routing.workloads import Ideal
 from strategies.api import Decision
 from strategies.policies.prefix_aware import PrefixAware
 
@@ -167,11 +174,11 @@ def test_each_part_of_the_page_stays_while_the_other_is_written(tmp_path: Path) 
     """In any order."""
     page = tmp_path / "RESULTS.md"
     write(page, judged="# One\n\nold\n")
-    write(page, sensitivity="## What each constant is worth\n\nold too\n")
+    write(page, constants="## Constants\n\nold too\n")
     write(page, judged="# One\n\nnew\n")
-    assert page.read_text() == "# One\n\nnew\n\n## What each constant is worth\n\nold too\n"
-    write(page, sensitivity="## What each constant is worth\n\nnewer\n")
-    assert page.read_text() == "# One\n\nnew\n\n## What each constant is worth\n\nnewer\n"
+    assert page.read_text() == "# One\n\nnew\n\n## Constants\n\nold too\n"
+    write(page, constants="## Constants\n\nnewer\n")
+    assert page.read_text() == "# One\n\nnew\n\n## Constants\n\nnewer\n"
 
 
 def test_an_unknown_column_is_an_error() -> None:
