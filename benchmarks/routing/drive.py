@@ -111,17 +111,17 @@ _UNREAD = Prompt("model", 0)
 
 
 class Held(Protocol):
-    """A request held in the router."""
+    """A request that waits in the router."""
 
     item: Any
     prompt: Prompt
 
 
 class Hold(Protocol):
-    """The holding of requests (late binding), as far as the drive uses it."""
+    """The queue of requests that wait in the router, as far as the drive uses it."""
 
     def __len__(self) -> int:
-        """The number of held requests."""
+        """The number of requests that wait."""
 
     def must_hold(self, decision: Decision, now: float) -> bool:
         """Whether even the best choice is too busy to take the request now."""
@@ -147,7 +147,7 @@ class Hold(Protocol):
 
 
 def own_hold() -> Hold:
-    """Return the holding of requests as the router has it."""
+    """Return the queue that the router has."""
     return Queue()
 
 
@@ -182,7 +182,7 @@ class Placed(Struct):
 Event = Asked | Seat | Callable[[], None]
 
 
-#: Seconds between two checks of the held requests.
+#: Seconds between two checks of the requests that wait.
 TICK_S = 0.1
 
 
@@ -329,7 +329,7 @@ class Drive:
         return self._rank(held.prompt)
 
     def _release(self) -> None:
-        """Place the held requests that are due."""
+        """Place the waiting requests that are due."""
         if self._hold is None or not len(self._hold):
             return
         loads = [seat.load for seat in self.eligible]
