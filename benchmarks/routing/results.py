@@ -17,8 +17,8 @@ from benchmarks.routing.policies import OURS, PEERS, POLICIES, POOLED, POOLED_SH
 from benchmarks.routing.workloads import Ideal
 from strategies.cost import cost
 
-#: The first line of what `benchmarks.routing.sensitivity` writes into the page.
-CONSTANTS = "## Constants"
+#: The title of what `benchmarks.routing.sensitivity` writes into the page, after all else.
+CONSTANTS = "Constants"
 
 
 class Sheet(NamedTuple):
@@ -28,6 +28,8 @@ class Sheet(NamedTuple):
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: Sequence[int]
+    text: str = ""
+    """What a document says about it."""
 
 
 def terminal(sheet: Sheet) -> Table:
@@ -41,16 +43,16 @@ def terminal(sheet: Sheet) -> Table:
 
 
 def markdown(sheet: Sheet) -> str:
-    """Return a sheet as GitHub-flavoured Markdown, preceded by its title."""
+    """Return a sheet as a section of GitHub-flavoured Markdown."""
     rule = ["---:" if place in sheet.right else "---" for place in range(len(sheet.headings))]
     lines = (f"| {' | '.join(cells)} |" for cells in (sheet.headings, rule, *sheet.rows))
-    return f"{sheet.title}:\n\n" + "\n".join(lines) + "\n"
+    return "\n\n".join(part for part in (f"## {sheet.title}", sheet.text, "\n".join(lines)) if part)
 
 
 def write(page: Path, *, judged: str = "", constants: str = "") -> None:
     """Write a part of the page, and keep the other one as it is there."""
     old = page.read_text() if page.exists() else ""
-    head, found, tail = old.partition(CONSTANTS)
+    head, found, tail = old.partition(f"## {CONSTANTS}\n")
     parts = (judged or head, constants or found + tail)
     page.write_text("\n".join(part.strip() + "\n" for part in parts if part))
 
@@ -169,6 +171,17 @@ _NUMBERS: dict[str, Callable[[Cell], str]] = {
     "Hit rate": lambda cell: f"{cell.hit_rate:.3f}",
     "Prefill, max over mean": lambda cell: f"{cell.imbalance:.2f}",
 }
+#: What the page says about some tables.
+_BESIDE = """\
+`prefixaware`, and `kvaware` where a heading says so. A ratio above 1 is slower than the best peer,
+or than the pooled bound: one queue (first come or shortest first, whichever is better) before as
+many engines with one cache as large as all of theirs together. That bound is not strict: it does
+not plan ahead, and shortest first lets long prompts wait where KV room is short."""
+_RESCALED = """\
+On engines of another pace or KV cache, rates are such that workers are as busy as stock ones: by
+the time that goes to prefill, or by the share of the KV cache that requests take, whichever is
+more. Prompts that do not fit an engine are left out there."""
+_LEFT = "Mean TTFT of `prefixaware` with one thing made ideal, as a share of what it is without."
 _COLOURS = {"ours": "#c8321e", "plain": "#9aa0a6", "peer": "#4a6fa5", "bound": "#2e7d32"}
 _WORDS = {"ours": "Warmroute", "plain": "no cache known", "peer": "peers", "bound": "bounds"}
 #: Panels beside each other; and the largest multiple of the floor that is drawn in its place.
@@ -206,7 +219,8 @@ def sheets(results: Results) -> Iterator[Sheet]:
         titles = list(_NUMBERS) if engine == STOCK else list(_NUMBERS)[:1]
         for title in titles:
             for start in range(0, len(columns), _WIDE):
-                yield _number_sheet(results, title, columns[start : start + _WIDE])
+                sheet = _number_sheet(results, title, columns[start : start + _WIDE])
+                yield sheet._replace(title=f"{sheet.title}, continued") if start else sheet
 
 
 def _goal_sheet(goals: Sequence[Goal]) -> Sheet:
@@ -241,10 +255,9 @@ def _beside_sheet(means: Means, engine: str, columns: Sequence[Column]) -> Sheet
     rows = [[column.workload, *_beside(means, column.name)] for column in columns]
     headings = ["", "mean TTFT, s", "best peer, s", "", "ratio", "kvaware's", "pooled, s", "ratio"]
     headings += ["p99, ratio", "kvaware's", "end to end, ratio", "kvaware's"]
-    title = (
-        f"`prefixaware` (and `kvaware`) beside the best peer, and beside the pooled bound: {engine}"
-    )
-    return Sheet(title, headings, rows, (1, 2, *range(4, 12)))
+    title = f"Beside the best peer and the pooled bound: {engine}"
+    text = _BESIDE if engine == STOCK else ""
+    return Sheet(title, headings, rows, (1, 2, *range(4, 12)), text)
 
 
 def _beside(means: Means, column: str) -> list[str]:
@@ -277,7 +290,7 @@ def _rate_sheet(results: Results) -> Sheet:
             [engine, *(_share(rates.get(one), stock.get(one)) for one in workloads)],
         )
     title = "Arrival rates on other engines, as multiples of those on the stock engine"
-    return Sheet(title, ["", *workloads], rows, range(1, len(workloads) + 1))
+    return Sheet(title, ["", *workloads], rows, range(1, len(workloads) + 1), _RESCALED)
 
 
 def _share(rate: float | None, usual: float | None) -> str:
@@ -297,8 +310,8 @@ def _ideal_sheet(results: Results) -> Sheet:
         rows.append(
             [name, *(_ratio(one, as_is, ttft) for one, as_is in zip(cells, usual, strict=True))]
         )
-    title = "Where what is left goes: mean TTFT with one thing made ideal, beside what it is"
-    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
+    title = "Where what is left goes"
+    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1), _LEFT)
 
 
 def _number_sheet(results: Results, title: str, columns: Sequence[Column]) -> Sheet:

@@ -143,7 +143,7 @@ def test_tables_show_what_was_run() -> None:
         [POOLED, "0.800"],
         ["zero-queue floor", "0.500"],
     ]
-    (beside,) = (sheet for sheet in shown.values() if "beside" in sheet.title)
+    (beside,) = (sheet for sheet in shown.values() if "Beside" in sheet.title)
     assert list(beside.rows[0])[:8] == [
         *("mixed", "1.200", "1.000", "random", "1.20", "", "0.800", "1.50")
     ]
@@ -151,14 +151,14 @@ def test_tables_show_what_was_run() -> None:
     assert [row[-1] for row in goals_sheet.rows] == ["missed", "missed"] * 2 + ["met", "missed"]
     for sheet in shown.values():
         assert terminal(sheet).row_count == len(sheet.rows)
-    assert markdown(shown["p99 TTFT, s: stock"]).startswith("p99 TTFT, s: stock:\n\n|  | mixed |")
+    assert markdown(shown["p99 TTFT, s: stock"]).startswith("## p99 TTFT, s: stock\n\n|  | mixed |")
 
 
 def test_what_is_left_is_shown_beside_what_is() -> None:
     """Each ideal as a share of the time that it takes."""
     names = ("prefixaware", "steps end at once", "KV room never short")
     cells = [cell(MIXED, name, 1.0 - 0.2 * n) for n, name in enumerate(names)]
-    sheet = next(sheet for sheet in sheets(results(*cells)) if "ideal" in sheet.title)
+    sheet = next(sheet for sheet in sheets(results(*cells)) if "what is left" in sheet.title)
     rows = {row[0]: row[1] for row in sheet.rows}
     assert (rows[names[1]], rows[names[2]]) == ("0.80", "0.60")
 
