@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks import scenarios_cache, scenarios_crowd, scenarios_fleet
-from benchmarks.routing.cells import each
+from benchmarks.routing.columns import each
 from benchmarks.scenarios_check import Check, Scenario
 
 SCENARIOS: dict[str, Scenario] = {

@@ -5,10 +5,8 @@ from dataclasses import replace
 from random import Random
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import Placed
-from benchmarks.routing.fleet import Fleet
-from benchmarks.routing.generated import chats, documents, no_reuse
-from benchmarks.routing.work import Work
+from benchmarks.routing.drive import Fleet, Placed
+from benchmarks.routing.workloads import Work, chats, documents, no_reuse
 from benchmarks.scenarios_check import Check, drive, hit_rate, run, ttft
 from strategies.api import Bytes
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions

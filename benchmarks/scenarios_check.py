@@ -6,10 +6,9 @@ from statistics import fmean
 from msgspec import Struct
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import Drive, Placed
-from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.drive import Drive, Fleet, Placed
 from benchmarks.routing.policies import policy_named, router
-from benchmarks.routing.work import Work
+from benchmarks.routing.workloads import Work
 
 #: A fleet as in the routing benchmark: eight workers with host memory.
 ROOMY = Fleet(SMALL, cache_tokens=2_000_000)

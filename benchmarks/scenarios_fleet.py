@@ -7,8 +7,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from benchmarks.routing.drive import Drive, Placed
-from benchmarks.routing.generated import bursts, chats, no_reuse
-from benchmarks.routing.work import Work
+from benchmarks.routing.workloads import Work, bursts, chats, no_reuse
 from benchmarks.scenarios_check import Check, drive, hit_rate, p99, run, ttft
 
 

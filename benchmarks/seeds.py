@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.console import Console
 
-from benchmarks.routing.cells import each
+from benchmarks.routing.columns import each
 from benchmarks.seeds_cells import Cell, Task, bound, calibrated, cell
 from benchmarks.seeds_fleet import ROUTERS, SETUPS
 from benchmarks.seeds_table import lines, verdicts

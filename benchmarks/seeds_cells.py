@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from benchmarks.routing.cells import quantile
+from benchmarks.routing.columns import quantile
 from benchmarks.routing.drive import Drive, Placed
-from benchmarks.routing.work import remembered
+from benchmarks.routing.workloads import remembered
 from benchmarks.seeds_fleet import BARE, BASELINE, REPLICAS, Router, Setup
 from benchmarks.seeds_work import Seed
 

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.routing.drive import Hold, own_hold
-from benchmarks.routing.fleet import Fleet, Seat
-from benchmarks.routing.memory import Exact
+from benchmarks.routing.drive import Fleet, Hold, Seat, own_hold
 from benchmarks.routing.peers import AtRandom
-from benchmarks.routing.work import Talk
+from benchmarks.routing.policies import Exact
+from benchmarks.routing.workloads import Talk
 from simulator.profiles import PROFILES
 from simulator.tiers import Rates
 from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy, WorkerView

@@ -15,7 +15,7 @@ from sys import maxsize
 from typing import NamedTuple, cast, overload
 
 from benchmarks.lengths import around, skewed
-from benchmarks.routing.work import Talk, Turn, Work, chained, follows
+from benchmarks.routing.workloads import Talk, Turn, Work, chained, follows
 
 #: Mean tokens of an answer where none is published: as in vLLM's own benchmarks.
 ANSWER = 256

@@ -19,8 +19,8 @@ from random import Random
 
 from msgspec import Struct
 
-from benchmarks.routing.fleet import Fleet, Seat
-from benchmarks.routing.work import Talk, Work
+from benchmarks.routing.drive import Fleet, Seat
+from benchmarks.routing.workloads import Talk, Work
 from simulator.profiles import Profile
 from simulator.stride_cache import StrideCache
 from simulator.strides import Job, StrideEngine

@@ -6,23 +6,101 @@ everything at once: there is no network.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace as replaced
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from benchmarks.routing.fleet import Fleet, Seat, seats
-from benchmarks.routing.work import Talk, Work
+from benchmarks.routing.workloads import Talk, Work
 from router.prompts import Prompts
-from simulator.strides import BLOCK_TOKENS, Job
+from simulator.profiles import Profile
+from simulator.store import SharedStore
+from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
+from simulator.tiers import USUAL, Rates, Tiers
 from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.cost.booking import Booking
 from strategies.cost.load import Load
 from strategies.cost.preemption import ahead, computes_from, drop
+from strategies.cost.prefill import Curve, Pace
 from strategies.hold.queue import Queue, Wait
+
+
+class Fleet(NamedTuple):
+    """The number and kind of the simulated workers."""
+
+    profile: Profile
+    workers: int = 8
+    cache_tokens: int | None = None
+    """Tokens of prefixes that a worker caches; None: only its room for running requests."""
+    block_tokens: int = BLOCK_TOKENS
+    host_tokens: int = 0
+    """Tokens of each worker's host memory tier (L1), whose loading takes time; 0: none."""
+    store_tokens: int = 0
+    """Tokens of a store (L2) that all workers share; 0: none."""
+    rates: Rates = USUAL
+    """How fast these tiers load."""
+
+
+class Seat:
+    """A worker: its engine, and what the router knows about it (a `WorkerView`)."""
+
+    __slots__ = ("engine", "kv_tokens", "load", "name", "pace", "room_tokens")
+
+    def __init__(self, name: str, engine: StrideEngine) -> None:
+        self.name = name
+        self.engine = engine
+        cache = engine.cache
+        self.kv_tokens: int | None = None
+        """Its cache capacity as known to the router: None, as memory behind the GPU is not told."""
+        self.room_tokens: int | None = cache.room * engine.block_tokens
+        """Tokens of KV cache that running requests may use."""
+        self.load = Load()
+        self.pace = Pace()
+
+
+def seats(fleet: Fleet) -> list[Seat]:
+    """Create the workers of a fleet, which share a store and a curve, as those of a pool do."""
+    store, curve = _store(fleet), Curve()
+    found = [_seat(number, fleet, store) for number in range(fleet.workers)]
+    for seat in found:  # as `Pool.change` does
+        seat.pace.follow(curve)
+    return found
+
+
+def _store(fleet: Fleet) -> SharedStore[int] | None:
+    blocks = fleet.store_tokens // fleet.block_tokens
+    return SharedStore(blocks) if blocks else None
+
+
+def _seat(number: int, fleet: Fleet, store: SharedStore[int] | None) -> Seat:
+    size = fleet.block_tokens
+    tiers = None
+    if fleet.host_tokens or store is not None:
+        tiers = Tiers(size, fleet.host_tokens // size, store, fleet.rates)
+    engine = StrideEngine(
+        fleet.profile,
+        cache_tokens=fleet.cache_tokens,
+        block_tokens=size,
+        tiers=tiers,
+        noise_seed=number,
+    )
+    return Seat(f"w{number}", engine)
+
+
+def times_as_fast(profile: Profile, fast: float) -> Profile:
+    """Return the profile of a worker that takes as many times less for everything."""
+    return replaced(
+        profile,
+        prefill_tokens_per_s=profile.prefill_tokens_per_s * fast,
+        t0_s=profile.t0_s / fast,
+        ts_s=profile.ts_s / fast,
+        tk_s=profile.tk_s / fast,
+    )
+
 
 #: Default block boundaries of prompts, in tokens.
 ENDS = range(0, 1 << 32, BLOCK_TOKENS)
@@ -33,17 +111,17 @@ _UNREAD = Prompt("model", 0)
 
 
 class Held(Protocol):
-    """A request held in the router."""
+    """A request that waits in the router."""
 
     item: Any
     prompt: Prompt
 
 
 class Hold(Protocol):
-    """The holding of requests (late binding), as far as the drive uses it."""
+    """The queue of requests that wait in the router, as far as the drive uses it."""
 
     def __len__(self) -> int:
-        """The number of held requests."""
+        """The number of requests that wait."""
 
     def must_hold(self, decision: Decision, now: float) -> bool:
         """Whether even the best choice is too busy to take the request now."""
@@ -69,7 +147,7 @@ class Hold(Protocol):
 
 
 def own_hold() -> Hold:
-    """Return the holding of requests as the router has it."""
+    """Return the queue that the router has."""
     return Queue()
 
 
@@ -104,7 +182,7 @@ class Placed(Struct):
 Event = Asked | Seat | Callable[[], None]
 
 
-#: Seconds between two checks of the held requests.
+#: Seconds between two checks of the requests that wait.
 TICK_S = 0.1
 
 
@@ -251,7 +329,7 @@ class Drive:
         return self._rank(held.prompt)
 
     def _release(self) -> None:
-        """Place the held requests that are due."""
+        """Place the waiting requests that are due."""
         if self._hold is None or not len(self._hold):
             return
         loads = [seat.load for seat in self.eligible]

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from benchmarks.routing.fleet import Seat
+from benchmarks.routing.drive import Seat
 from benchmarks.routing.peers import Peer, depth_of
 from simulator.strides import BLOCK_TOKENS
 from strategies.api import FREE, Candidate, Cost, Decision, Outcome, Prompt, WorkerView

@@ -10,8 +10,8 @@ from random import Random
 from statistics import fmean, pstdev
 from typing import Any, ClassVar
 
-from benchmarks.routing.fleet import Seat
-from benchmarks.routing.work import Talk, follows
+from benchmarks.routing.drive import Seat
+from benchmarks.routing.workloads import Talk, follows
 from simulator.strides import BLOCK_TOKENS, Job
 from strategies.api import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 

@@ -1,12 +1,11 @@
 """All policies of the routing benchmark by name: Warmroute's, peers, bounds, and ideals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from benchmarks.routing.bounds import IDEALS, idealised
-from benchmarks.routing.drive import Drive, Hold, own_hold
-from benchmarks.routing.fleet import Fleet, Seat
+from benchmarks.routing.drive import Drive, Fleet, Hold, Seat, own_hold
 from benchmarks.routing.knowing import (
     AHEAD_S,
     Affinity,
@@ -17,7 +16,6 @@ from benchmarks.routing.knowing import (
     Scorers,
     shortest,
 )
-from benchmarks.routing.memory import Exact
 from benchmarks.routing.peers import (
     AtRandom,
     BoundedLoad,
@@ -28,7 +26,9 @@ from benchmarks.routing.peers import (
     SmgTrees,
     Sticky,
 )
-from strategies.api import Strategy
+from simulator.store import SharedStore
+from strategies.api import Outcome, Prompt, Strategy
+from strategies.cost.tiers import Held
 from strategies.policies import kv_aware as kvaware
 from strategies.registry import make
 
@@ -54,6 +54,57 @@ class Policy(NamedTuple):
     """Of a bound: whether the shortest goes first."""
     infinite: bool = False
     """Of a bound: whether its cache is."""
+
+
+class Exact:
+    """A `strategies.policies.kv_aware.Memory` that reads the simulated caches directly.
+
+    It knows what workers hold on every tier, without the delay of events.
+    """
+
+    def __init__(self, seats: Sequence[Seat]) -> None:
+        self._seats = {seat.name: seat for seat in seats}
+
+    def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
+        """Look the prompt up in the caches."""
+        found = {name: _held(self._seats[name], prompt) for name in workers}
+        return {name: held for name, held in found.items() if held.total}
+
+    def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
+        """No doubt: the caches are exact."""
+        del worker, prompt
+        return ""
+
+    def heard(self, worker: str) -> int:
+        """Always 0: there are no events, the caches are read directly."""
+        return 0
+
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
+        """Do nothing: there is nothing to learn."""
+
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """Do nothing: there are no beliefs to correct."""
+
+    def forget(self, worker: str) -> None:
+        """Do nothing: the caches themselves are read."""
+
+
+def _held(seat: Seat, prompt: Prompt) -> Held:
+    engine, keys = seat.engine, prompt.keys
+    size = engine.block_tokens
+    stop = (prompt.tokens - 1) // size
+    at = gpu = engine.cache.held(keys, stop)
+    tiers = engine.tiers
+    if tiers is None:
+        return Held(gpu * size)
+    host, store = tiers.l1, tiers.store
+    while at < stop and keys[at] in host:
+        at += 1
+    l1 = at - gpu
+    l2 = store.peek(keys[at:stop]) if isinstance(store, SharedStore) else 0
+    return Held(gpu * size, l1 * size, l2 * size)
 
 
 def _ours(name: str, seats: Sequence[Seat], seed: int) -> Strategy:

@@ -1,16 +1,166 @@
-"""The results of the routing benchmark as tables, as the page RESULTS.md, and as a picture."""
+"""The goals of the routing benchmark, and its results: as tables, RESULTS.md, and a picture."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import exp, log
+from operator import attrgetter
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+from rich.table import Table
+
+from benchmarks.decision import measured
 from benchmarks.routing.bounds import IDEALS
-from benchmarks.routing.cells import Cell
-from benchmarks.routing.columns import STOCK, Column
-from benchmarks.routing.goals import MEASURES, Goal, Means, Number, best, pooled
-from benchmarks.routing.pages import Sheet
-from benchmarks.routing.policies import OURS, PEERS, POLICIES
-from benchmarks.routing.work import Ideal
+from benchmarks.routing.columns import STOCK, Cell, Column
+from benchmarks.routing.policies import OURS, PEERS, POLICIES, POOLED, POOLED_SHORTEST
+from benchmarks.routing.workloads import Ideal
+from strategies.cost import cost
+
+#: The title of what `benchmarks.routing.sensitivity` writes into the page, after all else.
+CONSTANTS = "Constants"
+
+
+class Sheet(NamedTuple):
+    """A table as plain text; the columns in `right` are numbers, the others words."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[int]
+    text: str = ""
+    """What a document says about it."""
+
+
+def terminal(sheet: Sheet) -> Table:
+    """Return a sheet as a table with colours."""
+    table = Table(title=sheet.title)
+    for place, heading in enumerate(sheet.headings):
+        table.add_column(heading, justify="right" if place in sheet.right else "left")
+    for row in sheet.rows:
+        table.add_row(*(f"[bold red]{text}[/]" if "missed" in text else text for text in row))
+    return table
+
+
+def markdown(sheet: Sheet) -> str:
+    """Return a sheet as a section of GitHub-flavoured Markdown."""
+    rule = ["---:" if place in sheet.right else "---" for place in range(len(sheet.headings))]
+    lines = (f"| {' | '.join(cells)} |" for cells in (sheet.headings, rule, *sheet.rows))
+    return "\n\n".join(part for part in (f"## {sheet.title}", sheet.text, "\n".join(lines)) if part)
+
+
+def write(page: Path, *, judged: str = "", constants: str = "") -> None:
+    """Write a part of the page, and keep the other one as it is there."""
+    old = page.read_text() if page.exists() else ""
+    head, found, tail = old.partition(f"## {CONSTANTS}\n")
+    parts = (judged or head, constants or found + tail)
+    page.write_text("\n".join(part.strip() + "\n" for part in parts if part))
+
+
+Means = Mapping[tuple[str, str], Cell]
+Number = Callable[[Cell], float]
+
+#: What is compared with the best peer, and how many times that is good enough.
+MEASURES: dict[str, tuple[Number, float]] = {
+    "mean TTFT": (attrgetter("ttft_s"), 1.05),
+    "p99 TTFT": (attrgetter("ttft_p99_s"), 1.15),
+    "mean end to end": (attrgetter("e2e_s"), 1.05),
+}
+#: At most so much is the geometric mean over all columns of mean TTFT over the best peer's.
+GEOMETRIC = 0.90
+#: Mean TTFT, as a multiple of the better of the pooled bounds.
+OVER_POOLED = {
+    "conversation x1": 1.02,
+    "conversation tight x1.75": 1.02,
+    "conversation x2": 1.08,
+    "conversation x2.2": 1.20,
+}
+#: CPU microseconds that a decision on 8,000 tokens (35 kB) may take, by number of workers: to rank
+#: them, all busy, and to record the choice. Computing the keys is extra (`benchmarks.steps`).
+DECISION_BYTES = 35_000
+DECISION_US = {8: 25.0, 64: 80.0, 500: 450.0}
+
+
+class Goal(Struct, frozen=True):
+    """A goal: `value` must be at most `bound`."""
+
+    name: str
+    policy: str
+    where: str
+    """The column, or what else it is about."""
+    value: float
+    bound: float
+    against: str = ""
+    """What the value is a multiple of."""
+
+    @property
+    def met(self) -> bool:
+        """Whether the goal is met."""
+        return self.value <= self.bound
+
+
+def goals(means: Means, columns: Sequence[Column]) -> list[Goal]:
+    """Return every goal that can be judged from what was measured."""
+    return [*_beside_peers(means, columns), *_geometric(means, columns), *_beside_bounds(means)]
+
+
+def decisions() -> list[Goal]:
+    """Measure the cost of ranking and recording on this machine, as goals."""
+    how = "interpreted" if (cost.__file__ or "").endswith(".py") else "compiled"
+    found = []
+    for workers, bound in DECISION_US.items():
+        _, rank, record = measured(DECISION_BYTES, workers)
+        found.append(
+            Goal(f"decision, CPU µs, {how}", OURS[0], f"{workers} workers", rank + record, bound)
+        )
+    return found
+
+
+def best(means: Means, column: str, among: Sequence[str], number: Number) -> Cell | None:
+    """Return the policy of `among` with the least `number` in a column; None if none was run."""
+    cells = [means[column, name] for name in among if (column, name) in means]
+    return min(cells, key=number, default=None)
+
+
+def pooled(means: Means, column: str) -> Cell | None:
+    """Return the better of the pooled bounds, by mean TTFT."""
+    return best(means, column, (POOLED, POOLED_SHORTEST), attrgetter("ttft_s"))
+
+
+def _beside_peers(means: Means, columns: Sequence[Column]) -> Iterator[Goal]:
+    for name, (number, bound) in MEASURES.items():
+        for column in columns:
+            rival = best(means, column.name, PEERS, number)
+            for policy in OURS:
+                cell = means.get((column.name, policy))
+                if cell is not None and rival is not None:
+                    ratio = number(cell) / number(rival)
+                    yield Goal(name, policy, column.name, ratio, bound, rival.policy)
+
+
+def _geometric(means: Means, columns: Sequence[Column]) -> Iterator[Goal]:
+    number, _ = MEASURES["mean TTFT"]
+    for policy in OURS:
+        ratios = []
+        for column in columns:
+            cell, rival = means.get((column.name, policy)), best(means, column.name, PEERS, number)
+            if cell is not None and rival is not None:
+                ratios.append(number(cell) / number(rival))
+        if ratios:
+            value = exp(fmean(map(log, ratios)))
+            where = f"geometric mean of {len(ratios)} columns"
+            yield Goal("mean TTFT", policy, where, value, GEOMETRIC, "each column's best peer")
+
+
+def _beside_bounds(means: Means) -> Iterator[Goal]:
+    for column, bound in OVER_POOLED.items():
+        least = pooled(means, column)
+        for policy in OURS:
+            cell = means.get((column, policy))
+            if cell is not None and least is not None:
+                ratio = cell.ttft_s / least.ttft_s
+                yield Goal("mean TTFT", policy, column, ratio, bound, least.policy)
+
 
 #: Columns per table, so that it fits on a wide terminal.
 _WIDE = 8
@@ -21,6 +171,17 @@ _NUMBERS: dict[str, Callable[[Cell], str]] = {
     "Hit rate": lambda cell: f"{cell.hit_rate:.3f}",
     "Prefill, max over mean": lambda cell: f"{cell.imbalance:.2f}",
 }
+#: What the page says about some tables.
+_BESIDE = """\
+`prefixaware`, and `kvaware` where a heading says so. A ratio above 1 is slower than the best peer,
+or than the pooled bound: one queue (first come or shortest first, whichever is better) before as
+many engines with one cache as large as all of theirs together. That bound is not strict: it does
+not plan ahead, and shortest first lets long prompts wait where KV room is short."""
+_RESCALED = """\
+On engines of another pace or KV cache, rates are such that workers are as busy as stock ones: by
+the time that goes to prefill, or by the share of the KV cache that requests take, whichever is
+more. Prompts that do not fit an engine are left out there."""
+_LEFT = "Mean TTFT of `prefixaware` with one thing made ideal, as a share of what it is without."
 _COLOURS = {"ours": "#c8321e", "plain": "#9aa0a6", "peer": "#4a6fa5", "bound": "#2e7d32"}
 _WORDS = {"ours": "Warmroute", "plain": "no cache known", "peer": "peers", "bound": "bounds"}
 #: Panels beside each other; and the largest multiple of the floor that is drawn in its place.
@@ -58,7 +219,8 @@ def sheets(results: Results) -> Iterator[Sheet]:
         titles = list(_NUMBERS) if engine == STOCK else list(_NUMBERS)[:1]
         for title in titles:
             for start in range(0, len(columns), _WIDE):
-                yield _number_sheet(results, title, columns[start : start + _WIDE])
+                sheet = _number_sheet(results, title, columns[start : start + _WIDE])
+                yield sheet._replace(title=f"{sheet.title}, continued") if start else sheet
 
 
 def _goal_sheet(goals: Sequence[Goal]) -> Sheet:
@@ -93,10 +255,9 @@ def _beside_sheet(means: Means, engine: str, columns: Sequence[Column]) -> Sheet
     rows = [[column.workload, *_beside(means, column.name)] for column in columns]
     headings = ["", "mean TTFT, s", "best peer, s", "", "ratio", "kvaware's", "pooled, s", "ratio"]
     headings += ["p99, ratio", "kvaware's", "end to end, ratio", "kvaware's"]
-    title = (
-        f"`prefixaware` (and `kvaware`) beside the best peer, and beside the pooled bound: {engine}"
-    )
-    return Sheet(title, headings, rows, (1, 2, *range(4, 12)))
+    title = f"Beside the best peer and the pooled bound: {engine}"
+    text = _BESIDE if engine == STOCK else ""
+    return Sheet(title, headings, rows, (1, 2, *range(4, 12)), text)
 
 
 def _beside(means: Means, column: str) -> list[str]:
@@ -129,7 +290,7 @@ def _rate_sheet(results: Results) -> Sheet:
             [engine, *(_share(rates.get(one), stock.get(one)) for one in workloads)],
         )
     title = "Arrival rates on other engines, as multiples of those on the stock engine"
-    return Sheet(title, ["", *workloads], rows, range(1, len(workloads) + 1))
+    return Sheet(title, ["", *workloads], rows, range(1, len(workloads) + 1), _RESCALED)
 
 
 def _share(rate: float | None, usual: float | None) -> str:
@@ -149,8 +310,8 @@ def _ideal_sheet(results: Results) -> Sheet:
         rows.append(
             [name, *(_ratio(one, as_is, ttft) for one, as_is in zip(cells, usual, strict=True))]
         )
-    title = "Where what is left goes: mean TTFT with one thing made ideal, beside what it is"
-    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1))
+    title = "Where what is left goes"
+    return Sheet(title, ["", *columns], rows, range(1, len(columns) + 1), _LEFT)
 
 
 def _number_sheet(results: Results, title: str, columns: Sequence[Column]) -> Sheet:

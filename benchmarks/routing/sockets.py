@@ -26,12 +26,10 @@ from rich.table import Table
 
 from benchmarks.guarded import free_ports, router
 from benchmarks.processes import started
-from benchmarks.routing.cells import Task, cell
-from benchmarks.routing.columns import Column
-from benchmarks.routing.fleet import Fleet
+from benchmarks.routing.columns import Column, Task, cell
+from benchmarks.routing.drive import Fleet
 from benchmarks.routing.policies import policy_named
-from benchmarks.routing.traces import mooncake
-from benchmarks.routing.work import Talk, Work, faster
+from benchmarks.routing.workloads import Talk, Work, faster, mooncake
 from router.replay import replay_trace
 from simulator.profiles import PROFILES
 

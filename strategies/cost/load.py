@@ -254,12 +254,11 @@ class Load:
         """Return the seconds of booked prefill not yet done.
 
         All of it may take `MARGIN` times as long as predicted, so the oldest booking counts with
-        what is left of that. If it takes longer, it is
-        expected to take as long again as it already is late: so hardly anything more is sent to a
-        worker that hangs, or whose KV cache is fuller than thought. The first byte of an answer in
-        one piece comes too late to tell, so its booking is dropped from the queue once that time
-        has passed. A worker from which requests were moved counts as late as they
-        would be there.
+        what is left of that. If it takes longer, it is expected to take as long again as it already
+        is late: so hardly anything more is sent to a worker that hangs, or whose KV cache is fuller
+        than thought. The first byte of an answer in one piece comes too late to tell, so its
+        booking is dropped from the queue once that time has passed. A worker from which requests
+        were moved counts as late as they would be there.
         """
         moved = 0.0
         if self.late_until:

@@ -23,8 +23,9 @@ def before(
     """Return how many seconds a prompt with these `keys` would wait there for others' prefill.
 
     `wait` is all that is booked there, and its own prefill takes `prefill_s`. Also returns how many
-    bookings it would preempt, and what each second of its prefill costs these and the held requests
-    that come later. None gives way on a worker from which requests were moved: it may hang.
+    bookings it would preempt, and what each second of its prefill costs these and the requests that
+    wait in the router and come later. None gives way on a worker from which requests were moved: it
+    may hang.
     """
     preempts, later = 0, 0
     if wait > MARGIN * (STEP_S + prefill_s) and not load.late_until:
@@ -121,7 +122,7 @@ def drop(booking: Booking, choice: Candidate, tokens: int, now: float) -> int:
 def promised(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
     """Return seconds promised there that a prompt of `prefill_s` which comes now would wait for.
 
-    Also returns how many held requests would have to wait for it.
+    Also returns how many requests that wait in the router would come after it.
     """
     wait, later, need = 0.0, 0, prefill_s + AGING * now
     for other, seconds in load.promises:

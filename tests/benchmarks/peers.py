@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import ENDS, Drive
-from benchmarks.routing.fleet import Fleet, Seat
+from benchmarks.routing.drive import ENDS, Drive, Fleet, Seat
 from benchmarks.routing.peers import Peer
 from simulator.strides import Job
 from strategies.api import NoOptions, Prompt

@@ -13,9 +13,11 @@ from statistics import fmean
 import pytest
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import ENDS, Placed
-from benchmarks.routing.fleet import Fleet
-from benchmarks.routing.generated import (
+from benchmarks.routing.drive import ENDS, Fleet, Placed
+from benchmarks.routing.workloads import (
+    Talk,
+    Turn,
+    Work,
     agents,
     bursts,
     chats,
@@ -24,7 +26,6 @@ from benchmarks.routing.generated import (
     no_reuse,
     one_prefix,
 )
-from benchmarks.routing.work import Talk, Turn, Work
 from benchmarks.scenarios_check import ROOMY, drive, hit_rate, run, ttft
 from strategies.api import Prompt, WorkerView
 from strategies.cost import cost

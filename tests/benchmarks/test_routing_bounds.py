@@ -6,10 +6,9 @@ import pytest
 
 from benchmarks.routing.bounds import IDEALS, Answer, Pool
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.fleet import Fleet, seats
-from benchmarks.routing.generated import chats
+from benchmarks.routing.drive import Fleet, seats
 from benchmarks.routing.policies import policy_named, router
-from benchmarks.routing.work import Talk, Turn, Work, ideal
+from benchmarks.routing.workloads import Talk, Turn, Work, chats, ideal
 from simulator.strides import Job
 
 FLEET = Fleet(SMALL, 4, cache_tokens=1_000_000)

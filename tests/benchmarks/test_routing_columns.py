@@ -2,8 +2,16 @@
 
 import pytest
 
-from benchmarks.routing.cells import scaled
-from benchmarks.routing.columns import CHOOSING, ENGINES, SMALL, chosen, columns, elsewhere, judging
+from benchmarks.routing.columns import (
+    CHOOSING,
+    ENGINES,
+    SMALL,
+    chosen,
+    columns,
+    elsewhere,
+    judging,
+    scaled,
+)
 
 STOCK = {column.name: column for column in columns(None)}
 

@@ -3,11 +3,9 @@
 import pytest
 
 from benchmarks.routing.columns import LARGE, SMALL
-from benchmarks.routing.drive import Drive, Placed
-from benchmarks.routing.fleet import Fleet
-from benchmarks.routing.generated import MADE, chats, no_reuse
+from benchmarks.routing.drive import Drive, Fleet, Placed
 from benchmarks.routing.policies import POLICIES, Policy, policy_named, router
-from benchmarks.routing.work import Talk, Turn, Work, ideal
+from benchmarks.routing.workloads import MADE, Talk, Turn, Work, chats, ideal, no_reuse
 from strategies.api import NoOptions
 from strategies.hold.queue import Queue
 from strategies.policies.least_load import LeastLoad

@@ -10,13 +10,20 @@ from typer import BadParameter
 
 from benchmarks.decision import measured
 from benchmarks.routing.__main__ import main
-from benchmarks.routing.cells import Cell, means
-from benchmarks.routing.columns import Column, chosen, columns, elsewhere
-from benchmarks.routing.goals import Goal, decisions, goals
-from benchmarks.routing.pages import markdown, terminal, write
+from benchmarks.routing.columns import Cell, Column, chosen, columns, elsewhere, means
 from benchmarks.routing.policies import POOLED, POOLED_SHORTEST
-from benchmarks.routing.results import Results, plot, sheets
-from benchmarks.routing.work import Ideal
+from benchmarks.routing.results import (
+    Goal,
+    Results,
+    decisions,
+    goals,
+    markdown,
+    plot,
+    sheets,
+    terminal,
+    write,
+)
+from benchmarks.routing.workloads import Ideal
 from strategies.api import Decision
 from strategies.policies.prefix_aware import PrefixAware
 
@@ -136,7 +143,7 @@ def test_tables_show_what_was_run() -> None:
         [POOLED, "0.800"],
         ["zero-queue floor", "0.500"],
     ]
-    (beside,) = (sheet for sheet in shown.values() if "beside" in sheet.title)
+    (beside,) = (sheet for sheet in shown.values() if "Beside" in sheet.title)
     assert list(beside.rows[0])[:8] == [
         *("mixed", "1.200", "1.000", "random", "1.20", "", "0.800", "1.50")
     ]
@@ -144,14 +151,14 @@ def test_tables_show_what_was_run() -> None:
     assert [row[-1] for row in goals_sheet.rows] == ["missed", "missed"] * 2 + ["met", "missed"]
     for sheet in shown.values():
         assert terminal(sheet).row_count == len(sheet.rows)
-    assert markdown(shown["p99 TTFT, s: stock"]).startswith("p99 TTFT, s: stock:\n\n|  | mixed |")
+    assert markdown(shown["p99 TTFT, s: stock"]).startswith("## p99 TTFT, s: stock\n\n|  | mixed |")
 
 
 def test_what_is_left_is_shown_beside_what_is() -> None:
     """Each ideal as a share of the time that it takes."""
     names = ("prefixaware", "steps end at once", "KV room never short")
     cells = [cell(MIXED, name, 1.0 - 0.2 * n) for n, name in enumerate(names)]
-    sheet = next(sheet for sheet in sheets(results(*cells)) if "ideal" in sheet.title)
+    sheet = next(sheet for sheet in sheets(results(*cells)) if "what is left" in sheet.title)
     rows = {row[0]: row[1] for row in sheet.rows}
     assert (rows[names[1]], rows[names[2]]) == ("0.80", "0.60")
 
@@ -167,11 +174,11 @@ def test_each_part_of_the_page_stays_while_the_other_is_written(tmp_path: Path) 
     """In any order."""
     page = tmp_path / "RESULTS.md"
     write(page, judged="# One\n\nold\n")
-    write(page, sensitivity="## What each constant is worth\n\nold too\n")
+    write(page, constants="## Constants\n\nold too\n")
     write(page, judged="# One\n\nnew\n")
-    assert page.read_text() == "# One\n\nnew\n\n## What each constant is worth\n\nold too\n"
-    write(page, sensitivity="## What each constant is worth\n\nnewer\n")
-    assert page.read_text() == "# One\n\nnew\n\n## What each constant is worth\n\nnewer\n"
+    assert page.read_text() == "# One\n\nnew\n\n## Constants\n\nold too\n"
+    write(page, constants="## Constants\n\nnewer\n")
+    assert page.read_text() == "# One\n\nnew\n\n## Constants\n\nnewer\n"
 
 
 def test_an_unknown_column_is_an_error() -> None:

@@ -7,8 +7,7 @@ from functools import partial
 import pytest
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import Drive
-from benchmarks.routing.fleet import Fleet, Seat
+from benchmarks.routing.drive import Drive, Fleet, Seat
 from benchmarks.routing.knowing import (
     Affinity,
     Conductor,
@@ -33,7 +32,7 @@ from benchmarks.routing.peers import (
     allowed,
     expected_waits,
 )
-from benchmarks.routing.work import Talk, Turn, Work
+from benchmarks.routing.workloads import Talk, Turn, Work
 from simulator.strides import Job
 from strategies.api import Decision, Prompt, Strategy
 from strategies.hold.queue import Wait

@@ -3,11 +3,9 @@
 import pytest
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import Drive
-from benchmarks.routing.fleet import Fleet, times_as_fast
-from benchmarks.routing.generated import no_reuse
+from benchmarks.routing.drive import Drive, Fleet, times_as_fast
 from benchmarks.routing.sockets import APART, SHIFT_S, Seen, compared, shifted
-from benchmarks.routing.work import Work, faster
+from benchmarks.routing.workloads import Work, faster, no_reuse
 from simulator.profiles import Profile
 from strategies.api import NoOptions
 from strategies.policies.round_robin import RoundRobin

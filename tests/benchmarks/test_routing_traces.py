@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.routing.columns import columns
-from benchmarks.routing.traces import agent_sessions, mooncake
-from benchmarks.routing.work import Work, faster, shuffled_starts
+from benchmarks.routing.workloads import Work, agent_sessions, faster, mooncake, shuffled_starts
 from simulator.traces import TraceError
 
 

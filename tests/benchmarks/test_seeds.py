@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from benchmarks.lengths import skewed
-from benchmarks.routing.work import Turn
+from benchmarks.routing.workloads import Turn
 from benchmarks.seeds_cells import Cell, Task, bound, calibrated, cell
 from benchmarks.seeds_fleet import BARE, BASELINE, HOST_TOKENS, ROUTERS, SETUPS, STORE_TOKENS
 from benchmarks.seeds_table import lines, verdicts
