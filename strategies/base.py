@@ -204,6 +204,7 @@ class NoOptions:
 class Strategy(Protocol):
     """Three methods per request, and one for a worker that has lost its cache.
 
+    A strategy may extend this class, to inherit methods that do nothing, but need not.
     Third-party strategies are found through the entry point group `warmroute.strategies`. The class
     is instantiated as `cls(cls.Options(**options))`; `Options` is a frozen dataclass with defaults.
     To build on a built-in strategy, hold an instance of it and delegate; do not subclass it. In the
@@ -243,6 +244,7 @@ class Strategy(Protocol):
 
     def gauges(self) -> Mapping[str, float]:
         """Return sizes to show in the metrics, by name."""
+        return {}
 
 
 def nothing() -> None:

@@ -8,13 +8,13 @@ prompt is, so a single router does better with `prefixaware`.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from xxhash import xxh3_64_intdigest
 
-from strategies.base import FREE, Candidate, Decision, Outcome, Prompt, WorkerView
+from strategies.base import FREE, Candidate, Decision, Prompt, Strategy, WorkerView
 from strategies.constants import MOST_LOAD
 
 
@@ -35,11 +35,10 @@ class ChblOptions:
             raise ValueError(f"prefix must be at least 1, not {self.prefix}")
 
 
-class Chbl:
+class Chbl(Strategy):
     """Picks the first worker in the prefix's hash order that is below the bound."""
 
     Options: ClassVar[type[Any]] = ChblOptions
-    reads_prompt: ClassVar[bool] = True
 
     def __init__(self, options: ChblOptions) -> None:
         self._prefix = options.prefix
@@ -61,16 +60,3 @@ class Chbl:
             return 0
         depth = bisect_left(prompt.ends, self._prefix / prompt.unit_tokens, 1, len(prompt.keys))
         return prompt.keys[depth - 1]
-
-    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Do nothing: the worker's load has the booking."""
-
-    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Do nothing: the worker's load has the booking."""
-
-    def forget(self, worker: str) -> None:
-        """Do nothing: there is no state."""
-
-    def gauges(self) -> Mapping[str, float]:
-        """Return nothing: there is no state."""
-        return {}
