@@ -156,6 +156,12 @@ class Candidate(Struct, frozen=True, gc=False):
     preempts: int = 0
     """Longer prompts there, not yet computed, that give way to it (`preemption.py`)."""
 
+    @property
+    def believed(self) -> Held:
+        """On which tiers its held tokens are believed to be."""
+        _, l1, l2 = self.loading
+        return Held(max(0, self.held_tokens - l1 - l2), l1, l2)
+
 
 class Decision(Struct, frozen=True, gc=False):
     """All eligible workers, best first: failover takes the next one."""
@@ -204,7 +210,6 @@ class NoOptions:
 class Strategy(Protocol):
     """Three methods per request, and one for a worker that has lost its cache.
 
-    A strategy may extend this class, to inherit methods that do nothing, but need not.
     Third-party strategies are found through the entry point group `warmroute.strategies`. The class
     is instantiated as `cls(cls.Options(**options))`; `Options` is a frozen dataclass with defaults.
     To build on a built-in strategy, hold an instance of it and delegate; do not subclass it. In the
@@ -244,6 +249,22 @@ class Strategy(Protocol):
 
     def gauges(self) -> Mapping[str, float]:
         """Return sizes to show in the metrics, by name."""
+
+
+class Stateless:
+    """What strategies have in common that remember nothing of requests and workers."""
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """Do nothing: the worker's load has the booking."""
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        """Do nothing: the worker's load has the booking."""
+
+    def forget(self, worker: str) -> None:
+        """Do nothing."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """Return nothing."""
         return {}
 
 

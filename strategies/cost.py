@@ -32,17 +32,6 @@ from strategies.ranking import Ranking, Row
 class _Charge:
     """Computes a prompt's cost terms from what does not depend on the worker."""
 
-    __slots__ = (
-        "_least_room",
-        "_match",
-        "_reuse",
-        "_tokens",
-        "_wanted",
-        "depth",
-        "later",
-        "slowness",
-    )
-
     def __init__(self, prompt: Prompt, demand: Demand, match: Match | None, workers: int) -> None:
         self._tokens, self._match = prompt.tokens, match
         self._least_room: int | None = None

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from strategies.base import Decision, NoOptions, Prompt, Strategy, WorkerView
+from strategies.base import Decision, NoOptions, Prompt, Stateless, WorkerView
 from strategies.cost import Costs
 
 
-class LeastLoad(Strategy):
+class LeastLoad(Stateless):
     """Compares workers by cost, as if every cache were empty."""
 
     Options: ClassVar[type[Any]] = NoOptions

@@ -15,38 +15,10 @@ from strategies.constants import LATE_S, MARGIN, SMOOTHED_S, STAY_S, TOGETHER_S,
 class Load:
     """Work booked on one worker. Every time is the caller's clock, in seconds."""
 
-    __slots__ = (
-        "_booked_s",
-        "_kv_at",
-        "_last",
-        "_open",
-        "_untimed",
-        "decoding",
-        "elsewhere",
-        "elsewhere_tokens",
-        "given_at",
-        "given_s",
-        "head_since",
-        "in_flight",
-        "kv_tokens",
-        "late_from",
-        "late_until",
-        "pending",
-        "promised_s",
-        "promised_tokens",
-        "promises",
-        "shared_tokens",
-        "stay_s",
-        "surplus",
-        "turn",
-        "uncached",
-    )
-
     def __init__(self) -> None:
         self._open: set[Booking] = set()
         self.pending: dict[Booking, None] = {}
         """Bookings whose prefill is not known to be done, oldest first."""
-        # (A dict keeps the order and removes in O(1).)
         self._last: Booking | None = None
         self._booked_s = 0.0
         self._untimed = False
@@ -127,12 +99,12 @@ class Load:
         self.pending[booking] = None
         self.uncached += uncached
         self._booked_s += prefill_s
-        late = min(0.0, now - self.given_at)  # other processes report their bookings late
-        self.given_s = self.given_lately(now) + prefill_s * (
-            exp(late / SMOOTHED_S) if late else 1.0
-        )
+        self.given_s = self.given_lately(now)
         self.given_at = max(now, self.given_at)
-        self._take(kv_tokens, now)
+        # (Other processes report their bookings late.)
+        self.given_s += prefill_s * exp((now - self.given_at) / SMOOTHED_S)
+        self._uses(kv_tokens, now)
+        self.kv_tokens += kv_tokens
         return booking
 
     def first_byte(self, booking: Booking, now: float) -> None:
@@ -182,10 +154,6 @@ class Load:
         if more:
             self._uses(-more, now)
             self.shared_tokens = tokens
-
-    def _take(self, kv_tokens: int, now: float) -> None:
-        self._uses(kv_tokens, now)
-        self.kv_tokens += kv_tokens
 
     def _uses(self, more: float, now: float) -> None:
         self.surplus = self.kv_surplus(now) - more
@@ -243,7 +211,8 @@ class Load:
             self._open.remove(booking)
             self.in_flight -= 1
             self.decoding -= 1
-            self._take(-booking.kv_tokens, now)
+            self._uses(-booking.kv_tokens, now)
+            self.kv_tokens -= booking.kv_tokens
             if booking.elsewhere:
                 self.elsewhere -= 1
                 self.elsewhere_tokens -= booking.kv_tokens
@@ -254,16 +223,13 @@ class Load:
         """Return the seconds of booked prefill not yet done.
 
         All of it may take `MARGIN` times as long as predicted, so the oldest booking counts with
-        what is left of that. If it takes longer, it is
-        expected to take as long again as it already is late: so hardly anything more is sent to a
-        worker that hangs, or whose KV cache is fuller than thought. The first byte of an answer in
-        one piece comes too late to tell, so its booking is dropped from the queue once that time
-        has passed. A worker from which requests were moved counts as late as they
-        would be there.
+        what is left of that. If it takes longer, it is expected to take as long again as it already
+        is late: so hardly anything more is sent to a worker that hangs, or whose KV cache is fuller
+        than thought. The first byte of an answer in one piece comes too late to tell, so its
+        booking is dropped from the queue once that time has passed. A worker from which requests
+        were moved counts as late as they would be there.
         """
-        moved = 0.0
-        if self.late_until:
-            moved = self._moved_s(now)
+        moved = self._moved_s(now) if self.late_until else 0.0
         while self.pending:
             head = next(iter(self.pending))
             spent = now - self.head_since
@@ -281,9 +247,3 @@ class Load:
             self.late_until = 0.0
             return 0.0
         return max(0.0, now - self.late_from)
-
-    def __repr__(self) -> str:
-        return (
-            f"<Load in_flight={self.in_flight} decoding={self.decoding}"
-            f" booked={self._booked_s:.3f}s kv={self.kv_tokens}>"
-        )

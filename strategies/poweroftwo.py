@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, ClassVar
 
-from strategies.base import Decision, NoOptions, Prompt, Strategy, WorkerView
+from strategies.base import Decision, NoOptions, Prompt, Stateless, WorkerView
 from strategies.cost import Costs
 
 
-class PowerOfTwo(Strategy):
+class PowerOfTwo(Stateless):
     """Puts the cheaper of two random workers first, then the other, then the rest by cost."""
 
     Options: ClassVar[type[Any]] = NoOptions

@@ -47,21 +47,6 @@ class Entry:
 class Shadow:
     """One worker's entries in the order of their last use."""
 
-    __slots__ = (
-        "bit",
-        "blocks",
-        "bytes",
-        "clock",
-        "first",
-        "least",
-        "leaving",
-        "limit",
-        "lost_at",
-        "shared",
-        "size",
-        "worker",
-    )
-
     def __init__(self, worker: str, bit: int) -> None:
         self.worker = worker
         self.bit = bit

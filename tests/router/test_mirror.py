@@ -92,7 +92,7 @@ def late(load: Load, now: float) -> float:
 def picture(of: Fleet, now: float) -> list[dict[str, Any]]:
     """Return everything that a decision could depend on, except how late prefill is."""
     strategy = of.pools[0].strategy
-    tree = strategy._tree if isinstance(strategy, PrefixAware) else None
+    tree = strategy.tree if isinstance(strategy, PrefixAware) else None
     held = tree.held(prompt(TEXT).keys) if tree else {}
     return [
         {
@@ -212,7 +212,7 @@ def test_a_pool_that_has_another_strategy_by_then() -> None:
     assert before.workers[0].load.in_flight == 0
     assert isinstance(before.strategy, PrefixAware)
     assert before.strategy._placed == {}
-    assert before.strategy._tree.held(prompt(TEXT).keys) == {}  # taken back
+    assert before.strategy.tree.held(prompt(TEXT).keys) == {}  # taken back
 
 
 class Failing(LeastLoad):
