@@ -14,7 +14,6 @@ from strategies.cost import held_tokens
 from strategies.loads import Held, Loading, Loads
 from strategies.prefixaware import PrefixAware, PrefixAwareOptions, reason
 from strategies.prefixtree import Placement, PrefixTree
-from strategies.ranking import ordered_as
 from strategies.underway import UnderWay
 
 #: The doubt if the shadow is used because the prompt was not tokenized; the worker is fine.
@@ -160,12 +159,13 @@ class KvAware:
                 loading[name] = self.loads.of(held, worker.pace)
         most = max(tokens.values())
         below = self._threshold and most < prompt.tokens - self._threshold
-        plain = self._costs.rank(prompt, workers, now, match=match) if below else None
+        plain = self._costs.rank(prompt, workers, now, match=match) if below else ()
         candidates: Sequence[Candidate] = self._costs.rank(
             prompt, workers, now, tokens, loading=loading, match=match
         )
-        if plain is not None:
-            candidates = ordered_as(candidates, plain)
+        if below:
+            found = {one.worker.name: one for one in candidates}
+            candidates = [found[one.worker.name] for one in plain]
         best = candidates[0]
         why = "below_threshold" if below else reason(best.held_tokens, most)
         if why == "prefix" and best.believed.tier != "gpu":

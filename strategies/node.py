@@ -36,17 +36,14 @@ class Node:
         """Return tokens in its blocks from `first` up to `last`; negative if `last` is smaller."""
         return (self.ends[self.at + last] - self.ends[self.at + first]) * self.unit
 
-    def blocks(self, held: int, tokens: float) -> int:
-        """Return how many of its first `held` blocks to cut, from the end, to free `tokens`.
-
-        At least one.
-        """
+    def kept(self, held: int, tokens: float) -> int:
+        """Return how many of its first `held` blocks are left if at least one, and `tokens`, go."""
         ends, at = self.ends, self.at
         target = ends[at + held] - tokens / self.unit
         kept = bisect_left(ends, target, at, at + held)
         while kept > at and ends[kept] > target:
             kept -= 1
-        return max(1, at + held - kept)
+        return min(held - 1, kept - at)
 
     def leave(self) -> None:
         """Remove it from its parent: no worker holds it any more."""

@@ -5,20 +5,11 @@ strategy below chooses a worker when a session is created, and for requests with
 costs are used to compare staying with moving.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from strategies.base import (
-    Candidate,
-    Decision,
-    Other,
-    Outcome,
-    Prompt,
-    Seconds,
-    WorkerView,
-    nothing,
-)
+from strategies.base import Decision, Other, Prompt, Seconds, WorkerView
 from strategies.ranking import led_by
 from strategies.registry import make
 
@@ -60,6 +51,11 @@ class Session:
     def __init__(self, options: SessionOptions) -> None:
         self.over = make(options.over.name, dict(options.over.options))
         """The strategy below."""
+        self.placed, self.settled = self.over.placed, self.over.settled
+        self.forget, self.gauges = self.over.forget, self.over.gauges
+        self.waits: Callable[[Prompt], Callable[[], object]] | None = getattr(
+            self.over, "waits", None
+        )
         self._spill = options.spill
         self.stays = options.spill is None
         """Whether a bound session waits for its worker, however long that takes."""
@@ -79,24 +75,3 @@ class Session:
         if self._spill is not None and more > self._spill:
             return Decision(ranked, "spill", drawn=decision.drawn)
         return Decision(led, "session", stays=self.stays)
-
-    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Tell the strategy below."""
-        self.over.placed(prompt, worker, now)
-
-    def waits(self, prompt: Prompt) -> Callable[[], object]:
-        """Tell the strategy below, if it wants to know."""
-        waits = getattr(self.over, "waits", None)
-        return waits(prompt) if waits is not None else nothing
-
-    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Tell the strategy below."""
-        self.over.settled(prompt, candidate, outcome, now)
-
-    def forget(self, worker: str) -> None:
-        """Tell the strategy below."""
-        self.over.forget(worker)
-
-    def gauges(self) -> Mapping[str, float]:
-        """Return the sizes of the strategy below."""
-        return self.over.gauges()

@@ -153,7 +153,7 @@ class Shadow:
             if entry is ring:
                 return done
             if self.bytes > bytes_:
-                self._cut(entry, -(-(self.bytes - int(bytes_)) // KEY_BYTES))
+                self.keep(entry, entry.held - -(-(self.bytes - int(bytes_)) // KEY_BYTES))
             elif entry.users:
                 if passed >= MOST_PASSED or entry.stamp == self.clock:
                     return done  # running requests take more than its stated capacity
@@ -161,7 +161,7 @@ class Shadow:
             elif over < entry.extra:
                 self.add(entry, -over)
             else:
-                self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
+                self.keep(entry, entry.node.kept(entry.held, over - entry.extra))
         return most
 
     def _pass(self, entry: Entry) -> int:
@@ -179,18 +179,13 @@ class Shadow:
             next_ = one
         return len(path)
 
-    def _cut(self, entry: Entry, blocks: int) -> None:
-        """Forget the last `blocks` blocks of an entry, and what is cached after them."""
-        if blocks >= entry.held:
-            self.drop(entry)
-        else:
-            self.add(entry, -entry.extra)
-            self.hold(entry, entry.held - blocks)
-
     def keep(self, entry: Entry, blocks: int) -> None:
-        """Forget all but the first `blocks` of an entry's blocks."""
-        if blocks < entry.held:
-            self._cut(entry, entry.held - blocks)
+        """Forget all but the first `blocks` of an entry's blocks, and what is cached after them."""
+        if blocks <= 0:
+            self.drop(entry)
+        elif blocks < entry.held:
+            self.add(entry, -entry.extra)
+            self.hold(entry, blocks)
 
     def lost(self, stamp: int) -> None:
         """Note that a prefix last used at `stamp` turned out to be gone; see `drop_lost`.
