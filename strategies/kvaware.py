@@ -150,10 +150,10 @@ class KvAware:
             if not doubt:
                 held = told.get(name, _NOTHING)
                 if name in promoted:
-                    held = held.hosted(held_tokens(prompt, promoted[name]))
+                    held = held.at_least(l1=held_tokens(prompt, promoted[name]))
             held = self._counted(held, stored)
             if not doubt:
-                held = held.beyond(_sent(prompt, under_way.get(name, 0)))
+                held = held.at_least(gpu=_sent(prompt, under_way.get(name, 0)))
             tokens[name] = held.total
             if held.total > held.gpu:
                 loading[name] = self.loads.of(held, worker.pace)
@@ -271,7 +271,7 @@ class KvAware:
     def _counted(self, held: Held, stored: int) -> Held:
         """Return what counts of the tokens a worker holds, when a store has the first `stored`:
         these count even where the worker has them on a disabled tier."""
-        return self.loads.counted(self.loads.counted(held).stored(stored))
+        return self.loads.counted(self.loads.counted(held).at_least(l2=stored))
 
     def _doubt(self, prompt: Prompt, worker: str) -> str:
         if self.memory is None:

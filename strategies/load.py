@@ -38,9 +38,9 @@ class Load:
         """Tokens booked and not known to be computed or loaded."""
         self.in_flight = 0
         """Requests booked and not ended."""
-        self.elsewhere = 0
-        """The part of `in_flight` that other processes of this router serve."""
-        self.elsewhere_tokens = 0
+        self.here = 0
+        """The part of `in_flight` that this process sent, not another one of this router."""
+        self.tokens_here = 0
         """Tokens that those requests may take in the KV cache."""
         self.decoding = 0
         """Requests past their first byte."""
@@ -58,16 +58,6 @@ class Load:
         """Until when the worker counts as late since then; 0: it does not."""
         self.turn = 0
         """Counter value at the latest choice of this worker; the lowest wins ties."""
-
-    @property
-    def here(self) -> int:
-        """Requests in flight that this process sent."""
-        return self.in_flight - self.elsewhere
-
-    @property
-    def tokens_here(self) -> int:
-        """Tokens that those requests may take in the KV cache."""
-        return self.kv_tokens - self.elsewhere_tokens
 
     def book(
         self,
@@ -89,9 +79,9 @@ class Load:
         booking = Booking(
             prefill_s, kv_tokens, uncached, stream, now, elsewhere=elsewhere, since=since
         )
-        if elsewhere:
-            self.elsewhere += 1
-            self.elsewhere_tokens += kv_tokens
+        if not elsewhere:
+            self.here += 1
+            self.tokens_here += kv_tokens
         if not self.pending:
             self.head_since = now
         self._open.add(booking)
@@ -213,9 +203,9 @@ class Load:
             self.decoding -= 1
             self._uses(-booking.kv_tokens, now)
             self.kv_tokens -= booking.kv_tokens
-            if booking.elsewhere:
-                self.elsewhere -= 1
-                self.elsewhere_tokens -= booking.kv_tokens
+            if not booking.elsewhere:
+                self.here -= 1
+                self.tokens_here -= booking.kv_tokens
             if not booking.taken_back:
                 self.stay_s += WEIGHT * (now - booking.at - self.stay_s)
 

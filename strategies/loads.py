@@ -48,21 +48,12 @@ class Held(NamedTuple):
         l2 = min(self.l2, max(0, tokens - self.gpu - self.l1))
         return Held(tokens - l1 - l2, l1, l2)
 
-    def stored(self, tokens: int) -> "Held":
-        """Return the same, with at least the first `tokens` also in a store."""
-        more = tokens - self.gpu - self.l1
-        return self if more <= self.l2 else Held(self.gpu, self.l1, more)
-
-    def hosted(self, tokens: int) -> "Held":
-        """Return the same, with at least the first `tokens` on L1 or the GPU."""
-        l1 = max(self.l1, tokens - self.gpu)
-        return Held(self.gpu, l1, max(0, self.total - self.gpu - l1))
-
-    def beyond(self, tokens: int) -> "Held":
-        """Return the same, with at least the first `tokens` on the GPU."""
-        gpu = max(self.gpu, tokens)
-        l1 = max(0, self.gpu + self.l1 - gpu)
-        return Held(gpu, l1, max(0, self.total - gpu - l1))
+    def at_least(self, gpu: int = 0, l1: int = 0, l2: int = 0) -> "Held":
+        """Return the same, with at least the first `gpu` tokens on the GPU, the first `l1` there or
+        on L1, and the first `l2` anywhere."""
+        gpu = max(gpu, self.gpu)
+        host = max(gpu, l1, self.gpu + self.l1)
+        return Held(gpu, host - gpu, max(host, l2, self.total) - host)
 
 
 class Loading(NamedTuple):

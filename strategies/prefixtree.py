@@ -87,11 +87,7 @@ class PrefixTree:
             if entry.held < length:
                 placement.new += length - entry.held
                 shadow.hold(entry, length)
-            users = entry.users + 1
-            if users > 1:
-                shadow.use(entry, users)
-            else:
-                entry.users = users
+            shadow.use(entry, 1)
             touch(entry)
             if tail:  # the first node of this loop is the leaf
                 shadow.add(entry, max(0.0, tail - entry.extra))
@@ -147,10 +143,7 @@ class PrefixTree:
             entry = node.entries.get(bit)
             if entry is not None:
                 if entry.born <= placement.number:  # not forgotten since, and placed again
-                    if entry.users > 1:
-                        shadow.use(entry, entry.users - 1)
-                    else:
-                        entry.users = 0
+                    shadow.use(entry, -1)
                 shadow.touch(entry)
                 if answer:
                     shadow.add(entry, answer)

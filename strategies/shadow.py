@@ -113,12 +113,11 @@ class Shadow:
             self.shared += (entry.users - 1) * change
         entry.held = held
 
-    def use(self, entry: Entry, users: int) -> None:
-        """Set how many running requests use an entry."""
-        more = max(0, users - 1) - max(0, entry.users - 1)
-        if more:
+    def use(self, entry: Entry, more: int) -> None:
+        """Count one running request more, or one less, that uses an entry."""
+        if entry.users + max(0, more) > 1:
             self.shared += more * entry.node.tokens(0, entry.held)
-        entry.users = users
+        entry.users += more
 
     def add(self, entry: Entry, tokens: float) -> None:
         """Add `tokens` to what is cached after the entry's last block."""
