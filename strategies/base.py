@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, NewType, Protocol
+from typing import Any, ClassVar, NamedTuple, NewType, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ from strategies.load import Load
 from strategies.loads import Held, Loading
 from strategies.pace import Pace
 
+T = TypeVar("T")
 #: Marks an option as a size: `64MiB` in the YAML, bytes for the strategy.
 Bytes = NewType("Bytes", int)
 #: Marks an option as a duration: `30s` in the YAML, seconds for the strategy.
@@ -28,6 +29,11 @@ class Other:
 
     name: str
     options: dict[str, object] = field(default_factory=dict)
+
+
+def option(default: T, doc: str) -> T:
+    """Return the field of an option: `doc` says what it does, for the reference of settings."""
+    return field(default=default, metadata={"doc": doc})
 
 
 #: Where blocks of 16 tokens end: vLLM's default block size.

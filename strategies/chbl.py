@@ -9,12 +9,12 @@ prompt is, so a single router does better with `prefixaware`.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from xxhash import xxh3_64_intdigest
 
-from strategies.base import FREE, Candidate, Decision, Prompt, Stateless, WorkerView
+from strategies.base import FREE, Candidate, Decision, Prompt, Stateless, WorkerView, option
 from strategies.constants import MOST_LOAD
 
 
@@ -22,12 +22,10 @@ from strategies.constants import MOST_LOAD
 class ChblOptions:
     """What an operator may set."""
 
-    prefix: int = field(
-        default=1024,
-        metadata={
-            "doc": "Tokens at the start of a prompt that choose its worker; more than the system "
-            "prompt that all share, or all would go to one worker."
-        },
+    prefix: int = option(
+        1024,
+        "Tokens at the start of a prompt that choose its worker; more than the system prompt that "
+        "all share, or all would go to one worker.",
     )
 
     def __post_init__(self) -> None:

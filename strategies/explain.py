@@ -111,35 +111,16 @@ def explain(
         told += " The session that it names is ignored: its pool's strategy keeps none."
     if prompt.too_long:
         told += " The prompt is longer than its model takes, so it is refused there: it is no work."
-    return Explanation(
-        prompt.model,
-        prompt.too_long or prompt.tokens,
-        len(prompt.keys),
-        decision.reason,
-        told,
-        workers,
-        waits,
-        pool,
-        left_out,
-        refused,
-    )
+    about = prompt.model, prompt.too_long or prompt.tokens, len(prompt.keys)
+    return Explanation(*about, decision.reason, told, workers, waits, pool, left_out, refused)
 
 
 def nowhere(
     prompt: Prompt, refused: Refused, left_out: Sequence[LeftOut], *, pool: str
 ) -> Explanation:
     """Explain that no worker is left for a request."""
-    return Explanation(
-        prompt.model,
-        prompt.tokens,
-        len(prompt.keys),
-        "refused",
-        f"It {refused.words}",
-        [],
-        pool=pool,
-        left_out=left_out,
-        refused=refused,
-    )
+    told, about = f"It {refused.words}", (prompt.model, prompt.tokens, len(prompt.keys))
+    return Explanation(*about, "refused", told, [], "", pool, left_out, refused)
 
 
 #: Sentences for strategies that do not compare costs, by reason.

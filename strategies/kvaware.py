@@ -6,10 +6,10 @@ was sent there is used instead, as in `prefixaware`, and the reason of the decis
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, Seconds, WorkerView
+from strategies.base import Bytes, Candidate, Decision, Outcome, Prompt, Seconds, WorkerView, option
 from strategies.cost import held_tokens
 from strategies.loads import Held, Loading, Loads
 from strategies.prefixaware import PrefixAware, PrefixAwareOptions, reason
@@ -61,33 +61,23 @@ class Store(Protocol):
 class KvAwareOptions:
     """What an operator may set."""
 
-    index: Bytes = field(
-        default=Bytes(256 << 20),
-        metadata={
-            "doc": "Most memory for the index of all workers' blocks; the least recently used "
-            "go first."
-        },
+    index: Bytes = option(
+        Bytes(256 << 20),
+        "Most memory for the index of all workers' blocks; the least recently used go first.",
     )
-    shadow: Bytes = field(
-        default=Bytes(64 << 20),
-        metadata={
-            "doc": "Most memory for what was sent to workers without usable events, as in "
-            "prefixaware."
-        },
+    shadow: Bytes = option(
+        Bytes(64 << 20),
+        "Most memory for what was sent to workers without usable events, as in prefixaware.",
     )
-    unconfirmed: Seconds = field(
-        default=Seconds(1.0),
-        metadata={
-            "doc": "How long an answered prompt still counts where it was sent, as its "
-            "events may be on their way."
-        },
+    unconfirmed: Seconds = option(
+        Seconds(1.0),
+        "How long an answered prompt still counts where it was sent, as its events may be on their "
+        "way.",
     )
-    threshold: int = field(
-        default=0,
-        metadata={
-            "doc": "If every worker would have to compute more tokens of a prompt than this, the "
-            "least loaded takes it, whatever others hold; 0: what workers hold always counts."
-        },
+    threshold: int = option(
+        0,
+        "If every worker would have to compute more tokens of a prompt than this, the least loaded "
+        "takes it, whatever others hold; 0: what workers hold always counts.",
     )
 
     def __post_init__(self) -> None:

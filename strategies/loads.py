@@ -79,10 +79,7 @@ class Loads:
         *,
         promotes: bool = False,
     ) -> None:
-        """Take rates in tokens per second; None means there is no such tier. Raises ValueError.
-
-        `promotes`: what a worker loads from L2 stays on its L1.
-        """
+        """Take rates in tokens per second; None means there is no such tier. Raises ValueError."""
         for name, rate in (("l1", l1_rate), ("l2", l2_rate)):
             if rate is not None and rate <= 0:
                 raise ValueError(f"{name}: loads some tokens a second")

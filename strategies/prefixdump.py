@@ -72,18 +72,11 @@ def dump(tree: PrefixTree) -> bytes:
         places[node] = len(runs)
         runs.append(_Run(parent, node.keys.tobytes(), kind, node.unit))
         open_ += [(child, places[node]) for child in node.children.values()]
-    workers = [
-        _Worker(
-            shadow.worker,
-            shadow.limit,
-            [
-                _Held(places[entry.node], entry.held, entry.extra, entry.stamp)
-                for entry in shadow
-                if entry.node in places
-            ],
-        )
-        for shadow in tree.shadows()
-    ]
+    workers = []
+    for shadow in tree.shadows():
+        known = [entry for entry in shadow if entry.node in places]
+        held = [_Held(places[one.node], one.held, one.extra, one.stamp) for one in known]
+        workers.append(_Worker(shadow.worker, shadow.limit, held))
     return msgspec.msgpack.encode(_Dump(VERSION, runs, workers))
 
 

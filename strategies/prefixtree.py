@@ -238,19 +238,13 @@ class PrefixTree:
 
     def _path(self, keys: Sequence[int], ends: Sequence[int], unit: float) -> Node:
         """Return the node that ends where `keys` end, splitting and adding runs as needed."""
-        node, at, count = self.root, 0, len(keys)
-        while at < count:
-            child = node.children.get(keys[at])
-            if child is None:
-                child = Node(node, array("Q", keys[at:]), at, ends, unit)
-                node.children[keys[at]] = child
-                return child
-            run = child.keys
-            end = at + len(run)
-            if end > count or keys[end - 1] != run[-1]:
-                child = self._part(child, _common(run, keys, at))
-                end = at + len(child.keys)
-            node, at = child, end
+        path, at = self._along(keys)
+        node = path[-1] if path else self.root
+        if at < node.at + len(node.keys):
+            node = self._part(node, at - node.at)
+        if at < len(keys):
+            parent, node = node, Node(node, array("Q", keys[at:]), at, ends, unit)
+            parent.children[keys[at]] = node
         return node
 
     def _part(self, lower: Node, length: int) -> Node:

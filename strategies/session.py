@@ -6,10 +6,10 @@ costs are used to compare staying with moving.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from strategies.base import Decision, Other, Prompt, Seconds, WorkerView
+from strategies.base import Decision, Other, Prompt, Seconds, WorkerView, option
 from strategies.ranking import led_by
 from strategies.registry import make
 
@@ -18,19 +18,14 @@ from strategies.registry import make
 class SessionOptions:
     """What an operator may set."""
 
-    over: Other = field(
-        default=Other("prefixaware"),
-        metadata={
-            "doc": "Strategy that chooses a session's worker, and serves requests without a "
-            "session."
-        },
+    over: Other = option(
+        Other("prefixaware"),
+        "Strategy that chooses a session's worker, and serves requests without a session.",
     )
-    spill: Seconds | None = field(
-        default=None,
-        metadata={
-            "doc": "A session moves when another worker would answer sooner by more than this;"
-            " `off`: it stays however long the queue."
-        },
+    spill: Seconds | None = option(
+        None,
+        "A session moves when another worker would answer sooner by more than this; `off`: it "
+        "stays however long the queue.",
     )
 
     def __post_init__(self) -> None:

@@ -88,12 +88,10 @@ class Shadow:
 
     def split(self, lower: Entry, node: "Node", held: int) -> Entry:
         """Create the entry for the upper part of a split run, used when the lower one was."""
-        upper = node.entries[self.bit] = Entry(node, lower.born)
-        upper.held, upper.users, upper.stamp = held, lower.users, lower.stamp
-        upper.older, upper.younger = lower, lower.younger
-        lower.younger.older = upper
-        lower.younger = upper
-        self.bytes += ENTRY_BYTES
+        upper = self.enter(node)
+        self.touch(upper, lower.younger)
+        upper.born, upper.stamp = lower.born, lower.stamp
+        upper.held, upper.users = held, lower.users
         return upper
 
     def __iter__(self) -> Iterator[Entry]:
