@@ -48,10 +48,9 @@ class Chbl(Stateless):
         order = sorted(workers, key=lambda worker: xxh3_64_intdigest(worker.name.encode(), key))
         flying = sum(worker.load.in_flight for worker in workers)
         bound = MOST_LOAD * (flying + 1) / len(workers)
-        within = [worker for worker in order if worker.load.in_flight < bound]
-        beyond = [worker for worker in order if worker.load.in_flight >= bound]
-        reason = "prefix" if within and within[0] is order[0] else "spill"
-        return Decision([Candidate(worker, FREE) for worker in (*within, *beyond)], reason)
+        reason = "prefix" if order[0].load.in_flight < bound else "spill"
+        order.sort(key=lambda worker: worker.load.in_flight >= bound)
+        return Decision([Candidate(worker, FREE) for worker in order], reason)
 
     def _key(self, prompt: Prompt) -> int:
         """Return the key of the block where the prefix ends: it covers all blocks up to there."""

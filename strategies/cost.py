@@ -172,8 +172,7 @@ def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
     limit = FULL_FROM * space
     if space and (used > limit or used + load.surplus > limit):  # (the surplus only shrinks)
         usual = min(1.0, (used + load.kv_surplus(now)) / space)
-        if usual > FULL_FROM:
-            waits = FULL * (usual - FULL_FROM)
+        waits = FULL * max(0.0, usual - FULL_FROM)
     if load.given_s:
         waits += HOME * over_rest(load.given_lately(now) / SMOOTHED_S)
     return waits

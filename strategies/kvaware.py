@@ -5,7 +5,7 @@ events have not arrived yet. If a worker's events are missing or cannot be trust
 was sent there is used instead, as in `prefixaware`, and the reason of the decision says so.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -15,9 +15,6 @@ from strategies.loads import Held, Loading, Loads
 from strategies.prefixaware import PrefixAware, PrefixAwareOptions, reason
 from strategies.prefixtree import Placement, PrefixTree
 from strategies.underway import UnderWay
-
-#: The doubt if the shadow is used because the prompt was not tokenized; the worker is fine.
-BY_TEXT = "text"
 
 
 class Memory(Protocol):
@@ -107,7 +104,7 @@ class KvAware:
 
     def __init__(self, options: KvAwareOptions) -> None:
         self._shadow = PrefixAware(PrefixAwareOptions(options.shadow))
-        self._costs = self._shadow.costs
+        self._costs, self.waits = self._shadow.costs, self._shadow.waits
         self._threshold = options.threshold
         self._under_way = UnderWay(options.shadow // 8, options.unconfirmed)
         self._promoted = PrefixTree(options.shadow // 8)
@@ -125,17 +122,19 @@ class KvAware:
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Put the cheapest worker first; each is credited with what its events say it holds."""
-        told, stored = self._told(prompt, workers), self._stored(prompt)
+        told: Mapping[str, Held] = {}
+        if self.memory is not None and prompt.blocks:
+            told = self.memory.held(prompt, [worker.name for worker in workers])
+        stored = self._stored(prompt)
         match = self._shadow.tree.match(prompt.keys)
         shadow = match.held()
         under_way = self._under_way.held(prompt.keys, now)
-        promoted = self._promoted.held(prompt.keys) if self.loads.promotes else _NOBODY
+        promoted = self._promoted.held(prompt.keys) if self.loads.promotes else {}
         tokens: dict[str, int] = {}
         loading: dict[str, Loading] = {}
-        doubts: dict[str, str] = {}
         for worker in workers:
             name = worker.name
-            doubt = doubts[name] = self._doubt(prompt, name)
+            doubt = self._doubt(prompt, name)
             held = Held(held_tokens(prompt, shadow.get(name, 0)))
             if not doubt:
                 held = told.get(name, _NOTHING)
@@ -160,7 +159,7 @@ class KvAware:
         why = "below_threshold" if below else reason(best.held_tokens, most)
         if why == "prefix" and best.believed.tier != "gpu":
             why = best.believed.tier
-        doubt = doubts[best.worker.name]
+        doubt = self._doubt(prompt, best.worker.name)
         return Decision(candidates, f"{why} ({doubt})" if doubt else why)
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
@@ -176,10 +175,6 @@ class KvAware:
         shadowed = bool(self._doubt(prompt, name))
         heard = self.memory.heard(name) if self.memory is not None else 0
         self._placed[id(prompt), name] = _Placed(sent, shadowed, judged, predicted, heard)
-
-    def waits(self, prompt: Prompt) -> Callable[[], None]:
-        """Count a request that is held in the router, until the returned function is called."""
-        return self._shadow.waits(prompt)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Compare prediction and outcome; take back a placement that the worker refused."""
@@ -250,11 +245,6 @@ class KvAware:
             "promoted_blocks": len(self._promoted),
         }
 
-    def _told(self, prompt: Prompt, workers: Iterable[WorkerView]) -> Mapping[str, Held]:
-        if self.memory is None or not prompt.blocks:
-            return {}
-        return self.memory.held(prompt, [worker.name for worker in workers])
-
     def _stored(self, prompt: Prompt) -> int:
         return 0 if self.store is None else self.store.held(prompt)
 
@@ -266,11 +256,10 @@ class KvAware:
     def _doubt(self, prompt: Prompt, worker: str) -> str:
         if self.memory is None:
             return "no memory"
-        return self.memory.doubt(worker, prompt) or ("" if prompt.blocks else BY_TEXT)
+        return self.memory.doubt(worker, prompt) or ("" if prompt.blocks else "text")
 
 
 _NOTHING = Held()
-_NOBODY: Mapping[str, int] = {}
 
 
 def _sent(prompt: Prompt, blocks: int) -> int:

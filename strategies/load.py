@@ -115,21 +115,17 @@ class Load:
             if self._untimed:
                 self._untimed, self._last = False, None
             elif booking.stream:
-                self._time(booking, now - self.head_since)
+                if now - self.head_since > TOGETHER_S:
+                    booking.computed_s = now - self.head_since
+                elif self._last is not None:  # the worker computed both together
+                    self._last.computed_s = None
+                self._last = booking
             self.head_since = now
         self.uncached -= booking.uncached
         self.decoding += 1
         self._booked_s -= booking.prefill_s
         if not self.pending:
             self._booked_s = 0.0  # no drift from adding and taking away floats
-
-    def _time(self, booking: Booking, seconds: float) -> None:
-        """Note its prefill time, unless the worker computed it together with the previous one."""
-        if seconds > TOGETHER_S:
-            booking.computed_s = seconds
-        elif self._last is not None:
-            self._last.computed_s = None
-        self._last = booking
 
     def kv_surplus(self, now: float) -> float:
         """Return average minus current KV tokens in use, over about the last `SMOOTHED_S`.
@@ -151,8 +147,7 @@ class Load:
 
     def given_lately(self, now: float) -> float:
         """Return `given_s`, decayed until `now`."""
-        since = now - self.given_at
-        return self.given_s * exp(-since / SMOOTHED_S) if since > 0.0 else self.given_s
+        return self.given_s * exp(min(0.0, self.given_at - now) / SMOOTHED_S)
 
     def take_back(self, booking: Booking, now: float) -> None:
         """Undo its part in `given_s`: the worker did not accept it. It still has to be released."""

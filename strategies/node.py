@@ -46,8 +46,8 @@ class Node:
         return min(held - 1, kept - at)
 
     def leave(self) -> None:
-        """Remove it from its parent: no worker holds it any more."""
-        if self.parent is not None:
+        """Remove it from its parent if no worker holds it any more."""
+        if self.parent is not None and not self.mask:
             self.parent.children.pop(self.keys[0], None)
 
 

@@ -84,22 +84,18 @@ def restore(tree: PrefixTree, data: bytes) -> None:
     """Fill an empty tree, up to its memory bound. If it raises BadDump, the tree stays empty."""
     try:
         found = msgspec.msgpack.decode(data, type=_Dump)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise BadDump(f"not a prefix tree: {error}") from None
-    if found.version != VERSION:
-        raise BadDump(f"a prefix tree of version {found.version}, not {VERSION}")
-    try:
+        if found.version != VERSION:
+            raise ValueError(f"it has version {found.version}, not {VERSION}")
         nodes = _nodes(tree.root, found.runs)
         if len({worker.name for worker in found.workers}) < len(found.workers):
             raise ValueError("a worker that is there twice")
         for worker in found.workers:
             _hold(tree.join(worker.name), worker, nodes)
-    except (ValueError, LookupError) as error:
+    except (msgspec.MsgspecError, ValueError, LookupError, RecursionError) as error:
         tree.clear()
-        raise BadDump(f"not a prefix tree: {error}") from None
+        raise BadDump(f"not a prefix tree of this version: {error}") from None
     for node in reversed(nodes.values()):
-        if not node.mask:
-            node.leave()
+        node.leave()
     tree.shrink()
 
 

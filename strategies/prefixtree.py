@@ -113,8 +113,7 @@ class PrefixTree:
 
         It counts for those of its blocks that are known.
         """
-        path, _ = self._along(keys)
-        node = path[-1] if path else self.root
+        node = self._along(keys)[0][-1]
         count(node, 1)
         return partial(count, node, -1)
 
@@ -220,9 +219,8 @@ class PrefixTree:
         return self._shadows.get(shadow.worker) is shadow
 
     def _along(self, keys: Sequence[int]) -> tuple[list[Node], int]:
-        """Return the nodes with any of `keys`, and how many of the keys are in the tree."""
-        path = []
-        node, at, count = self.root, 0, len(keys)
+        """Return the root and nodes with any of `keys`; and how many of these are in the tree."""
+        path, node, at, count = [self.root], self.root, 0, len(keys)
         while at < count:
             child = node.children.get(keys[at])
             if child is None:
@@ -239,7 +237,7 @@ class PrefixTree:
     def _path(self, keys: Sequence[int], ends: Sequence[int], unit: float) -> Node:
         """Return the node that ends where `keys` end, splitting and adding runs as needed."""
         path, at = self._along(keys)
-        node = path[-1] if path else self.root
+        node = path[-1]
         if at < node.at + len(node.keys):
             node = self._part(node, at - node.at)
         if at < len(keys):
@@ -269,8 +267,7 @@ class PrefixTree:
                 entry.held -= length
                 upper.entries[bit] = shadow.split(entry, upper, length)
                 self._untidy[shadow] = None  # one more entry for the same blocks
-        if not lower.mask:
-            lower.leave()
+        lower.leave()
         return upper
 
     def join(self, worker: str) -> Shadow:

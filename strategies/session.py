@@ -5,7 +5,7 @@ strategy below chooses a worker when a session is created, and for requests with
 costs are used to compare staying with moving.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,9 +48,7 @@ class Session:
         """The strategy below."""
         self.placed, self.settled = self.over.placed, self.over.settled
         self.forget, self.gauges = self.over.forget, self.over.gauges
-        self.waits: Callable[[Prompt], Callable[[], object]] | None = getattr(
-            self.over, "waits", None
-        )
+        self.waits: Any = getattr(self.over, "waits", None)
         self._spill = options.spill
         self.stays = options.spill is None
         """Whether a bound session waits for its worker, however long that takes."""

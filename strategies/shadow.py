@@ -131,8 +131,7 @@ class Shadow:
         node = entry.node
         del node.entries[self.bit]
         node.mask &= ~self.bit
-        if not node.mask:
-            node.leave()
+        node.leave()
         if self.first.younger is self.first:
             self.size = self.shared = 0.0  # no drift from adding and taking away floats
 

@@ -8,7 +8,7 @@ import pytest
 from router.remote_memory import AWAY, SLOW
 from strategies.base import FREE, Candidate, Cost, Decision, Prompt
 from strategies.explain import Refused, Waits, explain, gives_way, terms, words
-from strategies.kvaware import BY_TEXT, KvAware, KvAwareOptions
+from strategies.kvaware import KvAware, KvAwareOptions
 from strategies.load import Load
 from strategies.loads import Loading
 from strategies.pace import Pace
@@ -111,7 +111,7 @@ def test_every_doubt_is_documented_and_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "kv.md").read_text("utf-8")
     table = page.partition("what the decision says")[2].partition("\n\n")[0]
     documented = re.findall(r"`\(([a-z ]+)\)`", table)
-    assert {BY_TEXT, SLOW, AWAY} <= set(documented)
+    assert {"text", SLOW, AWAY} <= set(documented)
     for doubt in documented:
         assert "was judged" in words(PROMPT, Decision((IDLE,), f"cold ({doubt})"))
     alone = KvAware(KvAwareOptions()).rank(PROMPT, [Stand("a")], 0.0)
