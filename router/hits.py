@@ -26,13 +26,7 @@ def tiers(choice: Candidate, usage: Usage) -> Held | None:
     """Return on which tiers the worker found them; None if it does not report that."""
     if usage.cached is None or usage.gpu is None:
         return None
-    return _believed(choice).found(usage.cached, usage.gpu, usage.host)
-
-
-def _believed(choice: Candidate) -> Held:
-    """Return on which tiers the decision expected the cached tokens."""
-    loading = choice.loading
-    return Held(max(0, choice.held_tokens - loading.l1 - loading.l2), loading.l1, loading.l2)
+    return choice.believed.found(usage.cached, usage.gpu, usage.host)
 
 
 def count(
@@ -47,7 +41,7 @@ def count(
         job.metrics.compared(cached, expected)
     found, loads = tiers(choice, usage), getattr(job.pool.chooser, "loads", None)
     if found is not None or loads is not None:
-        hit = found or _believed(choice).found(cached)
+        hit = found or choice.believed.found(cached)
         job.metrics.hit(loads.shown(hit) if isinstance(loads, Loads) else hit)
 
 

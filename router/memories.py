@@ -124,7 +124,7 @@ class Memories:
                 if strategy.memory is None:
                     fresh.add(pool.name)
                     strategy.memory = self._made(strategy.memory_bytes)
-                strategy.memory.l1 = strategy.loads.has_l1
+                strategy.memory.l1 = strategy.loads.l1_s > 0.0
                 remote = strategy.memory if isinstance(strategy.memory, RemoteMemory) else None
                 strategy.store = self._store_of(pool)
                 pool.prompts.keeps_ids = strategy.store is not None

@@ -96,7 +96,7 @@ class Pool:
     def _staff(self, workers: Sequence[Worker]) -> None:
         self.workers = tuple(workers)
         for worker in workers:
-            worker.pace.follow(self.curve)
+            worker.pace.curve = self.curve
         self.outliers.follow(workers)
         self.taking = tuple(worker for worker in workers if not worker.draining)
         """Workers that get new requests: those not draining."""
@@ -144,7 +144,7 @@ class Pool:
         self.prompts.follow(before.prompts)
         self.curve = before.curve
         for worker in self.workers:
-            worker.pace.follow(self.curve)
+            worker.pace.curve = self.curve
 
     def forget(self, worker: Worker) -> None:
         """Tell the strategy that a worker left, or most likely was restarted."""

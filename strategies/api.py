@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, NewType, Protocol
+from typing import Any, ClassVar, NamedTuple, NewType, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
 from strategies.cost.tiers import Held, Loading
 
+T = TypeVar("T")
 #: Marks an option as a size: `64MiB` in the YAML, bytes for the strategy.
 Bytes = NewType("Bytes", int)
 #: Marks an option as a duration: `30s` in the YAML, seconds for the strategy.
@@ -28,6 +29,11 @@ class Other:
 
     name: str
     options: dict[str, object] = field(default_factory=dict)
+
+
+def option(default: T, doc: str) -> T:
+    """Return the field of an option: `doc` says what it does, for the reference of settings."""
+    return field(default=default, metadata={"doc": doc})
 
 
 #: Where blocks of 16 tokens end: vLLM's default block size.
@@ -156,6 +162,12 @@ class Candidate(Struct, frozen=True, gc=False):
     preempts: int = 0
     """Longer prompts there, not yet computed, that give way to it (`preemption.py`)."""
 
+    @property
+    def believed(self) -> Held:
+        """On which tiers its held tokens are believed to be."""
+        _, l1, l2 = self.loading
+        return Held(max(0, self.held_tokens - l1 - l2), l1, l2)
+
 
 class Decision(Struct, frozen=True, gc=False):
     """All eligible workers, best first: failover takes the next one."""
@@ -243,6 +255,23 @@ class Strategy(Protocol):
 
     def gauges(self) -> Mapping[str, float]:
         """Return sizes to show in the metrics, by name."""
+
+
+class Stateless:
+    """What strategies have in common that remember nothing of requests and workers."""
+
+    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
+        """Do nothing: the worker's load has the booking."""
+
+    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
+        """Do nothing: the worker's load has the booking."""
+
+    def forget(self, worker: str) -> None:
+        """Do nothing."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """Return nothing."""
+        return {}
 
 
 def nothing() -> None:

@@ -110,39 +110,18 @@ def explain(
     if sessionless:
         told += " The session that it names is ignored: its pool's strategy keeps none."
     if prompt.too_long:
-        told += _TOO_LONG
-    return Explanation(
-        prompt.model,
-        prompt.too_long or prompt.tokens,
-        len(prompt.keys),
-        decision.reason,
-        told,
-        workers,
-        waits,
-        pool,
-        left_out,
-        refused,
-    )
+        told += " The prompt is longer than its model takes, so it is refused there: it is no work."
+    about = prompt.model, prompt.too_long or prompt.tokens, len(prompt.keys)
+    return Explanation(*about, decision.reason, told, workers, waits, pool, left_out, refused)
 
 
 def nowhere(
     prompt: Prompt, refused: Refused, left_out: Sequence[LeftOut], *, pool: str
 ) -> Explanation:
     """Explain that no worker is left for a request."""
-    return Explanation(
-        prompt.model,
-        prompt.tokens,
-        len(prompt.keys),
-        "refused",
-        f"It {refused.words}",
-        [],
-        pool=pool,
-        left_out=left_out,
-        refused=refused,
-    )
+    told, about = f"It {refused.words}", (prompt.model, prompt.tokens, len(prompt.keys))
+    return Explanation(*about, "refused", told, [], "", pool, left_out, refused)
 
-
-_TOO_LONG = " The prompt is longer than its model takes, so it is refused there: it is no work."
 
 #: Sentences for strategies that do not compare costs, by reason.
 _FREE = {
@@ -150,7 +129,6 @@ _FREE = {
     "prefix": "Prompts that begin like this one go to {}.",
     "spill": "The worker for prompts that begin like this one is above its bound; {} is next.",
 }
-
 
 #: Sentences for requests that are bound to a worker, by reason.
 _SESSION = {
@@ -178,23 +156,37 @@ _DOUBTS = {
 def words(prompt: Prompt, decision: Decision) -> str:
     """Say why the first worker is first."""
     reason, _, doubt = decision.reason.partition(" ")
-    return _first(prompt, decision, reason) + _doubted(decision.candidates[0], doubt[1:-1])
-
-
-def _doubted(first: Candidate, doubt: str) -> str:
-    """Return a sentence about a doubt in brackets after the reason; empty if there is none."""
-    if doubt not in _DOUBTS:
-        return ""
-    return f" {first.worker.name} was judged by what was sent there: {_DOUBTS[doubt]}."
+    told = _first(prompt, decision, reason)
+    if (why := _DOUBTS.get(doubt[1:-1])) is not None:
+        told += f" {decision.candidates[0].worker.name} was judged by what was sent there: {why}."
+    return told
 
 
 def _first(prompt: Prompt, decision: Decision, reason: str) -> str:
-    if prompt.bound and reason == "spill":
+    first = dearest = decision.candidates[0]
+    name, held = first.worker.name, f"{first.held_tokens} of {prompt.tokens} tokens"
+    if reason == "spill" and prompt.bound:
         return _left_home(prompt.bound, decision)
-    first = decision.candidates[0]
     if reason in _SESSION:
-        return _SESSION[reason].format(first.worker.name) + _dearest(first)
-    return _chosen(prompt, decision, reason)
+        told = _SESSION[reason].format(name)
+    elif first.cost is FREE:
+        told = _FREE.get(reason, "{} was chosen.").format(name)
+    elif reason == "cold":
+        told = f"No worker holds any of the prompt; {name} is cheapest."
+    elif reason == "prefix":
+        told = f"{name} holds most of the prompt, {held}, and costs least."
+    elif reason in {"l1", "l2"}:
+        seconds, l1, l2 = first.loading
+        come = f"{l1} come from L1 and {l2} from L2 in {seconds:.3f} s"
+        told = f"{name} need not compute {held}: {come}."
+    elif reason == "spill":
+        dearest = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
+        more = f"{dearest.worker.name} holds more, {dearest.held_tokens} of {prompt.tokens} tokens"
+        told = f"{more}, but {_against(dearest, decision)}."
+    else:
+        few = "No worker holds enough of the prompt: " if reason == "below_threshold" else ""
+        told = few + _least_loaded(decision)
+    return told + _dearest(dearest)
 
 
 def instead(decision: Decision, answers: Candidate) -> str:
@@ -203,28 +195,6 @@ def instead(decision: Decision, answers: Candidate) -> str:
     if answers is first:
         return ""
     return f" But {first.worker.name} did not take the request: {answers.worker.name} answered."
-
-
-def _chosen(prompt: Prompt, decision: Decision, reason: str) -> str:
-    first = decision.candidates[0]
-    name = first.worker.name
-    if first.cost is FREE:
-        return _FREE.get(reason, "{} was chosen.").format(name)
-    if reason == "cold":
-        return f"No worker holds any of the prompt; {name} is cheapest.{_dearest(first)}"
-    if reason == "prefix":
-        held = f"{first.held_tokens} of {prompt.tokens} tokens"
-        return f"{name} holds most of the prompt, {held}, and costs least.{_dearest(first)}"
-    if reason in {"l1", "l2"}:
-        loading, spared = first.loading, f"{first.held_tokens} of {prompt.tokens} tokens"
-        come = f"{loading.l1} come from L1 and {loading.l2} from L2 in {loading.seconds:.3f} s"
-        return f"{name} need not compute {spared}: {come}.{_dearest(first)}"
-    if reason == "spill":
-        other = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
-        more = f"{other.worker.name} holds more, {other.held_tokens} of {prompt.tokens} tokens"
-        return f"{more}, but {_against(other, decision)}.{_dearest(other)}"
-    few = "No worker holds enough of the prompt: " if reason == "below_threshold" else ""
-    return f"{few}{_least_loaded(decision)}{_dearest(first)}"
 
 
 def _least_loaded(decision: Decision) -> str:
@@ -249,20 +219,19 @@ def _left_home(bound: str, decision: Decision) -> str:
 
 def _against(other: Candidate, decision: Decision) -> str:
     """Say why `other`, which would otherwise have been chosen, was not."""
-    first = decision.candidates[0]
-    apart = other.cost.total - first.cost.total
-    full = apart < 0.0 or first.cost is FREE
+    cost = decision.candidates[0].cost
+    apart = other.cost.total - cost.total
+    full = apart < 0.0 or cost is FREE
     return "says that it is full" if full else f"costs {apart:.3f} s more"
 
 
 def _dearest(candidate: Candidate) -> str:
     """Return a sentence that names the largest term of the cost; empty below 0.5 ms."""
-    name, seconds = max(
-        zip(candidate.cost._fields, candidate.cost, strict=True), key=lambda term: term[1]
-    )
-    if seconds < 0.0005:
+    cost = candidate.cost
+    if (seconds := max(cost)) < 0.0005:
         return ""
-    return f" Most of the cost of {candidate.worker.name} is {name}, {seconds:.3f} s."
+    term = cost._fields[cost.index(seconds)]
+    return f" Most of the cost of {candidate.worker.name} is {term}, {seconds:.3f} s."
 
 
 def gives_way(decision: Decision) -> str:
@@ -280,9 +249,7 @@ def terms(candidate: Candidate) -> str:
 
 
 def _term(candidate: Candidate) -> Term:
-    cost, loading = candidate.cost, candidate.loading
-    name, held = candidate.worker.name, candidate.held_tokens
+    name, cost, (_, l1, l2) = candidate.worker.name, candidate.cost, candidate.loading
     if cost is FREE:
         return Term(name)
-    over = candidate.preempts
-    return Term(name, held, loading.l1, loading.l2, *cost, cost.total, over)
+    return Term(name, candidate.held_tokens, l1, l2, *cost, cost.total, candidate.preempts)

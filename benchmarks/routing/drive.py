@@ -67,7 +67,7 @@ def seats(fleet: Fleet) -> list[Seat]:
     store, curve = _store(fleet), Curve()
     found = [_seat(number, fleet, store) for number in range(fleet.workers)]
     for seat in found:  # as `Pool.change` does
-        seat.pace.follow(curve)
+        seat.pace.curve = curve
     return found
 
 

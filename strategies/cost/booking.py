@@ -11,21 +11,6 @@ class Booking:
     (Not a dataclass: generated methods of dataclasses are not compiled.)
     """
 
-    __slots__ = (
-        "at",
-        "computed_s",
-        "elsewhere",
-        "held_blocks",
-        "keys",
-        "kv_tokens",
-        "prefill_s",
-        "since",
-        "stream",
-        "taken_back",
-        "uncached",
-        "whole_s",
-    )
-
     def __init__(
         self,
         prefill_s: float,

@@ -32,17 +32,6 @@ from strategies.prefix.match import NOT_WANTED, Match
 class _Charge:
     """Computes a prompt's cost terms from what does not depend on the worker."""
 
-    __slots__ = (
-        "_least_room",
-        "_match",
-        "_reuse",
-        "_tokens",
-        "_wanted",
-        "depth",
-        "later",
-        "slowness",
-    )
-
     def __init__(self, prompt: Prompt, demand: Demand, match: Match | None, workers: int) -> None:
         self._tokens, self._match = prompt.tokens, match
         self._least_room: int | None = None
@@ -183,8 +172,7 @@ def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
     limit = FULL_FROM * space
     if space and (used > limit or used + load.surplus > limit):  # (the surplus only shrinks)
         usual = min(1.0, (used + load.kv_surplus(now)) / space)
-        if usual > FULL_FROM:
-            waits = FULL * (usual - FULL_FROM)
+        waits = FULL * max(0.0, usual - FULL_FROM)
     if load.given_s:
         waits += HOME * over_rest(load.given_lately(now) / SMOOTHED_S)
     return waits

@@ -15,38 +15,10 @@ from strategies.cost.booking import Booking, late_s
 class Load:
     """Work booked on one worker. Every time is the caller's clock, in seconds."""
 
-    __slots__ = (
-        "_booked_s",
-        "_kv_at",
-        "_last",
-        "_open",
-        "_untimed",
-        "decoding",
-        "elsewhere",
-        "elsewhere_tokens",
-        "given_at",
-        "given_s",
-        "head_since",
-        "in_flight",
-        "kv_tokens",
-        "late_from",
-        "late_until",
-        "pending",
-        "promised_s",
-        "promised_tokens",
-        "promises",
-        "shared_tokens",
-        "stay_s",
-        "surplus",
-        "turn",
-        "uncached",
-    )
-
     def __init__(self) -> None:
         self._open: set[Booking] = set()
         self.pending: dict[Booking, None] = {}
         """Bookings whose prefill is not known to be done, oldest first."""
-        # (A dict keeps the order and removes in O(1).)
         self._last: Booking | None = None
         self._booked_s = 0.0
         self._untimed = False
@@ -66,9 +38,9 @@ class Load:
         """Tokens booked and not known to be computed or loaded."""
         self.in_flight = 0
         """Requests booked and not ended."""
-        self.elsewhere = 0
-        """The part of `in_flight` that other processes of this router serve."""
-        self.elsewhere_tokens = 0
+        self.here = 0
+        """The part of `in_flight` that this process sent, not another one of this router."""
+        self.tokens_here = 0
         """Tokens that those requests may take in the KV cache."""
         self.decoding = 0
         """Requests past their first byte."""
@@ -86,16 +58,6 @@ class Load:
         """Until when the worker counts as late since then; 0: it does not."""
         self.turn = 0
         """Counter value at the latest choice of this worker; the lowest wins ties."""
-
-    @property
-    def here(self) -> int:
-        """Requests in flight that this process sent."""
-        return self.in_flight - self.elsewhere
-
-    @property
-    def tokens_here(self) -> int:
-        """Tokens that those requests may take in the KV cache."""
-        return self.kv_tokens - self.elsewhere_tokens
 
     def book(
         self,
@@ -117,9 +79,9 @@ class Load:
         booking = Booking(
             prefill_s, kv_tokens, uncached, stream, now, elsewhere=elsewhere, since=since
         )
-        if elsewhere:
-            self.elsewhere += 1
-            self.elsewhere_tokens += kv_tokens
+        if not elsewhere:
+            self.here += 1
+            self.tokens_here += kv_tokens
         if not self.pending:
             self.head_since = now
         self._open.add(booking)
@@ -127,12 +89,12 @@ class Load:
         self.pending[booking] = None
         self.uncached += uncached
         self._booked_s += prefill_s
-        late = min(0.0, now - self.given_at)  # other processes report their bookings late
-        self.given_s = self.given_lately(now) + prefill_s * (
-            exp(late / SMOOTHED_S) if late else 1.0
-        )
+        self.given_s = self.given_lately(now)
         self.given_at = max(now, self.given_at)
-        self._take(kv_tokens, now)
+        # (Other processes report their bookings late.)
+        self.given_s += prefill_s * exp((now - self.given_at) / SMOOTHED_S)
+        self._uses(kv_tokens, now)
+        self.kv_tokens += kv_tokens
         return booking
 
     def first_byte(self, booking: Booking, now: float) -> None:
@@ -153,21 +115,17 @@ class Load:
             if self._untimed:
                 self._untimed, self._last = False, None
             elif booking.stream:
-                self._time(booking, now - self.head_since)
+                if now - self.head_since > TOGETHER_S:
+                    booking.computed_s = now - self.head_since
+                elif self._last is not None:  # the worker computed both together
+                    self._last.computed_s = None
+                self._last = booking
             self.head_since = now
         self.uncached -= booking.uncached
         self.decoding += 1
         self._booked_s -= booking.prefill_s
         if not self.pending:
             self._booked_s = 0.0  # no drift from adding and taking away floats
-
-    def _time(self, booking: Booking, seconds: float) -> None:
-        """Note its prefill time, unless the worker computed it together with the previous one."""
-        if seconds > TOGETHER_S:
-            booking.computed_s = seconds
-        elif self._last is not None:
-            self._last.computed_s = None
-        self._last = booking
 
     def kv_surplus(self, now: float) -> float:
         """Return average minus current KV tokens in use, over about the last `SMOOTHED_S`.
@@ -183,18 +141,13 @@ class Load:
             self._uses(-more, now)
             self.shared_tokens = tokens
 
-    def _take(self, kv_tokens: int, now: float) -> None:
-        self._uses(kv_tokens, now)
-        self.kv_tokens += kv_tokens
-
     def _uses(self, more: float, now: float) -> None:
         self.surplus = self.kv_surplus(now) - more
         self._kv_at = max(now, self._kv_at)
 
     def given_lately(self, now: float) -> float:
         """Return `given_s`, decayed until `now`."""
-        since = now - self.given_at
-        return self.given_s * exp(-since / SMOOTHED_S) if since > 0.0 else self.given_s
+        return self.given_s * exp(min(0.0, self.given_at - now) / SMOOTHED_S)
 
     def take_back(self, booking: Booking, now: float) -> None:
         """Undo its part in `given_s`: the worker did not accept it. It still has to be released."""
@@ -243,10 +196,11 @@ class Load:
             self._open.remove(booking)
             self.in_flight -= 1
             self.decoding -= 1
-            self._take(-booking.kv_tokens, now)
-            if booking.elsewhere:
-                self.elsewhere -= 1
-                self.elsewhere_tokens -= booking.kv_tokens
+            self._uses(-booking.kv_tokens, now)
+            self.kv_tokens -= booking.kv_tokens
+            if not booking.elsewhere:
+                self.here -= 1
+                self.tokens_here -= booking.kv_tokens
             if not booking.taken_back:
                 self.stay_s += WEIGHT * (now - booking.at - self.stay_s)
 
@@ -260,9 +214,7 @@ class Load:
         booking is dropped from the queue once that time has passed. A worker from which requests
         were moved counts as late as they would be there.
         """
-        moved = 0.0
-        if self.late_until:
-            moved = self._moved_s(now)
+        moved = self._moved_s(now) if self.late_until else 0.0
         while self.pending:
             head = next(iter(self.pending))
             spent = now - self.head_since
@@ -280,9 +232,3 @@ class Load:
             self.late_until = 0.0
             return 0.0
         return max(0.0, now - self.late_from)
-
-    def __repr__(self) -> str:
-        return (
-            f"<Load in_flight={self.in_flight} decoding={self.decoding}"
-            f" booked={self._booked_s:.3f}s kv={self.kv_tokens}>"
-        )

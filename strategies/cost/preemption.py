@@ -71,13 +71,8 @@ def gives_way(
     since = booking.since
     if since is None or left_s - AGING * (now - since) <= least_s:
         return False
-    return not _computes(booking, keys)
-
-
-def _computes(booking: Booking, keys: Sequence[int]) -> bool:
-    """Whether a booking computes blocks of a prompt with these `keys`."""
     at = booking.held_blocks
-    return at < len(keys) and at < len(booking.keys) and keys[at] == booking.keys[at]
+    return not (at < len(keys) and at < len(booking.keys) and keys[at] == booking.keys[at])
 
 
 def _awaited(load: Load, booking: Booking, counted: dict[int, set[int]]) -> bool:

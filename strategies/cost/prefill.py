@@ -61,20 +61,15 @@ class Curve:
 class Pace:
     """The learned speed of one worker."""
 
-    __slots__ = ("_own", "_timed", "curve", "seen", "slower")
+    __slots__ = ("_own", "_timed", "curve", "slower")
 
     def __init__(self, curve: Curve | None = None) -> None:
         self._own = 0.0
         self._timed = 0
-        self.seen = 0
-        """Number of answers it has learned from."""
         self.slower = 1.0
         """Its seconds over the curve's."""
-        self.follow(curve or Curve())
-
-    def follow(self, curve: Curve) -> None:
-        """Use this curve, which the workers of a pool share."""
-        self.curve = curve
+        self.curve = curve or Curve()
+        """The workers of a pool share one."""
 
     @property
     def factor(self) -> float:
@@ -94,7 +89,7 @@ class Pace:
         predicted = self.curve.seconds(uncached, cached)
         if predicted >= SHORTEST_S and seconds > 0.0:
             self._compare(log(seconds / predicted))
-            self._learn(_context(uncached, cached), seconds / predicted)
+            self.curve.learn(_context(uncached, cached), seconds / predicted)
         else:  # an upper bound is still valid: overheads only ever make an answer later
             self.bound(uncached, cached, seconds)
 
@@ -105,11 +100,7 @@ class Pace:
         """
         predicted = self.curve.seconds(uncached, cached)
         if 0.0 < MARGIN * seconds < predicted:
-            self._learn(_context(uncached, cached), seconds / predicted)
-
-    def _learn(self, context: float, step: float) -> None:
-        self.seen += 1
-        self.curve.learn(context, step)
+            self.curve.learn(_context(uncached, cached), seconds / predicted)
 
     def _compare(self, apart: float) -> None:
         """Update this worker's factor; `apart` is log(measured / predicted) of one prefill.
@@ -127,9 +118,6 @@ class Pace:
         differs = self._own - curve.apart
         surely = max(0.0, abs(differs) - ALIKE)
         self.slower = exp(surely if differs > 0.0 else -surely)
-
-    def __repr__(self) -> str:
-        return f"<Pace {RATE / self.factor:.0f} tokens/s seen={self.seen}>"
 
 
 def _context(uncached: float, cached: float) -> float:

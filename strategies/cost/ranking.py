@@ -5,6 +5,7 @@ take as long as comparing them.
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, overload
 
 from strategies.api import Candidate, Cost
@@ -25,9 +26,8 @@ class Ranking(Sequence[Candidate]):
 
     def __init__(self, rows: list[Row]) -> None:
         """Take the rows, and put the cheapest first; the others are sorted when accessed."""
-        if rows:
-            place = rows.index(min(rows))
-            rows[0], rows[place] = rows[place], rows[0]
+        place = rows.index(min(rows))
+        rows[0], rows[place] = rows[place], rows[0]
         self._rows = rows
         self._sorted = False
         self._first: Candidate | None = None  # cached, as it is usually accessed several times
@@ -54,32 +54,19 @@ class Ranking(Sequence[Candidate]):
             self._first = _candidate(self._rows[0])
         return self._first
 
-    def led_by(self, worker: str) -> "Ranking | None":
-        """Return the ranking with `worker` first; see the function of the same name."""
-        rows = self._in_order()
-        for place, row in enumerate(rows):
-            if row[4].name == worker:
-                led = Ranking([])
-                led._rows, led._sorted = [row, *rows[:place], *rows[place + 1 :]], True
-                return led
-        return None
-
-    def __repr__(self) -> str:
-        return f"<Ranking {list(self)}>"
+    def led_by(self, worker: str) -> "Ranking":
+        """Return the ranking with `worker` moved to the front, if it is in it."""
+        rows = self._rows
+        return Ranking([(-inf, *row[1:]) if row[4].name == worker else row for row in rows])
 
 
 def led_by(ranked: Sequence[Candidate], worker: str) -> Sequence[Candidate] | None:
     """Return the ranking with `worker` moved to the front; None if it is not in it."""
     if isinstance(ranked, Ranking):
-        return ranked.led_by(worker)
-    home = next((one for one in ranked if one.worker.name == worker), None)
-    return None if home is None else [home, *(one for one in ranked if one is not home)]
-
-
-def ordered_as(ranked: Sequence[Candidate], other: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return the candidates of `ranked` in the order of `other`, a ranking of the same workers."""
-    found = {one.worker.name: one for one in ranked}
-    return [found[one.worker.name] for one in other]
+        ranked = ranked.led_by(worker)
+    else:
+        ranked = sorted(ranked, key=lambda one: one.worker.name != worker)
+    return ranked if ranked[0].worker.name == worker else None
 
 
 def _candidate(row: Row) -> Candidate:

@@ -6,7 +6,7 @@ from all its workers, because they are alike in this.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from strategies.cost.prefill import Pace, bounded, weight
 
@@ -28,9 +28,7 @@ class Held(NamedTuple):
     @property
     def tier(self) -> str:
         """Tier with most of the tokens: `gpu`, `l1` or `l2`."""
-        if self.gpu >= self.l1 and self.gpu >= self.l2:
-            return "gpu"
-        return "l1" if self.l1 >= self.l2 else "l2"
+        return self._fields[self.index(max(self))]
 
     def found(self, tokens: int, gpu: int | None = None, l1: int | None = None) -> "Held":
         """Return on which tiers the worker found `tokens`, given where they were believed to be.
@@ -50,21 +48,12 @@ class Held(NamedTuple):
         l2 = min(self.l2, max(0, tokens - self.gpu - self.l1))
         return Held(tokens - l1 - l2, l1, l2)
 
-    def stored(self, tokens: int) -> "Held":
-        """Return the same, with at least the first `tokens` also in a store."""
-        more = tokens - self.gpu - self.l1
-        return self if more <= self.l2 else Held(self.gpu, self.l1, more)
-
-    def hosted(self, tokens: int) -> "Held":
-        """Return the same, with at least the first `tokens` on L1 or the GPU."""
-        l1 = max(self.l1, tokens - self.gpu)
-        return Held(self.gpu, l1, max(0, self.total - self.gpu - l1))
-
-    def beyond(self, tokens: int) -> "Held":
-        """Return the same, with at least the first `tokens` on the GPU."""
-        gpu = max(self.gpu, tokens)
-        l1 = max(0, self.gpu + self.l1 - gpu)
-        return Held(gpu, l1, max(0, self.total - gpu - l1))
+    def at_least(self, gpu: int = 0, l1: int = 0, l2: int = 0) -> "Held":
+        """Return the same, with at least the first `gpu` tokens on the GPU, the first `l1` there or
+        on L1, and the first `l2` anywhere."""
+        gpu = max(gpu, self.gpu)
+        host = max(gpu, l1, self.gpu + self.l1)
+        return Held(gpu, host - gpu, max(host, l2, self.total) - host)
 
 
 class Loading(NamedTuple):
@@ -80,18 +69,8 @@ class Loading(NamedTuple):
         return self.l1 + self.l2
 
 
-class Paced(Protocol):
-    """Anything with a pace, such as a worker."""
-
-    @property
-    def pace(self) -> Pace:
-        """How fast it computes."""
-
-
 class Loads:
     """The slower tiers of one pool: which exist, and how long each takes to load a token."""
-
-    __slots__ = ("_has_l1", "_has_l2", "l1_s", "l2_s", "promotes", "seen")
 
     def __init__(
         self,
@@ -100,17 +79,15 @@ class Loads:
         *,
         promotes: bool = False,
     ) -> None:
-        """Take rates in tokens per second; None means there is no such tier. Raises ValueError.
-
-        `promotes`: what a worker loads from L2 stays on its L1.
-        """
+        """Take rates in tokens per second; None means there is no such tier. Raises ValueError."""
         for name, rate in (("l1", l1_rate), ("l2", l2_rate)):
             if rate is not None and rate <= 0:
                 raise ValueError(f"{name}: loads some tokens a second")
-        self._has_l1, self._has_l2 = l1_rate is not None, l2_rate is not None
-        self.l1_s = 1.0 / l1_rate if l1_rate is not None else 0.0
-        self.l2_s = 1.0 / l2_rate if l2_rate is not None else 0.0
-        self.promotes = promotes and l1_rate is not None and l2_rate is not None
+        self.l1_s = 1.0 / l1_rate if l1_rate else 0.0
+        """Seconds to load a token from host memory; 0 if what is there does not count."""
+        self.l2_s = 1.0 / l2_rate if l2_rate else 0.0
+        """The same for a disk or a shared store."""
+        self.promotes = promotes and self.l1_s > 0.0 and self.l2_s > 0.0
         """Whether what a worker loads from L2 stays on its L1."""
         self.seen = 0
         """Number of answers that the rates were learned from."""
@@ -118,44 +95,35 @@ class Loads:
     @property
     def rates(self) -> Mapping[str, float]:
         """Tokens per second of each tier that exists."""
-        found = {"l1": 1.0 / self.l1_s} if self._has_l1 else {}
-        return {**found, "l2": 1.0 / self.l2_s} if self._has_l2 else found
-
-    @property
-    def has_l1(self) -> bool:
-        """Whether blocks in host memory count."""
-        return self._has_l1
+        tiers = {"l1": self.l1_s, "l2": self.l2_s}
+        return {tier: 1.0 / seconds for tier, seconds in tiers.items() if seconds}
 
     def counted(self, held: Held) -> Held:
         """Return the tokens that count: those on existing tiers, and none after a gap."""
-        if not self._has_l1 and held.l1:
+        if not self.l1_s and held.l1:
             return Held(held.gpu)
-        return held if self._has_l2 else held._replace(l2=0)
+        return held if self.l2_s else held._replace(l2=0)
 
     def shown(self, held: Held) -> Held:
         """Return where tokens were found, without tiers that do not exist."""
-        l1 = held.l1 if self._has_l1 else 0
-        return Held(held.gpu, l1, held.l2 if self._has_l2 else 0)
+        return Held(held.gpu, held.l1 if self.l1_s else 0, held.l2 if self.l2_s else 0)
 
-    def of(self, held: Held, worker: Paced) -> Loading:
+    def of(self, held: Held, pace: Pace) -> Loading:
         """Return the time to load what is not on the GPU; per tier, at most the time to compute it.
 
         Whether an engine loads or computes is up to the engine; most load whatever they find.
         """
-        l1 = held.l1 * self.l1_s
-        l2 = held.l2 * self.l2_s
-        prefill = worker.pace.prefill
-        l1 = min(l1, prefill(held.l1, held.gpu)) if l1 else 0.0
-        l2 = min(l2, prefill(held.l2, held.gpu + held.l1)) if l2 else 0.0
+        l1 = min(held.l1 * self.l1_s, pace.prefill(held.l1, held.gpu))
+        l2 = min(held.l2 * self.l2_s, pace.prefill(held.l2, held.gpu + held.l1))
         return Loading(l1 + l2, held.l1, held.l2)
 
-    def learn(self, loading: Loading, rest: tuple[int, int], pace: Pace, seconds: float) -> None:
-        """Learn from a worker that took `seconds` to load this and to compute the rest.
+    def learn(self, found: Held, rest: tuple[int, int], pace: Pace, seconds: float) -> None:
+        """Learn from a worker that took `seconds` to load what it `found`, and to compute the rest.
 
         `rest` is how many tokens it computed, and how many precede them. It tells something if it
         took longer to load than to compute; each tier moves by its share in the prediction.
         """
-        l1, l2 = loading.l1 * self.l1_s, loading.l2 * self.l2_s
+        l1, l2 = found.l1 * self.l1_s, found.l2 * self.l2_s
         predicted, computing = l1 + l2, pace.prefill(*rest)
         if predicted <= computing or seconds <= 0.0:
             return
@@ -163,7 +131,3 @@ class Loads:
         step, part = bounded((seconds - computing) / predicted), weight(self.seen)
         self.l1_s *= step ** (part * l1 / predicted)
         self.l2_s *= step ** (part * l2 / predicted)
-
-    def __repr__(self) -> str:
-        told = ", ".join(f"{tier} {rate:.0f} tokens/s" for tier, rate in self.rates.items())
-        return f"<Loads {told or 'nothing'} seen={self.seen}>"

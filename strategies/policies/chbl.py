@@ -8,13 +8,13 @@ prompt is, so a single router does better with `prefixaware`.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from xxhash import xxh3_64_intdigest
 
-from strategies.api import FREE, Candidate, Decision, Outcome, Prompt, WorkerView
+from strategies.api import FREE, Candidate, Decision, Prompt, Stateless, WorkerView, option
 from strategies.constants import MOST_LOAD
 
 
@@ -22,12 +22,10 @@ from strategies.constants import MOST_LOAD
 class ChblOptions:
     """What an operator may set."""
 
-    prefix: int = field(
-        default=1024,
-        metadata={
-            "doc": "Tokens at the start of a prompt that choose its worker; more than the system "
-            "prompt that all share, or all would go to one worker."
-        },
+    prefix: int = option(
+        1024,
+        "Tokens at the start of a prompt that choose its worker; more than the system prompt that "
+        "all share, or all would go to one worker.",
     )
 
     def __post_init__(self) -> None:
@@ -35,7 +33,7 @@ class ChblOptions:
             raise ValueError(f"prefix must be at least 1, not {self.prefix}")
 
 
-class Chbl:
+class Chbl(Stateless):
     """Picks the first worker in the prefix's hash order that is below the bound."""
 
     Options: ClassVar[type[Any]] = ChblOptions
@@ -50,10 +48,9 @@ class Chbl:
         order = sorted(workers, key=lambda worker: xxh3_64_intdigest(worker.name.encode(), key))
         flying = sum(worker.load.in_flight for worker in workers)
         bound = MOST_LOAD * (flying + 1) / len(workers)
-        within = [worker for worker in order if worker.load.in_flight < bound]
-        beyond = [worker for worker in order if worker.load.in_flight >= bound]
-        reason = "prefix" if within and within[0] is order[0] else "spill"
-        return Decision([Candidate(worker, FREE) for worker in (*within, *beyond)], reason)
+        reason = "prefix" if order[0].load.in_flight < bound else "spill"
+        order.sort(key=lambda worker: worker.load.in_flight >= bound)
+        return Decision([Candidate(worker, FREE) for worker in order], reason)
 
     def _key(self, prompt: Prompt) -> int:
         """Return the key of the block where the prefix ends: it covers all blocks up to there."""
@@ -61,16 +58,3 @@ class Chbl:
             return 0
         depth = bisect_left(prompt.ends, self._prefix / prompt.unit_tokens, 1, len(prompt.keys))
         return prompt.keys[depth - 1]
-
-    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Do nothing: the worker's load has the booking."""
-
-    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Do nothing: the worker's load has the booking."""
-
-    def forget(self, worker: str) -> None:
-        """Do nothing: there is no state."""
-
-    def gauges(self) -> Mapping[str, float]:
-        """Return nothing: there is no state."""
-        return {}

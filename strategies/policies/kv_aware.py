@@ -5,28 +5,16 @@ events have not arrived yet. If a worker's events are missing or cannot be trust
 was sent there is used instead, as in `prefixaware`, and the reason of the decision says so.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from strategies.api import (
-    Bytes,
-    Candidate,
-    Decision,
-    Outcome,
-    Prompt,
-    Seconds,
-    WorkerView,
-)
-from strategies.cost.cost import Costs, held_tokens
-from strategies.cost.ranking import ordered_as
+from strategies.api import Bytes, Candidate, Decision, Outcome, Prompt, Seconds, WorkerView, option
+from strategies.cost.cost import held_tokens
 from strategies.cost.tiers import Held, Loading, Loads
-from strategies.policies.prefix_aware import capacity_of, is_fewer
+from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions, reason
 from strategies.prefix.tree import Placement, PrefixTree
 from strategies.prefix.under_way import UnderWay
-
-#: The doubt if the shadow is used because the prompt was not tokenized; the worker is fine.
-BY_TEXT = "text"
 
 
 class Memory(Protocol):
@@ -70,33 +58,23 @@ class Store(Protocol):
 class KvAwareOptions:
     """What an operator may set."""
 
-    index: Bytes = field(
-        default=Bytes(256 << 20),
-        metadata={
-            "doc": "Most memory for the index of all workers' blocks; the least recently used "
-            "go first."
-        },
+    index: Bytes = option(
+        Bytes(256 << 20),
+        "Most memory for the index of all workers' blocks; the least recently used go first.",
     )
-    shadow: Bytes = field(
-        default=Bytes(64 << 20),
-        metadata={
-            "doc": "Most memory for what was sent to workers without usable events, as in "
-            "prefixaware."
-        },
+    shadow: Bytes = option(
+        Bytes(64 << 20),
+        "Most memory for what was sent to workers without usable events, as in prefixaware.",
     )
-    unconfirmed: Seconds = field(
-        default=Seconds(1.0),
-        metadata={
-            "doc": "How long an answered prompt still counts where it was sent, as its "
-            "events may be on their way."
-        },
+    unconfirmed: Seconds = option(
+        Seconds(1.0),
+        "How long an answered prompt still counts where it was sent, as its events may be on their "
+        "way.",
     )
-    threshold: int = field(
-        default=0,
-        metadata={
-            "doc": "If every worker would have to compute more tokens of a prompt than this, the "
-            "least loaded takes it, whatever others hold; 0: what workers hold always counts."
-        },
+    threshold: int = option(
+        0,
+        "If every worker would have to compute more tokens of a prompt than this, the least loaded "
+        "takes it, whatever others hold; 0: what workers hold always counts.",
     )
 
     def __post_init__(self) -> None:
@@ -105,7 +83,6 @@ class KvAwareOptions:
 
 
 class _Placed(NamedTuple):
-    placement: Placement
     sent: Placement
     """Its placement in the tree of running requests."""
     shadowed: bool
@@ -126,8 +103,8 @@ class KvAware:
     hears_others: ClassVar[bool] = True
 
     def __init__(self, options: KvAwareOptions) -> None:
-        self._shadow = PrefixTree(options.shadow)
-        self._costs = Costs()
+        self._shadow = PrefixAware(PrefixAwareOptions(options.shadow))
+        self._costs, self.waits = self._shadow.costs, self._shadow.waits
         self._threshold = options.threshold
         self._under_way = UnderWay(options.shadow // 8, options.unconfirmed)
         self._promoted = PrefixTree(options.shadow // 8)
@@ -145,71 +122,59 @@ class KvAware:
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Put the cheapest worker first; each is credited with what its events say it holds."""
-        told, stored = self._told(prompt, workers), self._stored(prompt)
-        match = self._shadow.match(prompt.keys)
+        told: Mapping[str, Held] = {}
+        if self.memory is not None and prompt.blocks:
+            told = self.memory.held(prompt, [worker.name for worker in workers])
+        stored = self._stored(prompt)
+        match = self._shadow.tree.match(prompt.keys)
         shadow = match.held()
         under_way = self._under_way.held(prompt.keys, now)
-        promoted = self._promoted.held(prompt.keys) if self.loads.promotes else _NOBODY
+        promoted = self._promoted.held(prompt.keys) if self.loads.promotes else {}
         tokens: dict[str, int] = {}
         loading: dict[str, Loading] = {}
-        tiers: dict[str, str] = {}
-        doubts: dict[str, str] = {}
         for worker in workers:
             name = worker.name
-            doubt = doubts[name] = self._doubt(prompt, name)
+            doubt = self._doubt(prompt, name)
             held = Held(held_tokens(prompt, shadow.get(name, 0)))
             if not doubt:
                 held = told.get(name, _NOTHING)
                 if name in promoted:
-                    held = held.hosted(held_tokens(prompt, promoted[name]))
+                    held = held.at_least(l1=held_tokens(prompt, promoted[name]))
             held = self._counted(held, stored)
             if not doubt:
-                held = held.beyond(_sent(prompt, under_way.get(name, 0)))
-            tokens[name], tiers[name] = held.total, held.tier
+                held = held.at_least(gpu=_sent(prompt, under_way.get(name, 0)))
+            tokens[name] = held.total
             if held.total > held.gpu:
-                loading[name] = self.loads.of(held, worker)
+                loading[name] = self.loads.of(held, worker.pace)
         most = max(tokens.values())
         below = self._threshold and most < prompt.tokens - self._threshold
-        plain = self._costs.rank(prompt, workers, now, match=match) if below else None
+        plain = self._costs.rank(prompt, workers, now, match=match) if below else ()
         candidates: Sequence[Candidate] = self._costs.rank(
             prompt, workers, now, tokens, loading=loading, match=match
         )
-        if plain is not None:
-            candidates = ordered_as(candidates, plain)
-        best = candidates[0]
-        reason = "cold" if not most else "prefix" if best.held_tokens == most else "spill"
-        if reason == "prefix" and tiers.get(best.worker.name, "gpu") != "gpu":
-            reason = tiers[best.worker.name]
         if below:
-            reason = "below_threshold"
-        doubt = doubts[best.worker.name]
-        return Decision(candidates, f"{reason} ({doubt})" if doubt else reason)
+            found = {one.worker.name: one for one in candidates}
+            candidates = [found[one.worker.name] for one in plain]
+        best = candidates[0]
+        why = "below_threshold" if below else reason(best.held_tokens, most)
+        if why == "prefix" and best.believed.tier != "gpu":
+            why = best.believed.tier
+        doubt = self._doubt(prompt, best.worker.name)
+        return Decision(candidates, f"{why} ({doubt})" if doubt else why)
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once, so that the second request of a burst finds the first."""
-        self._costs.placed(prompt, now)
-        name, room = worker.name, capacity_of(worker)
+        self._shadow.placed(prompt, worker, now)
+        name = worker.name
         judged = bool(prompt.blocks) and name not in self._under_way.held(prompt.keys, now)
         predicted = None
         if self.memory is not None and judged and self.memory.doubt(name, prompt):
             told = self.memory.held(prompt, [name]).get(name, _NOTHING)
             predicted = self._counted(told, self._stored(prompt)).total
-        keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
-        tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
-        placement = self._shadow.insert(
-            keys, name, room, ends, unit, tail=tail, gpu_only=worker.kv_tokens is None
-        )
-        sent = self._under_way.insert(keys, name, now)
+        sent = self._under_way.insert(prompt.keys, name, now)
         shadowed = bool(self._doubt(prompt, name))
         heard = self.memory.heard(name) if self.memory is not None else 0
-        self._placed[id(prompt), name] = _Placed(
-            placement, sent, shadowed, judged, predicted, heard
-        )
-        worker.load.share(self._shadow.shared(name), now)
-
-    def waits(self, prompt: Prompt) -> Callable[[], None]:
-        """Count a request that is held in the router, until the returned function is called."""
-        return self._shadow.wait(prompt.keys)
+        self._placed[id(prompt), name] = _Placed(sent, shadowed, judged, predicted, heard)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Compare prediction and outcome; take back a placement that the worker refused."""
@@ -217,60 +182,43 @@ class KvAware:
         placed = self._placed.pop((id(prompt), name), None)
         if placed is None:
             return
-        tree = self._shadow
-        tree.close(placed.placement, outcome.answer_tokens or 0)
-        candidate.worker.load.share(tree.shared(name), now)
-        preempted = outcome.kept_tokens is not None
-        self._under_way.settle(placed.sent, now, took=outcome.began and not preempted)
-        if not outcome.began:
-            tree.take_back(placed.placement)
+        took = outcome.began and outcome.kept_tokens is None
+        # (How another process predicted with a memory is not known here.)
+        known = self.memory is None or not prompt.elsewhere
+        self._shadow.end(prompt, candidate, outcome, now, corrects=placed.shadowed and known)
+        self._under_way.settle(placed.sent, now, took=took)
+        if not (took and known):
             return
-        if outcome.kept_tokens is not None:
-            tree.keep(placed.placement, prompt.blocks_in(outcome.kept_tokens))
-            return
-        if prompt.elsewhere and self.memory is not None:
-            return  # the other process made the prediction; how is not known here
         cached = outcome.cached_tokens
         if self.store is not None and outcome.ok:
             self.store.computed(prompt, candidate.held_tokens if cached is None else cached)
         self._learn(prompt, candidate, outcome, shadowed=placed.shadowed)
-        if placed.shadowed and cached is not None and prompt.keys and not prompt.resumed:
-            held, length = candidate.held_tokens, outcome.prompt_tokens
-            tree.correct(placed.placement, fewer=is_fewer(prompt, held, cached, length))
         if self.memory is not None:
             predicted = candidate.held_tokens if placed.predicted is None else placed.predicted
             judged = predicted if placed.judged and not prompt.resumed else None
             self.memory.observe(name, judged, outcome, placed.heard)
 
     def _learn(
-        self,
-        prompt: Prompt,
-        candidate: Candidate,
-        outcome: Outcome,
-        *,
-        shadowed: bool,
+        self, prompt: Prompt, candidate: Candidate, outcome: Outcome, *, shadowed: bool
     ) -> None:
         """Learn from loaded blocks: how fast tiers load, what stays on L1, and what was wrong.
 
         Loading is certain only if the worker reported the tiers, or found exactly as many tokens
         as predicted.
         """
-        name, loading, cached = candidate.worker.name, candidate.loading, outcome.cached_tokens
+        name, cached, believed = candidate.worker.name, outcome.cached_tokens, candidate.believed
         if not outcome.ok or cached is None:
             return
-        held = candidate.held_tokens
-        believed = Held(max(0, held - loading.l1 - loading.l2), loading.l1, loading.l2)
         found = outcome.found or believed.found(cached)
-        if found != believed and (loading.l1 or loading.l2):
+        if found != believed and candidate.loading.tokens:
             self._missed(prompt, name, found.gpu + found.l1)
             if self.memory is not None and not shadowed:
                 sure = outcome.found is not None
                 self.memory.correct(name, prompt, believed, found, sure=sure)
-        if outcome.found is not None or cached == held:
-            loaded = Loading(0.0, found.l1, found.l2)
-            if outcome.computed_s and (loaded.l1 or loaded.l2):
+        if outcome.found is not None or cached == candidate.held_tokens:
+            if outcome.computed_s and (found.l1 or found.l2):
                 rest = max(0, prompt.tokens - cached), cached
-                self.loads.learn(loaded, rest, candidate.worker.pace, outcome.computed_s)
+                self.loads.learn(found, rest, candidate.worker.pace, outcome.computed_s)
             if found.l2 and self.loads.promotes:
                 promoted = self._promoted
                 promoted.close(promoted.insert(prompt.keys[: prompt.blocks_in(cached)], name))
@@ -292,16 +240,10 @@ class KvAware:
     def gauges(self) -> Mapping[str, float]:
         """Return sizes of the shadow and of placements not confirmed by events."""
         return {
-            "prefix_tree_blocks": len(self._shadow),
-            "prefix_tree_bytes": self._shadow.bytes,
+            **self._shadow.gauges(),
             "unconfirmed_blocks": len(self._under_way),
             "promoted_blocks": len(self._promoted),
         }
-
-    def _told(self, prompt: Prompt, workers: Iterable[WorkerView]) -> Mapping[str, Held]:
-        if self.memory is None or not prompt.blocks:
-            return {}
-        return self.memory.held(prompt, [worker.name for worker in workers])
 
     def _stored(self, prompt: Prompt) -> int:
         return 0 if self.store is None else self.store.held(prompt)
@@ -309,16 +251,15 @@ class KvAware:
     def _counted(self, held: Held, stored: int) -> Held:
         """Return what counts of the tokens a worker holds, when a store has the first `stored`:
         these count even where the worker has them on a disabled tier."""
-        return self.loads.counted(self.loads.counted(held).stored(stored))
+        return self.loads.counted(self.loads.counted(held).at_least(l2=stored))
 
     def _doubt(self, prompt: Prompt, worker: str) -> str:
         if self.memory is None:
             return "no memory"
-        return self.memory.doubt(worker, prompt) or ("" if prompt.blocks else BY_TEXT)
+        return self.memory.doubt(worker, prompt) or ("" if prompt.blocks else "text")
 
 
 _NOTHING = Held()
-_NOBODY: Mapping[str, int] = {}
 
 
 def _sent(prompt: Prompt, blocks: int) -> int:

@@ -1,13 +1,13 @@
 """`leastload`: the least loaded worker, whatever its cache holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from strategies.api import Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
+from strategies.api import Decision, NoOptions, Prompt, Stateless, WorkerView
 from strategies.cost.cost import Costs
 
 
-class LeastLoad:
+class LeastLoad(Stateless):
     """Compares workers by cost, as if every cache were empty."""
 
     Options: ClassVar[type[Any]] = NoOptions
@@ -24,13 +24,3 @@ class LeastLoad:
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Tell the cost model; the worker's load has the booking."""
         self._costs.placed(prompt, now)
-
-    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Do nothing: the worker's load has the booking."""
-
-    def forget(self, worker: str) -> None:
-        """Do nothing: no cache contents are remembered."""
-
-    def gauges(self) -> Mapping[str, float]:
-        """Return nothing: no cache contents are remembered."""
-        return {}

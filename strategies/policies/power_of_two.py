@@ -4,15 +4,15 @@ Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001): ne
 comparing all workers, for the price of comparing two. Independent routers do not herd.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any, ClassVar
 
-from strategies.api import Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
+from strategies.api import Decision, NoOptions, Prompt, Stateless, WorkerView
 from strategies.cost.cost import Costs
 
 
-class PowerOfTwo:
+class PowerOfTwo(Stateless):
     """Puts the cheaper of two random workers first, then the other, then the rest by cost."""
 
     Options: ClassVar[type[Any]] = NoOptions
@@ -35,13 +35,3 @@ class PowerOfTwo:
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Tell the cost model; the worker's load has the booking."""
         self._costs.placed(prompt, now)
-
-    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Do nothing: the worker's load has the booking."""
-
-    def forget(self, worker: str) -> None:
-        """Do nothing: no cache contents are remembered."""
-
-    def gauges(self) -> Mapping[str, float]:
-        """Return nothing: no cache contents are remembered."""
-        return {}

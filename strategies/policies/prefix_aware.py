@@ -35,84 +35,85 @@ class PrefixAware:
     hears_others: ClassVar[bool] = True
 
     def __init__(self, options: PrefixAwareOptions) -> None:
-        self._tree = PrefixTree(options.memory)
-        self._costs = Costs()
+        self.tree = PrefixTree(options.memory)
+        self.costs = Costs()
         # By prompt and worker; only requests in flight have an entry.
         self._placed: dict[tuple[int, str], Placement] = {}
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Put the cheapest worker first; each is credited with the blocks it was sent."""
-        match = self._tree.match(prompt.keys)
+        match = self.tree.match(prompt.keys)
         held, tokens = dict[str, int](), dict[int, int]()
         for name, blocks in match.held().items():
             if blocks not in tokens:  # many workers hold the same number
                 tokens[blocks] = held_tokens(prompt, blocks)
             held[name] = tokens[blocks]
-        candidates = self._costs.rank(prompt, workers, now, held, match=match)
-        if not held:
-            return Decision(candidates, "cold")
-        most = max([held.get(worker.name, 0) for worker in workers])
-        return Decision(candidates, _reason(candidates[0].held_tokens, most))
+        candidates = self.costs.rank(prompt, workers, now, held, match=match)
+        most = max([held.get(worker.name, 0) for worker in workers]) if held else 0
+        return Decision(candidates, reason(candidates[0].held_tokens, most))
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
         """Count the placement at once, so that the second request of a burst finds the first."""
-        self._costs.placed(prompt, now)
+        self.costs.placed(prompt, now)
+        name, gpu_only = worker.name, worker.kv_tokens is None
+        capacity = worker.room_tokens if gpu_only else worker.kv_tokens
         keys, ends, unit = prompt.keys, prompt.ends, prompt.unit_tokens
         tail = max(0.0, prompt.tokens - ends[len(keys)] * unit)
-        placement = self._tree.insert(
-            *(keys, worker.name, capacity_of(worker), ends, unit),
-            tail=tail,
-            gpu_only=worker.kv_tokens is None,
+        self._placed[id(prompt), name] = self.tree.insert(
+            keys, name, capacity, ends, unit, tail=tail, gpu_only=gpu_only
         )
-        self._placed[id(prompt), worker.name] = placement
-        worker.load.share(self._tree.shared(worker.name), now)
+        worker.load.share(self.tree.shared(name), now)
 
     def waits(self, prompt: Prompt) -> Callable[[], None]:
         """Count a request that is held in the router, until the returned function is called."""
-        return self._tree.wait(prompt.keys)
+        return self.tree.wait(prompt.keys)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Learn from what the worker reported, and take back what it refused."""
-        worker, tree = candidate.worker, self._tree
+        self.end(prompt, candidate, outcome, now, corrects=True)
+
+    def end(
+        self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float, *, corrects: bool
+    ) -> None:
+        """End a request; reported cached tokens are learned from only if that `corrects`."""
+        worker, tree = candidate.worker, self.tree
         placement = self._placed.pop((id(prompt), worker.name), None)
         if placement is None:
             return
         tree.close(placement, outcome.answer_tokens or 0)
         worker.load.share(tree.shared(worker.name), now)
+        cached = outcome.cached_tokens
         if not outcome.began:
             tree.take_back(placement)
-            return
-        if outcome.kept_tokens is not None:
+        elif outcome.kept_tokens is not None:
             tree.keep(placement, prompt.blocks_in(outcome.kept_tokens))
-            return
-        cached = None if prompt.resumed else outcome.cached_tokens
-        if cached is not None and prompt.keys:
+        elif corrects and cached is not None and prompt.keys and not prompt.resumed:
             held, length = candidate.held_tokens, outcome.prompt_tokens
-            tree.correct(placement, fewer=is_fewer(prompt, held, cached, length))
+            tree.correct(placement, fewer=_is_fewer(prompt, held, cached, length))
 
     def forget(self, worker: str) -> None:
         """Drop the worker's prefixes."""
-        self._tree.forget(worker)
+        self.tree.forget(worker)
 
     def left(self) -> bytes:
         """Return the tree as bytes, for the next router process to start with."""
-        return dump(self._tree)
+        return dump(self.tree)
 
     def take_over(self, data: bytes) -> str:
         """Start with what another process left; return a description of it. Raises BadDump."""
-        restore(self._tree, data)
-        return f"it goes on with {len(self._tree)} blocks of prefixes that were left for it"
+        restore(self.tree, data)
+        return f"it goes on with {len(self.tree)} blocks of prefixes that were left for it"
 
     def holders(self) -> Iterable[str]:
         """Return the name of every worker that has prefixes here."""
-        return [shadow.worker for shadow in self._tree.shadows()]
+        return [shadow.worker for shadow in self.tree.shadows()]
 
     def gauges(self) -> Mapping[str, float]:
         """Return the size of the tree."""
-        return {"prefix_tree_blocks": len(self._tree), "prefix_tree_bytes": self._tree.bytes}
+        return {"prefix_tree_blocks": len(self.tree), "prefix_tree_bytes": self.tree.bytes}
 
 
-def is_fewer(prompt: Prompt, held: int, cached: int, reported: int | None) -> bool:
+def _is_fewer(prompt: Prompt, held: int, cached: int, reported: int | None) -> bool:
     """Return true if fewer tokens were cached than `held`, as predicted.
 
     `reported` is the length of the prompt by its worker. If that is not as estimated, what was held
@@ -124,12 +125,7 @@ def is_fewer(prompt: Prompt, held: int, cached: int, reported: int | None) -> bo
     return cached < min(held, in_proportion) - slack
 
 
-def capacity_of(worker: WorkerView) -> int | None:
-    """Return how many tokens the worker can hold: on all tiers if known, otherwise on its GPU."""
-    return worker.room_tokens if worker.kv_tokens is None else worker.kv_tokens
-
-
-def _reason(held: int, most: int) -> str:
+def reason(held: int, most: int) -> str:
     """Return `cold` (nothing is held), `prefix` (the best holder won) or `spill` (it did not)."""
     if most == 0:
         return "cold"

@@ -5,20 +5,11 @@ strategy below chooses a worker when a session is created, and for requests with
 costs are used to compare staying with moving.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from strategies.api import (
-    Candidate,
-    Decision,
-    Other,
-    Outcome,
-    Prompt,
-    Seconds,
-    WorkerView,
-    nothing,
-)
+from strategies.api import Decision, Other, Prompt, Seconds, WorkerView, option
 from strategies.cost.ranking import led_by
 from strategies.registry import make
 
@@ -27,19 +18,14 @@ from strategies.registry import make
 class SessionOptions:
     """What an operator may set."""
 
-    over: Other = field(
-        default=Other("prefixaware"),
-        metadata={
-            "doc": "Strategy that chooses a session's worker, and serves requests without a "
-            "session."
-        },
+    over: Other = option(
+        Other("prefixaware"),
+        "Strategy that chooses a session's worker, and serves requests without a session.",
     )
-    spill: Seconds | None = field(
-        default=None,
-        metadata={
-            "doc": "A session moves when another worker would answer sooner by more than this;"
-            " `off`: it stays however long the queue."
-        },
+    spill: Seconds | None = option(
+        None,
+        "A session moves when another worker would answer sooner by more than this; `off`: it "
+        "stays however long the queue.",
     )
 
     def __post_init__(self) -> None:
@@ -60,6 +46,9 @@ class Session:
     def __init__(self, options: SessionOptions) -> None:
         self.over = make(options.over.name, dict(options.over.options))
         """The strategy below."""
+        self.placed, self.settled = self.over.placed, self.over.settled
+        self.forget, self.gauges = self.over.forget, self.over.gauges
+        self.waits: Any = getattr(self.over, "waits", None)
         self._spill = options.spill
         self.stays = options.spill is None
         """Whether a bound session waits for its worker, however long that takes."""
@@ -79,24 +68,3 @@ class Session:
         if self._spill is not None and more > self._spill:
             return Decision(ranked, "spill", drawn=decision.drawn)
         return Decision(led, "session", stays=self.stays)
-
-    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Tell the strategy below."""
-        self.over.placed(prompt, worker, now)
-
-    def waits(self, prompt: Prompt) -> Callable[[], object]:
-        """Tell the strategy below, if it wants to know."""
-        waits = getattr(self.over, "waits", None)
-        return waits(prompt) if waits is not None else nothing
-
-    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Tell the strategy below."""
-        self.over.settled(prompt, candidate, outcome, now)
-
-    def forget(self, worker: str) -> None:
-        """Tell the strategy below."""
-        self.over.forget(worker)
-
-    def gauges(self) -> Mapping[str, float]:
-        """Return the sizes of the strategy below."""
-        return self.over.gauges()

@@ -6,10 +6,12 @@ cached tokens that they report.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from strategies.api import TOKEN_ENDS
 from strategies.prefix.block_keys import TEXT_ENDS
@@ -32,21 +34,21 @@ class BadDump(ValueError):
 class _Run(msgspec.Struct, array_like=True):
     parent: int
     """Index of its parent among the runs; -1 for the root."""
-    keys: bytes
-    ends: int
-    unit: float
+    keys: Annotated[bytes, Meta(min_length=8)]
+    ends: Annotated[int, Meta(ge=0, lt=len(_ENDS))]
+    unit: Annotated[float, Meta(gt=0.0, le=1.0)]
 
 
 class _Held(msgspec.Struct, array_like=True):
     run: int
-    blocks: int
-    extra: float
-    stamp: int
+    blocks: Annotated[int, Meta(ge=1)]
+    extra: Annotated[float, Meta(ge=0.0, le=_MOST_EXTRA)]
+    stamp: Annotated[int, Meta(ge=0)]
 
 
 class _Worker(msgspec.Struct, array_like=True):
     name: str
-    limit: float
+    limit: Annotated[float, Meta(ge=0.0)]
     held: list[_Held]
     """In order of eviction, first to go first."""
 
@@ -70,18 +72,11 @@ def dump(tree: PrefixTree) -> bytes:
         places[node] = len(runs)
         runs.append(_Run(parent, node.keys.tobytes(), kind, node.unit))
         open_ += [(child, places[node]) for child in node.children.values()]
-    workers = [
-        _Worker(
-            shadow.worker,
-            shadow.limit,
-            [
-                _Held(places[entry.node], entry.held, entry.extra, entry.stamp)
-                for entry in shadow
-                if entry.node in places
-            ],
-        )
-        for shadow in tree.shadows()
-    ]
+    workers = []
+    for shadow in tree.shadows():
+        known = [entry for entry in shadow if entry.node in places]
+        held = [_Held(places[one.node], one.held, one.extra, one.stamp) for one in known]
+        workers.append(_Worker(shadow.worker, shadow.limit, held))
     return msgspec.msgpack.encode(_Dump(VERSION, runs, workers))
 
 
@@ -89,47 +84,37 @@ def restore(tree: PrefixTree, data: bytes) -> None:
     """Fill an empty tree, up to its memory bound. If it raises BadDump, the tree stays empty."""
     try:
         found = msgspec.msgpack.decode(data, type=_Dump)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise BadDump(f"not a prefix tree: {error}") from None
-    if found.version != VERSION:
-        raise BadDump(f"a prefix tree of version {found.version}, not {VERSION}")
-    try:
+        if found.version != VERSION:
+            raise ValueError(f"it has version {found.version}, not {VERSION}")
         nodes = _nodes(tree.root, found.runs)
         if len({worker.name for worker in found.workers}) < len(found.workers):
             raise ValueError("a worker that is there twice")
         for worker in found.workers:
             _hold(tree.join(worker.name), worker, nodes)
-    except (ValueError, IndexError, OverflowError) as error:
+    except (msgspec.MsgspecError, ValueError, LookupError, RecursionError) as error:
         tree.clear()
-        raise BadDump(f"not a prefix tree: {error}") from None
-    for node in reversed(nodes):
-        if not node.mask:
-            node.leave()
+        raise BadDump(f"not a prefix tree of this version: {error}") from None
+    for node in reversed(nodes.values()):
+        node.leave()
     tree.shrink()
 
 
-def _nodes(root: Node, runs: Sequence[_Run]) -> list[Node]:
-    """Build the runs below the root. Raises ValueError, IndexError, OverflowError."""
-    nodes: list[Node] = []
+def _nodes(root: Node, runs: Sequence[_Run]) -> dict[int, Node]:
+    """Build the runs below the root; return all by their index. Raises ValueError, LookupError."""
+    nodes = {-1: root}
     for number, run in enumerate(runs):
-        if not -1 <= run.parent < number:
-            raise ValueError("a run before its parent")
-        parent = nodes[run.parent] if run.parent >= 0 else root
-        keys = array("Q", run.keys)
+        parent = nodes[run.parent]
+        keys, ends = array("Q", run.keys), _ENDS[run.ends]
         at = parent.at + len(parent.keys)
-        ends = _ENDS[run.ends] if run.ends >= 0 else ()
-        if not keys or keys[0] in parent.children or not 0.0 < run.unit <= 1.0:
-            raise ValueError("a run without blocks, or that is there twice")
+        if keys[0] in parent.children:
+            raise ValueError("a run that is there twice")
         ends[at + len(keys)]  # raises IndexError if there are not that many ends
-        node = parent.children[keys[0]] = Node(parent, keys, at, ends, run.unit)
-        nodes.append(node)
+        nodes[number] = parent.children[keys[0]] = Node(parent, keys, at, ends, run.unit)
     return nodes
 
 
-def _hold(shadow: Shadow, worker: _Worker, nodes: Sequence[Node]) -> None:
-    """Fill one worker's shadow. Raises ValueError, IndexError."""
-    if not worker.limit >= 0.0:
-        raise ValueError("a worker of an odd size")
+def _hold(shadow: Shadow, worker: _Worker, nodes: Mapping[int, Node]) -> None:
+    """Fill one worker's shadow. Raises ValueError, LookupError."""
     shadow.limit = worker.limit
     if any(before.stamp > after.stamp for before, after in pairwise(worker.held)):
         raise ValueError("prefixes in no order")
@@ -144,21 +129,18 @@ def _hold(shadow: Shadow, worker: _Worker, nodes: Sequence[Node]) -> None:
         shadow.touch(entry)
 
 
-def _connected(held: Sequence[_Held], nodes: Sequence[Node]) -> list[_Held]:
+def _connected(held: Sequence[_Held], nodes: Mapping[int, Node]) -> list[_Held]:
     """Leave out ends without their beginning, or that would be forgotten after it.
 
-    The rest is of use without them. Raises ValueError, IndexError.
+    The rest is of use without them. Raises ValueError, LookupError.
     """
     found: list[_Held] = []
-    whole: set[Node] = set()
+    whole: set[Node | None] = {nodes[-1]}
     for one in reversed(held):
-        node = nodes[one.run] if one.run >= 0 else None
-        if node is None or not 0 < one.blocks <= len(node.keys):
+        node = nodes[one.run]
+        if one.blocks > len(node.keys):
             raise ValueError("blocks outside of their run")
-        if not 0.0 <= one.extra <= _MOST_EXTRA or one.stamp < 0:
-            raise ValueError("an answer of an odd length")
-        above = node.parent
-        if above in whole or (above is not None and above.parent is None):
+        if node.parent in whole:
             found.append(one)
             if one.blocks == len(node.keys):
                 whole.add(node)

@@ -47,21 +47,6 @@ class Entry:
 class Shadow:
     """One worker's entries in the order of their last use."""
 
-    __slots__ = (
-        "bit",
-        "blocks",
-        "bytes",
-        "clock",
-        "first",
-        "least",
-        "leaving",
-        "limit",
-        "lost_at",
-        "shared",
-        "size",
-        "worker",
-    )
-
     def __init__(self, worker: str, bit: int) -> None:
         self.worker = worker
         self.bit = bit
@@ -103,12 +88,10 @@ class Shadow:
 
     def split(self, lower: Entry, node: "Node", held: int) -> Entry:
         """Create the entry for the upper part of a split run, used when the lower one was."""
-        upper = node.entries[self.bit] = Entry(node, lower.born)
-        upper.held, upper.users, upper.stamp = held, lower.users, lower.stamp
-        upper.older, upper.younger = lower, lower.younger
-        lower.younger.older = upper
-        lower.younger = upper
-        self.bytes += ENTRY_BYTES
+        upper = self.enter(node)
+        self.touch(upper, lower.younger)
+        upper.born, upper.stamp = lower.born, lower.stamp
+        upper.held, upper.users = held, lower.users
         return upper
 
     def __iter__(self) -> Iterator[Entry]:
@@ -128,12 +111,11 @@ class Shadow:
             self.shared += (entry.users - 1) * change
         entry.held = held
 
-    def use(self, entry: Entry, users: int) -> None:
-        """Set how many running requests use an entry."""
-        more = max(0, users - 1) - max(0, entry.users - 1)
-        if more:
+    def use(self, entry: Entry, more: int) -> None:
+        """Count one running request more, or one less, that uses an entry."""
+        if entry.users + max(0, more) > 1:
             self.shared += more * entry.node.tokens(0, entry.held)
-        entry.users = users
+        entry.users += more
 
     def add(self, entry: Entry, tokens: float) -> None:
         """Add `tokens` to what is cached after the entry's last block."""
@@ -149,8 +131,7 @@ class Shadow:
         node = entry.node
         del node.entries[self.bit]
         node.mask &= ~self.bit
-        if not node.mask:
-            node.leave()
+        node.leave()
         if self.first.younger is self.first:
             self.size = self.shared = 0.0  # no drift from adding and taking away floats
 
@@ -168,7 +149,7 @@ class Shadow:
             if entry is ring:
                 return done
             if self.bytes > bytes_:
-                self._cut(entry, -(-(self.bytes - int(bytes_)) // KEY_BYTES))
+                self.keep(entry, entry.held - -(-(self.bytes - int(bytes_)) // KEY_BYTES))
             elif entry.users:
                 if passed >= MOST_PASSED or entry.stamp == self.clock:
                     return done  # running requests take more than its stated capacity
@@ -176,7 +157,7 @@ class Shadow:
             elif over < entry.extra:
                 self.add(entry, -over)
             else:
-                self._cut(entry, entry.node.blocks(entry.held, over - entry.extra))
+                self.keep(entry, entry.node.kept(entry.held, over - entry.extra))
         return most
 
     def _pass(self, entry: Entry) -> int:
@@ -194,18 +175,13 @@ class Shadow:
             next_ = one
         return len(path)
 
-    def _cut(self, entry: Entry, blocks: int) -> None:
-        """Forget the last `blocks` blocks of an entry, and what is cached after them."""
-        if blocks >= entry.held:
-            self.drop(entry)
-        else:
-            self.add(entry, -entry.extra)
-            self.hold(entry, entry.held - blocks)
-
     def keep(self, entry: Entry, blocks: int) -> None:
-        """Forget all but the first `blocks` of an entry's blocks."""
-        if blocks < entry.held:
-            self._cut(entry, entry.held - blocks)
+        """Forget all but the first `blocks` of an entry's blocks, and what is cached after them."""
+        if blocks <= 0:
+            self.drop(entry)
+        elif blocks < entry.held:
+            self.add(entry, -entry.extra)
+            self.hold(entry, blocks)
 
     def lost(self, stamp: int) -> None:
         """Note that a prefix last used at `stamp` turned out to be gone; see `drop_lost`.

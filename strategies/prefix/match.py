@@ -31,7 +31,7 @@ class Match:
         shadows: Mapping[str, Shadow],
         by_bit: Mapping[int, Shadow],
     ) -> None:
-        """Take the nodes with the prompt's blocks, and how many of its blocks are in the tree."""
+        """Take the root and the nodes with the prompt's first `at` blocks, all that are known."""
         self._path = path
         self._at = at
         self._shadows = shadows
@@ -57,7 +57,7 @@ class Match:
         shadow, tokens = self._shadows.get(worker), 0.0
         if shadow is None:
             return tokens
-        for node in self._path:
+        for node in self._path[1:]:
             entry = node.entries.get(shadow.bit)
             if entry is None or not entry.users:
                 break
@@ -71,12 +71,8 @@ class Match:
         otherwise its holders get more than their share. The first request with the prefix does not
         count, as a single request shares nothing.
         """
-        blocks, tokens = 0, 0.0
-        if not self._path:
-            return NOT_WANTED
-        root = self._path[0].parent
-        under_way = root.users if root is not None else 0
-        for node in self._path:
+        blocks, tokens, under_way = 0, 0.0, self._path[0].users
+        for node in self._path[1:]:
             others = node.users - 1
             lacking = others * workers / under_way - node.mask.bit_count() if others > 0 else 0.0
             if lacking <= 0.0:

@@ -36,21 +36,18 @@ class Node:
         """Return tokens in its blocks from `first` up to `last`; negative if `last` is smaller."""
         return (self.ends[self.at + last] - self.ends[self.at + first]) * self.unit
 
-    def blocks(self, held: int, tokens: float) -> int:
-        """Return how many of its first `held` blocks to cut, from the end, to free `tokens`.
-
-        At least one.
-        """
+    def kept(self, held: int, tokens: float) -> int:
+        """Return how many of its first `held` blocks are left if at least one, and `tokens`, go."""
         ends, at = self.ends, self.at
         target = ends[at + held] - tokens / self.unit
         kept = bisect_left(ends, target, at, at + held)
         while kept > at and ends[kept] > target:
             kept -= 1
-        return max(1, at + held - kept)
+        return min(held - 1, kept - at)
 
     def leave(self) -> None:
-        """Remove it from its parent: no worker holds it any more."""
-        if self.parent is not None:
+        """Remove it from its parent if no worker holds it any more."""
+        if self.parent is not None and not self.mask:
             self.parent.children.pop(self.keys[0], None)
 
 

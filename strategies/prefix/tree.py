@@ -87,11 +87,7 @@ class PrefixTree:
             if entry.held < length:
                 placement.new += length - entry.held
                 shadow.hold(entry, length)
-            users = entry.users + 1
-            if users > 1:
-                shadow.use(entry, users)
-            else:
-                entry.users = users
+            shadow.use(entry, 1)
             touch(entry)
             if tail:  # the first node of this loop is the leaf
                 shadow.add(entry, max(0.0, tail - entry.extra))
@@ -117,8 +113,7 @@ class PrefixTree:
 
         It counts for those of its blocks that are known.
         """
-        path, _ = self._along(keys)
-        node = path[-1] if path else self.root
+        node = self._along(keys)[0][-1]
         count(node, 1)
         return partial(count, node, -1)
 
@@ -147,10 +142,7 @@ class PrefixTree:
             entry = node.entries.get(bit)
             if entry is not None:
                 if entry.born <= placement.number:  # not forgotten since, and placed again
-                    if entry.users > 1:
-                        shadow.use(entry, entry.users - 1)
-                    else:
-                        entry.users = 0
+                    shadow.use(entry, -1)
                 shadow.touch(entry)
                 if answer:
                     shadow.add(entry, answer)
@@ -227,9 +219,8 @@ class PrefixTree:
         return self._shadows.get(shadow.worker) is shadow
 
     def _along(self, keys: Sequence[int]) -> tuple[list[Node], int]:
-        """Return the nodes with any of `keys`, and how many of the keys are in the tree."""
-        path = []
-        node, at, count = self.root, 0, len(keys)
+        """Return the root and nodes with any of `keys`; and how many of these are in the tree."""
+        path, node, at, count = [self.root], self.root, 0, len(keys)
         while at < count:
             child = node.children.get(keys[at])
             if child is None:
@@ -245,19 +236,13 @@ class PrefixTree:
 
     def _path(self, keys: Sequence[int], ends: Sequence[int], unit: float) -> Node:
         """Return the node that ends where `keys` end, splitting and adding runs as needed."""
-        node, at, count = self.root, 0, len(keys)
-        while at < count:
-            child = node.children.get(keys[at])
-            if child is None:
-                child = Node(node, array("Q", keys[at:]), at, ends, unit)
-                node.children[keys[at]] = child
-                return child
-            run = child.keys
-            end = at + len(run)
-            if end > count or keys[end - 1] != run[-1]:
-                child = self._part(child, _common(run, keys, at))
-                end = at + len(child.keys)
-            node, at = child, end
+        path, at = self._along(keys)
+        node = path[-1]
+        if at < node.at + len(node.keys):
+            node = self._part(node, at - node.at)
+        if at < len(keys):
+            parent, node = node, Node(node, array("Q", keys[at:]), at, ends, unit)
+            parent.children[keys[at]] = node
         return node
 
     def _part(self, lower: Node, length: int) -> Node:
@@ -282,8 +267,7 @@ class PrefixTree:
                 entry.held -= length
                 upper.entries[bit] = shadow.split(entry, upper, length)
                 self._untidy[shadow] = None  # one more entry for the same blocks
-        if not lower.mask:
-            lower.leave()
+        lower.leave()
         return upper
 
     def join(self, worker: str) -> Shadow:

@@ -2,17 +2,11 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from strategies.prefix.tree import Placement, PrefixTree
 
 #: Most requests kept after their end; the oldest are dropped.
 MOST_ENDED = 1 << 16
-
-
-class _Ended(NamedTuple):
-    until: float
-    placement: Placement
 
 
 class UnderWay:
@@ -25,7 +19,8 @@ class UnderWay:
     def __init__(self, limit_bytes: int, seconds: float) -> None:
         self._tree = PrefixTree(limit_bytes)
         self._seconds = seconds
-        self._ended: deque[_Ended] = deque()
+        self._ended: deque[tuple[float, Placement]] = deque()
+        """What has ended, each with the time until which it counts."""
 
     def insert(self, keys: Sequence[int], worker: str, now: float) -> Placement:
         """Record that `worker` is sent the prompt with these keys; to be settled once."""
@@ -42,9 +37,9 @@ class UnderWay:
         if not took:
             self._tree.leave(placement)
             return
-        self._ended.append(_Ended(now + self._seconds, placement))
+        self._ended.append((now + self._seconds, placement))
         if len(self._ended) > MOST_ENDED:
-            self._tree.leave(self._ended.popleft().placement)
+            self._tree.leave(self._ended.popleft()[1])
 
     def forget(self, worker: str) -> None:
         """Drop everything the worker was sent."""
@@ -52,8 +47,8 @@ class UnderWay:
 
     def _let_go(self, now: float) -> None:
         ended = self._ended
-        while ended and ended[0].until <= now:
-            self._tree.leave(ended.popleft().placement)
+        while ended and ended[0][0] <= now:
+            self._tree.leave(ended.popleft()[1])
 
     def __len__(self) -> int:
         """Return the number of blocks, counted once for each holder."""

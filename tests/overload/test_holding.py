@@ -59,7 +59,7 @@ def test_who_leaves_while_held_is_never_sent(
     router = route(worker.url, health=QUIET)
     strategy = router.door.fleet.pools[0].strategy
     assert isinstance(strategy, PrefixAware)
-    under_way = strategy._tree.root
+    under_way = strategy.tree.root
     first = busied(router, crowd, worker)
     request = httpx.Request("POST", router.url + PATH, json=asked("gone", 2000))
     request.read()

@@ -57,7 +57,7 @@ def test_it_gives_way_and_goes_on(pair: Pair, crowd: ThreadPoolExecutor, worker:
     one, two = pair()
     first = ask(one, crowd, "long", LONG)
     until(lambda: len(worker.requests) == 1)
-    until(lambda: two.worker().load.elsewhere == 1)
+    until(lambda: two.worker().load.in_flight == 1)
     worker.script = OK
     # Behind one of this length the long one waits, so that their order is certain.
     reply = two.http.post(PATH, json=asked("short", MIDDLE))
@@ -70,7 +70,7 @@ def test_it_gives_way_and_goes_on(pair: Pair, crowd: ThreadPoolExecutor, worker:
     for router in (one, two):
         until(router.idle)
         load = router.worker().load
-        assert (load.decoding, load.uncached, load.elsewhere, len(load.pending)) == (0, 0, 0, 0)
+        assert (load.decoding, load.uncached, load.in_flight, len(load.pending)) == (0, 0, 0, 0)
     preempted = [router.metric("warmroute_preempted_requests_total") for router in (one, two)]
     assert preempted == [1, 0]
 
@@ -82,7 +82,7 @@ def test_it_gives_way_when_the_other_is_sent(
     one, two = pair()
     first = ask(one, crowd, "long", LONG)
     until(lambda: len(worker.requests) == 1)
-    until(lambda: two.worker().load.elsewhere == 1)
+    until(lambda: two.worker().load.in_flight == 1)
     upstream, pending = two.worker().upstream, two.worker().load.pending
     dial, may = upstream._dial, list[bool]()
 
@@ -109,7 +109,7 @@ def test_it_goes_on_if_the_other_cannot_be_sent(
     one, two = pair()
     first = ask(one, crowd, "long", LONG)
     until(lambda: len(worker.requests) == 1)
-    until(lambda: two.worker().load.elsewhere == 1)
+    until(lambda: two.worker().load.in_flight == 1)
     upstream = two.worker().upstream
     monkeypatch.setattr(upstream, "_dial", partial(lacking, upstream))
     reply = two.http.post(PATH, json=asked("short", SHORT))

@@ -258,7 +258,7 @@ def test_how_busy_the_fleet_is_is_not_told_by_one_that_is_full(
         assert router.http.post(PATH, json=CHAT).status_code == 200
     strategy = router.door.fleet.pools[0].strategy
     assert isinstance(strategy, PrefixAware)
-    demand = strategy._costs._demand
+    demand = strategy.costs._demand
     before = demand._prompts
     assert demand._busy == 0.0
     router.worker(0).load.book(time.monotonic(), 60.0, 60_000)

@@ -92,7 +92,7 @@ def late(load: Load, now: float) -> float:
 def picture(of: Fleet, now: float) -> list[dict[str, Any]]:
     """Return everything that a decision could depend on, except how late prefill is."""
     strategy = of.pools[0].strategy
-    tree = strategy._tree if isinstance(strategy, PrefixAware) else None
+    tree = strategy.tree if isinstance(strategy, PrefixAware) else None
     held = tree.held(prompt(TEXT).keys) if tree else {}
     return [
         {
@@ -151,7 +151,7 @@ def test_all_is_as_it_is_there(done: list[tuple[str, int, int, int, bool]]) -> N
     for number in there.numbers:
         mirror.take(1, there.end(number, now), now)
     loads = [worker.load for worker in here.workers]
-    assert [load.in_flight + load.elsewhere + load.elsewhere_tokens for load in loads] == [0, 0]
+    assert [load.in_flight + load.kv_tokens for load in loads] == [0, 0]
 
 
 def test_a_process_that_is_gone() -> None:
@@ -162,7 +162,7 @@ def test_a_process_that_is_gone() -> None:
     mirror.take(2, two.book(TEXT, 0, 0.0), 0.0)
     mirror.take(2, two.book(TEXT, 1, 0.0), 0.0)
     mirror.gone(2, 1.0)
-    assert [worker.load.elsewhere for worker in here.workers] == [1, 0]
+    assert [worker.load.in_flight - worker.load.here for worker in here.workers] == [1, 0]
     mirror.take(2, two.end(1, 2.0), 2.0)  # unknown here by now
     mirror.take(1, Anew(asks=False), 2.0)
     assert [worker.load.in_flight for worker in here.workers] == [0, 0]
@@ -212,7 +212,7 @@ def test_a_pool_that_has_another_strategy_by_then() -> None:
     assert before.workers[0].load.in_flight == 0
     assert isinstance(before.strategy, PrefixAware)
     assert before.strategy._placed == {}
-    assert before.strategy._tree.held(prompt(TEXT).keys) == {}  # taken back
+    assert before.strategy.tree.held(prompt(TEXT).keys) == {}  # taken back
 
 
 class Failing(LeastLoad):

@@ -74,7 +74,7 @@ class Process:
     @property
     def flying(self) -> list[int]:
         """Return the number of other processes' requests, by worker."""
-        return [worker.load.elsewhere for worker in self.fleet.workers]
+        return [worker.load.in_flight - worker.load.here for worker in self.fleet.workers]
 
 
 @pytest.fixture

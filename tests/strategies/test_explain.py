@@ -11,7 +11,7 @@ from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
 from strategies.cost.tiers import Loading
 from strategies.explain import Refused, Waits, explain, gives_way, terms, words
-from strategies.policies.kv_aware import BY_TEXT, KvAware, KvAwareOptions
+from strategies.policies.kv_aware import KvAware, KvAwareOptions
 
 PROMPT = Prompt("m", 8000, (1, 2, 3))
 
@@ -111,7 +111,7 @@ def test_every_doubt_is_documented_and_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "kv.md").read_text("utf-8")
     table = page.partition("what the decision says")[2].partition("\n\n")[0]
     documented = re.findall(r"`\(([a-z ]+)\)`", table)
-    assert {BY_TEXT, SLOW, AWAY} <= set(documented)
+    assert {"text", SLOW, AWAY} <= set(documented)
     for doubt in documented:
         assert "was judged" in words(PROMPT, Decision((IDLE,), f"cold ({doubt})"))
     alone = KvAware(KvAwareOptions()).rank(PROMPT, [Stand("a")], 0.0)

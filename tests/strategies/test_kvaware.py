@@ -340,11 +340,11 @@ def test_what_others_sent_corrects_only_a_shadow(memory: Told | None) -> None:
     for keys in paths:  # the first one is gone when it comes again
         theirs = Prompt("", 4160, keys=keys, ends=PROMPT.ends, elsewhere=True)
         kvaware.placed(theirs, worker, 0.0)
-        assert kvaware._shadow.held(keys) == {"a": 64}
+        assert kvaware._shadow.tree.held(keys) == {"a": 64}
         held = 4096 if keys is last else 0
         there = Candidate(worker, Cost(), held)
         kvaware.settled(theirs, there, Outcome(True, cached_tokens=0), 0.0)
-    assert kvaware._shadow.held(first) == {"a": 64}
+    assert kvaware._shadow.tree.held(first) == {"a": 64}
     assert kvaware._placed == {}
     assert memory is None or (memory.observed, memory.corrected) == ([], [])
 

@@ -44,7 +44,7 @@ def test_short_prompts_teach_nothing() -> None:
     """Fixed overheads would be mistaken for slow prefill."""
     pace = Pace()
     pace.observe(100, 0, 1.0)
-    assert (pace.seen, pace.factor) == (0, 1.0)
+    assert (pace.curve.seen, pace.factor) == (0, 1.0)
 
 
 def test_context_makes_tokens_dearer() -> None:

@@ -39,7 +39,6 @@ def test_the_order_is_that_of_the_costs(costs: list[int], looks: list[int]) -> N
     assert ranking[0].worker.name == names[0]
     for worker in names:
         led = ranking.led_by(worker)
-        assert led is not None
         rest = [name for name in names if name != worker]
         assert [one.worker.name for one in led] == [worker, *rest]
         assert [one.worker.name for one in led[1:]] == rest
@@ -51,5 +50,4 @@ def test_who_gives_way_is_carried_along() -> None:
     rows = [(*_row(place, float(place))[:-1], place + 1) for place in range(3)]
     ranking = Ranking(rows)
     assert [one.preempts for one in (ranking[0], *ranking)] == [1, 1, 2, 3]
-    assert (led := ranking.led_by("w2")) is not None
-    assert [one.preempts for one in led] == [3, 1, 2]
+    assert [one.preempts for one in ranking.led_by("w2")] == [3, 1, 2]

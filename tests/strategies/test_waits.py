@@ -65,7 +65,7 @@ def test_nothing_is_left_of_who_waited(
 
 
 def _root(strategy: PrefixAware | KvAware) -> int:
-    tree = strategy._tree if isinstance(strategy, PrefixAware) else strategy._shadow
+    tree = strategy.tree if isinstance(strategy, PrefixAware) else strategy._shadow.tree
     return tree.root.users
 
 
