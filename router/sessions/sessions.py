@@ -14,7 +14,7 @@ from router.sessions.steady import steady
 from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown
 from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session
 from router.sessions.visit import Visit, Wanted
-from strategies.policies.rendezvous import owner
+from strategies.policies.session import owner
 
 if TYPE_CHECKING:
     from router.pool import Pool

@@ -5,9 +5,11 @@ strategy below chooses a worker when a session is created, and for requests with
 costs are used to compare staying with moving.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from xxhash import xxh3_64_intdigest
 
 from strategies.api import Decision, Other, Prompt, Seconds, WorkerView, option
 from strategies.cost.ranking import led_by
@@ -68,3 +70,14 @@ class Session:
         if self._spill is not None and more > self._spill:
             return Decision(ranked, "spill", drawn=decision.drawn)
         return Decision(led, "session", stays=self.stays)
+
+
+def owner(key: str, names: Iterable[str]) -> str:
+    """Return the name that `key` belongs to, in every process. Raises ValueError if there is none.
+
+    By rendezvous hashing (Thaler and Ravishankar 1998): when a name goes, only its keys move.
+    """
+    text = key.encode()
+    return max(
+        names, key=lambda name: (xxh3_64_intdigest(text, xxh3_64_intdigest(name.encode())), name)
+    )

@@ -7,8 +7,7 @@ import pytest
 from strategies.api import Other, Prompt, Seconds
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
-from strategies.policies.rendezvous import owner
-from strategies.policies.session import Session, SessionOptions
+from strategies.policies.session import Session, SessionOptions, owner
 
 
 @dataclass
