@@ -15,7 +15,7 @@ A long prompt that was sent may still be preempted (`preemption.py`), and waits 
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import count, islice, takewhile, zip_longest
 from math import inf
@@ -158,11 +158,13 @@ class Entry(Generic[T]):
         """Tokens of the KV cache that count as taken by it once it goes before all others."""
         return self.tokens if self.full else 0
 
-    def gains(self, ready: Mapping[Load, float], now: float) -> bool:
-        """Whether one of the `ready` workers has become the cheapest."""
+    def gains(self, ready: Mapping[Load, float], accepting: Container[Load], now: float) -> bool:
+        """Whether one of the `ready` workers has become the cheapest of those that accept more."""
         if self.full:
             return False
         costs, load = self.costs, self.load
+        if load not in accepting:
+            return not ready.keys().isdisjoint(costs)
         cost = costs[load] + load.wait(now) + MARGIN * load.promised_s
         return any(
             one in costs and costs[one] + wait + MARGIN * one.promised_s <= cost
@@ -305,7 +307,7 @@ class Queue(Generic[T]):
         due = self._due(looked, now, left)
         for entry in looked:
             if entry not in due and not entry.bound:
-                if not left or not entry.gains(ready, now):
+                if not left or not entry.gains(ready, waits, now):
                     self._promise(entry, now)
                     continue
                 left -= 1
