@@ -115,10 +115,8 @@ class Entry(Generic[T]):
 
         Raises an error if it is none; then the request keeps its place among others.
         """
-        candidates = decision.candidates[:REMEMBERED]
+        candidates = checked(decision).candidates[:REMEMBERED]
         choice = candidates[0]
-        if not 0.0 <= choice.cost.prefill < inf:  # by a third-party strategy; it has no order
-            raise ValueError(f"no strategy may predict {choice.cost.prefill} s of prefill")
         self.load: Load = choice.worker.load
         self.costs = {c.worker.load: c.cost.total - c.cost.wait for c in candidates}
         """Its cost on each of the best workers, without the wait."""
@@ -447,6 +445,17 @@ class Queue(Generic[T]):
             load.promises.clear()
         self._told.clear()
         self._promised.clear()
+
+
+def checked(decision: Decision) -> Decision:
+    """Return the decision of a strategy, by which a request can have its place.
+
+    Raises ValueError if its prediction is no time, or any other error if it is no decision.
+    """
+    prefill_s = decision.candidates[0].cost.prefill
+    if not 0.0 <= prefill_s < inf:
+        raise ValueError(f"no strategy may predict {prefill_s} s of prefill")
+    return decision
 
 
 def line_of(prompt: Prompt, tenant: str, only: str = "") -> Line:
