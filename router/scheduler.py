@@ -28,7 +28,7 @@ from router.settings import Settings
 from router.worker import Worker
 from strategies.api import Decision, Prompt
 from strategies.cost.load import Load
-from strategies.hold.queue import Entry, Line, Queue, Wait, line_of, to_displace
+from strategies.hold.queue import Entry, Line, Queue, Wait, checked, line_of, to_displace
 
 log = logging.getLogger("warmroute.fleet")
 
@@ -274,7 +274,7 @@ class Scheduler:
         if not room:
             return None
         try:
-            return self._rank(pool, entry.prompt, room)
+            return checked(self._rank(pool, entry.prompt, room))
         except Exception:
             log.exception("pool %s: its strategy raised an error", pool.name)
             _wake(entry)  # it is told so; the others go on

@@ -15,7 +15,7 @@ A long prompt that was sent may still be preempted (`preemption.py`), and waits 
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import count, islice, takewhile, zip_longest
 from math import inf
@@ -115,10 +115,8 @@ class Entry(Generic[T]):
 
         Raises an error if it is none; then the request keeps its place among others.
         """
-        candidates = decision.candidates[:REMEMBERED]
+        candidates = checked(decision).candidates[:REMEMBERED]
         choice = candidates[0]
-        if not 0.0 <= choice.cost.prefill < inf:  # by a third-party strategy; it has no order
-            raise ValueError(f"no strategy may predict {choice.cost.prefill} s of prefill")
         self.load: Load = choice.worker.load
         self.costs = {c.worker.load: c.cost.total - c.cost.wait for c in candidates}
         """Its cost on each of the best workers, without the wait."""
@@ -158,11 +156,13 @@ class Entry(Generic[T]):
         """Tokens of the KV cache that count as taken by it once it goes before all others."""
         return self.tokens if self.full else 0
 
-    def gains(self, ready: Mapping[Load, float], now: float) -> bool:
-        """Whether one of the `ready` workers has become the cheapest."""
+    def gains(self, ready: Mapping[Load, float], accepting: Container[Load], now: float) -> bool:
+        """Whether one of the `ready` workers has become the cheapest of those that accept more."""
         if self.full:
             return False
         costs, load = self.costs, self.load
+        if load not in accepting:
+            return not ready.keys().isdisjoint(costs)
         cost = costs[load] + load.wait(now) + MARGIN * load.promised_s
         return any(
             one in costs and costs[one] + wait + MARGIN * one.promised_s <= cost
@@ -305,7 +305,7 @@ class Queue(Generic[T]):
         due = self._due(looked, now, left)
         for entry in looked:
             if entry not in due and not entry.bound:
-                if not left or not entry.gains(ready, now):
+                if not left or not entry.gains(ready, waits, now):
                     self._promise(entry, now)
                     continue
                 left -= 1
@@ -445,6 +445,17 @@ class Queue(Generic[T]):
             load.promises.clear()
         self._told.clear()
         self._promised.clear()
+
+
+def checked(decision: Decision) -> Decision:
+    """Return the decision of a strategy, by which a request can have its place.
+
+    Raises ValueError if its prediction is no time, or any other error if it is no decision.
+    """
+    prefill_s = decision.candidates[0].cost.prefill
+    if not 0.0 <= prefill_s < inf:
+        raise ValueError(f"no strategy may predict {prefill_s} s of prefill")
+    return decision
 
 
 def line_of(prompt: Prompt, tenant: str, only: str = "") -> Line:

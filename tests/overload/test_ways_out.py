@@ -240,8 +240,13 @@ def test_a_strategy_that_fails(
     until(made.router.idle)
 
 
+@pytest.mark.parametrize("fails", [raises, nothing, rubbish, no_number])
 def test_a_strategy_that_fails_for_one(
-    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    stub: MakeStub,
+    route: MakeRouter,
+    crowd: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: Any,
 ) -> None:
     """That one gets 500; the others keep their order."""
     gate, worker = Gate(), stub()
@@ -255,8 +260,8 @@ def test_a_strategy_that_fails_for_one(
     pool = router.door.fleet.pools[0]
     picky, rank = Mock(wraps=pool.strategy), pool.strategy.rank
 
-    def ranks(prompt: Prompt, *rest: Any) -> Decision:
-        return raises() if prompt.tokens < 50 else rank(prompt, *rest)
+    def ranks(prompt: Prompt, *rest: Any) -> Any:
+        return (fails if prompt.tokens < 50 else rank)(prompt, *rest)
 
     picky.rank = ranks
     monkeypatch.setattr(pool, "strategy", picky)

@@ -316,3 +316,15 @@ def test_a_decision_without_a_time_is_an_error() -> None:
     desk.free()
     assert desk.released() == ["long"]
     assert len(desk.queue) == 0
+
+
+def test_a_place_that_comes_free_elsewhere_is_taken_at_once() -> None:
+    """If the best worker accepts no more, another one need not be cheaper than it would be."""
+    best, other = Stand("best"), Stand("other")
+    there, here = Candidate(best, Cost(prefill=1.0)), Candidate(other, Cost(prefill=5.0))
+    queue = Queue[str]()
+    queue.enter("r", Prompt(ANY, 1), Decision([there, here], "prefix"), 0.0)
+    assert queue.release(lambda _: None, 0.0, []) is None
+    released = queue.release(lambda _: Decision([here], "prefix"), 0.1, [other.load])
+    assert released is not None
+    assert released[0].item == "r"
