@@ -34,7 +34,6 @@ CLASSES = {
     400: "BadRequestError",
     401: "AuthenticationError",
     403: "PermissionDeniedError",
-    503: "InternalServerError",
     404: "NotFoundError",
     409: "ConflictError",
     413: "APIError",
@@ -117,7 +116,7 @@ def test_what_is_tried_again(node: Node, stub: MakeStub, route: MakeRouter) -> N
     """The client sends the same request twice, then gives up."""
     worker = stub(model=MODEL)
     router = route(worker.url)
-    for status in (500, 408, 502, 409, 503, 429, 504):
+    for status in (500, 408, 502, 409, 429, 504):
         worker.requests.clear()
         worker.script = document(REFUSAL, status, SOON)
         reply = node.ask(router.url, CHAT, ASKED, options={"maxRetries": 1})
