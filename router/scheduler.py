@@ -106,7 +106,8 @@ class Scheduler:
 
     def _places(self, worker: Worker, now: float, *, bound: bool) -> int:
         """Return how many more requests a worker may be sent."""
-        said = self.rests.most(worker, now) if self.rests and not bound else None
+        asks = bound or self.limit == 0  # where none may wait, the worker is to say it itself
+        said = self.rests.most(worker, now) if self.rests and not asks else None
         most = self.most if said is None else min(said, self.most)
         return most - worker.load.here
 

@@ -105,7 +105,7 @@ def scripted(stub: MakeStub, route: MakeRouter, kind: str) -> Iterator[MakeScrip
 
         def make(script: list[Action] | None = None, **options: object) -> Scripted:
             worker = stub(script, MODEL)
-            router = route(worker.url)
+            router = route(worker.url, limits={"queue": 0})  # it is told of every refusal
             caller: Caller = CALLERS[kind](router.url, **options)
             stack.callback(caller.close)
             return Scripted(worker, router, caller)
