@@ -30,6 +30,7 @@ CLASSES: dict[int, type[openai.APIStatusError]] = {
     501: openai.InternalServerError,
     403: openai.PermissionDeniedError,
     404: openai.NotFoundError,
+    503: openai.InternalServerError,
     409: openai.ConflictError,
     413: openai.APIStatusError,
     529: openai.InternalServerError,

@@ -34,6 +34,7 @@ CLASSES = {
     400: "BadRequestError",
     401: "AuthenticationError",
     403: "PermissionDeniedError",
+    503: "InternalServerError",
     404: "NotFoundError",
     409: "ConflictError",
     413: "APIError",
@@ -45,7 +46,7 @@ CLASSES = {
 def test_a_workers_error_is_told_as_it_is(node: Node, stub: MakeStub, route: MakeRouter) -> None:
     """Class, status, message, type, param, code, headers and body are the worker's own."""
     worker = stub(model=MODEL)
-    router = route(worker.url)
+    router = route(worker.url, limits={"queue": 0})  # it is told of every refusal
     for status, expected in CLASSES.items():
         error = {"message": f"no {status}", "type": "E", "param": "messages", "code": status}
         worker.script = document({"error": error}, status, b"x-worker-says: sorry")
@@ -115,8 +116,8 @@ def test_a_workers_own_error_in_a_stream(node: Node, stub: MakeStub, route: Make
 def test_what_is_tried_again(node: Node, stub: MakeStub, route: MakeRouter) -> None:
     """The client sends the same request twice, then gives up."""
     worker = stub(model=MODEL)
-    router = route(worker.url)
-    for status in (500, 408, 502, 409, 429, 504):
+    router = route(worker.url, limits={"queue": 0})
+    for status in (500, 408, 502, 409, 503, 429, 504):
         worker.requests.clear()
         worker.script = document(REFUSAL, status, SOON)
         reply = node.ask(router.url, CHAT, ASKED, options={"maxRetries": 1})

@@ -24,7 +24,7 @@ def counts(requests: list[bytes]) -> list[bytes]:
     return [line[-1:] for line in lines if line.startswith(b"x-stainless-retry-count: ")]
 
 
-@pytest.mark.parametrize("status", [429, 500])
+@pytest.mark.parametrize("status", [429, 500, 503])
 def test_what_is_tried_again(scripted: MakeScripted, status: int) -> None:
     """Three attempts, each a request of its own to the worker, then an error."""
     scene = scripted(document(REFUSAL, status, SOON), max_retries=2)
