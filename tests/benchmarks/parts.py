@@ -54,7 +54,7 @@ def without_full(patch: pytest.MonkeyPatch) -> None:
 
 def without_room(patch: pytest.MonkeyPatch) -> None:
     """A request never waits for room in a full KV cache."""
-    patch.setattr(Load, "stay_s", property(lambda _: 0.0, lambda *_: None))
+    patch.setattr(Load, "stay_s", property(lambda _: 0.0, lambda *_: None), raising=False)
 
 
 def without_use(patch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def without_copies(patch: pytest.MonkeyPatch) -> None:
 
 def without_turns(patch: pytest.MonkeyPatch) -> None:
     """Ties go to the first in the list."""
-    patch.setattr(Load, "turn", property(lambda _: 0, lambda *_: None))
+    patch.setattr(Load, "turn", property(lambda _: 0, lambda *_: None), raising=False)
 
 
 def without_pace(patch: pytest.MonkeyPatch) -> None:
