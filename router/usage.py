@@ -17,6 +17,8 @@ BEGINNING: Final = 1024
 MOST: Final = 1 << 31
 
 _KEY: Final = b'"usage"'
+#: Bytes before the end of a stream in which its last report usually is.
+_NEAR: Final = 1024
 #: What follows a key whose value is an object. In JSON, quotes within text are escaped: no text
 #: that speaks of usage looks like the key.
 _OBJECT = re.compile(rb"\s*:\s*\{")
@@ -186,10 +188,12 @@ def _last_report(data: bytes | bytearray, end: int, earlier: Usage) -> Usage:
 
     Anthropic's streams tell the prompt's tokens first, and those of the answer at their end.
     """
-    if data.find(_KEY, 0, end + len(_KEY) - 1) < 0:  # much faster than from the end
+    stop = end + len(_KEY) - 1
+    at = data.rfind(_KEY, max(0, end - _NEAR), stop)
+    if at < 0 and data.find(_KEY, 0, stop) < 0:  # much faster than from the end
         return earlier
     last = NO_USAGE
-    at = data.rfind(_KEY, 0, end + len(_KEY) - 1)
+    at = data.rfind(_KEY, 0, stop) if at < 0 else at
     while at >= 0 and (last.prompt is None or last.answer is None):
         after = at + len(_KEY)
         if _OBJECT.match(data, after):
