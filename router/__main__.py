@@ -21,7 +21,7 @@ def main() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         from router import output  # noqa: PLC0415 - loading takes most of a second
-        from router.cli import app  # noqa: PLC0415
+        from router.cli.main import app  # noqa: PLC0415
 
         obeys = app(sys.argv[1:])
         if not serves:

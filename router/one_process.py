@@ -1,8 +1,8 @@
 """Settings that need a single process: refused with several, at the start and on reload."""
 
 from controller.line import binds
-from router.rebuild import CannotBuild
-from router.settings import Settings
+from router.fleet.build import CannotBuild
+from router.settings.model import Settings
 from strategies import registry
 
 

@@ -16,18 +16,18 @@ from time import time
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from router import settings_file
-from router.address import Address
-from router.certificate import Validity, complaint, validity
+from router.diff import WAITS, changes, needs_restart
+from router.fleet.build import CannotBuild
+from router.http.certificate import Validity, complaint, validity
 from router.hyperpod.notes import Fate, Note
-from router.rebuild import CannotBuild
-from router.settings import Settings
-from router.settings_arguments import Arguments
-from router.settings_diff import WAITS, changes, needs_restart
-from router.settings_errors import SettingsError
-from router.settings_file import Loaded
-from router.settings_idle import idle
-from router.watch import Watch
+from router.idle import idle
+from router.settings import loader as settings_file
+from router.settings.address import Address
+from router.settings.arguments import Arguments
+from router.settings.errors import SettingsError
+from router.settings.loader import Loaded
+from router.settings.model import Settings
+from router.settings.watch import Watch
 
 log = logging.getLogger("warmroute.reload")
 

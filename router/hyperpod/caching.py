@@ -4,9 +4,9 @@ import re
 
 from router.hyperpod.lmcache import LMCACHE, Naming
 from router.hyperpod.reading import SPEC, Reading
-from router.quoting import shown
-from router.settings_errors import KeyPath, nearest
-from router.settings_session import REDIS_PATTERN
+from router.runtime.quoting import shown
+from router.settings.errors import KeyPath, nearest
+from router.settings.sessions import REDIS_PATTERN
 
 BACKENDS = ("redis", "tieredstorage")
 _CACHE: KeyPath = (*SPEC, "kvCacheSpec")

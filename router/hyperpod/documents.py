@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, cast
 
-from router import settings_yaml
-from router.quoting import shown
-from router.settings_errors import KeyPath, Problem, SettingsError, dotted
-from router.settings_yaml import Document
+from router.runtime.quoting import shown
+from router.settings import yaml as settings_yaml
+from router.settings.errors import KeyPath, Problem, SettingsError, dotted
+from router.settings.yaml import Document
 
 KIND = "InferenceEndpointConfig"
 GROUP = "inference.sagemaker.aws.amazon.com"

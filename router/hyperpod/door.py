@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from router.hyperpod.reading import SPEC, Reading
-from router.settings_errors import KeyPath
+from router.settings.errors import KeyPath
 
 _BALANCER: KeyPath = (*SPEC, "loadBalancer")
 _HEALTH: KeyPath = (*_BALANCER, "healthCheckPath")

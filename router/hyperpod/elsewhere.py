@@ -4,7 +4,7 @@ Names are those of the InferenceEndpointConfig of HyperPod's inference operator,
 """
 
 from router.hyperpod.reading import SPEC, Reading
-from router.settings_errors import KeyPath, nearest
+from router.settings.errors import KeyPath, nearest
 
 _ENGINE = "for the engine alone"
 _KUBERNETES = "for whoever starts the workers"

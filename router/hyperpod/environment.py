@@ -5,8 +5,8 @@ from typing import cast
 
 from router.hyperpod.reading import SPEC, Reading, decimal
 from router.hyperpod.routing import name_session
-from router.quoting import shown
-from router.settings_errors import KeyPath
+from router.runtime.quoting import shown
+from router.settings.errors import KeyPath
 
 _WORKER: KeyPath = (*SPEC, "worker")
 _ENVIRONMENT: KeyPath = (*_WORKER, "environmentVariables")

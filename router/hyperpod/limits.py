@@ -2,7 +2,7 @@
 router."""
 
 from router.hyperpod.reading import SPEC, Reading
-from router.settings_errors import KeyPath
+from router.settings.errors import KeyPath
 
 #: Longest wait of a request in that proxy (HyperPod's page on request limits).
 PATIENCE = "60s"

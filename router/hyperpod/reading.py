@@ -5,8 +5,8 @@ from typing import NamedTuple, cast
 
 from router.hyperpod.documents import Manifest
 from router.hyperpod.notes import Fate, Note
-from router.quoting import shown
-from router.settings_errors import KeyPath, Problem, dotted, nearest
+from router.runtime.quoting import shown
+from router.settings.errors import KeyPath, Problem, dotted, nearest
 
 SPEC: KeyPath = ("spec",)
 #: The path prefix for settings of every worker.

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 
 from router.hyperpod.reading import SPEC, Reading
-from router.settings_errors import KeyPath, Problem
-from router.settings_types import parse_url
+from router.settings.errors import KeyPath, Problem
+from router.settings.types import parse_url
 
 ANNOTATION = "warmroute.io/workers"
 OPTION = "--workers"

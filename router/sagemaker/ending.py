@@ -3,12 +3,12 @@
 import asyncio
 from contextlib import suppress
 
-from router.errors import DoorError, NoWorker, UnknownSession
-from router.fleet import Fleet
-from router.pool import Pool
-from router.sagemaker import container
-from router.worker import Worker
-from router.worker_errors import WorkerError, answer_for
+from router.api.errors import DoorError, NoWorker, UnknownSession
+from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
+from router.fleet.worker import Worker
+from router.sagemaker import sessions as container
+from router.upstream.errors import WorkerError, answer_for
 
 #: Status codes with which a worker says that it does not know a session: AWS's library has 400, or
 #: 424 if it has expired; others would say 404.

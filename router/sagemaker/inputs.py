@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from router.errors import BadRequest
-from router.messages import UNEXPECTED
+from router.api.errors import BadRequest
+from router.api.messages import UNEXPECTED
 
 #: Parameter names, with those of OpenAI and vLLM. Others are not passed on.
 _SAME = {

@@ -3,9 +3,9 @@
 from enum import Enum
 from typing import NamedTuple
 
-from router.errors import BadRequest
-from router.exchange import Exchange
-from router.headers import header
+from router.api.errors import BadRequest
+from router.http.exchange import Exchange
+from router.http.headers import header
 from router.sagemaker.paths import Operation, Route
 from router.sagemaker.payload import Payload, Shape, Word, read
 from router.sessions import ids

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from router.errors import BadRequest
-from router.lax_values import true
-from router.messages import UNEXPECTED, Object
-from router.openai import NotJson
+from router.api.errors import BadRequest
+from router.api.lax_values import true
+from router.api.messages import UNEXPECTED, Object
+from router.api.request import NotJson
 from router.sagemaker.inputs import as_completion, is_given
 
 

@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 
-from router.errors import BadRequest, DoorError, NoWorker, SessionExists
-from router.fleet import Fleet
-from router.model_list import common
-from router.pool import Pool
-from router.sagemaker import container
-from router.sagemaker.answer import session_answer
+from router.api.errors import BadRequest, DoorError, NoWorker, SessionExists
+from router.fleet.fleet import Fleet
+from router.fleet.model_list import common
+from router.fleet.pool import Pool
+from router.fleet.worker import Worker
+from router.sagemaker import sessions as container
 from router.sagemaker.ending import drop, drop_late, end_everywhere
 from router.sagemaker.invocation import Invocation
+from router.sagemaker.response import session_answer
 from router.sessions.expiry import announced
 from router.sessions.ids import fits
 from router.sessions.sessions import Sessions
 from router.sessions.table import Binding
-from router.sessions.visit import Visit
-from router.worker import Worker
-from router.worker_errors import WorkerError, answer_for
+from router.sessions.use import Visit
+from router.upstream.errors import WorkerError, answer_for
 from strategies.api import Candidate, Outcome, Prompt
 
 _CLOSED = b"x-amzn-sagemaker-closed-session-id: %b\r\n"

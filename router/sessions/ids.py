@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import msgspec
 
-from router.errors import BadRequest, Headers
-from router.quoting import shown
+from router.api.errors import BadRequest, Headers
+from router.runtime.quoting import shown
 
 #: SageMaker's header, in both directions between client and platform (botocore's service model
 #: `sagemaker-runtime/2017-05-13`, shape InvokeEndpointInput).

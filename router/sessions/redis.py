@@ -7,13 +7,13 @@ succeeds.
 import asyncio
 from typing import TYPE_CHECKING
 
+from router.sessions.lua import APART, BESIDE, CLEARED, SCRIPTS, SWEPT
 from router.sessions.scripted import Scripted, Word
-from router.sessions.scripts import APART, BESIDE, CLEARED, SCRIPTS, SWEPT
 from router.sessions.store import PERHAPS, Kept, StoreDown
 from router.sessions.table import Binding, Bound, Lease, Session
 
 if TYPE_CHECKING:
-    from router.settings_session import RedisSettings
+    from router.settings.sessions import RedisSettings
 
 #: Longer than any session lasts, in seconds; stands for infinity.
 _FOREVER = 1e9
@@ -96,7 +96,7 @@ class RedisStore:
         return told[1:]
 
     def _down(self, error: Exception) -> str:
-        from router.stores.redis_errors import sentence  # noqa: PLC0415 - imports redis, an extra
+        from router.runtime.redis import sentence  # noqa: PLC0415 - imports redis, an extra
 
         return sentence(self._url, error, "session.redis.password", password=self._has_password)
 

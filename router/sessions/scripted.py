@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
-    from router.settings_session import RedisSettings
+    from router.settings.sessions import RedisSettings
 
 #: Most connections to Redis; a caller that finds all of them busy waits for one.
 CONNECTIONS = 32

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.lag import _proxy
 from benchmarks.proxies import Place
 from benchmarks.streams import quantile
-from router.settings_file import load
+from router.settings.loader import load
 from tests.simulator.folders import make_folder
 
 

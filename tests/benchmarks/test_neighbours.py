@@ -3,9 +3,9 @@
 import pytest
 
 from benchmarks.neighbours_bodies import NEIGHBOURS
-from router.limits import Limits
-from router.openai import ENDPOINTS, parse
-from router.settings import LimitSettings
+from router.api.limits import Limits
+from router.api.request import ENDPOINTS, parse
+from router.settings.model import LimitSettings
 
 
 @pytest.mark.parametrize("name", NEIGHBOURS)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from router.hyperpod.documents import GROUP, KIND
-from router.hyperpod.mapping import Mapped, Paths, translate
+from router.hyperpod.manifest import Mapped, Paths, translate
 from router.hyperpod.notes import Note
 from router.hyperpod.reading import Able
 

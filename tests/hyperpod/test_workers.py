@@ -7,7 +7,7 @@ import pytest
 
 from router.hyperpod.notes import Fate
 from router.hyperpod.workers import addresses
-from router.settings_file import SettingsError, take
+from router.settings.loader import SettingsError, take
 from tests.hyperpod.manifests import manifest, mapped, note, written, wrong
 
 

@@ -9,9 +9,9 @@ import fastokens  # type: ignore[import-untyped]
 import pytest
 from tokenizers import AddedToken
 
-from router.identity import tokenizer
-from router.identity.folder import BadFolder
-from router.identity.tokenizer import Fast, Reference, load
+from router.rendering import tokenizer
+from router.rendering.folder import BadFolder
+from router.rendering.tokenizer import Fast, Reference, load
 from tests.identity.families import FAMILIES, folder, train
 
 CHATML = FAMILIES["chatml"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from router.identity.finding import Finding, Wanted
-from router.identity.shelf import Shelf
-from router.identity.sources import Kind
-from router.identity.volume import Volume
+from router.tokenizers.finding import Finding, Wanted
+from router.tokenizers.loader import Shelf
+from router.tokenizers.sources import Kind
+from router.tokenizers.volume import Volume
 from tests.identity_live.models import OTHER, make_model
 
 

@@ -8,9 +8,9 @@ from time import time
 import pytest
 
 from router import reload
-from router.address import Address
-from router.settings import Settings
-from router.settings_diff import changes, needs_restart
+from router.diff import changes, needs_restart
+from router.settings.address import Address
+from router.settings.model import Settings
 from tests.reload.running import KEY, Running, eventually, going
 
 

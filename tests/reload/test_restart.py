@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from router.address import Address
 from router.reload import Source, tell, without_restart
-from router.settings import Settings
+from router.settings.address import Address
+from router.settings.model import Settings
 from tests.reload.running import KEY, TLS, WORKERS
 
 

@@ -3,11 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
-from router.address import Address
-from router.settings import PoolSettings, Settings, TokenizerSettings, WorkerSettings
-from router.settings_file import describe, loads
-from router.settings_strategy import StrategySettings
-from router.units import format_duration
+from router.settings.address import Address
+from router.settings.loader import describe, loads
+from router.settings.model import PoolSettings, Settings, TokenizerSettings, WorkerSettings
+from router.settings.strategy import StrategySettings
+from router.settings.units import format_duration
 
 POOLS = """
 strategy: leastload

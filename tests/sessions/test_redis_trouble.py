@@ -11,7 +11,7 @@ from router.sessions.redis import RedisStore
 from router.sessions.scripted import CONNECTIONS
 from router.sessions.store import StoreDown
 from router.sessions.table import Binding, Lease
-from router.settings_session import RedisSettings
+from router.settings.sessions import RedisSettings
 from tests.sessions.redis_server import RedisServer
 
 

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 from redis import Redis
 
-from router.settings_tiers import LmcacheSettings
-from router.stores import cbor
-from router.stores.engine_chunks import EngineChunking, first
+from router.kv.lmcache import cbor
+from router.kv.lmcache.engine_chunks import EngineChunking, first
+from router.settings.tiers import LmcacheSettings
 from tests.sessions.redis_server import RedisServer
 from tests.stores.test_redis_chunks import check, held
 

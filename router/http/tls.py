@@ -1,0 +1,138 @@
+"""TLS contexts for clients and for workers: TLS 1.2 or later, with HTTP/1.1 inside."""
+
+import ssl
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import cast
+
+from router.http.handshakes import Handshakes, Met
+from router.settings.files import load_chain, load_roots
+from router.settings.model import TlsSettings, WorkerSettings, WorkerTlsSettings
+
+_PROTOCOLS = ["http/1.1"]
+
+
+class DoorContext(ssl.SSLContext):
+    """The context for clients. A listener keeps it for good, but its content can be replaced.
+
+    Each replacement is a whole new context behind this one: a context in use would go on trusting
+    roots that were removed from a file, and resume their sessions (RFC 8446 section 2.2).
+    """
+
+    _shown: ssl.SSLContext
+    handshakes: Handshakes
+    """Those that have failed."""
+
+    def show(self, settings: TlsSettings) -> None:
+        """Use the current content of the files for new connections.
+
+        Raises ValueError with a sentence; then nothing has changed.
+        """
+        self._shown = _door_context(settings)
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Wrap a new connection; event loops call this."""
+        met = self._shown.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        cast("Met", met).handshakes = self.handshakes
+        return met
+
+
+def door_context(settings: TlsSettings) -> DoorContext:
+    """Make the context for clients. Raises ValueError with a sentence."""
+    context = DoorContext(ssl.PROTOCOL_TLS_SERVER)
+    context.handshakes = Handshakes()
+    context.show(settings)
+    return context
+
+
+def _door_context(settings: TlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.sslobject_class = Met
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(_PROTOCOLS)
+    load_chain(context, settings.certificate, settings.key)
+    if settings.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        load_roots(context, settings.client_ca)
+    return context
+
+
+class Contexts:
+    """The contexts for workers: one for all workers with the same TLS settings and files."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, ssl.SSLContext] = {}
+
+    def of(self, worker: WorkerSettings) -> ssl.SSLContext | None:
+        """Return the context for a worker, None without TLS. Raises ValueError."""
+        if not worker.url.startswith("https://"):
+            return None
+        wanted = worker.tls or WorkerTlsSettings()
+        said = (wanted, *map(_content, (wanted.ca, wanted.certificate, wanted.key)))
+        if said not in self._made:
+            self._made[said] = _worker_context(wanted)
+        return self._made[said]
+
+    def keep(self, used: Iterable[ssl.SSLContext | None]) -> None:
+        """Drop all contexts but these: each change of a file makes a new one."""
+        still = set(used)
+        self._made = {said: made for said, made in self._made.items() if made in still}
+
+
+def _worker_context(settings: WorkerTlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the chain and the name
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(_PROTOCOLS)
+    if settings.ca is None:
+        context.load_default_certs()
+    else:
+        load_roots(context, settings.ca)
+    if settings.certificate is not None and settings.key is not None:
+        load_chain(context, settings.certificate, settings.key)
+    return context
+
+
+def _content(path: Path | None) -> bytes:
+    """Return a digest of a file's content; b"" if it cannot be read, which is reported later."""
+    try:
+        return sha256(path.read_bytes()).digest() if path else b""
+    except OSError:
+        return b""
+
+
+def explain(error: BaseException) -> str | None:
+    """Say how TLS failed, if `error` or any of its causes is a TLS error; otherwise None."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is refused: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError) and cause.reason:
+            return f"TLS failed: {cause.reason.lower().replace('_', ' ')}"
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+#: Alerts of a peer that rejects our certificate; none is sent after it was accepted.
+_NOT_CONTENT = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE")
+
+
+def turned_away(error: BaseException | None) -> str | None:
+    """Say how a worker rejected our certificate, if that is why it closed the connection.
+
+    In TLS 1.3 our handshake is complete before the worker checks it, so we may already have sent a
+    request. The worker has not read a byte of that (RFC 8446 section 4.4.2.4).
+    """
+    if not isinstance(error, ssl.SSLError) or "_ALERT_" not in (reason := error.reason or ""):
+        return None
+    if not any(alert in reason for alert in _NOT_CONTENT):
+        return None
+    return f"could not be reached: {explain(error)}"

@@ -1,0 +1,254 @@
+"""Keeps each pool's knowledge of its models' tokens up to date.
+
+In the background it searches for tokenizers, compares them with the workers' answers, and hands
+those that may be trusted to the pools' `Prompts`. It is notified when workers come back or models
+change, and checks by itself whether workers count other tokens than the router.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from time import monotonic
+
+from router.fleet.fleet import Fleet
+from router.fleet.worker import Worker
+from router.rendering import choice
+from router.settings.model import Settings
+from router.settings.tokenizer import TokenizerSettings
+from router.tokenizers.agreement import State, Verdict
+from router.tokenizers.finding import Finding
+from router.tokenizers.publishing import Publishing
+from router.tokenizers.recount import Recount
+from router.tokenizers.serving import Serving
+from router.tokenizers.sorting import Cases, Sorting
+from router.tokenizers.sources import Fingerprint, Kind, fingerprint, loaded
+from router.tokenizers.state import Case
+from router.tokenizers.takes import takes_ids
+from router.tokenizers.telling import tell_of, tell_recount
+from router.tokenizers.verify import Reference, verified
+from router.upstream.client import Inquiries
+
+log = logging.getLogger("warmroute.tokenizers")
+
+#: Seconds between two checks for due work.
+LOOK_S = 5.0
+#: Most workers asked at once.
+AT_ONCE = 8
+#: Most tokenizers that compute our own answers at once: they run in threads, but other threads have
+#: to wait for them.
+OURS_AT_ONCE = 2
+
+
+class Keeper:
+    """Manages a fleet's tokenizers from `start` to `stop`."""
+
+    def __init__(self, fleet: Fleet, settings: Settings, inquiries: Inquiries) -> None:
+        self._fleet = fleet
+        self._inquiries = inquiries
+        self._settings = _by_pool(settings)
+        self._publishing = Publishing(fleet, inquiries, self._forwards)
+        self._wake = asyncio.Event()
+        self._finding = Finding(self._heard)
+        self._sorting = Sorting(fleet, self._finding)
+        self._cases: Cases = {}
+        self._recounts: dict[str, Recount] = {}
+        self._described: dict[str, Fingerprint] = {}
+        self._unsorted = True
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._our_turns = asyncio.Semaphore(OURS_AT_ONCE)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        """Every source and what is known of it, sorted by pool."""
+        return sorted(self._cases.values(), key=lambda case: (case.pool, next(iter(case.models))))
+
+    def start(self) -> None:
+        """Start in the background; until tokenizers are trusted, requests are keyed by their
+        text."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop all background work."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._finding.close()
+
+    def notice(self, worker: Worker, back: bool) -> None:
+        """Note that a worker's models may have changed; if it is `back`, everything may have."""
+        before, described = self._described.get(worker.name), fingerprint(worker.models)
+        had = before or {}
+        other = back or loaded(had) != loaded(described)
+        if not other and before == described:
+            return
+        self._described[worker.name] = described  # an answer still to come was about its old models
+        if other:
+            self._doubt(worker, files=back)
+        if before != described:
+            self._unsorted = True
+        if any(described.get(name, said) != said for name, said in had.items()):
+            self._sort()  # what was known of the old model must not be used now
+            self._publish()
+        self._wake.set()
+
+    def _doubt(self, worker: Worker, *, files: bool) -> None:
+        """Ask a worker again, and send it no ids until then; `files`: its files may have changed
+        too."""
+        worker.takes_ids = False
+        for case in self._cases.values():
+            case.taking.discard(worker.name)
+            if worker.name in case.asked:
+                case.doubt([worker.name])
+                if files and case.wanted.kind is Kind.FOLDER:  # it may have loaded another
+                    self._finding.again(case.wanted)
+
+    def change(self, settings: Settings) -> None:
+        """Apply new settings, perhaps with another fleet; what no longer holds ends at once."""
+        before, self._settings = self._settings, _by_pool(settings)
+        for key, case in list(self._cases.items()):
+            if before.get(case.pool) != self._settings.get(case.pool):
+                del self._cases[key]
+            elif case.wanted.template is not None:
+                self._finding.again(case.wanted)
+        names = {worker.name for worker in self._fleet.workers}
+        self._described = {name: one for name, one in self._described.items() if name in names}
+        self._unsorted = True
+        self._sort()
+        self._publish()
+        self._wake.set()
+
+    async def settle(self) -> None:
+        """Work until every search has ended and every ready worker was asked."""
+        while True:
+            self._wake.clear()
+            await self.round()
+            if not self._finding.busy:
+                break
+            await self._wake.wait()
+        await self.round()
+
+    async def round(self) -> None:
+        """Check everything once; ask the workers that are due."""
+        self._sort()
+        self._recount()
+        self._publish()
+        now = monotonic()
+        async with asyncio.TaskGroup() as group:  # all of it ends before the next round
+            for case in self._cases.values():
+                ready = self._publishing.serving.ready(case)
+                names = case.waiting([worker.name for worker in ready], now)
+                if names:
+                    waiting = [worker for worker in ready if worker.name in names]
+                    group.create_task(self._verify(case, ready, waiting))
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self.round()
+            except Exception:
+                log.exception("internal error; tokenizers stay as they are")
+                await asyncio.sleep(LOOK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._wake.wait()
+
+    # Which sources there are.
+
+    def _heard(self) -> None:
+        """Note that a search has ended; if workers may be asked instead, another source may be
+        right now."""
+        self._unsorted |= self._sorting.may_ask
+        self._wake.set()
+
+    def _sort(self) -> None:
+        """Find out which models need which source; keep what is known of each source."""
+        if not self._unsorted:
+            for case in self._cases.values():
+                self._sorting.look(case)
+            return
+        self._unsorted = False
+        self._cases = self._sorting.sort(self._settings, self._cases)
+        self._publishing.serving = Serving(self._fleet.pools, self._cases.values())
+
+    # Whether workers agree.
+
+    def _recount(self) -> None:
+        """Check a pool's tokenizers again if its workers count other tokens.
+
+        Also if clients send `tool_choice: none`, for which more has to be known of the workers.
+        """
+        now = monotonic()
+        before, self._recounts = self._recounts, {}
+        for pool in self._fleet.pools:
+            if pool.prompts.by_reason[choice.UNKNOWN]:
+                for case in self._publishing.serving.of_pool(pool.name):
+                    case.choose()
+            recount = self._recounts[pool.name] = before.get(pool.name) or Recount()
+            if recount.is_due(pool.prompts.miscounted, now):
+                tell_recount(pool.name, pool.prompts.miscounted)
+                for case in self._publishing.serving.of_pool(pool.name):
+                    case.doubt()
+
+    async def _verify(self, case: Case, ready: Sequence[Worker], waiting: Sequence[Worker]) -> None:
+        """Ask workers for their tokens, and compare."""
+        ours = self._our_turns
+        reference = Reference(self._inquiries, case.volume, ready, list(case.models), ours)
+        async with nullcontext() if case.volume else self._turns:  # else this asks a worker
+            try:
+                await reference.prepare()
+            except TimeoutError:  # then nothing can be compared
+                log.debug("our own tokens of %s take too long", case.origin)
+            except Exception:  # nor can it now; other sources are still asked
+                log.exception("internal error with %s", case.origin)
+        async with asyncio.TaskGroup() as group:
+            for worker in waiting:
+                group.create_task(self._judge(case, worker, reference))
+        self._publish_one(case)  # so no source waits for another's slowest worker
+
+    async def _judge(self, case: Case, worker: Worker, reference: Reference) -> None:
+        async with self._turns:
+            model = case.model_of(worker.models)
+            described = self._described.get(worker.name)
+            if model is None:
+                return  # its models have changed meanwhile
+            takes, asks = False, case.choosing
+            try:
+                verdict = await verified(reference, self._inquiries, worker, model, choosing=asks)
+                if verdict.state is State.AGREES and self._forwards(case):
+                    takes = await takes_ids(self._inquiries, worker, model)
+            except Exception:  # other workers must still be asked
+                log.exception("internal error with worker %s", worker.name)
+                verdict = Verdict(State.UNVERIFIED, "internal error")
+        if case.volume is not reference.volume:
+            return  # the verdict is about another tokenizer
+        if self._described.get(worker.name) is not described:
+            return  # it has other models, or was restarted
+        case.judged(worker.name, verdict, monotonic(), choosing=asks)
+        (case.taking.add if takes else case.taking.discard)(worker.name)
+        tell_of(case, worker.name)
+        asked = case.asked[worker.name]
+        if asked.verdict.state is State.DIFFERS:
+            self._publish_one(case)
+            if asked.times == 1:
+                self._finding.again(case.wanted, fresh=True)  # ours may be outdated
+
+    def _forwards(self, case: Case) -> bool:
+        """Whether to send token ids to workers that accept them."""
+        settings = self._settings.get(case.pool)
+        return settings is not None and settings.forward_token_ids
+
+    # What is published.
+
+    def _publish(self) -> None:
+        self._publishing.all(busy=self._finding.busy)
+
+    def _publish_one(self, case: Case) -> None:
+        if self._cases.get((case.pool, case.wanted)) is case:  # not if settings have replaced it
+            self._publishing.one(case, busy=self._finding.busy)
+
+
+def _by_pool(settings: Settings) -> dict[str, TokenizerSettings]:
+    return {pool.name: pool.tokenizer or settings.tokenizer for pool in settings.all_pools()}
