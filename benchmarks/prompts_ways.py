@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from benchmarks.prompts_texts import MODEL
 from router.api.request import ENDPOINTS, parse
 from router.prompt.prompts import Known, Prompts
-from router.rendering.conversation import conversation
+from router.rendering.chat import conversation
 from router.rendering.folder import read_folder
 from router.rendering.messages import read
 from router.rendering.renderer import Templated

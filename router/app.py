@@ -21,7 +21,7 @@ from router.http.tls import Contexts
 from router.kv.attach import Memories
 from router.kv.lmcache.build import refuse_lacking_stores
 from router.observe.metrics import Metrics
-from router.observe.own_metrics import own_metrics
+from router.observe.pools import own_metrics
 from router.proxy.proxy import Proxy
 from router.responses.handler import Retrieval
 from router.responses.ids import Stored, stored

@@ -18,8 +18,8 @@ from router.app import Door, create_app
 from router.fleet.worker import Worker
 from router.http.server import Ending, Server, bind
 from router.http.tls import door_context
-from router.settings.address import Address
 from router.settings.model import Settings
+from router.settings.types import Address
 
 
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:

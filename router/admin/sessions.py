@@ -10,10 +10,8 @@ from router.fleet.fleet import Fleet
 from router.http.access import SESSION, SESSIONS
 from router.http.headers import new_id
 from router.observe.models import Shown
-from router.sagemaker.ending import end_everywhere
-from router.sagemaker.sessions import CLOSES
-from router.sessions.expiry import written
-from router.sessions.ids import kept
+from router.sagemaker.sessions import CLOSES, end_everywhere
+from router.sessions.ids import kept, written
 from router.sessions.store import StoreDown
 from router.sessions.table import Session
 

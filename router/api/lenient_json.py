@@ -3,6 +3,10 @@
 `json.loads` also takes UTF-16, UTF-32, a byte order mark, unpaired surrogates, NaN and Infinity
 (CPython `Lib/json/__init__.py`, `detect_encoding`, and `Lib/json/decoder.py`). The worker gets such
 a body as it came. What is read here is a rewritten copy, in which every value stands in its place.
+
+Values as pydantic reads them for vLLM, which is not strict: `"7"` is a number, `"on"` is true.
+
+(pydantic-core, `input/shared.rs`; the conversion table in pydantic's documentation.)
 """
 
 import asyncio
@@ -13,7 +17,7 @@ from itertools import chain
 from json import detect_encoding
 from typing import Final, NamedTuple
 
-from router.runtime.slices import rest, sliced
+from router.runtime.threads import rest, sliced
 
 #: Bodies up to this size are rewritten on the event loop.
 _SMALL: Final = 32 << 10
@@ -139,3 +143,29 @@ def _pieces(body: bytes) -> Iterator[tuple[int, int]]:
             end += (_PIECE - len(body[start:end].rstrip(b"\\"))) % 2
         yield start, end
         start = end
+
+
+_TRUE: Final = frozenset(("1", "on", "t", "true", "y", "yes"))
+#: The space around a number is Unicode's: Python's has four separators more.
+_SPACE = r"[^\S\x1c-\x1f]*"
+_WHOLE = re.compile(_SPACE + r"[+-]?[0-9]+(?:_[0-9]+)*(?:\.0+)?" + _SPACE)
+#: Most characters of a number that are read.
+_LONGEST: Final = 64
+
+
+def true(value: object) -> bool:
+    """Whether a field is true; what is no truth value is not."""
+    if isinstance(value, str):
+        return value.lower() in _TRUE
+    return isinstance(value, int | float) and value == 1
+
+
+def whole(value: object) -> int | None:
+    """Return a field's whole number; None if it is none."""
+    if isinstance(value, str):
+        if len(value) > _LONGEST or not _WHOLE.fullmatch(value):
+            return None
+        return int(value.partition(".")[0])
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return int(value) if isinstance(value, int) else None

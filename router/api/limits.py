@@ -21,7 +21,7 @@ from router.api.request import (
     Endpoint,
     Request,
 )
-from router.runtime.slices import ELEMENTS
+from router.runtime.threads import ELEMENTS
 from router.settings.model import LimitSettings
 
 #: Bytes of a list that may have `ELEMENTS` elements worth looking at.

@@ -7,7 +7,7 @@ import msgspec
 
 from router.api.errors import BadRequest
 from router.api.messages import MOST_ENTRIES, UNEXPECTED, entries, is_list
-from router.runtime.slices import ELEMENTS, rest
+from router.runtime.threads import ELEMENTS, rest
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from router.api.errors import BadRequest
-from router.runtime.slices import count, rest
+from router.runtime.threads import count, rest
 
 
 class Object(msgspec.Struct, gc=False):

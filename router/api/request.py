@@ -12,11 +12,10 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, parse_options_header
 
 from router.api.errors import BadRequest
-from router.api.lax_values import true, whole
-from router.api.lenient_json import SURROGATE
+from router.api.lenient_json import SURROGATE, true, whole
 from router.api.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
 from router.api.native import Native, native
-from router.runtime.slices import count
+from router.runtime.threads import count
 
 
 class Prompted(StrEnum):

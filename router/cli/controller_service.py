@@ -23,11 +23,11 @@ from router.http.server import bind
 from router.http.tls import Contexts
 from router.kv.attach import Memories
 from router.kv.snapshots import CannotRestore, Snapshots
-from router.observe.controller_metrics import ControllerMetrics
+from router.observe.kv import ControllerMetrics
 from router.runtime import logs
-from router.runtime.signals import obeying
-from router.settings.address import Address
+from router.runtime.process import obeying
 from router.settings.model import Settings
+from router.settings.types import Address
 from router.upstream.client import Inquiries
 
 #: Seconds that requests under way may take to end once it is told to stop. Without an end a client

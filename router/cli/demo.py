@@ -18,11 +18,10 @@ from rich.console import Console
 
 from router.app import create_app
 from router.http.server import Ending, Server, bind
-from router.replay.report import Report
+from router.replay.report import Report, comparison
 from router.replay.run import Options, Plan, replay
-from router.replay.tables import comparison
-from router.settings.address import Address
 from router.settings.model import Settings
+from router.settings.types import Address
 from simulator.fleet import Fleet, FleetSettings, run_fleet
 from simulator.workloads import Conversation, chats, document_questions
 

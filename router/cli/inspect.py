@@ -16,10 +16,8 @@ from rich.table import Table
 from router.admin.explain import CannotExplain, Question, WrongQuestion
 from router.api.errors import Headers
 from router.cli import explain as explain_told
-from router.cli.check_live import check_live
-from router.cli.consoles import out
-from router.cli.explain_offline import explained_offline
-from router.cli.rehearsal import rehearse
+from router.cli.check_live import check_live, rehearse
+from router.cli.explain import explained_offline
 from router.cli.terminal import (
     Ca,
     Listen,
@@ -31,20 +29,20 @@ from router.cli.terminal import (
     is_file,
     key_of,
     load,
+    out,
     tell,
     trust_of,
     url_of,
 )
 from router.fleet.build import CannotBuild
-from router.http.certificate import complaint
-from router.hyperpod.workers import OPTION, said_by
-from router.idle import idle
+from router.http.tls import complaint
+from router.hyperpod.environment import OPTION, said_by
 from router.prompt.salts import Salts
-from router.reload import Source
+from router.reload import Source, idle
 from router.runtime import logs
 from router.sessions.ids import kept
 from router.settings import loader as settings_file
-from router.settings.arguments import Arguments
+from router.settings.loader import Arguments
 from router.settings.model import LogSettings, Settings
 from strategies.explain import Explanation
 

@@ -12,15 +12,13 @@ from router.fleet.build import build
 from router.http.server import bind
 from router.http.tls import Contexts
 from router.kv.lmcache.build import refuse_lost_stores
-from router.one_process import refuse_what_needs_one
 from router.processes.supervisor import Processes
-from router.reload import Reload, Source
+from router.reload import Reload, Source, refuse_what_needs_one
 from router.runtime import logs
-from router.runtime.process import raise_descriptors, settle
-from router.runtime.signals import obeying
+from router.runtime.process import obeying, raise_descriptors, settle
 from router.serving import Serving
-from router.settings.address import Address
 from router.settings.model import Settings
+from router.settings.types import Address
 from router.settings.watch import Watch
 from strategies import registry
 

@@ -1,4 +1,7 @@
-"""Shared by all commands: where they print, how they fail, and the options they have in common."""
+"""Shared by all commands: where they print, how they fail, and the options they have in common.
+
+The consoles of commands that print tables. A server prints only lines and never loads this.
+"""
 
 import ssl
 from collections.abc import Sequence
@@ -8,17 +11,16 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
+from rich.console import Console
 
-from router.hyperpod.documents import KIND
-from router.hyperpod.workers import said_by
+from router.hyperpod.environment import said_by
+from router.hyperpod.reading import KIND
 from router.runtime.quoting import shown
 from router.settings import loader as settings_file
-from router.settings.address import Address
-from router.settings.arguments import Arguments
-from router.settings.exposure import LISTEN
+from router.settings.checks import LISTEN
 from router.settings.files import load_roots, readable
-from router.settings.loader import Loaded
-from router.settings.units import parse_duration
+from router.settings.loader import Arguments, Loaded
+from router.settings.types import Address, parse_duration
 from strategies import registry
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The settings file, YAML.")]
@@ -146,3 +148,7 @@ def duration_of(option: str, text: str) -> float:
     if seconds <= 0:
         raise fail(f"{option}: more than 0s is needed", 2)
     return seconds
+
+
+out = Console()
+err = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -10,13 +10,11 @@ import typer
 import uvloop
 
 from router.cli import demo
-from router.cli.consoles import err, out
-from router.cli.terminal import Ca, address_of, fail, key_of, trust_of, url_of
+from router.cli.terminal import Ca, address_of, err, fail, key_of, out, trust_of, url_of
 from router.http import server
 from router.replay.plan import Endpoint, NoModel
-from router.replay.report import to_json
+from router.replay.report import tables, to_json
 from router.replay.run import ReplayError, replay_trace
-from router.replay.tables import tables
 from router.runtime import logs
 from router.settings.model import LogSettings
 from simulator.fleet import Fleet, FleetSettings, run_fleet

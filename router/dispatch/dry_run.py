@@ -6,9 +6,7 @@ from typing import TypeVar
 from router.admin.explain import Foreseen, Question, refusal
 from router.api.engine_fields import refuse_engine_fields
 from router.api.request import Endpoint, Prompted, Request
-from router.dispatch.eligibility import fitted
-from router.dispatch.left_out import left_out, unable
-from router.dispatch.lengths import within
+from router.dispatch.eligibility import fitted, left_out, unable, within
 from router.dispatch.ranking import Deciding
 from router.dispatch.scheduler import Scheduler
 from router.fleet.pool import Pool

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from router.api.errors import DoorError, Overrun, QueueFull
 from router.dispatch.retry import Budget
+from router.fleet.breaker import Rests
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.rests import Rests
 from router.fleet.worker import Worker
 from router.settings.model import Settings
 from strategies.api import Decision, Prompt

@@ -19,8 +19,8 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.tls import Contexts
 from router.sessions.attach import keep_sessions
+from router.settings.fleet import StrategySettings
 from router.settings.model import PoolSettings, Settings, TimeoutSettings, WorkerSettings
-from router.settings.strategy import StrategySettings
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import NEVER, Patience
 from strategies.api import Strategy

@@ -7,9 +7,8 @@ from typing import Any
 import pygtrie
 
 from router.api.errors import BadRequest, NoWorker, UnknownModel
-from router.fleet.model_list import Models, common
 from router.fleet.pool import Pool, Telling
-from router.fleet.worker import Worker
+from router.fleet.worker import Models, Worker, common
 from strategies.api import NOBODY
 
 #: How many model names have their pool cached; when there are more, the cache is emptied.

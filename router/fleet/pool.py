@@ -10,8 +10,7 @@ from typing import Protocol
 
 from router.api.errors import NoWorker, UnknownModel
 from router.fleet.breaker import Ejection
-from router.fleet.ejection import Breakers
-from router.fleet.outliers import Outliers
+from router.fleet.outliers import Breakers, Outliers
 from router.fleet.worker import State, Worker
 from router.prompt.prompts import Prompts
 from router.sessions.sessions import Sessions

@@ -18,9 +18,8 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from router.fleet.abilities import lacking
+from router.fleet.abilities import Seeking, lacking
 from router.fleet.fleet import Fleet
-from router.fleet.seeking import Seeking
 from router.fleet.worker import State, Worker
 from router.settings.model import HealthSettings
 from router.upstream.client import Answer, Inquiries, NoAnswer, NotAsked

@@ -2,25 +2,192 @@
 
 Every path that is served is in one table. A path that is not in it does not exist, however it is
 spelled: it is never passed on to code that might read it differently.
+
+Identifies the sender of a request by its key. Pure: headers in, a name or None out.
+
+Keys are compared as SHA-256 digests, each in constant time, and all of them even after a match, so
+that the response time reveals nothing about a key.
+
+CORS: which web pages may read answers (fetch.spec.whatwg.org). Pure.
+
+Keys travel in header fields, never in cookies, so no page ever gets a visitor's credentials.
+
+Detects requests that a browser sends for somebody else's web page. Pure.
+
+A browser sends whatever a page tells it to, even to addresses that only its own machine can reach.
+If the page's name is made to resolve to such an address, the page can read the answers too (DNS
+rebinding). But on every request that could have an effect, the browser names the page in `Origin`
+(fetch.spec.whatwg.org, "origin header"). A GET may lack it; clients other than browsers send none.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
 from router.admin.explain import PATH as EXPLAIN
 from router.api.errors import ForeignPage, Headers, UnknownPath, WrongKey, WrongMethod
 from router.api.request import ENDPOINTS
 from router.http.connection import PROBES
-from router.http.cors import Cors
 from router.http.exchange import Exchange
 from router.http.headers import header
-from router.http.keys import Keys
-from router.http.pages import is_foreign
 from router.prompt.salts import Salts
 from router.responses.ids import stored
 from router.sagemaker.paths import Operation, route
 from router.sagemaker.sigv4 import Signed
 from router.settings.model import KeySettings, Settings
+
+BARE = (b"x-api-key", b"api-key")
+"""Headers that hold a key and nothing else: Anthropic's clients send the first, Azure's the other.
+"""
+_BEARER = b"bearer"
+
+
+class Keys:
+    """The keys that open one door."""
+
+    __slots__ = ("_digests",)
+
+    def __init__(self, named: Iterable[tuple[str, str]]) -> None:
+        """Take keys, each after its name in metrics and logs; only their digests are kept.
+
+        Of several names of one key the last counts.
+        """
+        self._digests = [(name, _digest(key.encode())) for name, key in named]
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def who(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """Return the name of the key in a request, or None if it is not let in.
+
+        A request may carry its key several times, but only one key: other software that reads the
+        request might look at the other one.
+        """
+        brought = _credentials(headers)
+        if brought is None:
+            return None
+        digest, found = _digest(brought), None
+        for name, known in self._digests:
+            if compare_digest(digest, known):
+                found = name
+        return found
+
+
+def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the one credential of a request, or None if there is none or more than one."""
+    keys = set[bytes]()
+    for name, value in headers:
+        header = name.lower()
+        if header == b"authorization":
+            keys.add(_bearer(value.strip(b" \t")))
+        elif header in BARE:
+            keys.add(value.strip(b" \t"))
+    return (keys.pop() or None) if len(keys) == 1 else None
+
+
+def _bearer(value: bytes) -> bytes:
+    """`Bearer abc` → abc, whatever the case of the scheme (RFC 9110, section 11.1)."""
+    scheme, _, token = value.partition(b" ")
+    return token.lstrip(b" ") if scheme.lower() == _BEARER else b""
+
+
+def _digest(key: bytes) -> bytes:
+    return sha256(key).digest()
+
+
+#: Seconds for which a browser may cache a preflight; the lowest cap among browsers.
+MAX_AGE_S = 600
+#: Header fields of an answer that a page may read, besides those it always may.
+_EXPOSED = (
+    b"x-request-id, x-warmroute-worker, x-warmroute-decision, x-warmroute-reason, x-warmroute-cost,"
+    b" x-warmroute-preempted, retry-after, x-warmroute-session, x-amzn-sagemaker-new-session-id,"
+    b" x-amzn-sagemaker-closed-session-id"
+)
+#: A list of field names (RFC 9110 section 5.6.2) that is safe to send back.
+_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,4096}")
+
+
+class Cors:
+    """Makes CORS header fields for the pages of some origins, or of all."""
+
+    def __init__(self, origins: Collection[str]) -> None:
+        self._all = "*" in origins
+        self._allowed = {origin.encode(): _answer(origin) for origin in origins}
+
+    def lets(self, origin: bytes) -> bool:
+        """Whether pages of this origin are allowed."""
+        return self._all or origin in self._allowed
+
+    def answer(self, headers: Headers) -> bytes:
+        """Return the header lines for an answer that is not to a preflight; errors included."""
+        if self._all:
+            return self._allowed[b"*"]
+        # `Vary`, so that no cache serves one origin's answer to another (RFC 9110 section 12.5.5).
+        return self._allowed.get(header(headers, b"origin"), b"vary: origin\r\n")
+
+    def preflight(self, headers: Headers, method: str) -> bytes | None:
+        """Return the header lines that permit a request by `method`.
+
+        None if the request is not a preflight, or its origin is not allowed.
+        """
+        origin = header(headers, b"origin")
+        if not origin or not header(headers, b"access-control-request-method"):
+            return None
+        if self._all:
+            origin = b"*"
+        elif origin not in self._allowed:
+            return None
+        lines = [
+            b"access-control-allow-origin: %b\r\n" % origin,
+            b"access-control-allow-methods: %b\r\n" % method.encode(),
+            b"access-control-max-age: %d\r\n" % MAX_AGE_S,
+            b"vary: origin\r\n",
+        ]
+        wanted = header(headers, b"access-control-request-headers")
+        if _NAMES.fullmatch(wanted):  # repeated, as `*` would not include Authorization
+            lines.append(b"access-control-allow-headers: %b\r\n" % wanted)
+        return b"".join(lines)
+
+
+def _answer(origin: str) -> bytes:
+    vary = b"" if origin == "*" else b"vary: origin\r\n"
+    return b"access-control-allow-origin: %b\r\naccess-control-expose-headers: %b\r\n%b" % (
+        origin.encode(),
+        _EXPOSED,
+        vary,
+    )
+
+
+#: Installed applications have their own schemes (`app://`, `tauri://`), which no web page can use.
+_APPLICATION = re.compile(rb"(?!https?:)[a-z][a-z0-9+.-]*://[^,]*")
+_WEB = re.compile(rb"https?://(?:\[([^\]]+)\]|([^:/]*))(?::[0-9]*)?")
+_NAMED_HOST = re.compile(rb"(?:\[([^\]]*)\]|([^:]*))(?::[0-9]*)?")
+
+
+@lru_cache(maxsize=256)
+def is_foreign(origin: bytes, host: bytes) -> bool:
+    """Whether `origin` is neither this machine nor the address in `host`, the request's Host.
+
+    They match only if both are the same IP address, because any name can be made to resolve to this
+    router. `null`, the origin of a sandboxed frame, is foreign.
+    """
+    page = _WEB.fullmatch(origin.lower())
+    if page is None:
+        return _APPLICATION.fullmatch(origin.lower()) is None
+    name = page[1] or page[2]
+    if name == b"localhost" or name.endswith(b".localhost"):  # RFC 6761 section 6.3
+        return False
+    try:
+        address = ip_address(name.decode())
+    except ValueError:
+        return True
+    asked = _NAMED_HOST.fullmatch(host.lower())
+    return not (address.is_loopback or (asked is not None and name == (asked[1] or asked[2])))
+
 
 #: Served on every listener without a key, as probes have none. `*` is the target of `OPTIONS *`.
 OPEN = PROBES | {"*"}

@@ -17,8 +17,7 @@ from router.api.errors import BadRequest, DoorError, NoWorker, Stopping, TooSlow
 from router.http.bounds import Bounds
 from router.http.exchange import Exchange, Source
 from router.http.parser import Reader
-from router.http.sockets import has_ended, reset
-from router.http.untaken import untaken
+from router.http.sockets import has_ended, reset, untaken
 from router.sagemaker.paths import PING
 
 NEVER: Final = float("inf")

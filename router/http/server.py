@@ -19,9 +19,8 @@ from typing import Self
 from router.app import Door
 from router.http.connection import Client, House
 from router.processes.balance import Passing
-from router.settings.address import Address
 from router.settings.model import ShutdownSettings
-from router.settings.units import format_duration
+from router.settings.types import Address, format_duration
 
 log = logging.getLogger("warmroute.server")
 

@@ -1,14 +1,153 @@
-"""TLS contexts for clients and for workers: TLS 1.2 or later, with HTTP/1.1 inside."""
+"""TLS contexts for clients and for workers: TLS 1.2 or later, with HTTP/1.1 inside.
 
+From when until when a certificate is valid: `ssl` tells only of the certificates of peers.
+
+TLS handshakes of clients that fail, counted by reason. Event loops do not report them.
+"""
+
+import logging
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from enum import Enum
 from hashlib import sha256
 from pathlib import Path
-from typing import cast
+from typing import Final, NamedTuple, cast
 
-from router.http.handshakes import Handshakes, Met
+from prometheus_client import Metric
+
+from router.observe.series import Counter
+from router.runtime.quoting import shown_file
 from router.settings.files import load_chain, load_roots
 from router.settings.model import TlsSettings, WorkerSettings, WorkerTlsSettings
+
+
+class Validity(NamedTuple):
+    """Both in seconds since 1970, UTC."""
+
+    begins: float
+    ends: float
+
+    def complaint(self, now: float) -> str:
+        """Say in words why the certificate is not valid `now`; an empty text if it is."""
+        if now > self.ends:
+            return f"expired on {_written(self.ends)}"
+        if now < self.begins:
+            return f"is not valid before {_written(self.begins)}"
+        return ""
+
+
+def validity(path: Path) -> Validity | None:
+    """Return that of the first certificate in a PEM file; None if it cannot be read as such.
+
+    The first is the server's own, as OpenSSL has it.
+    """
+    from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415 - only TLS needs it
+
+    try:
+        found = load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return Validity(found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())
+
+
+def complaint(path: Path, now: float) -> str:
+    """Say why clients will refuse the door's certificate; an empty text if they may accept it."""
+    found = validity(path)
+    why = found.complaint(now) if found is not None else ""
+    return f"tls.certificate: {shown_file(path)} {why}: clients will refuse it" if why else ""
+
+
+def _written(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+log = logging.getLogger("warmroute.tls")
+
+
+class Why(Enum):
+    """The reasons. The set is fixed, so clients cannot add metric series."""
+
+    NOT_TLS = "not_tls"
+    """The client does not speak TLS; it may speak plain HTTP."""
+    NOTHING_IN_COMMON = "nothing_in_common"
+    """There is no TLS version or cipher that both sides support."""
+    CLIENT_CERTIFICATE = "client_certificate"
+    """The client showed no valid certificate, which `tls.client_ca` asks for."""
+    REFUSED = "refused"
+    """The client sent an alert: most often it does not trust our certificate."""
+    UNFINISHED = "unfinished"
+    """The client closed the connection early, or took longer than `clients.header`."""
+    OTHER = "other"
+
+
+#: Reasons by OpenSSL's names of errors.
+_KNOWN: Final = {
+    "HTTP_REQUEST": Why.NOT_TLS,
+    "HTTPS_PROXY_REQUEST": Why.NOT_TLS,
+    "WRONG_VERSION_NUMBER": Why.NOT_TLS,
+    "PACKET_LENGTH_TOO_LONG": Why.NOT_TLS,
+    "UNSUPPORTED_PROTOCOL": Why.NOTHING_IN_COMMON,
+    "NO_SHARED_CIPHER": Why.NOTHING_IN_COMMON,
+    "NO_SUITABLE_KEY_SHARE": Why.NOTHING_IN_COMMON,
+    "CERTIFICATE_VERIFY_FAILED": Why.CLIENT_CERTIFICATE,
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": Why.CLIENT_CERTIFICATE,
+}
+
+
+class Handshakes:
+    """Counts the failed handshakes of one listener."""
+
+    def __init__(self) -> None:
+        self._failed = Counter(
+            "warmroute_tls_failed_handshakes", "TLS handshakes of clients that failed.", ("reason",)
+        )
+        for why in Why:
+            self._failed.begin(why.value)
+
+    def failed(self, error: ssl.SSLError) -> None:
+        """Count a handshake that ended with `error`."""
+        reason = error.reason or ""
+        why = Why.REFUSED if "_ALERT_" in reason else _KNOWN.get(reason, Why.OTHER)
+        self._count(why, str(error))
+
+    def unfinished(self) -> None:
+        """Count a handshake that did not come to an end."""
+        self._count(Why.UNFINISHED, "the client closed the connection, or took too long")
+
+    def _count(self, why: Why, words: str) -> None:
+        self._failed.inc((why.value,))
+        log.debug("the TLS handshake of a client failed: %s", words)
+
+    def metrics(self) -> Iterator[Metric]:
+        """Return the counter."""
+        yield self._failed.family()
+
+
+class Met(ssl.SSLObject):
+    """One client's TLS state. Reports a failed handshake."""
+
+    handshakes: Handshakes
+    """Where a failed handshake is counted."""
+    _over = False
+
+    def do_handshake(self) -> None:
+        """Continue the handshake; event loops call this with every piece that arrives."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            self._over = True
+            self.handshakes.failed(error)
+            raise
+        self._over = True
+
+    def __del__(self) -> None:
+        """Count an unfinished handshake: nothing else tells when the connection has ended."""
+        if not self._over:
+            self.handshakes.unfinished()
+
 
 _PROTOCOLS = ["http/1.1"]
 

@@ -7,8 +7,8 @@ from controller.source import Source
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.kv.attach import Memories
-from router.kv.kv_sources import FLAG
 from router.kv.remote import RemoteMemory
+from router.kv.subscriptions import FLAG
 from router.observe.models import Shown
 
 

@@ -16,9 +16,8 @@ from router.dispatch.retry import Budget
 from router.dispatch.scheduler import Scheduler
 from router.fleet.fleet import Fleet
 from router.kv.attach import Memories
-from router.observe.aliases import hyperpod
 from router.observe.kv import memory_metrics
-from router.observe.pools import gauges, prompts, tokenizers
+from router.observe.pools import gauges, hyperpod, prompts, tokenizers
 from router.observe.series import Counter, Histogram
 from router.sessions.metrics import session_metrics
 from router.tokenizers.state import Case

@@ -2,6 +2,8 @@
 
 It gets its instructions from the parent, over the socket whose descriptor it is given: first its
 order, later new settings, and when to stop. If the parent is gone, it shuts down in an orderly way.
+
+Serialises settings for another process of this router: as JSON, including secrets.
 """
 
 import asyncio
@@ -10,20 +12,55 @@ import socket
 
 import msgspec
 import uvloop
+from pydantic import SecretStr, ValidationError
 
 from router.fleet.build import CannotBuild
 from router.http.server import PortTaken, bind
 from router.processes.balance import Passing, Posts
 from router.processes.channel import Channel, Lost, Refusal, first
-from router.processes.sealed import Unusable, logs_of, opened
 from router.replicas.replication import Sharing
 from router.replicas.sockets import Wires
 from router.runtime import logs
-from router.runtime.process import raise_descriptors, settle
-from router.runtime.signals import obeying
+from router.runtime.process import obeying, raise_descriptors, settle
 from router.serving import Serving
-from router.settings.address import Address
-from router.settings.model import Settings
+from router.settings.errors import dotted
+from router.settings.model import LogSettings, Settings
+from router.settings.types import SEALED, SEALED_MARK, Address
+
+
+def seal(settings: Settings) -> bytes:
+    """Write settings for `opened`. The result contains secrets: send it to nobody else."""
+    return settings.model_dump_json(exclude_unset=True, context=SEALED).encode()
+
+
+class Unusable(Exception):
+    """A file that settings name has become unusable; the message is a sentence saying why."""
+
+
+def opened(sealed: bytes) -> Settings:
+    """Read what `seal` wrote. Raises Unusable."""
+    try:
+        return Settings.model_validate(_with_secrets(msgspec.json.decode(sealed)))
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+    why = (f"{dotted(one['loc'])}: {one['msg'].removeprefix('Value error, ')}" for one in found)
+    raise Unusable("; ".join(why))
+
+
+def logs_of(sealed: bytes) -> LogSettings:
+    """Read the part that says how to log, which is usable even if the rest is not."""
+    return LogSettings.model_validate(msgspec.json.decode(sealed).get("logs", {}))
+
+
+def _with_secrets(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _with_secrets(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_secrets(inner) for inner in value]
+    if isinstance(value, str) and value.startswith(SEALED_MARK):
+        return SecretStr(value.removeprefix(SEALED_MARK))
+    return value
+
 
 log = logging.getLogger("warmroute.processes")
 

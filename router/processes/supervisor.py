@@ -3,11 +3,20 @@
 The kernel spreads connections over the processes. The parent serves no requests. It reads the
 settings, passes on signals, restarts a process that ends unexpectedly or hangs, and adds up all
 metrics: whichever process is scraped asks the parent.
+
+Keeps one serving process running: if it ends unexpectedly, another one takes its place.
+
+A process that hangs is killed, but only after a while, because it may just be slow.
 """
 
 import asyncio
 import logging
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -15,21 +24,279 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily
 
 from router.fleet.build import CannotBuild
-from router.observe.merge import families, merged, merged_tokenizers, merged_workers, text
-from router.observe.own_metrics import process_metrics
-from router.one_process import refuse_what_needs_one
+from router.observe.merge import (
+    Family,
+    families,
+    growing,
+    merged,
+    merged_tokenizers,
+    merged_workers,
+    text,
+)
+from router.observe.pools import process_metrics
 from router.processes.balance import Commons, Posts
-from router.processes.channel import Refusal
-from router.processes.child import Order
-from router.processes.heartbeat import USUAL, Patience
-from router.processes.place import Place
-from router.processes.sealed import seal
+from router.processes.channel import USUAL, Channel, Hear, Lost, Patience, Refusal, Sign, watch
+from router.processes.child import Order, seal
+from router.reload import refuse_what_needs_one
 from router.replicas.sockets import Wiring
 from router.runtime import logs
-from router.settings.address import Address
 from router.settings.model import Settings
+from router.settings.types import Address
 
 log = logging.getLogger("warmroute.processes")
+
+#: Seconds until an ended process is restarted, doubled each time that it ends early again.
+FIRST_S, LONGEST_S = 0.1, 30.0
+#: A process that ran for this many seconds did not end early.
+LASTED_S = 60.0
+#: Seconds a process has to answer for its metrics or workers.
+PATIENCE_S = 1.0
+#: Starts the child with this process's module path, and nothing else on it.
+_RUN = (
+    "import sys; sys.path = sys.argv[2:]; "
+    "from router.processes.child import main; main(int(sys.argv[1]))"
+)
+
+_decode = msgspec.msgpack.Decoder(list[Family]).decode
+
+
+def _nothing(*_: int) -> None:
+    """Ignore the event."""
+
+
+class Place:
+    """One of several processes, kept running."""
+
+    def __init__(
+        self,
+        order: Callable[[], Order],
+        answer: Hear,
+        descriptors: Sequence[int] = (),
+        gone: Callable[[int], None] = _nothing,
+        *,
+        number: int = 1,
+        silent: Callable[[], None] = _nothing,
+        patience: Patience = USUAL,
+    ) -> None:
+        """`order` is called at every start; `answer` handles what the process asks.
+
+        The process inherits `descriptors`. `gone` is called with its pid when it has ended, and
+        `silent` when it stops answering; `patience` says how long it may do that. `number` is that
+        of its own log lines.
+        """
+        self.ready = asyncio.Event()
+        """Set once a process has begun to serve."""
+        self.tried = asyncio.Event()
+        """Set once a process has begun to serve, or has ended before that."""
+        self.serves = False
+        """The running process has begun to serve."""
+        self._number = number
+        self._served = False
+        """The last process had begun to serve."""
+        self._order = order
+        self._answer = answer
+        self._descriptors = tuple(descriptors)
+        self._has_gone = gone
+        self._is_silent = silent
+        self._patience = patience
+        self._watching: asyncio.Task[None] | None = None
+        self._hangs = asyncio.Event()
+        self._told = asyncio.Event()
+        self._process: Process | None = None
+        self._channel: Channel | None = None
+        self.lost = 0
+        """Processes that ended by themselves, or were killed because they hung."""
+        self._gone: list[Family] = []
+        """The counters of processes that have ended."""
+        self._counted: list[Family] = []
+        """The counters of the running process, as last reported."""
+
+    async def run(self) -> bool:
+        """Keep a process running until told to stop; return whether the last one ended well."""
+        loop, delay = asyncio.get_running_loop(), FIRST_S / 2
+        while not self._told.is_set():
+            started = loop.time()
+            try:
+                code = await self._one()
+                how = self._ended(code)
+            except OSError as error:  # lack of memory or descriptors, which may pass
+                code, how = 1, f"a process could not be started: [{self._number}]: {error}"
+            if self._told.is_set():
+                return code == 0
+            self.lost += 1
+            self.tried.set()
+            delay = FIRST_S if loop.time() - started > LASTED_S else min(LONGEST_S, 2 * delay)
+            log.error("%s; it is started again in %gs", how, delay)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._told.wait()
+        return True
+
+    def _ended(self, code: int) -> str:
+        """Return a sentence on how the last process ended, which names it."""
+        how = "ended unexpectedly" if self._served else "ended before it served"
+        pid = self._process.pid if self._process else 0
+        return f"a process {how} ({_how(code)}): [{self._number}], pid {pid}"
+
+    async def _one(self) -> int:
+        """Start a process and wait for its end; return its exit code."""
+        self._served = False
+        process, channel = await self._start()
+        channel.tell("begin", msgspec.msgpack.encode(self._order()))
+        if self._told.is_set():
+            channel.tell("stop")
+        self._watch(self._patience.starting)
+        try:
+            await channel.run()
+            return await process.wait()
+        finally:
+            self._unwatch()
+            self._hangs.clear()
+            self.serves = False
+            self._channel = None
+            self._has_gone(process.pid)
+            self._gone = merged([self._gone, self._counted])
+            self._counted = []
+            self.kill()
+
+    async def _start(self) -> tuple[Process, Channel]:
+        """Start a process, and open the channel to it. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                end = theirs.fileno()
+                process = self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-c", _RUN, str(end), *sys.path),
+                    stdin=DEVNULL,
+                    pass_fds=(end, *self._descriptors),
+                    start_new_session=True,  # Ctrl-C reaches only the parent, which tells them
+                )
+            channel = self._channel = await Channel.open(ours, self._hear)
+        except BaseException:
+            ours.close()  # a process that was started ends by that
+            raise
+        return process, channel
+
+    async def _hear(self, what: str, body: bytes) -> bytes:
+        if what == "ready":
+            self.ready.set()
+            self.tried.set()
+            self.serves = self._served = True
+            self._unwatch()
+            self._watch(self._patience)
+        elif what == "counted":
+            self._counted = growing(_decode(body))
+        else:
+            return await self._answer(what, body)
+        return b""
+
+    def _watch(self, patience: Patience) -> None:
+        """Watch that the process answers; not during shutdown, which has its own deadlines."""
+        if self._channel is not None and not self._told.is_set():
+            watching = watch(self._channel, patience, partial(self._changed, patience))
+            self._watching = asyncio.create_task(watching)
+
+    def _unwatch(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    def _changed(self, patience: Patience, sign: Sign) -> None:
+        pid = self._process.pid if self._process else 0
+        match sign:
+            case Sign.SILENT:
+                self._hangs.set()
+                self._is_silent()
+                log.error(
+                    "process %d has not answered for %gs: no connections are passed to it until it"
+                    " does, and if it has not after %gs it is killed",
+                    *(pid, patience.silent_s, patience.dead_s),
+                )
+            case Sign.BACK:
+                self._hangs.clear()
+                self.tell("again", b"")
+                log.warning("process %d answers again", pid)
+            case Sign.DEAD:
+                log.error("process %d has not answered for %gs: killed", pid, patience.dead_s)
+                self.kill()
+
+    def stop(self, *, now: bool = False) -> None:
+        """End the process in order, or at once if `now`; it is not restarted."""
+        self._told.set()
+        self._unwatch()
+        if self._channel is not None:
+            self._channel.tell("now" if now else "stop")
+
+    def tell(self, what: str, body: bytes) -> None:
+        """Send a message to the running process, if there is one."""
+        if self._channel is not None:
+            self._channel.tell(what, body)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def change(self, settings: bytes) -> bool:
+        """Send other settings; return whether the process has taken them. Raises Refusal.
+
+        A process that hangs takes them once it answers again, an absent one when it starts. One
+        that starts is waited for.
+        """
+        if self._channel is None:
+            return False
+        pid = self._process.pid if self._process else 0
+        asking = asyncio.create_task(self._channel.ask("settings", settings))
+        hanging = asyncio.create_task(self._hangs.wait())
+        try:
+            await asyncio.wait((asking, hanging), return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                asking.result()
+                return True
+        except Lost:
+            return False
+        finally:
+            hanging.cancel()
+            asking.cancel()  # the settings were sent; only the answer is not awaited
+        log.error("process %d does not answer: it takes the new settings when it does", pid)
+        return False
+
+    async def metrics(self) -> list[Family]:
+        """Return the metrics of the running process plus the counters of its predecessors."""
+        channel = self._channel
+        said = await self._ask("metrics")
+        now = self._counted
+        if said is not None and channel is self._channel:  # otherwise it is part of `_gone` by now
+            now = _decode(said)
+            self._counted = growing(now)
+        return merged([self._gone, now])
+
+    async def workers(self) -> bytes | None:
+        """Return the workers as the running process sees them; None without an answer."""
+        return await self._ask("workers")
+
+    async def tokenizers(self) -> bytes | None:
+        """Return what the running process knows of tokenizers; None without an answer."""
+        return await self._ask("tokenizers")
+
+    async def _ask(self, what: str) -> bytes | None:
+        if self._channel is None or not self.ready.is_set():
+            return None
+        with suppress(TimeoutError, Lost, Refusal):
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._channel.ask(what)
+        return None
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # most of the real-time signals have no names
+        return f"signal {-code}"
+
 
 #: Seconds that processes have to end beyond their own shutdown deadlines.
 GRACE_S = 10.0

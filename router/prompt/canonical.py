@@ -2,8 +2,11 @@
 
 The same conversation gives the same bytes however its JSON is spaced, and the bytes of a longer
 conversation begin with those of a shorter one.
+
+A long text in JSON, decoded in slices: one call for all of it would hold the GIL too long.
 """
 
+import re
 from array import array
 from collections.abc import Sequence
 from enum import Enum, auto
@@ -36,9 +39,43 @@ from router.api.request import (
     Endpoint,
     Request,
 )
-from router.prompt.long_text import encoded
 from router.prompt.models import Part
-from router.runtime.slices import BYTES, ELEMENTS, count, rest
+from router.runtime.threads import BYTES, ELEMENTS, count, rest
+
+#: A place where a JSON string may be cut: not inside an escape, the longest of which is a pair of
+#: surrogates of twelve characters, nor inside a character of UTF-8.
+_PLACE = re.compile(rb"[^\\]{12}(?![\x80-\xbf])")
+#: Bytes in which a place is looked for.
+_NEAR = 4096
+
+_text = msgspec.json.Decoder(str).decode
+
+
+def encoded(raw: msgspec.Raw) -> list[bytes] | None:
+    """Return a text as UTF-8, in pieces; None if `raw` is none, or is not valid as a whole."""
+    given = bytes(raw)
+    if given[:1] != b'"':
+        return None
+    pieces, start, end = list[bytes](), 1, len(given) - 1
+    try:
+        while start < end:
+            cut = _cut(given, start + BYTES, end)
+            pieces.append(_text(b'"%b"' % given[start:cut]).encode())
+            start = cut
+            rest()
+    except UNEXPECTED:
+        return None
+    return pieces
+
+
+def _cut(given: bytes, wanted: int, end: int) -> int:
+    """Return where the piece ends that should end at `wanted`."""
+    while wanted < end:
+        found = _PLACE.search(given, wanted, min(wanted + _NEAR, end))
+        if found is not None and found.end() < end:
+            return found.end()
+        wanted += BYTES
+    return end
 
 
 class _Kind(Enum):
@@ -84,7 +121,7 @@ _any = msgspec.json.Decoder().decode
 _sorted = msgspec.json.Encoder(order="sorted").encode
 _raws = msgspec.json.Decoder(list[Raw]).decode
 _part = msgspec.json.Decoder(Part).decode
-_text = msgspec.json.Decoder(str | list[str]).decode
+_canonical_text = msgspec.json.Decoder(str | list[str]).decode
 _ids = msgspec.json.Decoder(list[int | list[int]]).decode
 
 
@@ -321,7 +358,7 @@ def _plain(raw: Raw) -> Text:
     if len(raw) > BYTES:
         return _long(raw)
     try:
-        text = _text(raw)
+        text = _canonical_text(raw)
     except UNEXPECTED:
         return _packed(raw)
     if isinstance(text, list):

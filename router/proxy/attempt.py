@@ -6,16 +6,23 @@ from time import monotonic
 from typing import Final
 
 from router.api.errors import WorkerFailed
-from router.dispatch.feedback import tiers, with_cached
-from router.dispatch.learning import learn
+from router.dispatch.feedback import learn, tiers, with_cached
 from router.dispatch.preemption import Preempted, Preempting, Rescued
 from router.dispatch.request import Job
 from router.fleet.worker import Worker
 from router.http.headers import Incoming
 from router.proxy.relay import Relay
 from router.sessions.use import Visit
-from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
-from router.upstream.missing import NOT_IMPLEMENTED, Missing, missing
+from router.upstream.errors import (
+    NOT_IMPLEMENTED,
+    Gone,
+    Missing,
+    Refused,
+    Silent,
+    Stale,
+    WorkerError,
+    missing,
+)
 from router.upstream.pool import UNSENT
 from router.upstream.usage import NO_USAGE, Usage
 from strategies.api import Candidate, Outcome

@@ -8,8 +8,7 @@ from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import Headers, LostPrevious
 from router.api.limits import Limits
 from router.api.request import RESPONSES, Endpoint, NotJson, Request, parse
-from router.dispatch.eligibility import fitted
-from router.dispatch.lengths import cuts, within
+from router.dispatch.eligibility import cuts, fitted, within
 from router.dispatch.preemption import resumable
 from router.dispatch.request import Plea
 from router.fleet.fleet import Fleet
@@ -18,7 +17,7 @@ from router.http.headers import header
 from router.prompt.executor import LARGE, Tokenizing
 from router.responses.ids import asked
 from router.responses.owners import Responses, at
-from router.runtime.slices import rest
+from router.runtime.threads import rest
 from router.sessions.sessions import Sessions
 from router.sessions.use import Visit
 from router.settings.model import LimitSettings

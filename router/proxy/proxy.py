@@ -15,17 +15,16 @@ from router.api.error_shapes import event
 from router.api.errors import DoorError, Stopping
 from router.api.request import Endpoint
 from router.dispatch.dry_run import Foreseeing
-from router.dispatch.preemption import Preempted
+from router.dispatch.preemption import Preempted, Rescue
 from router.dispatch.ranking import Deciding
 from router.dispatch.request import Job, Plea
-from router.dispatch.rescue import Rescue
 from router.dispatch.retry import Budget
 from router.dispatch.scheduler import Scheduler
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.http.comments import Comments
 from router.http.exchange import Exchange
+from router.http.sse import Comments
 from router.observe.access_log import log, log_refusal
 from router.observe.metrics import Metrics
 from router.prompt.executor import LARGE, Tokenizing

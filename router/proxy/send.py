@@ -10,8 +10,7 @@ from router.api.body import with_field
 from router.dispatch.request import Job
 from router.dispatch.scheduler import Scheduler
 from router.fleet.worker import Worker
-from router.http.headers import Incoming, upstream_head
-from router.http.stripped import Numbered
+from router.http.headers import Incoming, Numbered, upstream_head
 from router.observe.access_log import log_answer
 from router.prompt.forward import with_ids
 from router.proxy.attempt import FULL, Attempt
@@ -20,8 +19,7 @@ from router.proxy.relay import CutShort, Relay
 from router.responses.owners import Responses
 from router.settings.model import Settings
 from router.upstream.connection import Connection
-from router.upstream.errors import Redirected, WorkerError
-from router.upstream.missing import BAD, NOT_IMPLEMENTED, NOT_THERE
+from router.upstream.errors import BAD, NOT_IMPLEMENTED, NOT_THERE, Redirected, WorkerError
 from router.upstream.pool import Upstream
 from router.upstream.usage import NO_USAGE
 

@@ -2,17 +2,26 @@
 
 vLLM entrypoints/anthropic/serving.py, `to_chat_completion_request`. Content that is not text, and
 anything that adds or removes tools on the way, raises Unlike.
+
+Properties of a chat template that engines detect by rendering it, for the Messages API.
+
+vLLM entrypoints/anthropic/serving.py: `_detect_merge_inline_system`, and
+`_probe_disabled_thinking_effort`.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from typing import Any
 
-from router.rendering.chat import Body, Chat, effort, forwarded, keywords
-from router.rendering.conversation import BILLING
-from router.rendering.decoded import Json
-from router.rendering.errors import NOT_TEXT, Unlike
-from router.rendering.messages import Message, read
-from router.rendering.tools import Tool, definition
+from jinja2.ext import loopcontrols
+
+from router.rendering.chat import BILLING, Body, Chat, effort, forwarded, keywords
+from router.rendering.errors import NOT_TEXT, Json, Unlike
+from router.rendering.messages import Message, Tool, definition, read
+from router.rendering.sandbox import Bounded, run
+from router.rendering.template import PATIENCE_S, ChatTemplate
+from router.rendering.watch import Watch
 
 #: Blocks that engines skip.
 _SAY_NOTHING = ("redacted_thinking", "tool_reference")
@@ -150,3 +159,43 @@ def _effort(asked: Body, unthinking: str) -> str | None:
     if said in {"none", "minimal"}:
         raise Unlike("odd template keywords")
     return said
+
+
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+#: Longest output for four words, in characters.
+_LONGEST = 1 << 20
+
+
+def wants_system_first(text: str, clock: Callable[[], float] = monotonic) -> bool:
+    """Whether a template refuses system messages after the first, so that they have to be merged.
+
+    As in the engine, this is tested in an environment without most of what templates usually get,
+    so a template that needs that counts as refusing. One that takes too long does too.
+    """
+    said = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
+    try:
+        environment = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        keywords = {"messages": said, "add_generation_prompt": False}
+        run(environment.compiled(text), keywords, Watch(_LONGEST, PATIENCE_S, clock))
+    except Exception:  # noqa: BLE001 - on errors not Jinja's an engine would not even start
+        return True
+    return False
+
+
+def effort_for_none(template: ChatTemplate | None, keywords: Mapping[str, Any]) -> str:
+    """Return the effort to use for "do not think": `low` if `none` changes nothing."""
+    nothing = _said(template, keywords, "none")
+    if nothing is None or any(_said(template, keywords, one) == nothing for one in _EFFORTS):
+        return "low"
+    return "none"
+
+
+def _said(template: ChatTemplate | None, keywords: Mapping[str, Any], effort: str) -> str | None:
+    if template is None:
+        return None
+    content = [{"type": "text", "text": "Hi"}] if template.wants_parts else "Hi"
+    more = {**keywords, "reasoning_effort": effort, "enable_thinking": effort != "none"}
+    try:
+        return template.render([{"role": "user", "content": content}], more=more)
+    except Unlike:
+        return None

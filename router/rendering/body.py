@@ -1,4 +1,11 @@
-"""The parts of a request's prompt that are read the same way for every kind of tokenizer."""
+"""The parts of a request's prompt that are read the same way for every kind of tokenizer.
+
+Whether the tools of a request with `tool_choice: none` are in its prompt. Pure.
+
+Engines write them into the prompt, unless started with `--exclude-tools-when-tool-choice-none`
+(vLLM renderers/online_renderer.py, `render_chat`, and openai/responses/utils.py,
+`construct_tool_dicts`).
+"""
 
 from array import array
 from collections.abc import Mapping
@@ -9,9 +16,8 @@ import msgspec
 from router.api.native import BESIDE
 from router.api.request import Endpoint
 from router.rendering.chat import flag
-from router.rendering.decoded import Json
-from router.rendering.errors import NOT_TEXT, Unlike
-from router.rendering.sizes import check_things
+from router.rendering.errors import NOT_TEXT, Json, Unlike
+from router.rendering.messages import check_things
 
 Body = Mapping[str, Any]
 
@@ -91,3 +97,25 @@ def packed(ids: Json) -> bytes:
         return array("I", ids).tobytes()
     except (TypeError, OverflowError):
         raise Unlike("odd token ids") from None
+
+
+NONE = "none"
+#: Why a chat with such tools is keyed by its text until the workers were asked.
+UNKNOWN = "tools that engines may leave out"
+
+
+def chosen(asked: Body, *, left_out: bool | None) -> Body:
+    """Return a chat in any dialect, without its tools if the engine leaves them out.
+
+    `left_out` says whether it does; None: not known. Raises Unlike.
+    """
+    if left_out is False or not asked.get("tools"):
+        return asked
+    choice = asked.get("tool_choice")
+    if isinstance(choice, dict):  # as in `/v1/messages`
+        choice = choice.get("type")
+    if choice != NONE:
+        return asked
+    if left_out is None:
+        raise Unlike(UNKNOWN)
+    return {name: value for name, value in asked.items() if name != "tools"}

@@ -1,4 +1,9 @@
-"""The exception for prompts whose tokens cannot be known."""
+"""The exception for prompts whose tokens cannot be known.
+
+Decoded JSON.
+"""
+
+from typing import Any, TypeAlias
 
 #: The reason for most such prompts: images and the like.
 NOT_TEXT = "parts that are not text"
@@ -14,3 +19,7 @@ class Unlike(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+#: Any JSON value: string, number, true, false, null, or a list or object of these.
+Json: TypeAlias = Any

@@ -5,15 +5,181 @@ uses the one that knows more of the message's fields, including those of parts a
 OpenAI's if both know equally many; OpenAI's knows fewer kinds of parts. Fields that the model knows
 come first, in its order, then the others. (Its renderers/chat_utils.py,
 `ChatCompletionMessageParam`; the choice is pydantic's, for a union.)
+
+The parts of a message's content that are text.
+
+Limits on a request's content, so that decoding it holds the GIL only briefly.
+
+Decoding and encoding JSON in C blocks all other threads until it ends, even if done in a thread.
+
+Tools as chat templates get them: fields in the order of the engine's models.
+
+vLLM entrypoints/generate/base/protocol.py, `FunctionDefinition`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from router.rendering.decoded import Json
-from router.rendering.errors import Unlike
-from router.rendering.parts import read_parts
-from router.rendering.tools import Tool, ordered
+from router.rendering.errors import NOT_TEXT, Json, Unlike
+
+#: Types of parts that are text, and the field that holds it.
+_TEXTS = {
+    "text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+    "input_text": "text",
+    "output_text": "text",
+}
+#: Kinds for which engines have a pydantic model.
+_MODELLED = frozenset(("text", "refusal", "thinking"))
+#: Kinds that are skipped if their text is null.
+_NULLABLE = frozenset(("text", "refusal"))
+#: Fields that engines know, for parts of any kind; all others reach the template.
+_KNOWN = frozenset(
+    ("closed", "data", "name", "prompt_cache_breakpoint", "refusal", "text", "thinking", "type")
+)
+#: Fields that may make a part something other than text.
+_ELSE = frozenset(
+    (
+        "audio_embeds",
+        "audio_url",
+        "file",
+        "image_embeds",
+        "image_pil",
+        "image_url",
+        "input_audio",
+        "uuid",
+        "video_embeds",
+        "video_url",
+    )
+)
+#: The kind of a part that is a bare string.
+BARE = "a string"
+
+
+class Part(NamedTuple):
+    """One text of a message's content."""
+
+    kind: str
+    text: str | None
+    """None if the part is to be skipped."""
+    more: Mapping[str, Any] = {}
+    """Fields that engines do not know."""
+    proper: bool = True
+    """Whether engines have a model for this kind, and it accepts this part."""
+
+
+def read_parts(content: Json) -> tuple[list[Part], int]:
+    """Return the texts of a content, and how many of their fields are counted. Raises Unlike."""
+    if content is None:
+        return [], 0
+    if isinstance(content, str):
+        return [Part("text", content)], 0
+    if not isinstance(content, list):
+        raise Unlike("odd contents")
+    parts, known = [], 0
+    for one in content:
+        part, fields = (Part(BARE, one, proper=False), 0) if isinstance(one, str) else _part(one)
+        parts.append(part)
+        known += fields
+    return parts, known
+
+
+def _part(one: Json) -> tuple[Part, int]:
+    kind = one.get("type") if isinstance(one, dict) else None
+    field = _TEXTS.get(kind) if isinstance(kind, str) else None
+    if kind is None or field is None or not _ELSE.isdisjoint(one):
+        raise Unlike(NOT_TEXT)
+    text = one.get(field)
+    if text is None and kind in _NULLABLE:
+        return Part(kind, None, proper=False), 0
+    closed = kind == "thinking" and "closed" in one
+    if not isinstance(text, str) or (closed and not isinstance(one["closed"], bool)):
+        raise Unlike("odd parts")
+    marked = _marked(one) if kind == "text" else int(closed)
+    more = {name: one[name] for name in one if name not in _KNOWN}
+    if kind not in _MODELLED or marked is None:
+        return Part(kind, text, more, proper=False), 0
+    return Part(kind, text, more), 2 + marked
+
+
+def _marked(one: Mapping[str, Any]) -> int | None:
+    """Return how many fields a cache mark adds; None if it is not valid."""
+    if "prompt_cache_breakpoint" not in one:
+        return 0
+    mark = one["prompt_cache_breakpoint"]
+    if not isinstance(mark, dict) or mark.get("mode") != "explicit":
+        return None
+    if "ttl" not in mark:
+        return 2
+    return 3 if mark["ttl"] in ("30m", "12h") else None
+
+
+#: Most objects and lists in a request. `ENTRIES` entries of lists or objects, or as many commas in
+#: text, count as one. The maximum takes some hundredths of a second to read.
+THINGS, ENTRIES = 1 << 18, 4
+#: Bytes scanned at a time.
+_SLICE = 1 << 20
+
+
+def check_things(json: bytes) -> None:
+    """Raise Unlike if a body holds too many objects, lists and entries, before it is decoded."""
+    if len(json) <= THINGS:
+        return
+    things = 0.0
+    for start in range(0, len(json), _SLICE):
+        objects, lists, commas = (
+            json.count(mark, start, start + _SLICE) for mark in (b"{", b"[", b",")
+        )
+        things += objects + lists + commas / ENTRIES
+        if things > THINGS:
+            raise Unlike("too long")
+
+
+Tool = dict[str, Any]
+
+
+def chat_tools(given: Json) -> list[Tool] | None:
+    """Return the tools of a chat request; None if there are none. Raises Unlike."""
+    if given is None:
+        return None
+    if not isinstance(given, list) or not given:
+        raise Unlike("odd tools")
+    return [_chat_tool(one) for one in given]
+
+
+def _chat_tool(given: Json) -> Tool:
+    if not isinstance(given, dict) or given.get("type", "function") != "function":
+        raise Unlike("odd tools")
+    deferred = given.get("defer_loading")
+    made: Tool = {"type": "function", "function": definition(given.get("function"), deferred)}
+    return made if deferred is None else {**made, "defer_loading": deferred}
+
+
+def definition(given: Json, deferred: Json = None) -> Tool:
+    """Return a function's definition; `deferred` is its tool's `defer_loading`. Raises Unlike."""
+    if not isinstance(given, Mapping):
+        raise Unlike("odd tools")
+    name, description, parameters = map(given.get, ("name", "description", "parameters"))
+    if (
+        not isinstance(name, str)
+        or not isinstance(description, str | None)
+        or not isinstance(parameters, dict | None)
+    ):
+        raise Unlike("odd tools")
+    own = given.get("defer_loading")
+    flags = {"strict": given.get("strict"), "defer_loading": deferred if own is None else own}
+    if not all(isinstance(flag, bool | None) for flag in (*flags.values(), deferred)):
+        raise Unlike("odd tools")
+    made: Tool = {"name": name, "description": description, "parameters": parameters}
+    return made | {name: flag for name, flag in flags.items() if flag is not None}
+
+
+def ordered(given: Mapping[str, Any], first: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields with those in `first` first, in that order."""
+    known = {name: given[name] for name in first if name in given}
+    return known | {name: value for name, value in given.items() if name not in known}
+
 
 _PLAIN = frozenset(("role", "content"))
 _SPOKEN = _PLAIN | {"name"}
@@ -31,7 +197,7 @@ _OWN = _SPOKEN | {"tool_call_id", "tool_calls", "reasoning", "tools", "task"}
 _KINDS = {"assistant": frozenset(("text", "refusal"))}
 _TEXT = frozenset(("text",))
 #: Fields that must be strings or null.
-_NULLABLE = ("tool_call_id", "reasoning", "refusal")
+_NULLABLE_FIELDS = ("tool_call_id", "reasoning", "refusal")
 #: Fields that must be strings if present.
 _STRINGS = ("name", "task")
 #: Objects in an assistant's message, and their required fields.
@@ -70,7 +236,7 @@ def _other(given: Json) -> Message:
     if (
         not isinstance(role, str)
         or not all(isinstance(message.get(name, ""), str) for name in _STRINGS)
-        or not all(isinstance(message.get(name), str | None) for name in _NULLABLE)
+        or not all(isinstance(message.get(name), str | None) for name in _NULLABLE_FIELDS)
     ):
         raise Unlike("odd messages")
     parts, in_parts = read_parts(message.get("content"))

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from router.api.request import Endpoint, Prompted
 from router.rendering.body import Body, packed
-from router.rendering.chat import Chat, chat_of
-from router.rendering.conversation import with_arguments
-from router.rendering.decoded import Json
-from router.rendering.errors import NOT_TEXT, Unlike
+from router.rendering.chat import Chat, chat_of, with_arguments
+from router.rendering.errors import NOT_TEXT, Json, Unlike
 from router.rendering.folder import LARGEST, BadFolder
-from router.rendering.media import Head
 from router.rendering.messages import Message
-from router.rendering.tokens import LONGEST
+from router.rendering.tokens import LONGEST, Head
 
 if TYPE_CHECKING:
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer

@@ -6,20 +6,17 @@ from typing import Any
 import jinja2
 
 from router.api.request import Endpoint, Prompted
-from router.rendering import media
-from router.rendering.anthropic import chat_of_messages
+from router.rendering import tokens as media
+from router.rendering.anthropic import chat_of_messages, effort_for_none, wants_system_first
 from router.rendering.body import ID_BYTES, Body, packed
-from router.rendering.chat import Chat, chat_of
-from router.rendering.conversation import conversation
+from router.rendering.chat import Chat, chat_of, conversation
 from router.rendering.errors import NOT_TEXT, Unlike
 from router.rendering.folder import BadFolder, ModelFolder
-from router.rendering.media import Head
 from router.rendering.messages import Message
-from router.rendering.probing import effort_for_none, wants_system_first
 from router.rendering.responses import chat_of_responses
 from router.rendering.template import TOO_DEEP, ChatTemplate
-from router.rendering.tokenizer import Tokenizer
-from router.rendering.tokens import LONGEST
+from router.rendering.tokenizer import TextTokenizer as Tokenizer
+from router.rendering.tokens import LONGEST, Head
 
 #: Most characters that a template may make of one character of the request, plus a margin.
 _GROWTH, _MARGIN = 4, 1 << 20

@@ -6,11 +6,8 @@ responses that only the engine remembers raise Unlike, and so does anything that
 """
 
 from router.rendering.chat import Body, Chat, effort, forwarded, keywords
-from router.rendering.decoded import Json
-from router.rendering.errors import NOT_TEXT, Unlike
-from router.rendering.messages import Message
-from router.rendering.parts import Part
-from router.rendering.tools import Tool, definition
+from router.rendering.errors import NOT_TEXT, Json, Unlike
+from router.rendering.messages import Message, Part, Tool, definition
 
 #: Fields that only the engine can resolve, or that it refuses.
 _ELSEWHERE = ("previous_response_id", "previous_input_messages", "prompt")

@@ -2,20 +2,89 @@
 
 Tenants take turns. Of one tenant's work the smallest goes first, so that a few large requests do
 not delay the others for long.
+
+Work in slices: a thread that handles a large body lets go of the interpreter after each.
+
+Only one thread at a time can hold the GIL, and a call into C may hold it until it ends. A large
+body takes many such calls. In a row they would stop the event loop, and so everybody else's
+streams, for as long as all of them together.
+
+Blocking work off the event loop, with a deadline, that never keeps the process from exiting.
 """
 
 import asyncio
+import itertools
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from itertools import count
+from threading import local
+from time import monotonic, sleep, thread_time
 from typing import TypeVar
 
-from router.runtime.slices import sliced
-
 T = TypeVar("T")
+
+#: Bytes, and elements of a list, that are handled in one slice: about a millisecond each.
+BYTES, ELEMENTS = 1 << 20, 1024
+#: A rest is so many times as long as the work before it, and at most so many seconds.
+RATIO, LONGEST_S = 2.0, 0.05
+
+
+class _Thread(local):
+    """What is remembered of a thread."""
+
+    working = False
+    since = 0.0
+    """Its CPU time at the end of the last rest."""
+    until = 0.0
+    """When the rest after its last work ends."""
+
+
+_thread = _Thread()
+
+
+def begin() -> None:
+    """Begin work in this thread, after the rest that follows the last one."""
+    sleep(max(0.0, _thread.until - monotonic()))
+    _thread.working, _thread.since = True, thread_time()
+
+
+def end() -> None:
+    """End the work. Its rest comes before the next one, not before its result."""
+    _thread.working = False
+    _thread.until = monotonic() + _due()
+
+
+def sliced(work: Callable[[], T]) -> T:
+    """Do work in this thread, with a rest wherever it calls `rest`. Raises what that raises."""
+    begin()
+    try:
+        return work()
+    finally:
+        end()
+
+
+def rest() -> None:
+    """Let the others go on. Without effect in a thread that did not `begin`, such as the loop's."""
+    if _thread.working:
+        sleep(_due())
+        _thread.since = thread_time()
+
+
+def count(data: bytes, mark: bytes) -> int:
+    """Count a byte in slices."""
+    found = 0
+    for start in range(0, len(data), BYTES):
+        found += data.count(mark, start, start + BYTES)
+        rest()
+    return found
+
+
+def _due() -> float:
+    return min(LONGEST_S, RATIO * (thread_time() - _thread.since))
+
 
 _Turn = asyncio.Future[None]
 _Line = list[tuple[int, int, _Turn]]
@@ -39,7 +108,7 @@ class Lane:
         self._most = most
         self._lines: OrderedDict[str, _Line] = OrderedDict()
         """Those who wait, by tenant; the tenant whose turn it is comes first."""
-        self._numbers = count()
+        self._numbers = itertools.count()
         self.pending = 0
         """Work in threads or waiting for one, including that which nobody waits for any more."""
 
@@ -133,3 +202,35 @@ class Lane:
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop was closed before the thread ended
         loop.call_soon_threadsafe(what)
+
+
+async def aside(work: Callable[[], T], patience: float) -> T:
+    """Run `work` in its own thread and return its result, or raise what it raises.
+
+    Raises TimeoutError after `patience` seconds. The thread then continues with nobody waiting for
+    it, because a download cannot be stopped from outside. It is a daemon thread: Python would wait
+    for a pool's threads at exit.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return  # timed out or cancelled
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]  # there is one, if only None
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 - the waiter gets it
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="aside", daemon=True).start()
+    async with asyncio.timeout(patience):
+        return await done

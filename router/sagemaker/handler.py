@@ -16,13 +16,19 @@ from router.http.headers import header
 from router.proxy.attempt import CLIENT_LEFT
 from router.proxy.proxy import Proxy
 from router.sagemaker.errors import model_error
-from router.sagemaker.invocation import Act, Invocation, understand
+from router.sagemaker.invocation import (
+    Act,
+    Invocation,
+    Shape,
+    read,
+    understand,
+    with_model,
+    without_words,
+)
 from router.sagemaker.paths import Operation, Route, is_name
-from router.sagemaker.payload import Shape, read, with_model, without_words
 from router.sagemaker.response import Answer
-from router.sagemaker.sessions import Refusal
+from router.sagemaker.sessions import Refusal, Words, open_there, sessions_of
 from router.sagemaker.sigv4 import Verifier
-from router.sagemaker.words import Words, open_there, sessions_of
 from router.sessions.use import Visit
 from router.settings.model import Settings
 

@@ -3,19 +3,69 @@
 The proxy serves it like any other exchange and does not know of SageMaker. What the proxy writes is
 passed on to the client's exchange: as it comes; in frames of an event stream; or, if all of it must
 be known first (an error, or a completion to be converted), when it is complete.
+
+The binary frames of `application/vnd.amazon.eventstream`. Pure.
+
+A frame is: its length, the length of its headers, the CRC-32 of those eight bytes, headers,
+payload, the CRC-32 of everything before. Numbers are 32 bits, big-endian. A header is: the length
+of its name in one byte, the name, 7 for the type string, the length of the value in two bytes, the
+value.
 """
 
+from struct import pack
 from typing import Final
+from zlib import crc32
 
 from router.api.errors import Headers, NoWorker
 from router.http.exchange import Exchange, Source, date_line
 from router.http.headers import CREDENTIALS, FOR_SAGEMAKER, header, passing_fields
-from router.sagemaker import frames
 from router.sagemaker.errors import LONGEST, AwsError, model_error, stream_error, told
-from router.sagemaker.inputs import as_generation
+from router.sagemaker.invocation import as_generation
 from router.sessions.ids import AWS_HEADER
 from router.sessions.sessions import Sessions
 from router.sessions.use import Visit
+
+#: The end of a server-sent event (WHATWG HTML section 9.2.5).
+_EVENT_END = b"\n\n"
+CONTENT_TYPE = b"application/vnd.amazon.eventstream"
+
+
+def frame(payload: bytes, headers: bytes) -> bytes:
+    """Return one frame."""
+    start = pack(">II", 16 + len(headers) + len(payload), len(headers))
+    message = b"".join((start, pack(">I", crc32(start)), headers, payload))
+    return message + pack(">I", crc32(message))
+
+
+def frame_header(name: bytes, text: bytes) -> bytes:
+    """Return one header of a frame."""
+    return b"%b%b\x07%b%b" % (bytes((len(name),)), name, pack(">H", len(text)), text)
+
+
+_PART = (
+    frame_header(b":message-type", b"event")
+    + frame_header(b":event-type", b"PayloadPart")
+    + frame_header(b":content-type", b"application/octet-stream")
+)
+
+
+def parts(data: bytes) -> bytes:
+    """Return one frame for each whole server-sent event; anything else becomes a single frame."""
+    if data.endswith(_EVENT_END):
+        events = data.split(_EVENT_END)[:-1]
+        return b"".join([frame(event + _EVENT_END, _PART) for event in events])
+    return frame(data, _PART) if data else b""
+
+
+def exception(kind: str, payload: bytes) -> bytes:
+    """Return the frame that ends a stream with an exception."""
+    headers = (
+        frame_header(b":message-type", b"exception")
+        + frame_header(b":exception-type", kind.encode())
+        + frame_header(b":content-type", b"application/json")
+    )
+    return frame(payload, headers)
+
 
 #: Most bytes of an answer that are kept for conversion.
 LARGEST = 16 << 20
@@ -141,7 +191,7 @@ class Answer(Exchange):
         if self._framed:
             fields, kind = _typed(fields)
             fields += _framed(kind)
-            length, data = None, frames.parts(data)
+            length, data = None, parts(data)
         self.ended = last
         self._outer.start(status, fields, length, data, last=last)
 
@@ -151,7 +201,7 @@ class Answer(Exchange):
             self._hold(data, last)
             return
         self.ended = last
-        self._outer.write(frames.parts(data) if self._framed else data, last)
+        self._outer.write(parts(data) if self._framed else data, last)
 
     def fail(self, event: bytes, message: str) -> None:
         """End a stream with an error, which is an exception if the stream has frames."""
@@ -160,7 +210,7 @@ class Answer(Exchange):
             return
         self.ended = True
         if self._framed:
-            event = frames.exception("ModelStreamError", stream_error(message))
+            event = exception("ModelStreamError", stream_error(message))
         self._outer.write(event, last=True)
 
     def cut(self) -> None:
@@ -176,9 +226,7 @@ class Answer(Exchange):
         elif self._holds:
             self._give(model_error(502, message))
         elif self._framed:
-            self._outer.write(
-                frames.exception("ModelStreamError", stream_error(message)), last=True
-            )
+            self._outer.write(exception("ModelStreamError", stream_error(message)), last=True)
         else:
             self._outer.cut()
 
@@ -253,13 +301,13 @@ def session_answer(
     fields = _ours(headers, identity) + _custom(headers) + b"x-request-id: %b\r\n" % identity
     kind, body = b"application/json", body or b"{}"
     typed = _framed(kind) if framed else b"content-type: %b\r\n" % kind
-    return fields + line + typed + date_line(), frames.parts(body) if framed else body
+    return fields + line + typed + date_line(), parts(body) if framed else body
 
 
 def _framed(kind: bytes) -> bytes:
     """Return the header lines of an event stream whose parts have a content type."""
     return b"content-type: %b\r\nx-amzn-sagemaker-content-type: %b\r\n" % (
-        frames.CONTENT_TYPE,
+        CONTENT_TYPE,
         kind,
     )
 

@@ -16,8 +16,8 @@ from router.http.exchange import Exchange
 from router.http.headers import header
 
 if TYPE_CHECKING:
-    from router.http.keys import Keys
-    from router.settings.sagemaker import SigningKeySettings
+    from router.http.access import Keys
+    from router.settings.sessions import SigningKeySettings
 
 _SCHEME = b"AWS4-HMAC-SHA256 "
 #: Most seconds by which a signature's time may differ from ours.

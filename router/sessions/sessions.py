@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from router.api.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
 from router.sessions.outage import DOUBT_S, Away
-from router.sessions.steady import steady
-from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown
+from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown, steady
 from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session
 from router.sessions.use import Visit, Wanted
 from strategies.policies.session import owner

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from router.api.errors import NoWorker, SessionExists, SessionLost, UnknownSession
-from router.http.headers import Incoming
-from router.http.stripped import Stripped
-from router.sessions.expiry import announced, written
+from router.http.headers import Incoming, Stripped
+from router.sessions.ids import announced, written
 from router.sessions.table import Binding, Session
 from strategies.api import FREE, Candidate
 

@@ -14,40 +14,39 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from router.settings.address import Address
-from router.settings.checks import contradictions
-from router.settings.controller import ControllerSettings
+from router.settings.checks import LISTEN, contradictions, exposures
 from router.settings.errors import refuse
-from router.settings.exposure import LISTEN, exposures
-from router.settings.fleet import EjectionSettings, HealthSettings
-from router.settings.sagemaker import SageMakerSettings
-from router.settings.secret import Secret
-from router.settings.security import (
-    AdminSettings,
-    AuthSettings,
-    KeySettings,
-    Origin,
-    TlsSettings,
-    WorkerTlsSettings,
+from router.settings.fleet import (
+    ControllerSettings,
+    EjectionSettings,
+    HealthSettings,
+    StrategySettings,
+    TiersSettings,
 )
 from router.settings.server import (
+    AdminSettings,
+    AuthSettings,
     ClientSettings,
+    KeySettings,
     LimitSettings,
+    Origin,
     OverflowSettings,
     ShutdownSettings,
     TimeoutSettings,
+    TlsSettings,
+    WorkerTlsSettings,
 )
-from router.settings.sessions import SessionSettings
-from router.settings.strategy import StrategySettings
-from router.settings.tiers import TiersSettings
+from router.settings.sessions import SageMakerSettings, SessionSettings
 from router.settings.tokenizer import TokenizerSettings
 from router.settings.types import (
+    Address,
     Count,
     Endpoint,
     Model,
     ModelName,
     ModelPattern,
     Name,
+    Secret,
     Some,
     WorkerUrl,
     url_address,

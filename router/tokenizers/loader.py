@@ -1,19 +1,20 @@
 """The tokenizers in use: one for equal files, however many models and pools share it.
 
 The shelf holds only weak references, so a tokenizer that is no longer used is freed.
+
+What was read from a model's folder.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from router.rendering.added import that_count
 from router.rendering.folder import (
     PATTERNS,
     TOKENIZER,
@@ -24,9 +25,44 @@ from router.rendering.folder import (
 )
 from router.rendering.mistral import Mistral, mistrals_library
 from router.rendering.renderer import Templated
+from router.rendering.tokenizer import Opened, opened, that_count
 from router.rendering.tokens import Exact, Way
-from router.rendering.trial import Opened, opened
-from router.tokenizers.volume import OpenedLibrary, Volume
+
+if TYPE_CHECKING:
+    from router.rendering.mistral import MistralsLibrary
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedLibrary:
+    """An opened tokenizer library."""
+
+    name: str
+    """The library's name."""
+    why: str
+    library: "Opened | MistralsLibrary"
+
+
+@dataclass(frozen=True, eq=False)
+class Volume:
+    """The result of a folder, a template and keywords; equal ones are the same object."""
+
+    path: Path
+    """A folder that it was read from."""
+    exact: Exact
+    opened: OpenedLibrary
+    sure: bool = True
+    """Whether engines read the same; otherwise a worker has to confirm it."""
+
+    @property
+    def library(self) -> str:
+        """The name of the library that tokenizes."""
+        return self.opened.name
+
+    @property
+    def why(self) -> str:
+        """Why that library was chosen."""
+        return self.opened.why
+
 
 #: Bytes read at a time for a hash.
 _CHUNK = 1 << 20

@@ -4,16 +4,34 @@ A source is trusted once every ready worker that serves the models was asked and
 tokens, and for as long as none does. For workers that cannot be asked, the settings' word is taken.
 But if engines may tokenize differently from the router, at least one worker has to confirm the
 router's tokens.
+
+Which models of each pool need which tokenizer source.
+
+Log lines about tokenizers: each thing is logged once, and again when it changes.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from router.tokenizers.agreement import Difference, State, Verdict
-from router.tokenizers.finding import Wanted
-from router.tokenizers.sources import Kind, Origin
-from router.tokenizers.volume import Volume
+from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
+from router.fleet.worker import Worker
+from router.settings.tokenizer import TokenizerSettings
+from router.tokenizers.loader import Volume
+from router.tokenizers.sources import (
+    Finding,
+    Kind,
+    Missing,
+    Origin,
+    Wanted,
+    at_workers,
+    identity,
+    is_adapter,
+    origin,
+)
+from router.tokenizers.verify import Difference, State, Verdict
 
 #: Seconds until a worker that did not agree is asked again; doubled each time, up to an hour.
 FIRST_S, LONGEST_S = 15.0, 3600.0
@@ -201,3 +219,174 @@ class Case:
         if self.asked and self._unconfirmed:
             return "no worker confirms what engines may tokenize another way"
         return "no worker was asked yet"
+
+
+Cases = dict[tuple[str, Wanted], Case]
+"""Cases by pool and source."""
+
+_NEEDED = "nothing else is known, and the strategy needs them"
+
+
+class Sorting:
+    """Groups a fleet's models by the source of their tokenizer."""
+
+    def __init__(self, fleet: Fleet, finding: Finding) -> None:
+        self._fleet = fleet
+        self._finding = finding
+
+    def sort(self, settings: Mapping[str, TokenizerSettings], before: Cases) -> Cases:
+        """Return the current cases by the pools' settings; those in `before` are kept.
+
+        Starts searches for new sources, and forgets those no longer needed.
+        """
+        cases: Cases = {}
+        for pool in self._fleet.pools:
+            wanted = settings.get(pool.name)
+            if wanted is not None and pool.prompts.keyed:
+                self._sort_pool(pool, wanted, before, cases)
+        missing = {case.missing for case in cases.values() if case.missing}
+        self._finding.keep(missing.union(wanted for _, wanted in cases))
+        return cases
+
+    def look(self, case: Case) -> None:
+        """Take the result of a case's search; repeat a failed search when it is due."""
+        if case.missing is not None:
+            self._finding.look(case.missing)
+        if case.wanted.kind not in {Kind.FOLDER, Kind.HUB}:
+            return
+        result = self._finding.look(case.wanted)
+        if isinstance(result, Volume):
+            case.found(result, "")
+        else:
+            case.found(None, result.why if result else "it is being looked for")
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether the end of a search may mean that workers are to be asked."""
+        return any(map(_needs_tokens, self._fleet.pools))
+
+    def _sort_pool(
+        self, pool: Pool, settings: TokenizerSettings, before: Cases, cases: Cases
+    ) -> None:
+        told: dict[Origin, Wanted] = {}
+        held = {
+            name: said
+            for case in before.values()
+            if case.pool == pool.name
+            for name, said in case.models.items()
+        }
+        for name, worker in _one_of_each(pool, held):
+            if not self._fleet.answers_for(name, pool):
+                continue
+            found, missing = self._origin(pool, settings, name, worker)
+            if found not in told:  # the many adapters share their base model's
+                told[found] = Wanted.told(found, settings)
+            key = (pool.name, told[found])
+            if key not in cases:
+                cases[key] = before.get(key) or Case(pool.name, found, key[1])
+                cases[key].models = {}
+                cases[key].missing = missing
+                self.look(cases[key])
+            cases[key].models[name] = identity(name, worker.models)
+
+    def _origin(
+        self, pool: Pool, settings: TokenizerSettings, name: str, worker: Worker
+    ) -> tuple[Origin, Wanted | None]:
+        """Return where to look, and what was missing if workers are asked instead.
+
+        Asking workers is a last resort, for strategies that cannot do without tokens: for most,
+        asking for every prompt costs more than it gains.
+        """
+        found = origin(settings.source, name, worker.models)
+        if settings.source != "auto" or not _needs_tokens(pool):
+            return found, None
+        wanted = None if found.kind is Kind.TEXT else Wanted.told(found, settings)
+        if wanted is None or isinstance(self._finding.look(wanted), Missing):
+            return at_workers(name, worker.models, _NEEDED), wanted
+        return found, None
+
+
+def _needs_tokens(pool: Pool) -> bool:
+    return getattr(pool.strategy, "needs_tokens", False)
+
+
+def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]]:
+    """Return every model with a worker that says what it is; adapters last.
+
+    If workers differ about a model, one that says what was `held` so far is preferred, else the
+    first: what was learned stays valid as long as any worker has that model. The comparison of
+    tokens finds the others.
+    """
+    found: dict[str, Worker] = {}
+    holding: set[str] = set()
+    for worker in pool.workers:
+        for name in worker.models:
+            held_here = name in held and identity(name, worker.models) == held[name]
+            if held_here and name not in holding:
+                holding.add(name)
+                found[name] = worker
+            found.setdefault(name, worker)
+    return sorted(found.items(), key=lambda one: is_adapter(one[0], one[1].models))
+
+
+log = logging.getLogger("warmroute.tokenizers")
+
+#: Most models named in one line.
+NAMED = 3
+#: What becomes of a strategy that looks prompts up among KV events.
+BLIND = "without tokens, none of their KV events can be used"
+
+
+def tell(case: Case, *, by_blocks: bool = False) -> None:
+    """Log which source is used and why, once that is known, and when it has changed.
+
+    `by_blocks`: the pool looks prompts up among blocks of tokens, for which text is no use.
+    """
+    blind = by_blocks and not case.trusted
+    sentence = case.sentence() + (f"; {BLIND}" if blind else "")
+    if sentence == case.told or (case.can_be_known and not case.asked):
+        return
+    case.told = sentence
+    counts = ", ".join(f"{count} {state}" for state, count in case.counts().items() if count)
+    workers = f" (workers: {counts})" if counts else ""
+    guessed = not (case.can_be_known or case.origin.told)
+    remedy = "; the setting `tokenizer` can name a folder or a hub id" if guessed else ""
+    level = logging.WARNING if blind else logging.INFO
+    log.log(level, "pool %s: %s: %s%s%s", case.pool, _names(case.models), sentence, workers, remedy)
+
+
+def tell_of(case: Case, worker: str) -> None:
+    """Log how a worker differs, once, and when it no longer does."""
+    difference = case.asked[worker].verdict.difference
+    if difference == case.differences.get(worker):
+        return
+    names = _names(case.models)
+    if difference is None:
+        del case.differences[worker]
+        log.info("pool %s: worker %s agrees on %s again", case.pool, worker, names)
+        return
+    case.differences[worker] = difference
+    log.warning(
+        "pool %s: worker %s tokenizes %s differently: %s; prompts are keyed by their text"
+        " until all workers agree",
+        case.pool,
+        worker,
+        names,
+        difference,
+    )
+
+
+def tell_recount(pool: str, count: int) -> None:
+    """Log that workers count other tokens."""
+    log.warning(
+        "pool %s: workers report other token counts than the router, %d times by now;"
+        " their tokenizers are checked again",
+        pool,
+        count,
+    )
+
+
+def _names(models: Iterable[str]) -> str:
+    names = list(models)
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

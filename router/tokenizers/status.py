@@ -3,8 +3,8 @@
 from typing import Literal, Self
 
 from router.observe.models import Shown
-from router.tokenizers.agreement import Difference
 from router.tokenizers.state import Asked, Case
+from router.tokenizers.verify import Difference
 
 
 class DifferenceStatus(Shown):

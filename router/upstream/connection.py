@@ -11,11 +11,10 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, Self, cast
 
-from router.http.recall import Recall
-from router.http.sockets import watch
+from router.http.parser import Recall
+from router.http.sockets import queued, watch
 from router.http.sse import only_comments
 from router.http.tls import turned_away
-from router.http.untaken import queued
 from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.upstream.faults import begins
 from router.upstream.head import Head

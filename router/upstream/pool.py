@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 
-from router.http.recall import Recall
+from router.http.parser import Recall
 from router.http.tls import explain
 from router.upstream.connection import Connection
 from router.upstream.dns import Addresses

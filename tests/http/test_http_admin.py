@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from router.admin.readiness import Readiness
+from router.admin.routes import Readiness
 from router.admin.views import WorkerStatus
 from router.api.error_shapes import Surface, surface_of
 from router.api.request import ENDPOINTS

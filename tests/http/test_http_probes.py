@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router.fleet import probes as health
 from router.http.server import PortTaken, bind
-from router.settings.address import Address
+from router.settings.types import Address
 from router.upstream.client import NoAnswer
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread

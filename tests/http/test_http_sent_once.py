@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from router.fleet import rests
+from router.fleet import breaker as rests
 from router.upstream.connection import Connection
 from tests.authority import Authority
 from tests.chaos.looped import Looped

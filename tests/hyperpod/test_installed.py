@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.hyperpod.notes import Fate, Note
+from router.hyperpod.reading import Fate, Note
 from router.settings.loader import Loaded, SettingsError, take
 from tests.hyperpod.manifests import manifest, variables, written
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.api.request import ENDPOINTS
-from router.rendering.conversation import conversation
+from router.rendering.chat import conversation
 from router.rendering.errors import Unlike
 from router.rendering.folder import read_folder
 from router.rendering.messages import read

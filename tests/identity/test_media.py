@@ -12,11 +12,10 @@ import pytest
 from router.api.request import ENDPOINTS
 from router.rendering.errors import NOT_TEXT, Unlike
 from router.rendering.folder import read_folder
-from router.rendering.media import Head
 from router.rendering.renderer import Templated
 from router.rendering.tokenizer import load
-from router.rendering.tokens import Exact
-from router.tokenizers.agreement import head_answer
+from router.rendering.tokens import Exact, Head
+from router.tokenizers.verify import head_answer
 from tests.identity.families import Family, folder
 from tests.identity.folders import CHAT, TOOL, says
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from router.rendering.anthropic import chat_of_messages
-from router.rendering.chat import chat_of
-from router.rendering.conversation import conversation
+from router.rendering.chat import chat_of, conversation
 from router.rendering.errors import Unlike
 from router.rendering.messages import read
 from router.rendering.responses import chat_of_responses

@@ -9,7 +9,7 @@ import pytest
 from router.api.request import ENDPOINTS
 from router.rendering.body import decoded
 from router.rendering.errors import NOT_TEXT, Unlike
-from router.rendering.sizes import ENTRIES, THINGS
+from router.rendering.messages import ENTRIES, THINGS
 from router.rendering.tokens import LONGEST
 from tests.identity import test_media
 from tests.identity.folders import CALL, CHAT, ids, known, says

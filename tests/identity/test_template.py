@@ -5,8 +5,8 @@ from typing import Any
 import jinja2
 import pytest
 
+from router.rendering.anthropic import effort_for_none, wants_system_first
 from router.rendering.errors import Unlike
-from router.rendering.probing import effort_for_none, wants_system_first
 from router.rendering.template import TOO_DEEP, ChatTemplate
 from router.rendering.watch import WATCH
 from tests.identity.folders import HI, reason, rendered, says

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from router.rendering.anthropic import wants_system_first
 from router.rendering.errors import Unlike
-from router.rendering.probing import wants_system_first
 from router.rendering.template import PATIENCE_S
 from router.rendering.watch import Watch
 from tests.identity.folders import HI, reason, rendered

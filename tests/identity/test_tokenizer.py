@@ -25,7 +25,7 @@ START = {
 }
 
 
-def encoded(found: tokenizer.Tokenizer, text: str) -> list[int]:
+def encoded(found: tokenizer.TextTokenizer, text: str) -> list[int]:
     """Return the ids of a text."""
     return array("I", found.encode(text, special=False)).tolist()
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from router.rendering.tokens import Exact
-from router.tokenizers import recount
 from router.tokenizers import state as case
+from router.tokenizers import verify as recount
 from router.tokenizers import verify as verifying
-from router.tokenizers.agreement import answers
-from router.tokenizers.telling import BLIND
+from router.tokenizers.state import BLIND
+from router.tokenizers.verify import answers
 from tests.identity_live.asking import (
     ask,
     keyed,

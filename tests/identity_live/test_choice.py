@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS, parse
-from router.rendering.choice import chosen
+from router.rendering.body import chosen
 from router.rendering.errors import Unlike
 from strategies.api import Prompt
 from tests.identity.folders import TOOL

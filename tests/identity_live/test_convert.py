@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from router.api.request import ENDPOINTS
-from router.rendering import convert
-from router.rendering.convert import converted
-from router.rendering.folder import BadFolder
+from router.rendering import folder as convert
+from router.rendering.folder import BadFolder, converted
 from router.tokenizers.loader import Shelf
 from tests.identity.other_formats import make_sentencepiece
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from router.tokenizers.finding import Finding, Wanted
-from router.tokenizers.loader import Shelf
-from router.tokenizers.sources import Kind
-from router.tokenizers.volume import Volume
+from router.tokenizers.loader import Shelf, Volume
+from router.tokenizers.sources import Finding, Kind, Wanted
 from tests.identity_live.models import OTHER, make_model
 
 

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants, errors
 
 from router.rendering.folder import LARGEST
-from router.tokenizers import finding
+from router.tokenizers import sources as finding
 from router.tokenizers.hub import NotFetched, is_hub_id, snapshot
 from tests.identity_live import hub_cache
 from tests.identity_live.asking import ask, knows, states, tokenizer, until_known

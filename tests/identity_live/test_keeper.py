@@ -16,11 +16,12 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.rendering.tokens import Exact
 from router.settings.model import Settings
-from router.tokenizers import agreement, finding
-from router.tokenizers.agreement import State
+from router.tokenizers import sources as finding
+from router.tokenizers import verify as agreement
 from router.tokenizers.registry import Keeper
 from router.tokenizers.sources import Kind
 from router.tokenizers.state import Case
+from router.tokenizers.verify import State
 from router.upstream.client import Answer, Inquiries
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience

@@ -12,7 +12,7 @@ from router.prompt.prompts import UNKNOWN_MODEL
 from router.reload import Source
 from router.rendering.renderer import Templated
 from router.settings.model import Settings
-from router.tokenizers import finding
+from router.tokenizers import sources as finding
 from tests.identity_live.asking import (
     ask,
     keyed,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from router.cli.check_live import check_live
-from router.kv.kv_sources import FLAG
+from router.kv.subscriptions import FLAG
 from router.settings.model import Settings
 from simulator import generation
 from simulator.thread import FleetThread

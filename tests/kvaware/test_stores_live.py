@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from router.cli import check_tiers
+from router.cli import check_live as check_tiers
 from router.cli.check_live import check_live
 from router.fleet.build import CannotBuild
-from router.idle import idle
 from router.kv.lmcache.build import refuse_lost_stores
+from router.reload import idle
 from router.settings.model import Settings
 from strategies.api import Prompt
 from tests.commands import run
@@ -201,7 +201,7 @@ def test_chunks_that_do_not_come_are_said(
 ) -> None:
     """Workers compute but write to some other store: the log, the readiness check and a metric say
     so."""
-    monkeypatch.setattr("router.kv.lmcache.written.WRITTEN_S", 0.2)
+    monkeypatch.setattr("router.kv.lmcache.shared.WRITTEN_S", 0.2)
     monkeypatch.setattr("router.kv.lmcache.shared.LOOK_S", 0.0)
     router = kvaware(*fleet(workers=2).urls, strategy=EXACT, tiers=stored(redis))
     numbers = count()

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from router.dispatch import scheduler
-from router.fleet import rests
+from router.fleet import breaker as rests
 from router.fleet.worker import State
 from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.busy import PATH, QUIET, Gate

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from router.dispatch import rescue
+from router.dispatch import preemption as rescue
 from router.fleet.pool import Pool
 from strategies.api import Candidate, Outcome, Prompt
 from strategies.cost.booking import Booking

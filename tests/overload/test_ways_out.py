@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from router.fleet import rests
+from router.fleet import breaker as rests
 from router.fleet.worker import State
 from strategies.api import Candidate, Cost, Decision, Prompt
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from router.fleet.build import CannotBuild
 from router.reload import Reload, Source
-from router.settings.address import Address
 from router.settings.model import Settings
+from router.settings.types import Address
 from router.settings.watch import Watch
 
 WORKERS = "workers: [http://10.0.0.1:8000]\n"

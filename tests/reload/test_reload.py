@@ -8,9 +8,9 @@ from time import time
 import pytest
 
 from router import reload
-from router.diff import changes, needs_restart
-from router.settings.address import Address
+from router.reload import changes, needs_restart
 from router.settings.model import Settings
+from router.settings.types import Address
 from tests.reload.running import KEY, Running, eventually, going
 
 

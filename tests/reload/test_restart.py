@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from router.reload import Source, tell, without_restart
-from router.settings.address import Address
 from router.settings.model import Settings
+from router.settings.types import Address
 from tests.reload.running import KEY, TLS, WORKERS
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from router.fleet.breaker import Breaker, Ejection
-from router.fleet.ejection import Breakers
+from router.fleet.outliers import Breakers
 
 SETTINGS = Ejection(failures=3, first=10, longest=60)
 

@@ -6,8 +6,8 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from router.admin.views import View
-from router.observe.exposition import AT_ONCE
 from router.observe.metrics import Metrics
+from router.observe.series import AT_ONCE
 from tests.router.fleets import fleet
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from router.dispatch.lengths import ROUGHLY, within
+from router.dispatch.eligibility import ROUGHLY, within
 from router.fleet.worker import Worker
 from strategies.api import Prompt
 from tests.router.fleets import fleet

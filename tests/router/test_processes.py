@@ -14,15 +14,13 @@ import pytest
 
 from router.http.server import bind
 from router.observe.merge import Family, merged
-from router.processes import place
+from router.processes import supervisor as place
 from router.processes import supervisor as processes
-from router.processes.child import Order
-from router.processes.place import Place
-from router.processes.sealed import opened, seal
-from router.processes.shares import Shares
-from router.processes.supervisor import Processes
-from router.settings.address import Address
+from router.processes.balance import Shares
+from router.processes.child import Order, opened, seal
+from router.processes.supervisor import Place, Processes
 from router.settings.model import Settings
+from router.settings.types import Address
 from tests.pems import write_pems
 from tests.reload.changing import CHAT, chat
 from tests.support import MakeStub, post, until

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.api.request import ENDPOINTS, Endpoint, parse
-from router.prompt.estimates import BYTES_PER_TOKEN
-from router.prompt.prompts import Prompts
-from router.rendering.media import same_start
+from router.prompt.prompts import BYTES_PER_TOKEN, Prompts
+from router.rendering.tokens import same_start
 from strategies.prefix.block_keys import TEXT_BLOCK
 from tests.router.prompted import (
     CHAT,

@@ -9,8 +9,7 @@ import pytest
 from router.api.request import ENDPOINTS, Endpoint, parse
 from router.prompt.prompts import PART_TOKENS, UNKNOWN_MODEL, Known, Prompts
 from router.rendering.errors import NOT_TEXT, Unlike
-from router.rendering.media import Head
-from router.rendering.tokens import Exact
+from router.rendering.tokens import Exact, Head
 from strategies.api import Prompt
 from strategies.cost.cost import held_tokens
 

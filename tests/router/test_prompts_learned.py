@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.api.request import parse
-from router.prompt.estimates import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER
-from router.prompt.prompts import Prompts
+from router.prompt.prompts import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER, Prompts
 from strategies.api import Prompt
 from tests.router.prompted import (
     CHAT,

@@ -6,9 +6,17 @@ import pytest
 from rich.console import Console, RenderableType
 
 from router.replay.plan import Options, Plan
-from router.replay.report import Report, Run, Sample, report_of, spread_of, to_json
+from router.replay.report import (
+    Report,
+    Run,
+    Sample,
+    comparison,
+    report_of,
+    spread_of,
+    tables,
+    to_json,
+)
 from router.replay.stream import Fault, Usage, _Details
-from router.replay.tables import comparison, tables
 from simulator.traces import TraceRequest
 
 PLAN = Plan("trace", [TraceRequest(0.0, 512, 1, (1,))] * 3)

@@ -8,11 +8,10 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from router.dispatch import rescue as rescue_module
-from router.dispatch.preemption import Preempting, Running
+from router.dispatch import preemption as rescue_module
+from router.dispatch.preemption import LOOKED_AT, Preempting, Rescue, Running
 from router.dispatch.ranking import Deciding
 from router.dispatch.request import Job
-from router.dispatch.rescue import LOOKED_AT, Rescue
 from router.dispatch.retry import Budget
 from router.dispatch.scheduler import Scheduler
 from router.fleet.pool import Pool

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from router.dispatch.ranking import Deciding
 from router.dispatch.retry import Budget
 from router.dispatch.scheduler import Scheduler
+from router.fleet.breaker import FIRST_S, LONGEST_S, Rests
 from router.fleet.build import build
-from router.fleet.rests import FIRST_S, LONGEST_S, Rests
 from router.http.tls import Contexts
 from router.settings.model import Settings
 from strategies.api import Decision, Prompt

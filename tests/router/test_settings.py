@@ -3,11 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
-from router.settings.address import Address
+from router.settings.fleet import StrategySettings
 from router.settings.loader import describe, loads
 from router.settings.model import PoolSettings, Settings, TokenizerSettings, WorkerSettings
-from router.settings.strategy import StrategySettings
-from router.settings.units import format_duration
+from router.settings.types import Address, format_duration
 
 POOLS = """
 strategy: leastload

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from router.diff import changes, needs_restart
+from router.reload import changes, needs_restart
 from router.settings.loader import loads
 from router.settings.model import Settings
 from tests.pems import write_pems

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from router.diff import changes
-from router.processes.sealed import opened, seal
+from router.processes.child import opened, seal
+from router.reload import changes
 from router.settings.loader import SettingsError, describe, loads
 from router.settings.model import Settings, TokenizerSettings
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from router.idle import idle
+from router.reload import idle
 from router.settings.loader import load, loads
 
 CONFIG = Path(__file__).parents[2] / "config"

@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from router.runtime.quoting import shown_file
-from router.settings.secret import Secret, resolve_secret
+from router.settings.types import Secret, resolve_secret
 
 TWO_FORMS = (
     "a secret is never written here: give ${NAME} for an environment variable,"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from router.processes.sealed import opened, seal
+from router.processes.child import opened, seal
 from router.settings.loader import SettingsError, load
 from router.settings.model import Settings
 

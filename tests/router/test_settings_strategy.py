@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from router.settings.fleet import StrategySettings
 from router.settings.loader import SettingsError, describe, loads, schema_text
 from router.settings.model import Settings
-from router.settings.strategy import StrategySettings
 
 OTHER = """
 from dataclasses import dataclass, field

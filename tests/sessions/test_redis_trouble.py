@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from router.sessions.redis import RedisStore
-from router.sessions.scripted import CONNECTIONS
+from router.sessions.redis import CONNECTIONS, RedisStore
 from router.sessions.store import StoreDown
 from router.sessions.table import Binding, Lease
 from router.settings.sessions import RedisSettings

@@ -14,7 +14,7 @@ from router.fleet.breaker import Breaker
 from router.fleet.build import build
 from router.fleet.worker import State, Worker
 from router.http.exchange import Exchange, Source
-from router.http.recall import Recall
+from router.http.parser import Recall
 from router.http.tls import Contexts
 from router.http.validation import Head
 from router.observe.metrics import Metrics

@@ -13,7 +13,7 @@ from redis import Redis
 from router.kv.lmcache import names as chunks
 from router.kv.lmcache.lookup import StoreDown
 from router.kv.lmcache.redis import BATCH, FIRST, TOKENS, RedisChunks
-from router.settings.tiers import LmcacheSettings
+from router.settings.fleet import LmcacheSettings
 from tests.sessions.redis_server import RedisServer
 from tests.stores.conftest import Write, ids
 

@@ -8,8 +8,16 @@ import pytest
 
 from router.kv.lmcache import shared
 from router.kv.lmcache.lookup import StoreDown
-from router.kv.lmcache.shared import AGAIN_S, LOOK_S, SUSPECT, SharedStore
-from router.kv.lmcache.written import LONGEST, STAYS_S, WAITING, WRITTEN_S
+from router.kv.lmcache.shared import (
+    AGAIN_S,
+    LONGEST,
+    LOOK_S,
+    STAYS_S,
+    SUSPECT,
+    WAITING,
+    WRITTEN_S,
+    SharedStore,
+)
 from strategies.api import Prompt
 
 PROMPT = Prompt("toy", 400, ids=bytes(1600))

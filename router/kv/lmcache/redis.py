@@ -8,13 +8,11 @@ from collections.abc import Awaitable, Collection
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from router.kv.lmcache.engine_chunks import EngineChunking
-from router.kv.lmcache.kinds import Kind, kind_of
 from router.kv.lmcache.lookup import StoreDown
-from router.kv.lmcache.names import Chunking
+from router.kv.lmcache.names import Chunking, EngineChunking, Kind, kind_of
 
 if TYPE_CHECKING:
-    from router.settings.tiers import LmcacheSettings
+    from router.settings.fleet import LmcacheSettings
 
 #: Most keys per question, and most chunks of a prompt that are asked about: a million tokens.
 BATCH, MOST_CHUNKS = 256, 4096
