@@ -190,14 +190,17 @@ def _last_report(data: bytes | bytearray, end: int, earlier: Usage) -> Usage:
     """
     stop = end + len(_KEY) - 1
     at = data.rfind(_KEY, max(0, end - _NEAR), stop)
-    if at < 0 and data.find(_KEY, 0, stop) < 0:  # much faster than from the end
-        return earlier
+    if at < 0:
+        if end <= _NEAR or data.find(_KEY, 0, stop) < 0:  # much faster than from the end
+            return earlier
+        at = data.rfind(_KEY, 0, stop)
     last = NO_USAGE
-    at = data.rfind(_KEY, 0, stop) if at < 0 else at
-    while at >= 0 and (last.prompt is None or last.answer is None):
+    while at >= 0:
         after = at + len(_KEY)
         if _OBJECT.match(data, after):
             last = _completed(last, _report(data[after : after + TAIL]))
+            if last.prompt is not None and last.answer is not None:
+                return last
         at = data.rfind(_KEY, 0, at)
     return _completed(last, earlier)
 
@@ -206,6 +209,8 @@ def _completed(last: Usage, earlier: Usage) -> Usage:
     """Return a report with what only an earlier one has."""
     if earlier is NO_USAGE:
         return last
+    if last is NO_USAGE:
+        return earlier
     if last.prompt is None:
         last = last._replace(prompt=earlier.prompt, cached=earlier.cached)
     return last if last.answer is not None else last._replace(answer=earlier.answer)
