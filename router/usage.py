@@ -25,6 +25,9 @@ _OBJECT = re.compile(rb"\s*:\s*\{")
 #: A string without escapes, or the beginning of one.
 _TEXT = re.compile(rb'"[^"]*"?')
 
+#: Keys of what tells on which tiers cached tokens were.
+_SOURCES = re.compile(rb'"cached_token(?:_stats|s_details)"')
+
 _scan = json.JSONDecoder().raw_decode
 
 
@@ -226,10 +229,9 @@ def _with_sources(found: Usage, data: bytes | bytearray) -> Usage:
     """Add on which tiers the cached tokens were, if that is reported near the end."""
     if found == NO_USAGE:
         return found
-    end = data[-TAIL:]
-    if end.find(b'"cached_token_stats"') < 0 and end.find(b'"cached_tokens_details"') < 0:
+    if not _SOURCES.search(data, max(0, len(data) - TAIL)):
         return found
-    tail = end.decode("utf-8", errors="replace")
+    tail = data[-TAIL:].decode("utf-8", errors="replace")
     return _sourced(found, _last(tail, '"kv_transfer_params"'), _last(tail, '"sglext"'))
 
 
