@@ -23,14 +23,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bench import Bench, NotReady, Standing, Stopped, child
+from benchmarks.harness.bench import Bench, NotReady, Standing, Stopped, child
+from benchmarks.harness.processes import cpu_seconds, machine_seconds
+from benchmarks.harness.proxies import Proxy
+from benchmarks.harness.stub import StubSettings
 from benchmarks.lag_load import Long, Sent, send_long
 from benchmarks.lag_router import await_tokenizer, router_with, total
-from benchmarks.processes import cpu_seconds, machine_seconds
-from benchmarks.prompts_model import model_folder
-from benchmarks.proxies import Proxy
+from benchmarks.prompts.model import model_folder
 from benchmarks.streams import BUSY, ENDLESS, PHASES, Watchers, quantile
-from benchmarks.stub import StubSettings
 
 #: Switch intervals in milliseconds; Python's default first, the router's own last.
 INTERVALS = (5.0, 1.0, 0.5)

@@ -12,9 +12,9 @@ from typing import Any
 import uvloop
 from tokenizers import Tokenizer
 
-from benchmarks.load import HEADERS
-from benchmarks.prompts_texts import Texts, body
-from benchmarks.stub import MODEL
+from benchmarks.harness.load import HEADERS
+from benchmarks.harness.stub import MODEL
+from benchmarks.prompts.texts import Texts, body
 
 #: Seconds after which a request is given up.
 _PATIENCE_S = 20.0

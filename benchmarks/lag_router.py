@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.bench import NotReady
-from benchmarks.proxies import PROXIES, Launch, Place, Proxy
+from benchmarks.harness.bench import NotReady
+from benchmarks.harness.proxies import PROXIES, Launch, Place, Proxy
 
 _SERVE = (
     "import sys; sys.setswitchinterval({0}); from router import process; process.SWITCH_S = {0};"

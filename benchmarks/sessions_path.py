@@ -13,10 +13,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from benchmarks.bench import child
-from benchmarks.guarded import Router, router
-from benchmarks.processes import cpu_seconds
-from benchmarks.stub import MODEL, StubSettings, serve
+from benchmarks.harness.bench import child
+from benchmarks.harness.processes import cpu_seconds
+from benchmarks.harness.router import Router, router
+from benchmarks.harness.stub import MODEL, StubSettings, serve
 
 #: Kept connections, and requests that each sends in a session before it starts the next.
 AT_ONCE, TURNS = 16, 10

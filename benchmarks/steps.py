@@ -15,8 +15,8 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bodies import chat_bodies
-from benchmarks.load import HEADERS
+from benchmarks.harness.bodies import chat_bodies
+from benchmarks.harness.load import HEADERS
 from router.bounds import Bounds
 from router.connection import Connection
 from router.exchange import Exchange, Source

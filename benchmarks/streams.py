@@ -22,11 +22,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bench import Bench, NotReady, Standing, Stopped, child
-from benchmarks.processes import cpu_seconds, machine_seconds, memory_bytes
-from benchmarks.proxies import PROXIES, TIMES, Group, Proxy, programs
-from benchmarks.stub import StubSettings
-from benchmarks.watching import Seen, Watch, watch_probe, watch_streams
+from benchmarks.harness.bench import Bench, NotReady, Standing, Stopped, child
+from benchmarks.harness.processes import cpu_seconds, machine_seconds, memory_bytes
+from benchmarks.harness.proxies import PROXIES, TIMES, Group, Proxy, programs
+from benchmarks.harness.streams import Seen, Watch, watch_probe, watch_streams
+from benchmarks.harness.stub import StubSettings
 
 #: Streams send their events at this many different times within the pause between two events.
 PHASES = 10

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import only_on, shared_out, started
+from benchmarks.harness.processes import only_on, shared_out, started
 
 
 @pytest.fixture

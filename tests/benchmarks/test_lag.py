@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.proxies import Place
 from benchmarks.lag import _proxy
-from benchmarks.proxies import Place
 from benchmarks.streams import quantile
 from router.settings_file import load
 from tests.simulator.folders import make_folder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.neighbours_bodies import NEIGHBOURS
+from benchmarks.neighbours.requests import NEIGHBOURS
 from router.limits import Limits
 from router.openai import ENDPOINTS, parse
 from router.settings import LimitSettings

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.overload_load import Visit
-from benchmarks.overload_rows import Row, kept, peak, quantile, row
+from benchmarks.overload.load import Visit
+from benchmarks.overload.rows import Row, kept, peak, quantile, row
 
 
 def made(load: float, goodput: float) -> Row:

@@ -26,7 +26,7 @@ from benchmarks.routing.workloads import (
     no_reuse,
     one_prefix,
 )
-from benchmarks.scenarios_check import ROOMY, drive, hit_rate, run, ttft
+from benchmarks.scenarios.checks import ROOMY, drive, hit_rate, run, ttft
 from strategies.api import Prompt, WorkerView
 from strategies.cost import cost
 from strategies.cost.load import Load

@@ -9,10 +9,10 @@ from math import floor
 
 import pytest
 
-from benchmarks.seeds_cells import Cell, Task, bound, cell
-from benchmarks.seeds_fleet import BASELINE, ROUTERS, SETUPS, Router, Setup
-from benchmarks.seeds_table import verdicts
-from benchmarks.seeds_work import SEEDS, Seed
+from benchmarks.seeds.cells import Cell, Task, bound, cell
+from benchmarks.seeds.fleet import BASELINE, ROUTERS, SETUPS, Router, Setup
+from benchmarks.seeds.tables import verdicts
+from benchmarks.seeds.workloads import SEEDS, Seed
 
 CLIENTS = 100
 NAMED = {router.name: router for router in ROUTERS}

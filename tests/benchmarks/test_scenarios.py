@@ -3,9 +3,9 @@
 import pytest
 from typer import BadParameter, Exit
 
-from benchmarks import scenarios
-from benchmarks.scenarios import SCENARIOS, main
-from benchmarks.scenarios_check import Check
+from benchmarks.scenarios import __main__ as scenarios
+from benchmarks.scenarios.__main__ import SCENARIOS, main
+from benchmarks.scenarios.checks import Check
 from tests.benchmarks import parts
 from tests.benchmarks.parts import Without
 

@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.lengths import skewed
 from benchmarks.routing.workloads import Turn
-from benchmarks.seeds_cells import Cell, Task, bound, calibrated, cell
-from benchmarks.seeds_fleet import BARE, BASELINE, HOST_TOKENS, ROUTERS, SETUPS, STORE_TOKENS
-from benchmarks.seeds_table import lines, verdicts
-from benchmarks.seeds_work import (
+from benchmarks.seeds.cells import Cell, Task, bound, calibrated, cell
+from benchmarks.seeds.fleet import BARE, BASELINE, HOST_TOKENS, ROUTERS, SETUPS, STORE_TOKENS
+from benchmarks.seeds.tables import lines, verdicts
+from benchmarks.seeds.workloads import (
     LEAST,
     SAID,
     SEEDS,
@@ -96,7 +96,7 @@ def test_tiers_are_counted_by_tier() -> None:
 
 def test_the_baseline_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The population is chosen so that its hit rate is the published one."""
-    monkeypatch.setattr("benchmarks.seeds_cells.TRIAL_S", 120.0)
+    monkeypatch.setattr("benchmarks.seeds.cells.TRIAL_S", 120.0)
     seed = NAMED["8k contexts"]
     population = calibrated(seed, 30, 1)
     found = cell(Task(seed, BASELINE, BARE, population, 30, 1, 120.0))

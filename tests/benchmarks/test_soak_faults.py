@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.soak_faults import RECOVERY_S, Chaos, Kind, Timeline
+from benchmarks.soak.faults import RECOVERY_S, Chaos, Kind, Timeline
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from benchmarks.soak_faults import RECOVERY_S, Timeline
-from benchmarks.soak_judge import Book, Twice, after_warm_up, asked_twice, book, lost, slope
-from benchmarks.soak_tally import End, Failure
-from benchmarks.soak_worker import Entry
+from benchmarks.soak.faults import RECOVERY_S, Timeline
+from benchmarks.soak.judge import Book, Twice, after_warm_up, asked_twice, book, lost, slope
+from benchmarks.soak.tally import End, Failure
+from benchmarks.soak.worker import Entry
 
 SENT, ENDED = 100.0, 101.0
 LONG_BEFORE = SENT - RECOVERY_S - 1

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from benchmarks.soak_answers import Wish, answer, events, identity, number_of
-from benchmarks.soak_line import Reply
-from benchmarks.soak_report import complaints
-from benchmarks.soak_requests import LONGEST_TALK, Ask, Conversation, Source
-from benchmarks.soak_tally import End, Tally, verdict
-from benchmarks.soak_worker import Entry, read_book
+from benchmarks.harness.connection import Reply
+from benchmarks.soak.answers import Wish, answer, events, identity, number_of
+from benchmarks.soak.report import complaints
+from benchmarks.soak.requests import LONGEST_TALK, Ask, Conversation, Source
+from benchmarks.soak.tally import End, Tally, verdict
+from benchmarks.soak.worker import Entry, read_book
 
 JSON, STREAM = Wish(stream=False, length=30), Wish(stream=True, length=4)
 

@@ -1,0 +1,1 @@
+"""TODO: what lives in benchmarks/harness, and what does not."""

@@ -1,0 +1,117 @@
+"""Warmroute in its own process, which ends with the benchmark even if that is killed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from urllib.request import urlopen
+
+from benchmarks.harness.bench import NotReady, Stopped
+from benchmarks.harness.processes import started, tree
+
+#: Has the kernel kill the router when its parent dies (PR_SET_PDEATHSIG, 1, of linux/prctl.h; 9 is
+#: SIGKILL), because a killed benchmark cannot stop it.
+_GUARDED = (
+    "import ctypes, os, sys;"
+    "ctypes.CDLL(None).prctl(1, 9);"
+    "os.execv(sys.executable, [sys.executable, '-m', 'router', *sys.argv[1:]])"
+)
+_ROOT = Path(__file__).parents[2]
+_READY_S = 30.0
+#: Time limit for a clean exit; after that `started` kills it.
+_END_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A running router."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    settings: Path
+    """Its configuration file."""
+    log: Path
+
+    @property
+    def pids(self) -> list[int]:
+        """Its current processes."""
+        return tree(self.process.pid)
+
+    def change(self, settings: dict[str, Any]) -> None:
+        """Replace the settings file atomically, and have the router reload it."""
+        beside = self.settings.with_suffix(".new")
+        beside.write_text(json.dumps(settings))
+        beside.replace(self.settings)
+        self.process.send_signal(signal.SIGHUP)
+
+    def ready(self) -> bool:
+        """Whether it has a worker to send requests to."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self.port}/health/ready", timeout=2):
+                return True
+        except OSError:
+            return False
+
+    def last_words(self, length: int = 2000) -> str:
+        """Return the end of its log."""
+        return self.log.read_text(errors="replace")[-length:]
+
+    def end(self) -> int:
+        """Shut it down cleanly; return its exit code."""
+        self.process.terminate()
+        return self.process.wait(_END_S)
+
+
+@contextmanager
+def router(folder: Path, settings: dict[str, Any], options: Sequence[str] = ()) -> Iterator[Router]:
+    """Run `warmroute serve` until the block ends; yields once it is ready. Raises NotReady.
+
+    Leave `listen` out of `settings` to get a free port. The file is written as JSON, which is YAML.
+    """
+    port = free_ports(1)[0]
+    settings = {"listen": f"127.0.0.1:{port}", **settings}
+    file, log = folder / "warmroute.yaml", folder / "warmroute.log"
+    file.write_text(json.dumps(settings))
+    command = [sys.executable, "-c", _GUARDED, "serve", "--config", str(file), *options]
+    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with started(command, log, {"PYTHONPATH": os.pathsep.join(paths)}) as process:
+        one = Router(process, port, file, log)
+        deadline = time.monotonic() + _READY_S
+        while not one.ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise NotReady(f"the router does not answer; its log:\n{one.last_words()}")
+            time.sleep(0.1)
+        yield one
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that are free now."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in listeners]
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into the exception Stopped, so that all processes are stopped."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise Stopped(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

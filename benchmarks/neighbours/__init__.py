@@ -1,0 +1,1 @@
+"""TODO: what lives in benchmarks/neighbours, and what does not."""

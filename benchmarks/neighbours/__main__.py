@@ -1,0 +1,188 @@
+"""What one client can cost others: `python -m benchmarks.neighbours`.
+
+A small chat request is sent every ten milliseconds, first alone, then beside a neighbour that sends
+one of the most expensive requests that the limits allow, on several connections, each as soon as it
+has an answer. Prints how much longer the small request takes, and the router's memory before, at
+its highest, and a while after the last neighbour.
+
+The workers are stubs that answer at once. Everything runs on this machine, including the workers
+and both clients.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness.bench import Bench, NotReady, Stopped, child
+from benchmarks.harness.processes import memory_bytes
+from benchmarks.harness.stub import StubSettings
+from benchmarks.lag_router import await_tokenizer, router_with
+from benchmarks.neighbours.clients import Answers, Load, send, send_nicely
+from benchmarks.neighbours.requests import NEIGHBOURS
+from benchmarks.prompts.model import model_folder
+from benchmarks.streams import quantile
+
+#: Seconds between two small requests, and between two looks at the router's memory.
+PAUSE_S, LOOK_S = 0.01, 0.1
+#: More workers than the neighbour has connections, so that the small request never has to wait for
+#: one: what is measured is the router.
+STUBS = 6
+
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The results of one neighbour; times in milliseconds, memory in bytes."""
+
+    name: str
+    size: int
+    """Bytes of its body."""
+    statuses: dict[int, int]
+    rate: float
+    """Its answers a second."""
+    p50_ms: float
+    p99_ms: float
+    worst_ms: float
+    alone_p99_ms: float
+    """Of the small request just before, without it."""
+    rss: int
+    """Memory afterwards."""
+
+
+def main(
+    *,
+    only: Annotated[list[str] | None, typer.Option(help="Part of a name; repeat.")] = None,
+    at_once: Annotated[int, typer.Option(help="The neighbour's connections.")] = 4,
+    seconds: Annotated[float, typer.Option(help="How long to look at each.")] = 6.0,
+    rest: Annotated[float, typer.Option(help="Seconds of rest before memory is read.")] = 60.0,
+    tokens: Annotated[bool, typer.Option(help="With a tokenizer.")] = True,
+    program: Annotated[str, typer.Option(help="The Python that serves.")] = sys.executable,
+    interval: Annotated[float, typer.Option(help="Switch interval, ms.")] = 0.5,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.")] = None,
+) -> None:
+    """Measure and print the table."""
+    wanted = [name for name in NEIGHBOURS if not only or any(one in name for one in only)]
+    folder = model_folder("chatml") if tokens else None
+    proxy = router_with(folder, interval)
+    rows: list[Row] = []
+    try:
+        with (
+            Bench(STUBS, StubSettings(tokenizes=False)) as bench,
+            child(send) as (probe, _),
+            child(send_nicely) as (neighbour, _),
+            bench.running(proxy, [program]) as standing,
+        ):
+            await_tokenizer(standing.port, wanted=tokens)
+            pids = [pid for pid in standing.pids if Path(f"/proc/{pid}").exists()]
+            probe.send(Load(standing.port, 2.0, pause=PAUSE_S))
+            probe.recv()
+            before = memory_bytes(pids)
+            with _highest(pids) as highest:
+                for name in wanted:
+                    with _err.status(name):
+                        load = Load(standing.port, seconds, name, at_once)
+                        rows.append(_row(probe, neighbour, load, pids))
+            with _err.status("a rest"):
+                time.sleep(rest)
+            after = memory_bytes(pids)
+            httpx.get(f"http://127.0.0.1:{standing.port}/health").raise_for_status()
+    except (Stopped, NotReady) as error:
+        _err.print(str(error), markup=False)
+        raise typer.Exit(1) from None
+    print(f"{'with' if tokens else 'without'} a tokenizer, {at_once} at once")
+    Console(width=200).print(_table(rows))
+    print(
+        f"memory: {before / 1e6:.0f} MB before, {max(highest) / 1e6:.0f} MB at most,"
+        f" {after / 1e6:.0f} MB after {rest:g} s"
+    )
+    if json_file is not None:
+        json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+def _row(
+    probe: "Connection[Any, Any]",
+    neighbour: "Connection[Any, Any]",
+    load: Load,
+    pids: Sequence[int],
+) -> Row:
+    neighbour.send(Load(load.port, 0, load.name))  # make the body
+    size: int = neighbour.recv()
+    alone = _small(probe, load.port, load.seconds)
+    neighbour.send(Load(load.port, load.seconds + 0.5, load.name, load.at_once))
+    time.sleep(0.25)
+    beside = _small(probe, load.port, load.seconds)
+    theirs: Answers = neighbour.recv()
+    return Row(
+        name=load.name,
+        size=size,
+        statuses=theirs.statuses,
+        rate=len(theirs.took) / (load.seconds + 0.5),
+        p50_ms=quantile(beside, 0.5),
+        p99_ms=quantile(beside, 0.99),
+        worst_ms=quantile(beside, 1.0),
+        alone_p99_ms=quantile(alone, 0.99),
+        rss=memory_bytes(pids),
+    )
+
+
+def _small(probe: "Connection[Any, Any]", port: int, seconds: float) -> list[float]:
+    probe.send(Load(port, seconds, pause=PAUSE_S))
+    answers: Answers = probe.recv()
+    if set(answers.statuses) != {200}:
+        raise NotReady(f"the small requests got {answers.statuses}")
+    return sorted(answers.took)
+
+
+@contextmanager
+def _highest(pids: Sequence[int]) -> Iterator[list[int]]:
+    """Look at the memory of processes all the time."""
+    seen, over = [memory_bytes(pids)], threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            seen.append(memory_bytes(pids))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table()
+    for heading in (
+        *("beside", "MB", "answers", "a second"),
+        *("p50 ms", "p99 ms", "worst ms", "alone p99 ms", "added p99 ms", "memory MB"),
+    ):
+        table.add_column(heading, justify="left" if heading == "beside" else "right")
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.size / 1e6:.1f}",
+            " ".join(f"{count}x{status}" for status, count in sorted(row.statuses.items())),
+            f"{row.rate:.1f}",
+            *(f"{ms:.1f}" for ms in (row.p50_ms, row.p99_ms, row.worst_ms, row.alone_p99_ms)),
+            f"{row.p99_ms - row.alone_p99_ms:.1f}",
+            f"{row.rss / 1e6:.0f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)

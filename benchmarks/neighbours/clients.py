@@ -1,0 +1,107 @@
+"""The two clients of `benchmarks.neighbours`, each in a process of its own."""
+
+import asyncio
+import os
+import signal
+import time
+from array import array
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import uvloop
+
+from benchmarks.neighbours.requests import NEIGHBOURS, Sent, small
+
+#: Seconds after which a request is given up.
+_PATIENCE_S = 20.0
+#: How much the neighbour's own process gives way: it is to wait for the router, not to delay it.
+_NICE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A job: what to send where, on how many connections, and for how long."""
+
+    port: int
+    seconds: float
+    name: str = ""
+    at_once: int = 1
+    pause: float = 0.0
+    """Seconds between the starts of two requests on one connection."""
+
+
+@dataclass(slots=True)
+class Answers:
+    """The result of a job."""
+
+    took: "array[float]" = field(default_factory=lambda: array("d"))
+    """Seconds to each answer."""
+    statuses: dict[int, int] = field(default_factory=dict)
+
+
+def send(pipe: "Connection[Any, Any]", nice: int = 0) -> None:
+    """Run the jobs received on the pipe; send back the result of each."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(nice)
+    made: dict[str, Sent] = {}
+    try:
+        while True:
+            load: Load = pipe.recv()
+            if load.name not in made:
+                made.clear()
+                made[load.name] = NEIGHBOURS[load.name]() if load.name else small()
+            if load.seconds == 0:
+                pipe.send(len(made[load.name].body))
+            else:
+                pipe.send(uvloop.run(_run(load, made[load.name])))
+    except (EOFError, ConnectionError):
+        return
+
+
+def send_nicely(pipe: "Connection[Any, Any]") -> None:
+    """Do the same with a low priority."""
+    send(pipe, _NICE)
+
+
+async def _run(load: Load, sent: Sent) -> Answers:
+    answers = Answers()
+    end = time.perf_counter() + load.seconds
+    head = (
+        f"POST {sent.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(sent.body)}\r\n\r\n"
+    ).encode()
+    await asyncio.gather(
+        *(_connection(load, head, sent.body, end, answers) for _ in range(load.at_once))
+    )
+    return answers
+
+
+async def _connection(load: Load, head: bytes, body: bytes, end: float, answers: Answers) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", load.port)
+    due = time.perf_counter()
+    try:
+        while due < end:
+            asked = time.perf_counter()
+            writer.writelines((head, body))
+            async with asyncio.timeout(_PATIENCE_S):
+                status = await _answer(reader)
+            answers.took.append(time.perf_counter() - asked)
+            answers.statuses[status] = answers.statuses.get(status, 0) + 1
+            if status >= 400:
+                writer.close()
+                reader, writer = await asyncio.open_connection("127.0.0.1", load.port)
+            due = max(due + load.pause, time.perf_counter() if not load.pause else 0.0)
+            await asyncio.sleep(due - time.perf_counter())
+    except (OSError, EOFError, TimeoutError):
+        answers.statuses[0] = answers.statuses.get(0, 0) + 1
+    finally:
+        writer.transport.abort()
+
+
+async def _answer(reader: asyncio.StreamReader) -> int:
+    """Read an answer and return its status. Raises EOFError."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    at = head.lower().find(b"\r\ncontent-length:")
+    await reader.readexactly(int(head[at + 17 :].split(b"\r\n", 1)[0]))
+    return int(head.split(b" ", 2)[1])

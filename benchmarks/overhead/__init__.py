@@ -1,0 +1,1 @@
+"""TODO: what lives in benchmarks/overhead, and what does not."""

@@ -1,0 +1,146 @@
+"""The overhead of the router compared with other proxies: `python -m benchmarks.overhead`.
+
+Starts two stub workers that use next to no CPU, starts every installed proxy in front of them, and
+sends each proxy the same requests, one proxy after the other, in several rounds. The numbers are
+medians over the rounds. They depend on the machine's speed; the ratios do not.
+
+Peers are found on PATH, or given as `--peer NAME=COMMAND`: sglang-router, smg, vllm-router,
+litellm, nginx. Each runs with its defaults, with round robin and, if it can, prefix routing.
+"""
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.harness.bench import Bench, NotReady, Standing, Stopped
+from benchmarks.harness.processes import memory_bytes
+from benchmarks.harness.proxies import PROXIES, TIMES, programs, version
+from benchmarks.harness.stub import StubSettings
+from benchmarks.overhead.cells import COUNTS, Cell, cases, measure
+from benchmarks.overhead.tables import Report
+
+#: Workers behind every proxy.
+WORKERS = 2
+#: Seconds between two events of a paced stream: an engine's step under some load.
+STEP_S = 0.01
+
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def main(
+    *,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="NAME=COMMAND of a proxy; repeat for more.")
+    ] = None,
+    warmroute: Annotated[
+        str | None, typer.Option(help="Command of another Warmroute than this environment's.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option(help="Command of one more Warmroute, to be compared with.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only proxies with this in their name; repeat.")
+    ] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(help=f"Bytes of a request, of {list(COUNTS)}; repeat.")
+    ] = None,
+    cores: Annotated[
+        int, typer.Option(min=0, help="Cores for the proxy alone; 0: it shares all of them.")
+    ] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="A quarter of the requests.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write every single measurement here.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print for a document.")] = False,
+) -> None:
+    """Measure and print the tables."""
+    sizes = size or list(COUNTS)
+    if unknown := set(sizes) - set(COUNTS):
+        raise typer.BadParameter(f"--size: {unknown} not of {list(COUNTS)}")
+    try:
+        found = programs(peer or [], warmroute, before)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        with Bench(WORKERS, StubSettings(step_s=STEP_S), cores) as bench:
+            standing = [bench.direct(), *_start(bench, found, only or [""], cores)]
+            wanted = cases(sizes, 4 if quick else 1)
+            cells = list(
+                track(
+                    measure(bench, standing, wanted, rounds),
+                    "Measuring",
+                    total=rounds * len(wanted) * len(standing),
+                    console=_err,
+                    transient=True,
+                )
+            )
+            memory = {one.name: memory_bytes(one.pids) for one in standing}
+    except (Stopped, NotReady, ValueError) as error:
+        _err.print(str(error), markup=False)
+        raise typer.Exit(1) from None
+    about = _about(found, standing, rounds, cores)
+    _print(Report(cells, standing, memory), about, markdown=markdown)
+    if json_file is not None:
+        json_file.write_text(_json(about, standing, memory, cells))
+
+
+def _start(
+    bench: Bench, found: dict[str, list[str]], only: Sequence[str], cores: int
+) -> list[Standing]:
+    wanted = [
+        proxy
+        for proxy in PROXIES
+        if proxy.program in found
+        and any(part in proxy.name for part in only)
+        and (cores != 1 or TIMES not in proxy.mode)
+    ]
+    return [
+        bench.start(proxy, found[proxy.program])
+        for proxy in track(wanted, "Starting", console=_err, transient=True)
+    ]
+
+
+def _about(
+    found: dict[str, list[str]], standing: Sequence[Standing], rounds: int, cores: int
+) -> str:
+    used = {one.name.split()[0] for one in standing if one.group}
+    versions = [f"{name} {version(found[name], name)}" for name in found if name in used]
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    room = f"each on {cores} core{'s' * (cores > 1)} of its own" if cores else "all cores shared"
+    return f"{', '.join(sorted(versions))}; {machine}; {room}; medians of {rounds} rounds."
+
+
+def _print(report: Report, about: str, *, markdown: bool) -> None:
+    out = Console()
+    for grid in report.grids():
+        if markdown:
+            print(grid.markdown())
+        else:
+            out.print(grid.rich())
+    for line in (*report.notes(), about):
+        print(line)
+
+
+def _json(
+    about: str, standing: Sequence[Standing], memory: dict[str, int], cells: Sequence[Cell]
+) -> str:
+    rest = {one.name: one.rest_bytes for one in standing}
+    content = {
+        "about": about,
+        "memory_at_rest": rest,
+        "memory_after": memory,
+        "cells": [asdict(cell) for cell in cells],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,143 @@
+"""The measurements of the overhead benchmark: every proxy under every load, in several rounds."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from benchmarks.harness.bench import Bench, Standing
+from benchmarks.harness.load import Job, Result
+
+#: Bytes of a request → how many of them are sent 32 at a time, and how many one at a time.
+COUNTS = {400: (4000, 600), 8_700: (3000, 600), 35_000: (1500, 400), 261_000: (400, 200)}
+CONCURRENCY = 32
+#: Paced streams: 12,800 events a second, enough that a proxy's idle work does not count, few enough
+#: that it reads the events one by one.
+STREAMS, STREAMS_AT_ONCE, STREAM_BYTES = 256, 128, 400
+#: Streams at full speed: events pile up where they are not read at once, as in a busy proxy.
+RUSHED, RUSHED_AT_ONCE = 1024, 32
+#: Events of a stream: 100 tokens, the usage and [DONE].
+STREAM_EVENTS = 102
+#: Requests before measuring begins, to open connections and warm up code.
+_WARM = 96
+
+
+class Load(StrEnum):
+    """How requests arrive."""
+
+    ONE = "one at a time"
+    MANY = "32 at a time"
+    STREAM = "streams"
+    RUSH = "streams at full speed"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A load with requests of one size."""
+
+    load: Load
+    size: int
+    count: int
+    at_once: int
+
+    def slower(self) -> "Case":
+        """The same with fewer requests, for a proxy that would take minutes.
+
+        Fewer streams at once too: a saturated proxy reads several events at once and seems cheap.
+        """
+        at_once = self.at_once // 10 if self.load is Load.STREAM else self.at_once
+        # Requests in flight when measuring begins have no valid latency, so more must follow.
+        count = max(self.count // 20, 2 * at_once, 20)
+        return Case(self.load, self.size, count, at_once)
+
+    def job(self, port: int, seed: int, watched: Sequence[int], stubs: Sequence[int]) -> Job:
+        """Return the job for the load generator."""
+        stream = self.load in {Load.STREAM, Load.RUSH}
+        return Job(
+            port=port,
+            size=self.size,
+            count=self.count,
+            warm=max(min(_WARM, self.count // 4), self.at_once),
+            concurrency=self.at_once,
+            # Different requests for each load, so that none finds its prompts cached by another.
+            seed=seed * len(Load) + list(Load).index(self.load),
+            stream=stream,
+            hurried=self.load is Load.RUSH,
+            # At full speed a proxy's chunks may cut events in two; those are not counted.
+            events=(STREAM_EVENTS - 10 * (self.load is Load.RUSH)) if stream else 0,
+            watched=watched,
+            stubs=stubs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The result of one proxy in one case of one round."""
+
+    proxy: str
+    load: Load
+    size: int
+    round: int
+    done: int
+    cpu_us: float
+    """CPU time of the proxy per request or stream."""
+    p50_us: float
+    p99_us: float
+    rate: float
+    """Requests a second."""
+    proxy_share: float
+    """Share of one core, like the next three."""
+    stub_share: float
+    load_share: float
+    other_share: float
+    """Everything else on the machine."""
+    problem: str = ""
+
+
+def cases(sizes: Sequence[int], divisor: int) -> list[Case]:
+    """Return all cases, with the number of requests divided by `divisor`."""
+    found = [
+        Case(load, size, max(COUNTS[size][place] // divisor, 100), at_once)
+        for size in sizes
+        for place, (load, at_once) in enumerate(((Load.MANY, CONCURRENCY), (Load.ONE, 1)))
+    ]
+    streams = max(STREAMS // divisor, STREAMS_AT_ONCE)
+    return [
+        *found,
+        Case(Load.RUSH, STREAM_BYTES, max(RUSHED // divisor, 128), RUSHED_AT_ONCE),
+        Case(Load.STREAM, STREAM_BYTES, streams, STREAMS_AT_ONCE),
+    ]
+
+
+def measure(
+    bench: Bench, standing: Sequence[Standing], wanted: Sequence[Case], rounds: int
+) -> Iterator[Cell]:
+    """Yield every cell; each round begins with a different proxy, for fairness."""
+    for number in range(rounds):
+        first = number % len(standing)
+        for case in wanted:
+            for one in (*standing[first:], *standing[:first]):
+                fitting = case.slower() if one.slow else case
+                job = fitting.job(one.port, number + 1, one.pids, bench.stub_pids)
+                yield _cell(one.name, case, number, bench.run(job))
+
+
+def _cell(name: str, case: Case, number: int, result: Result) -> Cell:
+    done, wall = max(result.done, 1), result.wall or 1.0
+    ordered = sorted(result.latencies) or [0.0]
+    return Cell(
+        proxy=name,
+        load=case.load,
+        size=case.size,
+        round=number,
+        done=result.done,
+        cpu_us=result.cpu / done * 1e6,
+        p50_us=statistics.median(ordered) * 1e6,
+        p99_us=ordered[len(ordered) * 99 // 100] * 1e6,
+        rate=result.done / wall,
+        proxy_share=result.cpu / wall,
+        stub_share=result.stub_cpu / wall,
+        load_share=result.load_cpu / wall,
+        other_share=result.other_cpu / wall,
+        problem=result.problem,
+    )

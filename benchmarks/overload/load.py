@@ -1,0 +1,107 @@
+"""Open-loop load: requests arrive at a given rate, whether or not earlier ones were answered."""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from random import Random
+from time import monotonic
+from typing import Any, NamedTuple
+
+import uvloop
+
+from benchmarks.harness.bodies import chat_bodies
+from benchmarks.harness.connection import Line
+from benchmarks.harness.load import HEADERS
+
+#: Most seconds that a client waits for an answer, and that an idle connection is kept.
+_PATIENCE_S, _IDLE_S = 30.0, 10.0
+_BODIES, _BYTES = 500, 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One load level: the arrival rate and duration."""
+
+    port: int
+    rate: float
+    """Requests a second."""
+    seconds: float
+    seed: int
+
+
+class Visit(NamedTuple):
+    """One client's request."""
+
+    at: float
+    """When it arrived, in seconds since the level began."""
+    took: float
+    """Seconds to the end of its answer."""
+    status: int
+    """HTTP status; 0 if there was no complete answer."""
+
+
+class _Crowd:
+    """All clients of one level."""
+
+    def __init__(self, level: Level) -> None:
+        self._level = level
+        bodies = chat_bodies(_BYTES, _BODIES, level.seed)
+        self._requests = [(HEADERS % (level.port, len(body))).encode() + body for body in bodies]
+        self._kept: list[Line] = []
+        self.visits: list[Visit] = []
+
+    async def run(self) -> None:
+        """Send all requests of the level; return when the last one has ended."""
+        level, random = self._level, Random(self._level.seed)
+        loop = asyncio.get_running_loop()
+        start = due = loop.time()
+        async with asyncio.TaskGroup() as group:
+            while due < start + level.seconds:
+                await asyncio.sleep(due - loop.time())
+                group.create_task(self._visit(due - start, random.choice(self._requests)))
+                due += random.expovariate(level.rate)
+        for line in self._kept:
+            line.leave()
+
+    async def _visit(self, at: float, request: bytes) -> None:
+        asked, status = monotonic(), 0
+        try:
+            line = await self._line()
+            line.send(request)
+            async with asyncio.timeout(_PATIENCE_S):
+                reply = await line.reply()
+            status = reply.status if reply.complete else 0
+            line.used_at = monotonic()
+            self._kept.append(line)
+        except (OSError, TimeoutError):
+            status = 0
+        self.visits.append(Visit(at, monotonic() - asked, status))
+
+    async def _line(self) -> Line:
+        while self._kept:
+            line = self._kept.pop()
+            if line.open_still and monotonic() < line.used_at + _IDLE_S:
+                return line
+            line.leave()
+        return await Line.open(self._level.port)
+
+
+def serve(channel: "Connection[Sequence[Visit], Level]") -> None:
+    """Run levels received on the channel until it closes; the main function of a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        while True:
+            crowd = _Crowd(channel.recv())
+            uvloop.run(crowd.run())
+            channel.send(crowd.visits)
+    except (EOFError, ConnectionError):
+        return
+
+
+def done(channel: "Connection[Any, Any]", level: Level) -> Sequence[Visit]:
+    """Run one level in the load process. Raises EOFError if that process has ended."""
+    channel.send(level)
+    visits: Sequence[Visit] = channel.recv()
+    return visits

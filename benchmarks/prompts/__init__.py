@@ -1,0 +1,1 @@
+"""TODO: what lives in benchmarks/prompts, and what does not."""

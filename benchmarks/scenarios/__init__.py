@@ -1,0 +1,1 @@
+"""TODO: what lives in benchmarks/scenarios, and what does not."""

@@ -1,0 +1,91 @@
+"""Situations that a fleet must survive well: `python -m benchmarks.scenarios`.
+
+Each scenario is one that users of other routers have complained about, or that operators meet
+sooner or later. The default strategy runs through it on a virtual clock, and so do others where a
+result needs a comparison. The exit code is 1 if any check does not hold.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.routing.columns import each
+from benchmarks.scenarios import cache as scenarios_cache
+from benchmarks.scenarios import crowd as scenarios_crowd
+from benchmarks.scenarios import fleet as scenarios_fleet
+from benchmarks.scenarios.checks import Check, Scenario
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.__name__: scenario
+    for scenario in (
+        *(scenarios_fleet.scale_out, scenarios_fleet.slow_worker),
+        *(scenarios_fleet.slow_in_bursts, scenarios_fleet.restart),
+        *(scenarios_crowd.hot_prefix, scenarios_crowd.large_prefix, scenarios_crowd.new_prefix),
+        *(scenarios_crowd.cold_siblings, scenarios_crowd.all_at_once, scenarios_crowd.fleets),
+        *(scenarios_cache.tight, scenarios_cache.wrong_capacity, scenarios_cache.lies),
+        *(scenarios_cache.churn, scenarios_cache.long_documents),
+    )
+}
+
+
+def main(
+    *,
+    scenario: Annotated[
+        list[str] | None, typer.Option(help=f"Of {', '.join(SCENARIOS)}; repeat for more.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    size: Annotated[float, typer.Option(min=0.05, help="Of the workloads; 1 is stated.")] = 1.0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the numbers here.")
+    ] = None,
+) -> None:
+    """Run them and print what holds."""
+    names = scenario or list(SCENARIOS)
+    if not set(names) <= SCENARIOS.keys():
+        raise typer.BadParameter(f"a scenario is one of {', '.join(SCENARIOS)}")
+    runs = [(name, size) for name in names]
+    bar = track(
+        each(_checks, runs, jobs),
+        "Scenarios",
+        total=len(runs),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    found = dict(zip(names, bar, strict=True))
+    Console(width=120).print(_table(found))
+    if json_file is not None:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    if not all(check.met for checks in found.values() for check in checks):
+        raise typer.Exit(1)
+
+
+def _checks(run: tuple[str, float]) -> Sequence[Check]:
+    name, size = run
+    return SCENARIOS[name](size)
+
+
+def _table(found: Mapping[str, Sequence[Check]]) -> Table:
+    checks = [check for several in found.values() for check in several]
+    met = sum(check.met for check in checks)
+    table = Table(title=f"Scenarios: {met} of {len(checks)} checks hold")
+    for heading in ("scenario", "what", "is", "", "to be", ""):
+        table.add_column(heading, justify="right" if heading in {"is", "to be"} else "left")
+    for name, several in found.items():
+        for place, check in enumerate(several):
+            table.add_row(
+                *("" if place else name, check.what, f"{check.value:,.3f}"),
+                *("≥" if check.least else "≤", f"{check.bound:,.3f}"),
+                "holds" if check.met else "[bold red]does not hold[/]",
+                end_section=place + 1 == len(several),
+            )
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)

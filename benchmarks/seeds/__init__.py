@@ -1,0 +1,1 @@
+"""TODO: what lives in benchmarks/seeds, and what does not."""

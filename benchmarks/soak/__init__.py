@@ -1,0 +1,1 @@
+"""TODO: what lives in benchmarks/soak, and what does not."""

@@ -1,0 +1,127 @@
+"""Long mixed load with faults: `python -m benchmarks.soak --minutes 10`.
+
+Starts the router in front of five worker processes, one of which is added to and removed from the
+settings by reloads, and sends it what a public endpoint gets: prompts of 0.4 to 261 kB, growing
+conversations, streams; clients that disconnect at any point, read slowly or not at all, send
+invalid data, nothing or too much, or ask for unknown models. Meanwhile workers are killed, freeze,
+refuse connections, stall, break off, and answer 500, 503 and garbage. At least one is always well.
+
+During the first quarter of the time, the load is adjusted until the router uses `--share` of a
+core, and then held. That quarter is left out of the memory slopes. It has somewhat more load and
+faults than the rest, because a process keeps the memory of its worst moment.
+
+Fails (exit code 1) if memory grows by 1 MB a minute or more; if half a minute after the load there
+are more descriptors or tasks than before, or something is still booked; if a request was lost that
+could have been saved, or was sent to two workers (`soak_judge.py` defines both); if an answer was
+wrong or never came; if the router's log reports an internal error; if it does not exit cleanly.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.harness.bench import NotReady, Stopped, child
+from benchmarks.harness.router import router, stoppable
+from benchmarks.soak import load as soak_load
+from benchmarks.soak.fleet import Workers
+from benchmarks.soak.judge import asked_twice, lost
+from benchmarks.soak.report import Report, complaints
+from benchmarks.soak.run import TICK_S, Broken, Soak, settings
+
+#: Workers that are in the settings all the time.
+WORKERS = 4
+#: Idle seconds of the router before the load; time limit for the workers to start.
+_SETTLE_S, _BEGIN_S = 4.0, 30.0
+
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def soak(folder: Path, minutes: float, share: float, seed: int, options: Sequence[str]) -> Report:
+    """Run the whole soak and return its report. Raises Broken, NotReady, Stopped."""
+    with ExitStack() as stack:
+        stack.enter_context(stoppable())
+        workers = stack.enter_context(Workers(folder, WORKERS, seed))
+        _until_well(workers)
+        served = stack.enter_context(router(folder, settings(workers, guest=False), options))
+        load = stack.enter_context(child(soak_load.serve, served.port, seed))
+        time.sleep(_SETTLE_S)
+        one = Soak(served, workers, load, share)
+        before = one.look()
+        one.run(60 * minutes)
+        tally = one.finish()
+        after = one.rest(before)
+        code = served.end()
+        books = workers.books()
+        said = served.log.read_text(errors="replace")
+    return Report(
+        minutes=minutes,
+        tally=tally,
+        lost=lost(tally.failures, books),
+        twice=asked_twice(books),
+        faults=workers.faults,
+        reloads=one.reloads,
+        load_share=one.load_share,
+        machine_share=one.machine_share,
+        samples=one.samples,
+        tasks=one.tasks,
+        before=before,
+        after=after,
+        complaints=complaints(said),
+        exit_code=code,
+    )
+
+
+def _until_well(workers: Workers) -> None:
+    deadline = monotonic() + _BEGIN_S
+    while not workers.well:
+        if monotonic() > deadline:
+            raise NotReady("the workers do not begin")
+        workers.look()
+        time.sleep(TICK_S)
+
+
+def main(
+    *,
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long the load lasts.")] = 10.0,
+    share: Annotated[
+        float, typer.Option(min=0.05, max=1.0, help="Of a core, for each process of the router.")
+    ] = 0.7,
+    processes: Annotated[int, typer.Option(min=1, help="Given to `warmroute serve`.")] = 1,
+    seed: Annotated[int, typer.Option(help="What chance hangs on.")] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write everything here.")
+    ] = None,
+    log: Annotated[Path | None, typer.Option(help="Copy the router's log there.")] = None,
+) -> None:
+    """Soak the router and say what came of it."""
+    options = ["--processes", str(processes)] if processes > 1 else []
+    with TemporaryDirectory(prefix="soak-") as name:
+        folder = Path(name)
+        try:
+            report = soak(folder, minutes, share * processes, seed, options)
+        except (Broken, NotReady, Stopped) as error:
+            _err.print(str(error), markup=False)
+            raise typer.Exit(1) from None
+        finally:
+            if log is not None and (folder / "warmroute.log").exists():
+                log.write_text((folder / "warmroute.log").read_text(errors="replace"))
+    Console(width=160).print(report.table())
+    for line in report.lines():
+        print(line)
+    if json_file is not None:
+        json_file.write_text(json.dumps(report.data(), indent=1) + "\n")
+    problems = report.problems()
+    print("\n".join(f"PROBLEM: {one}" for one in problems) or "All is well.")
+    raise typer.Exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,256 @@
+"""The soak's clients; each kind is one way in which a client may behave, well or badly."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+from benchmarks.harness.connection import Line, Reply
+from benchmarks.soak.answers import Wish
+from benchmarks.soak.requests import LARGE, SMALL, Ask, Conversation, Source
+from benchmarks.soak.tally import End, Tally
+
+#: Conversations in progress at the same time.
+_TALKS = 64
+#: The answer requested by clients that read slowly.
+_LONG = Wish(stream=False, length=2_000_000)
+#: Pause in seconds: of a slow client after every read; of a dead one after the first read, so long
+#: that the router drops it.
+_SLOW_S, _DEAD_S = 0.02, 12.0
+#: Seconds after which a kept connection is not reused, because the router may be closing it.
+_IDLE_S = 5.0
+_REFUSALS = frozenset((400, 404, 405, 408, 413, 414, 431, 501))
+_ADMIN = (b"/metrics", b"/workers", b"/v1/models", b"/health/live", b"/openapi.json")
+CLOSE = b"Connection: close\r\n"
+
+
+class Clients:
+    """The behaviour of clients; each public method is one client's visit from start to end."""
+
+    def __init__(self, port: int, source: Source, tally: Tally) -> None:
+        self._port = port
+        self._source = source
+        self._random = source.random
+        self._tally = tally
+        self._kept: list[Line] = []
+        self._lines: set[Line] = set()
+        self._talks = [Conversation(place) for place in range(_TALKS)]
+        self.kinds: dict[Callable[[], Awaitable[None]], int] = {
+            self.small: 300,
+            self.large: 30,
+            self.stream: 250,
+            self.conversation: 200,
+            self.chunked: 25,
+            self.expecting: 15,
+            self.pipelined: 15,
+            self.alone: 40,
+            self.leaving: 60,
+            self.half_closing: 5,
+            self.slow: 4,
+            self.dead: 1,
+            self.bad: 40,
+            self.strange: 20,
+            self.oversize: 4,
+            self.silent: 4,
+            self.unfinished: 4,
+            self.admin: 5,
+        }
+        """Relative frequency of each kind of visit."""
+
+    def close(self) -> None:
+        """Close every connection."""
+        for line in tuple(self._lines):
+            line.leave()
+
+    # Clients that behave.
+
+    async def small(self) -> None:
+        """Ask for a short answer."""
+        await self._ask("small", self._source.ask(SMALL))
+
+    async def large(self) -> None:
+        """Send a long prompt."""
+        await self._ask("large", self._source.ask(LARGE))
+
+    async def stream(self) -> None:
+        """Ask for a stream."""
+        await self._ask("stream", self._source.stream())
+
+    async def conversation(self) -> None:
+        """Continue a conversation that no other client continues at the moment."""
+        if not self._talks:
+            return
+        talk = self._talks.pop(self._random.randrange(len(self._talks)))
+        try:
+            await self._ask("conversation", self._source.turn(talk))
+        finally:
+            self._talks.append(talk)
+
+    async def alone(self) -> None:
+        """Use a new connection for one request only."""
+        line = await self._open()
+        await self._tell(line, "alone", self._source.ask(SMALL, fields=CLOSE))
+        line.leave()
+
+    async def chunked(self) -> None:
+        """Send a body in chunks."""
+        ask = self._source.ask(SMALL)
+        await self._ask("chunked", ask, ask.chunked(self._random.randint(1, 9)))
+
+    async def expecting(self) -> None:
+        """Send the body only after the answer 100 Continue."""
+        ask = self._source.ask(SMALL, fields=b"Expect: 100-continue\r\n")
+        line, sent = await self._open(), monotonic()
+        line.send(ask.head())
+        await line.told_to_go_on.wait()
+        if line.open_still:
+            line.send(ask.body)
+        self._tally.judge("expecting", ask, sent, await line.reply())
+        line.leave()
+
+    async def pipelined(self) -> None:
+        """Send several requests at once on one connection."""
+        asks = [self._source.ask(SMALL) for _ in range(self._random.randint(2, 5))]
+        line, sent = await self._open(), monotonic()
+        line.send(*(piece for ask in asks for piece in ask.whole()))
+        for ask in asks:
+            reply = await line.reply()
+            self._tally.judge("pipelined", ask, sent, reply)
+            if not reply.complete:
+                break  # the answers to the others cannot follow
+        line.leave()
+
+    async def slow(self) -> None:
+        """Read a long answer slowly."""
+        line = await self._open(slow=_SLOW_S)
+        await self._tell(line, "slow", self._source.ask(SMALL, _LONG))
+        line.leave()
+
+    # Clients that disconnect, or stop reading or sending.
+
+    async def leaving(self) -> None:
+        """Disconnect at any point: within the request, before the answer, within the answer."""
+        ask = self._source.stream()
+        line = await self._open()
+        if self._random.random() < 0.3:
+            line.send(ask.head(), ask.body[: self._random.randrange(len(ask.body))])
+            await asyncio.sleep(self._random.uniform(0, 0.02))
+        else:
+            line.send(*ask.whole())
+            if self._random.random() < 0.4:
+                await asyncio.sleep(self._random.uniform(0, 0.05))
+            else:
+                wanted = self._random.randint(1, ask.wish.length)
+                while line.open_still and line.pieces < wanted:
+                    line.news.clear()
+                    await line.news.wait()
+        line.leave()
+        self._tally.count("leaving", End.LEFT)
+
+    async def half_closing(self) -> None:
+        """Close the sending side; the router treats that as a disconnect."""
+        ask = self._source.stream()
+        line = await self._open()
+        line.send(*ask.whole())
+        line.half_close()
+        await line.closed
+        self._tally.count("half closing", End.LEFT)
+
+    async def dead(self) -> None:
+        """Stop reading a long answer for longer than the router waits."""
+        line = await self._open(slow=_DEAD_S, once=True)
+        line.send(*self._source.ask(SMALL, _LONG).whole())
+        reply = await line.reply()
+        line.leave()
+        if reply.status == 200 and reply.complete:
+            self._tally.strange("dead", End.WRONG, "the router waited for a client that is dead")
+        else:
+            self._tally.count("dead", End.DROPPED)
+
+    async def silent(self) -> None:
+        """Connect and send nothing until the router closes the connection."""
+        line = await self._open()
+        await line.closed
+        self._tally.count("silent", End.REFUSED)
+
+    async def unfinished(self) -> None:
+        """Send part of a request and never the rest."""
+        ask = self._source.ask(SMALL)
+        part = b"".join(ask.whole())
+        line = await self._open()
+        line.send(part[: self._random.randint(1, len(part) - 1)])
+        self._refusal("unfinished", await line.reply())
+        line.leave()
+
+    # Clients whose requests are wrong, and operators.
+
+    async def bad(self) -> None:
+        """Send an invalid request."""
+        line = await self._open()
+        line.send(self._source.bad())
+        self._refusal("bad", await line.reply())
+        line.leave()
+
+    async def strange(self) -> None:
+        """Ask for an unknown model."""
+        line = await self._line()
+        line.send(self._source.strange())
+        self._refusal("unknown model", await line.reply())
+        self._keep(line)
+
+    async def oversize(self) -> None:
+        """Send more than is allowed."""
+        line = await self._open()
+        line.send(*self._source.oversize())
+        self._refusal("oversize", await line.reply())
+        line.leave()
+
+    async def admin(self) -> None:
+        """Read one of the operators' endpoints."""
+        line = await self._line()
+        line.send(b"GET %b HTTP/1.1\r\nHost: soak\r\n\r\n" % self._random.choice(_ADMIN))
+        reply = await line.reply()
+        if reply.status == 200 and reply.complete:
+            self._tally.count("operators", End.ANSWERED)
+        else:
+            self._tally.strange("operators", End.WRONG, f"{reply.status} {reply.body[:200]!r}")
+        self._keep(line)
+
+    # Common helpers.
+
+    async def _ask(self, kind: str, ask: Ask, pieces: list[bytes] | None = None) -> None:
+        line = await self._line()
+        await self._tell(line, kind, ask, pieces)
+        self._keep(line)
+
+    async def _tell(
+        self, line: Line, kind: str, ask: Ask, pieces: list[bytes] | None = None
+    ) -> None:
+        sent = monotonic()
+        line.send(*(pieces or ask.whole()))
+        self._tally.judge(kind, ask, sent, await line.reply())
+
+    def _refusal(self, kind: str, reply: Reply) -> None:
+        if reply.status in _REFUSALS and reply.complete:
+            self._tally.count(kind, End.REFUSED)
+        else:
+            self._tally.strange(kind, End.WRONG, f"{reply.status} {reply.body[:200]!r}")
+
+    async def _line(self) -> Line:
+        """Return an open kept connection, or a new one."""
+        while self._kept:
+            line = self._kept.pop()
+            if line.open_still and monotonic() < line.used_at + _IDLE_S:
+                return line
+            line.leave()
+        return await self._open()
+
+    async def _open(self, *, slow: float = 0.0, once: bool = False) -> Line:
+        line = await Line.open(self._port, slow=slow, once=once)
+        self._lines.add(line)
+        line.closed.add_done_callback(lambda _: self._lines.discard(line))
+        return line
+
+    def _keep(self, line: Line) -> None:
+        if line.open_still:
+            line.used_at = monotonic()
+            self._kept.append(line)

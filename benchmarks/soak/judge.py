@@ -1,0 +1,119 @@
+"""Judgement of a soak: which requests were lost or asked twice, though they must not be. Pure.
+
+A request is **lost** if it was valid and complete, its client stayed, it failed, and only the
+router is to blame. That is so in two cases:
+
+- No worker had read it, or all that had read it answered 503. So it had surely not begun, and
+  could have been sent to another worker; and one of the workers that are always in the settings
+  was well from `RECOVERY_S` before the request was sent until it failed. Refused connections, 503
+  and kept connections that were just being closed are of this kind.
+- Every worker that had read and not refused it was well until it failed, so it would have
+  answered.
+
+Not counted are failures at a worker (named in the answer) that was killed, was frozen or closed
+its listening socket at that moment: the bytes may have reached its machine and never been read,
+and only the worker could tell that from a request that had begun. Refusals for lack of capacity
+(429, `overloaded`) are counted separately.
+
+A request was **asked twice** if two workers read it and did not refuse it, and the first one was
+still alive when the second one read it. If the first one had been killed meanwhile, its work had
+ended; those requests are counted separately, as **asked again**.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from benchmarks.soak.faults import RECOVERY_S, Timeline
+from benchmarks.soak.tally import Failure
+from benchmarks.soak.worker import Entry
+
+#: Tolerance in seconds, because times are recorded shortly before or after the events.
+_SLACK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """The requests that one worker has read."""
+
+    name: str
+    timeline: Timeline
+    stays: bool
+    """Whether it is in the settings all the time."""
+    read: Mapping[int, float]
+    """When it read each request, by number; those that it refused are left out."""
+
+
+def book(name: str, timeline: Timeline, entries: Iterable[Entry], *, stays: bool) -> Book:
+    """Make a book from a worker's entries."""
+    read = {entry.number: entry.at for entry in entries if not entry.refused}
+    return Book(name, timeline, stays, read)
+
+
+def is_lost(failure: Failure, books: Sequence[Book]) -> bool:
+    """Whether a failed request was lost, as defined above."""
+    start, end = failure.sent - _SLACK_S, failure.ended
+    readers = [one for one in books if failure.number in one.read]
+    if readers:
+        return all(one.timeline.well_from(start, end) for one in readers)
+    if any(one.name == failure.worker and one.timeline.blind_within(start, end) for one in books):
+        return False
+    since = failure.sent - RECOVERY_S
+    return any(one.stays and one.timeline.well_from(since, end) for one in books)
+
+
+def lost(failures: Iterable[Failure], books: Sequence[Book]) -> list[Failure]:
+    """Return the failures that count as lost."""
+    return [failure for failure in failures if is_lost(failure, books)]
+
+
+class Twice(NamedTuple):
+    """A request that two workers have read, one after the other."""
+
+    number: int
+    first: str
+    second: str
+    died: bool
+    """Whether the first one was killed before the second one read it."""
+
+
+def asked_twice(books: Sequence[Book]) -> list[Twice]:
+    """Return the requests that more than one worker may have worked on."""
+    seen: dict[int, Book] = {}
+    twice = []
+    for one in books:
+        for number, at in one.read.items():
+            other = seen.setdefault(number, one)
+            if other is not one:
+                first, second = (one, other) if at < other.read[number] else (other, one)
+                died = first.timeline.died_within(first.read[number], second.read[number])
+                twice.append(Twice(number, first.name, second.name, died))
+    return sorted(twice)
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the least-squares slope of a value over time; 0 for fewer than two points."""
+    count = len(points)
+    if count < 2:
+        return 0.0
+    middle = sum(at for at, _ in points) / count
+    spread = sum((at - middle) ** 2 for at, _ in points)
+    return sum((at - middle) * value for at, value in points) / spread if spread else 0.0
+
+
+def after_warm_up(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Leave out the first quarter of the time."""
+    if not points:
+        return []
+    first, last = points[0][0], points[-1][0]
+    return [point for point in points if point[0] >= first + (last - first) / 4]
+
+
+def by_cause(failures: Iterable[Failure]) -> Mapping[str, int]:
+    """Count failures by the error that clients received, the most frequent first."""
+    counts: dict[str, int] = {}
+    for one in failures:
+        words = one.message.replace(one.worker, "NAME") if one.worker else one.message
+        name = f"{one.end.value}; {one.status} {one.code or '-'}: {words[:100]}"
+        counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))

@@ -1,0 +1,158 @@
+"""The soak's requests as bytes: valid ones of all sizes, and ones that must be refused."""
+
+from collections.abc import Sequence
+from itertools import count
+from random import Random
+from typing import NamedTuple
+
+from benchmarks.harness.bodies import chat_bodies
+from benchmarks.harness.stub import MODEL
+from benchmarks.soak.answers import Wish, identity
+
+#: Body sizes in bytes, of which one is drawn for each small or large request.
+SMALL, LARGE = (400, 1_500, 4_000, 8_700, 20_000), (35_000, 100_000, 261_000)
+#: A conversation that has grown beyond this many bytes is replaced by a new one.
+LONGEST_TALK = 60_000
+#: `limits.body` of the soak's router, and a body above it.
+BODY_LIMIT, OVERSIZE = 1 << 20, (1 << 20) + 4096
+
+_PATH = "/v1/chat/completions"
+
+
+class Ask(NamedTuple):
+    """A request that must be answered."""
+
+    number: int
+    body: bytes
+    wish: Wish
+    fields: bytes = b""
+    """Additional header lines."""
+
+    def head(self, framing: bytes | None = None) -> bytes:
+        """Return the request line and header fields."""
+        if framing is None:
+            framing = b"content-length: %d\r\n" % len(self.body)
+        return (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: soak\r\nX-Request-Id: %b\r\n"
+            b"Content-Type: application/json\r\nAuthorization: Bearer sk-soak\r\n%b%b%b\r\n"
+            % (identity(self.number), self.wish.line(), self.fields, framing)
+        )
+
+    def chunked(self, pieces: int) -> list[bytes]:
+        """Return the whole request, with the body in at most `pieces` chunks."""
+        size = max(1, -(-len(self.body) // pieces))
+        parts = [self.body[start : start + size] for start in range(0, len(self.body), size)]
+        chunks = [b"%x\r\n%b\r\n" % (len(part), part) for part in parts]
+        return [self.head(b"transfer-encoding: chunked\r\n"), *chunks, b"0\r\n\r\n"]
+
+    def whole(self) -> list[bytes]:
+        """Return the whole request."""
+        return [self.head(), self.body]
+
+
+class Source:
+    """Makes requests, each with its own number."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._numbers = count(1)
+
+    @property
+    def random(self) -> Random:
+        """The random generator that all requests are drawn from."""
+        return self._random
+
+    def ask(
+        self, sizes: Sequence[int] = SMALL, wish: Wish | None = None, fields: bytes = b""
+    ) -> Ask:
+        """Make a request of one of these sizes."""
+        if wish is None:
+            wish = Wish(stream=False, length=self._random.choice((20, 400, 3000)))
+        number = next(self._numbers)
+        body = chat_bodies(self._random.choice(sizes), 1, number, stream=wish.stream)[0]
+        return Ask(number, body, wish, fields)
+
+    def stream(self, sizes: Sequence[int] = SMALL, fields: bytes = b"") -> Ask:
+        """Make a request for a stream."""
+        return self.ask(sizes, Wish(stream=True, length=self._random.randint(5, 60)), fields)
+
+    def turn(self, talk: "Conversation") -> Ask:
+        """Make a conversation's next turn."""
+        stream = self._random.random() < 0.5
+        wish = Wish(stream=stream, length=self._random.randint(5, 40) if stream else 200)
+        return Ask(next(self._numbers), talk.body(self._random, stream=stream), wish)
+
+    def bad(self) -> bytes:
+        """Return an invalid request; the router must answer with an error."""
+        return self._random.choice(_BAD)
+
+    def strange(self) -> bytes:
+        """Return a valid request for a model that no worker serves."""
+        model = f"nobody/{self._random.randrange(1 << 30)}"
+        return _post(b'{"model":"%b","messages":[]}' % model.encode())
+
+    def oversize(self) -> list[bytes]:
+        """Return a request whose body is too long, with its length in the head or chunked."""
+        piece = b"x" * 65536
+        if self._random.random() < 0.5:
+            head = b"POST %b HTTP/1.1\r\nHost: soak\r\nContent-Length: %d\r\n\r\n"
+            return [head % (_PATH.encode(), OVERSIZE), *[piece] * (OVERSIZE // len(piece))]
+        head = b"POST %b HTTP/1.1\r\nHost: soak\r\nTransfer-Encoding: chunked\r\n\r\n"
+        return [head % _PATH.encode(), *[b"10000\r\n%b\r\n" % piece] * (OVERSIZE // 65536 + 1)]
+
+
+class Conversation:
+    """A conversation that grows by a question and an answer every turn, then starts over."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+        self._count = 0
+        self._parts: list[bytes] = []
+
+    def body(self, random: Random, *, stream: bool) -> bytes:
+        """Return the next turn's request."""
+        if not self._parts or sum(map(len, self._parts)) > LONGEST_TALK:
+            self._count += 1
+            name = b"Conversation %d.%d. " % (self._place, self._count)
+            self._parts = [_message(b"system", name + b"You are a helpful assistant. " * 20)]
+        else:
+            self._parts.append(_message(b"assistant", _prose(random, 600)))
+        self._parts.append(_message(b"user", _prose(random, random.choice((100, 1000, 8000)))))
+        return b'{"model":"%b","messages":[%b],"max_tokens":256%b}' % (
+            MODEL.encode(),
+            b",".join(self._parts),
+            b',"stream":true,"stream_options":{"include_usage":true}' if stream else b"",
+        )
+
+
+def _message(role: bytes, text: bytes) -> bytes:
+    return b'{"role":"%b","content":"%b"}' % (role, text)
+
+
+def _prose(random: Random, length: int) -> bytes:
+    """Return text that was never sent before."""
+    return b"%032x it is said, " % random.getrandbits(128) * (length // 48 + 1)
+
+
+def _post(body: bytes, fields: bytes = b"", path: str = _PATH) -> bytes:
+    head = b"POST %b HTTP/1.1\r\nHost: soak\r\nContent-Length: %d\r\n%b\r\n"
+    return head % (path.encode(), len(body), fields) + body
+
+
+_BAD = (
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"GET /nothing HTTP/1.1\r\nHost: soak\r\n\r\n",
+    b"GET /v1/chat/completions HTTP/1.1\r\nHost: soak\r\n\r\n",
+    b"GARBAGE\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: soak\r\nContent-Length: 3\r\n"
+    b"Content-Length: 4\r\n\r\nabcd",
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: soak\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"zz\r\n\r\n",
+    _post(b'{"model": "never ends'),
+    _post(b"[]"),
+    _post(b'{"messages":[{"role":"user","content":"hi"}],"n":100000}'),
+    _post(b"{}", b"x-large: %b\r\n" % (b"x" * 40_000)),
+    _post(b"{}", path=f"/v1/chat/completions?{'x' * 10_000}"),
+    _post(b"{}", b"".join(b"x-%d: y\r\n" % number for number in range(200))),
+)

@@ -1,0 +1,226 @@
+"""The course of a soak: what happens when, and what is measured meanwhile."""
+
+import time
+from collections import Counter
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.harness.processes import cpu_seconds, machine_seconds
+from benchmarks.harness.router import Router
+from benchmarks.soak.fleet import Workers
+from benchmarks.soak.load import PATIENCE_S
+from benchmarks.soak.requests import BODY_LIMIT
+from benchmarks.soak.tally import FAILED, NEVER, End, Tally
+from benchmarks.soak.watch import Look, Sample, gauges, open_ends, sample
+
+#: Seconds between two checks of the workers; samples of the router; adjustments of the load; reads
+#: of the router's metrics.
+TICK_S, _SAMPLE_S, _STEER_S, _ASK_S = 0.1, 1.0, 5.0, 10.0
+#: Seconds between two progress lines.
+_TELL_S = 30.0
+#: Seconds between two changes of the settings.
+_RELOAD_S = 20.0
+#: Seconds after the load until the router must have released everything.
+_REST_S = 30.0
+#: Clients a second at first, and at most.
+_FIRST_RATE, _MOST_RATE = 300.0, 5000.0
+#: Fewest clients from which the cost of one is estimated.
+_ENOUGH = 200
+#: Load during warm-up relative to the rest, so that memory reaches its peak during warm-up.
+_EAGER = 1.2
+#: Time limit for the load to end; its clients wait up to `PATIENCE_S`.
+_LAST_S = PATIENCE_S + 30.0
+
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Broken(Exception):
+    """The router, a worker or the load has ended unexpectedly."""
+
+
+class Soak:
+    """One running soak."""
+
+    def __init__(
+        self,
+        router: Router,
+        workers: Workers,
+        load: tuple["Connection[Any, Any]", int],
+        share: float,
+    ) -> None:
+        self._router = router
+        self._workers = workers
+        self._load, self._load_pid = load
+        self._share = share
+        self._rate = _FIRST_RATE
+        self._owed = 0
+        """Answers that the load process still owes."""
+        self._ends: Counter[tuple[str, End]] = Counter()
+        self._told = 0
+        """Requests that had ended when the last line was printed."""
+        self._warm = False
+        self._passed = 0.0
+        self._guest = False
+        self._begun = 0
+        """Clients started so far."""
+        self._steered = (0.0, 0)
+        """The router's CPU time and the clients started at the last adjustment of the load."""
+        self.reloads = 0
+        self.samples: list[Sample] = []
+        self.tasks: list[tuple[float, float]] = []
+        self.load_share = self.machine_share = 0.0
+        """CPU use of the clients, and of the whole machine, as shares of a core."""
+
+    def look(self) -> Look:
+        """Return the router's state now."""
+        said, pids = gauges(self._router.port), self._router.pids
+        names = {one.port: one.name for one in self._workers.all} | {self._router.port: "the door"}
+        return Look(sample(pids), said, open_ends(pids, names))
+
+    def run(self, seconds: float) -> None:
+        """Run load and faults for `seconds`. Raises Broken."""
+        start, load, machine = monotonic(), cpu_seconds(self._load_pid), machine_seconds()
+        self._send(self._rate)
+        every = {
+            self._sample: _SAMPLE_S,
+            self._steer: _STEER_S,
+            self._ask: _ASK_S,
+            self._tell: _TELL_S,
+            self._reload: _RELOAD_S,
+        }
+        last = dict.fromkeys(every, start)
+        while (now := monotonic()) < start + seconds:
+            self._watch()
+            self._passed = now - start
+            if not self._warm and self._passed >= seconds / 4:
+                self._warm = True
+                self._rate /= _EAGER
+            self._workers.step(hurry=not self._warm)
+            for act, span in every.items():
+                if now >= last[act] + span:
+                    last[act] = now
+                    act()
+            time.sleep(TICK_S)
+        self.load_share = (cpu_seconds(self._load_pid) - load) / (now - start)
+        self.machine_share = (machine_seconds() - machine) / (now - start)
+
+    def finish(self) -> Tally:
+        """End all faults and the load, and wait for the last answers. Raises Broken."""
+        self._workers.heal()
+        self._load.send(None)
+        deadline = monotonic() + _LAST_S
+        while monotonic() < deadline:
+            self._watch()
+            while self._load.poll(TICK_S):
+                said = self._load.recv()
+                if isinstance(said, Tally):
+                    self._settle()
+                    return said
+        raise Broken("the clients do not end")
+
+    def _settle(self) -> None:
+        """Restore the initial settings and wait until all workers are well."""
+        if self._guest:
+            self._reload()
+        while not self._workers.well:
+            self._watch()
+            time.sleep(TICK_S)
+
+    def rest(self, before: Look) -> Look:
+        """Wait up to half a minute for the router to be as before; return its state."""
+        deadline = monotonic() + _REST_S
+        while True:
+            self._watch()
+            now = self.look()
+            if monotonic() > deadline or now.nothing_more(before):
+                return now
+            time.sleep(1.0)
+
+    # Periodic actions.
+
+    def _watch(self) -> None:
+        if self._router.process.poll() is not None:
+            raise Broken(f"the router has ended:\n{self._router.last_words()}")
+        try:
+            self._workers.look()
+        except EOFError:
+            raise Broken("a worker has ended by itself") from None
+
+    def _sample(self) -> None:
+        self.samples.append(sample(self._router.pids))
+
+    def _ask(self) -> None:
+        with suppress(OSError):  # it is asked again later
+            tasks = gauges(self._router.port).tasks
+            if tasks is not None:
+                self.tasks.append((monotonic(), tasks))
+
+    def _steer(self) -> None:
+        """During warm-up, set the rate that gives the desired CPU share, from a client's cost."""
+        self._send(self._rate)
+        now, begun = sample(self._router.pids).cpu_s, self._begun
+        (cpu, before), self._steered = self._steered, (now, begun)
+        if not self._warm and cpu and begun - before >= _ENOUGH:
+            cost = (now - cpu) / (begun - before)
+            rate = min(_EAGER * self._share / cost, _MOST_RATE)
+            self._rate = min(max(rate, self._rate / 2), self._rate * 2)
+
+    def _send(self, rate: float) -> None:
+        """Send the rate to the load and receive its counts. Raises Broken."""
+        try:
+            while self._load.poll():
+                self._begun, self._ends = self._load.recv()
+                self._owed -= 1
+            if not self._owed:
+                self._load.send(rate)
+                self._owed += 1
+        except (EOFError, ConnectionError):
+            raise Broken("the load has ended by itself") from None
+
+    def _reload(self) -> None:
+        self._guest = not self._guest
+        listen = {"listen": f"127.0.0.1:{self._router.port}"}
+        self._router.change(listen | settings(self._workers, guest=self._guest))
+        self.reloads += 1
+
+    def _tell(self) -> None:
+        now, asked = self.samples[-1], sum(self._ends.values())
+        before = self.samples[max(0, len(self.samples) - 1 - int(_TELL_S / _SAMPLE_S))]
+        span = max(now.at - before.at, 1e-9)
+        failed = sum(count for (_, end), count in self._ends.items() if end in FAILED)
+        wrong = sum(count for (_, end), count in self._ends.items() if end in NEVER)
+        doing = [f"{one.name} {one.doing}" for one in self._workers.staying if one.doing]
+        minutes, seconds = divmod(int(self._passed), 60)
+        _err.print(
+            f"{minutes:3}:{seconds:02} {(asked - self._told) / _TELL_S:7,.0f}/s"
+            f"  router {(now.cpu_s - before.cpu_s) / span:4.0%} {now.memory_mb:7.1f} MB"
+            f" {now.descriptors:5} descriptors"
+            f"  {asked:,} ended, {failed:,} failed, {wrong:,} wrong"
+            f"  {', '.join(doing) or 'all well'}",
+            markup=False,
+        )
+        self._told = asked
+
+
+def settings(workers: Workers, *, guest: bool) -> dict[str, Any]:
+    """Return the router's settings; timeouts are short so that it reacts to faults quickly."""
+    members = workers.all if guest else workers.staying
+    return {
+        "strategy": {"name": "prefixaware", "memory": "16MiB"},
+        "workers": [{"url": f"http://127.0.0.1:{one.port}", "name": one.name} for one in members],
+        "clients": {"header": "3s", "body": "5s", "write": "5s", "keepalive": "10s"},
+        "timeouts": {
+            "connect": "1s",
+            "first_byte": "5s",
+            "idle": "3s",
+            "total": "40s",
+            "comment": "1s",
+        },
+        "limits": {"body": f"{BODY_LIMIT}B", "in_flight": 200},
+        "health": {"interval": "1s"},
+        "shutdown": {"delay": "0s", "drain": "5s"},
+    }

@@ -1,0 +1,320 @@
+"""A worker of the soak: answers as the client wishes, fails on order, and records what it reads.
+
+The record survives if the worker is killed: when a request has arrived completely, its number is
+appended to a file (the book) before anything else is done with it.
+
+Now and then it closes a kept connection soon after an answer, as servers do with idle ones, so
+that a request may be on its way just then. This does not count as a fault.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+from typing import Any, NamedTuple, cast
+
+import uvloop
+
+from benchmarks.harness.stub import MODEL
+from benchmarks.soak.answers import FIELD, Wish, answer, events, number_of
+from benchmarks.soak.faults import Kind
+
+#: Seconds until the first byte, normally and when slow; and between two events of a stream.
+_FIRST_S, _SLOW_S, _STEP_S = (0.002, 0.02), (1.0, 2.5), 0.01
+#: How often and how soon (in seconds) after an answer a kept connection is closed. It is not closed
+#: if that is late by `_LATE_S`, because a request may have been there unread for as long.
+_HABIT, _HABIT_S, _LATE_S = 0.02, 0.03, 0.02
+_RESET = struct.pack("ii", 1, 0)
+_GARBAGE = b"\x16\x03\x01\x00\xff 200 this is not HTTP\r\n\r\n\x00"
+#: A record of the book: the request's number shifted left by one, with the lowest bit set if it was
+#: refused as full, and the time.
+_LINE = struct.Struct("<Qd")
+
+
+class Order(NamedTuple):
+    """An order to the worker to begin or end a fault."""
+
+    kind: Kind | None
+    """None: end the fault."""
+    seconds: float = 0.0
+    """Duration of a freeze, during which the worker cannot receive orders."""
+
+
+class Entry(NamedTuple):
+    """A request that a worker has read."""
+
+    number: int
+    refused: bool
+    """Whether it was refused with 503, because the worker was full."""
+    at: float
+
+    def line(self) -> bytes:
+        """Return it as a record of the book."""
+        return _LINE.pack(self.number << 1 | self.refused, self.at)
+
+
+def read_book(path: Path) -> list[Entry]:
+    """Return the entries of a worker's book."""
+    data = path.read_bytes() if path.exists() else b""
+    whole = len(data) // _LINE.size * _LINE.size
+    return [Entry(one >> 1, bool(one & 1), at) for one, at in _LINE.iter_unpack(data[:whole])]
+
+
+def _whole(status: bytes, body: bytes, kind: bytes = b"application/json") -> bytes:
+    return b"HTTP/1.1 %b\r\ncontent-length: %d\r\ncontent-type: %b\r\n\r\n%b" % (
+        status,
+        len(body),
+        kind,
+        body,
+    )
+
+
+def _error(status: bytes, message: str) -> bytes:
+    error = {"message": message, "type": "server_error", "param": None, "code": None}
+    return _whole(status, json.dumps({"error": error}).encode())
+
+
+_MODELS = _whole(
+    b"200 OK",
+    json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]}).encode(),
+)
+_WELL, _ILL = _whole(b"200 OK", b""), _error(b"500 Internal Server Error", "not well")
+_FULL, _BROKEN = _error(b"503 Service Unavailable", "full"), _error(b"500 Oops", "engine is dead")
+_MISSING = _whole(b"404 Not Found", b"{}")
+_STREAM = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+
+
+class _House:
+    """State shared by the connections of one worker."""
+
+    def __init__(self, book: Path, seed: int) -> None:
+        self.kind: Kind | None = None
+        self.random = Random(seed)
+        self.lines: set[_Line] = set()
+        self._book = os.open(book, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._server: asyncio.Server | None = None
+
+    async def open(self, port: int) -> int:
+        """Accept connections; return the port."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Line(self, loop), "127.0.0.1", port, backlog=4096
+        )
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    def close(self) -> None:
+        """Stop accepting connections, and close those that are idle."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for line in tuple(self.lines):
+            line.close_if_idle()
+
+    def write_down(self, number: int | None) -> None:
+        """Record in the book that a request has been read."""
+        if number is not None:
+            os.write(self._book, Entry(number, self.kind is Kind.FULL, monotonic()).line())
+
+    def release(self) -> None:
+        """Reset the connections whose answers were stalled by a fault that is over."""
+        for line in tuple(self.lines):
+            line.let_go()
+
+
+class _Line(asyncio.Protocol):
+    """One connection from the router."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, house: _House, loop: asyncio.AbstractEventLoop) -> None:
+        self._house = house
+        self._loop = loop
+        self._head = b""
+        self._left = -1
+        self._body: list[bytes] = []
+        self._pieces: list[bytes] = []
+        self._at = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._end: Kind | None = None
+        """How the current answer breaks off."""
+        self._hanging = False
+        self._due = 0.0
+        """When the kept connection is to be closed."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register the connection."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._house.lines.add(self)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Drop the answer in progress."""
+        self._house.lines.discard(self)
+        self._pieces = []
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Collect a request; answer once all of it has arrived."""
+        if self._left < 0:
+            self._head += data
+            end = self._head.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            data = self._head[end + 4 :]
+            self._head = self._head[:end]
+            self._left = int(_field(self._head, b"content-length") or 0)
+        self._left -= len(data)
+        self._body.append(data)
+        if self._left <= 0:
+            head, body = self._head, b"".join(self._body)
+            self._head, self._body, self._left = b"", [], -1
+            self._answer(head, body)
+
+    def _answer(self, head: bytes, body: bytes) -> None:
+        house, path = self._house, head.split(b" ", 2)[1]
+        if not head.startswith(b"POST"):
+            self._probe(path)
+            return
+        number = number_of(_field(head, b"x-request-id"))
+        house.write_down(number)
+        if house.kind in {Kind.FULL, Kind.ERROR}:
+            self._transport.write(_FULL if house.kind is Kind.FULL else _BROKEN)
+        elif house.kind is Kind.GARBAGE:
+            self._transport.write(_GARBAGE)
+            self._transport.close()
+        else:
+            self._begin(number or 0, body, Wish.read(_field(head, FIELD)))
+
+    def _probe(self, path: bytes) -> None:
+        if path == b"/health":
+            self._transport.write(_ILL if self._house.kind is Kind.UNWELL else _WELL)
+        else:
+            self._transport.write(_MODELS if path == b"/v1/models" else _MISSING)
+
+    def _begin(self, number: int, body: bytes, wish: Wish) -> None:
+        house = self._house
+        if wish.stream:
+            told = [b"%x\r\n%b\r\n" % (len(one), one) for one in events(number, body, wish)]
+            self._pieces = [_STREAM + told[0], *told[1:-1], told[-1] + b"0\r\n\r\n"]
+        else:
+            self._pieces = [_whole(b"200 OK", answer(number, body, wish))]
+        if house.kind in {Kind.STALL, Kind.RESET}:
+            self._end = house.kind
+            self._pieces = _cut(self._pieces, house.random)
+        self._at = 0
+        slow = house.kind is Kind.SLOW
+        self._timer = self._loop.call_later(
+            house.random.uniform(*(_SLOW_S if slow else _FIRST_S)), self._step
+        )
+
+    def _step(self) -> None:
+        if self._at < len(self._pieces):
+            self._transport.write(self._pieces[self._at])
+            self._at += 1
+        if self._at < len(self._pieces):
+            self._timer = self._loop.call_later(_STEP_S, self._step)
+        else:
+            self._timer = None
+            self._pieces = []
+            self._finish()
+
+    def _finish(self) -> None:
+        end, self._end = self._end, None
+        random = self._house.random
+        if end is Kind.RESET:
+            self._reset()
+        elif end is Kind.STALL:
+            self._hanging = True
+        elif self._house.kind is Kind.REFUSE:
+            self._transport.close()
+        elif random.random() < _HABIT:
+            self._due = self._loop.time() + random.uniform(0, _HABIT_S)
+            self._loop.call_at(self._due, self._close_in_time)
+
+    def _close_in_time(self) -> None:
+        if monotonic() < self._due + _LATE_S:
+            self.close_if_idle()
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless a request or an answer is in progress."""
+        if not (self._pieces or self._hanging or self._head or self._left > 0):
+            self._transport.close()
+
+    def let_go(self) -> None:
+        """Reset the connection if its answer was stalled."""
+        if self._hanging:
+            self._reset()
+
+    def _reset(self) -> None:
+        raw: socket.socket | None = self._transport.get_extra_info("socket")
+        if raw is not None and not self._transport.is_closing():
+            with socket.fromfd(raw.fileno(), raw.family, raw.type) as same:
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._transport.abort()
+
+
+def _field(head: bytes, name: bytes) -> bytes:
+    """Return the value of a header field; the router writes all names in lower case."""
+    at = head.find(b"\r\n%b: " % name)
+    return head[at + len(name) + 4 :].split(b"\r\n", 1)[0] if at >= 0 else b""
+
+
+def _cut(pieces: Sequence[bytes], random: Random) -> list[bytes]:
+    """Return none of an answer, or a beginning of random length."""
+    total = sum(map(len, pieces))
+    left = random.choice((0, random.randrange(total)))
+    kept = []
+    for piece in pieces:
+        if left <= 0:
+            break
+        kept.append(piece[:left])
+        left -= len(piece)
+    return kept
+
+
+def serve(channel: "Connection[Any, Any]", port: int, book: Path, seed: int) -> None:
+    """Run a worker in this process: send its port, obey orders, end when the channel closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    uvloop.run(_serve(channel, port, book, seed))
+
+
+async def _serve(channel: "Connection[Any, Any]", port: int, book: Path, seed: int) -> None:
+    loop = asyncio.get_running_loop()
+    house = _House(book, seed)
+    port = await house.open(port)
+    channel.send(port)
+    told = asyncio.Event()
+    loop.add_reader(channel.fileno(), told.set)
+    while True:
+        await told.wait()
+        told.clear()
+        try:
+            while channel.poll():
+                await _obey(house, channel.recv(), port)
+                channel.send(port)
+        except (EOFError, ConnectionError):
+            return
+
+
+async def _obey(house: _House, order: Order, port: int) -> None:
+    if order.kind is Kind.FREEZE:
+        sleep(order.seconds)  # noqa: ASYNC251 - freezing is the purpose
+        return
+    was, house.kind = house.kind, order.kind
+    if order.kind is Kind.REFUSE:
+        house.close()
+    elif was is Kind.REFUSE:
+        await house.open(port)
+    elif was is Kind.STALL:
+        house.release()
