@@ -4,10 +4,12 @@ At least one worker is always well, and has been for long enough that the router
 whatever the others do, there is one that could answer.
 """
 
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
+
+from benchmarks.soak.worker import Entry, Kind
 
 #: Seconds after recovery until a worker counts as usable: by then the router has probed it.
 RECOVERY_S = 8.0
@@ -16,31 +18,6 @@ _PAUSE_S = 2.0
 #: Most workers that are full at once: fewer than `limits.attempts`, because the router is not to
 #: blame if every worker that it tries is full.
 _MOST_FULL = 2
-
-
-class Kind(StrEnum):
-    """The kinds of faults of a worker."""
-
-    KILL = "killed"
-    """It is killed with all its requests, and starts again later."""
-    FREEZE = "frozen"
-    """It stops doing anything, and then continues."""
-    REFUSE = "refuses"
-    """It finishes its requests, and accepts no new connections."""
-    FULL = "full"
-    """It answers 503."""
-    ERROR = "500"
-    """It answers 500."""
-    GARBAGE = "garbage"
-    """It answers with something that is not HTTP."""
-    STALL = "stalls"
-    """Its answers stop, before they begin or in the middle."""
-    RESET = "resets"
-    """Its answers break off because it closes the connection."""
-    UNWELL = "unwell"
-    """It fails health probes, but serves requests."""
-    SLOW = "slow"
-    """It takes a second or two to answer, but counts as well."""
 
 
 class Act(NamedTuple):
@@ -124,3 +101,21 @@ class Timeline:
     def blind_within(self, start: float, end: float) -> bool:
         """Whether this time overlaps one for which its book may miss requests."""
         return any(first <= end and start <= last for first, last in self._blind)
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """The requests that one worker has read."""
+
+    name: str
+    timeline: Timeline
+    stays: bool
+    """Whether it is in the settings all the time."""
+    read: Mapping[int, float]
+    """When it read each request, by number; those that it refused are left out."""
+
+
+def book(name: str, timeline: Timeline, entries: Iterable[Entry], *, stays: bool) -> Book:
+    """Make a book from a worker's entries."""
+    read = {entry.number: entry.at for entry in entries if not entry.refused}
+    return Book(name, timeline, stays, read)

@@ -13,9 +13,8 @@ from typing import Any, Self
 
 from benchmarks.harness.bench import child
 from benchmarks.soak import worker as soak_worker
-from benchmarks.soak.faults import Act, Chaos, Kind, Timeline
-from benchmarks.soak.judge import Book, book
-from benchmarks.soak.worker import Order, read_book
+from benchmarks.soak.faults import Act, Book, Chaos, Timeline, book
+from benchmarks.soak.worker import Kind, Order, read_book
 
 #: Margins in seconds before and after a worker is interrupted.
 _BEFORE_S, _AFTER_S = 0.1, 0.5

@@ -21,33 +21,13 @@ ended; those requests are counted separately, as **asked again**.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from benchmarks.soak.faults import RECOVERY_S, Timeline
+from benchmarks.soak.faults import RECOVERY_S, Book
 from benchmarks.soak.tally import Failure
-from benchmarks.soak.worker import Entry
 
 #: Tolerance in seconds, because times are recorded shortly before or after the events.
 _SLACK_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Book:
-    """The requests that one worker has read."""
-
-    name: str
-    timeline: Timeline
-    stays: bool
-    """Whether it is in the settings all the time."""
-    read: Mapping[int, float]
-    """When it read each request, by number; those that it refused are left out."""
-
-
-def book(name: str, timeline: Timeline, entries: Iterable[Entry], *, stays: bool) -> Book:
-    """Make a book from a worker's entries."""
-    read = {entry.number: entry.at for entry in entries if not entry.refused}
-    return Book(name, timeline, stays, read)
 
 
 def is_lost(failure: Failure, books: Sequence[Book]) -> bool:

@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 from collections.abc import Sequence
+from enum import StrEnum
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
@@ -24,7 +25,6 @@ import uvloop
 
 from benchmarks.harness.stub import MODEL
 from benchmarks.soak.answers import FIELD, Wish, answer, events, number_of
-from benchmarks.soak.faults import Kind
 
 #: Seconds until the first byte, normally and when slow; and between two events of a stream.
 _FIRST_S, _SLOW_S, _STEP_S = (0.002, 0.02), (1.0, 2.5), 0.01
@@ -36,6 +36,31 @@ _GARBAGE = b"\x16\x03\x01\x00\xff 200 this is not HTTP\r\n\r\n\x00"
 #: A record of the book: the request's number shifted left by one, with the lowest bit set if it was
 #: refused as full, and the time.
 _LINE = struct.Struct("<Qd")
+
+
+class Kind(StrEnum):
+    """The kinds of faults of a worker."""
+
+    KILL = "killed"
+    """It is killed with all its requests, and starts again later."""
+    FREEZE = "frozen"
+    """It stops doing anything, and then continues."""
+    REFUSE = "refuses"
+    """It finishes its requests, and accepts no new connections."""
+    FULL = "full"
+    """It answers 503."""
+    ERROR = "500"
+    """It answers 500."""
+    GARBAGE = "garbage"
+    """It answers with something that is not HTTP."""
+    STALL = "stalls"
+    """Its answers stop, before they begin or in the middle."""
+    RESET = "resets"
+    """Its answers break off because it closes the connection."""
+    UNWELL = "unwell"
+    """It fails health probes, but serves requests."""
+    SLOW = "slow"
+    """It takes a second or two to answer, but counts as well."""
 
 
 class Order(NamedTuple):

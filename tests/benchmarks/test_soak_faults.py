@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from benchmarks.soak.faults import RECOVERY_S, Chaos, Kind, Timeline
+from benchmarks.soak.faults import RECOVERY_S, Chaos, Timeline
+from benchmarks.soak.worker import Kind
 
 
 @pytest.mark.parametrize("seed", range(5))

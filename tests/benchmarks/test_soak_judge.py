@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.soak.faults import RECOVERY_S, Timeline
-from benchmarks.soak.judge import Book, Twice, after_warm_up, asked_twice, book, lost, slope
+from benchmarks.soak.faults import RECOVERY_S, Book, Timeline, book
+from benchmarks.soak.judge import Twice, after_warm_up, asked_twice, lost, slope
 from benchmarks.soak.tally import End, Failure
 from benchmarks.soak.worker import Entry
 
