@@ -28,8 +28,7 @@ from benchmarks.harness.processes import cpu_seconds
 from benchmarks.harness.router import router, stoppable
 from benchmarks.overload import load as overload_load
 from benchmarks.overload import worker as overload_worker
-from benchmarks.overload.load import Level, done
-from benchmarks.overload.rows import LEAST, Row, kept, peak, row
+from benchmarks.overload.load import LEAST, Level, Row, done, kept, peak, row
 from benchmarks.overload.worker import Capacity
 
 #: Loads, as multiples of the workers' capacity.

@@ -23,8 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.prompts.implementations import Cost, Plain, Router, cost, hashed
-from benchmarks.prompts.model import TEMPLATES, model_folder
-from benchmarks.prompts.texts import Texts, body
+from benchmarks.prompts.model import TEMPLATES, Texts, body, model_folder
 from strategies.prefix.block_keys import chain
 
 SIZES = (500, 8_000, 32_000, 128_000)

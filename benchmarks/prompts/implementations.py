@@ -13,7 +13,7 @@ import msgspec
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from benchmarks.prompts.texts import MODEL
+from benchmarks.prompts.model import MODEL
 from router.identity.conversation import conversation
 from router.identity.exact import Exact
 from router.identity.folder import read_folder

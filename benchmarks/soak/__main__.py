@@ -30,7 +30,7 @@ from rich.console import Console
 
 from benchmarks.harness.bench import NotReady, Stopped, child
 from benchmarks.harness.router import router, stoppable
-from benchmarks.soak import load as soak_load
+from benchmarks.soak import clients as soak_load
 from benchmarks.soak.fleet import Workers
 from benchmarks.soak.judge import asked_twice, lost
 from benchmarks.soak.report import Report, complaints

@@ -7,10 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.soak.faults import Act
-from benchmarks.soak.judge import Twice, after_warm_up, by_cause, slope
-from benchmarks.soak.tally import NEVER, End, Failure, Tally
-from benchmarks.soak.watch import TASKS, Look, Sample
+from benchmarks.soak.fleet import Act
+from benchmarks.soak.judge import NEVER, End, Failure, Tally, Twice, after_warm_up, by_cause, slope
+from benchmarks.soak.run import TASKS, Look, Sample
 
 #: Memory growth that counts as a problem, in MB a minute.
 MOST_GROWTH = 1.0

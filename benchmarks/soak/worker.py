@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, cast
 import uvloop
 
 from benchmarks.harness.stub import MODEL
-from benchmarks.soak.answers import FIELD, Wish, answer, events, number_of
+from benchmarks.soak.requests import FIELD, Wish, answer, events, number_of
 
 #: Seconds until the first byte, normally and when slow; and between two events of a stream.
 _FIRST_S, _SLOW_S, _STEP_S = (0.002, 0.02), (1.0, 2.5), 0.01

@@ -2,8 +2,7 @@
 
 import pytest
 
-from benchmarks.overload.load import Visit
-from benchmarks.overload.rows import Row, kept, peak, quantile, row
+from benchmarks.overload.load import Row, Visit, kept, peak, quantile, row
 
 
 def made(load: float, goodput: float) -> Row:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.prompts import texts as prompts_texts
+from benchmarks.prompts import model as prompts_texts
 from benchmarks.prompts.implementations import BLOCK, Plain, Router, cost, hashed
-from benchmarks.prompts.texts import Texts, body
+from benchmarks.prompts.model import Texts, body
 from tests.simulator.folders import make_folder
 
 LINES = [f"def f{number}(a, b):\n    return a + {number} * b  # naïve\n" for number in range(200)]

@@ -1,7 +1,6 @@
 """Sessions cost no more than the docs say."""
 
-from benchmarks.sessions import bytes_of, filled, lookups, sweep
-from benchmarks.sessions_path import path_cost, stage
+from benchmarks.sessions import bytes_of, filled, lookups, path_cost, stage, sweep
 
 
 def test_bytes_of_a_session() -> None:

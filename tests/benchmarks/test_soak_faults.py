@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.soak.faults import RECOVERY_S, Chaos, Timeline
+from benchmarks.soak.fleet import RECOVERY_S, Chaos, Timeline
 from benchmarks.soak.worker import Kind
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from benchmarks.soak.faults import RECOVERY_S, Book, Timeline, book
-from benchmarks.soak.judge import Twice, after_warm_up, asked_twice, lost, slope
-from benchmarks.soak.tally import End, Failure
+from benchmarks.soak.fleet import RECOVERY_S, Book, Timeline, book
+from benchmarks.soak.judge import End, Failure, Twice, after_warm_up, asked_twice, lost, slope
 from benchmarks.soak.worker import Entry
 
 SENT, ENDED = 100.0, 101.0

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.soak.judge import Twice
+from benchmarks.soak.judge import NEVER, End, Failure, Tally, Twice
 from benchmarks.soak.report import MOST_GROWTH, Report
-from benchmarks.soak.tally import NEVER, End, Failure, Tally
-from benchmarks.soak.watch import Gauges, Look, Sample
+from benchmarks.soak.run import Gauges, Look, Sample
 
 REST = Look(
     Sample(at=0.0, memory_mb=80.0, descriptors=20, cpu_s=1.0),

@@ -8,10 +8,19 @@ from random import Random
 import pytest
 
 from benchmarks.harness.connection import Reply
-from benchmarks.soak.answers import Wish, answer, events, identity, number_of
+from benchmarks.soak.judge import End, Tally, verdict
 from benchmarks.soak.report import complaints
-from benchmarks.soak.requests import LONGEST_TALK, Ask, Conversation, Source
-from benchmarks.soak.tally import End, Tally, verdict
+from benchmarks.soak.requests import (
+    LONGEST_TALK,
+    Ask,
+    Conversation,
+    Source,
+    Wish,
+    answer,
+    events,
+    identity,
+    number_of,
+)
 from benchmarks.soak.worker import Entry, read_book
 
 JSON, STREAM = Wish(stream=False, length=30), Wish(stream=True, length=4)
