@@ -30,9 +30,9 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
 
-from benchmarks.harness.bench import Bench, NotReady, Standing, Stopped, child
+from benchmarks.harness.bench import Bench, Standing
 from benchmarks.harness.load import HEADERS
-from benchmarks.harness.processes import cpu_seconds, machine_seconds
+from benchmarks.harness.processes import NotReady, Stopped, child, cpu_seconds, machine_seconds
 from benchmarks.harness.proxies import Proxy
 from benchmarks.harness.stub import MODEL, StubSettings
 from benchmarks.lag_router import await_tokenizer, router_with, total

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.harness.bench import NotReady
+from benchmarks.harness.processes import NotReady
 from benchmarks.harness.proxies import PROXIES, Launch, Place, Proxy
 
 _SERVE = (

@@ -26,8 +26,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Shown
 
-from benchmarks.harness.bench import child
-from benchmarks.harness.processes import cpu_seconds
+from benchmarks.harness.processes import child, cpu_seconds
 from benchmarks.harness.router import Router, router
 from benchmarks.harness.stub import MODEL, StubSettings, serve
 from router.sessions.ids import new_id

@@ -22,8 +22,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.bench import Bench, NotReady, Standing, Stopped, child
-from benchmarks.harness.processes import cpu_seconds, machine_seconds, memory_bytes
+from benchmarks.harness.bench import Bench, Standing
+from benchmarks.harness.processes import (
+    NotReady,
+    Stopped,
+    child,
+    cpu_seconds,
+    machine_seconds,
+    memory_bytes,
+)
 from benchmarks.harness.proxies import PROXIES, TIMES, Group, Proxy, programs
 from benchmarks.harness.streams import Seen, Watch, watch_probe, watch_streams
 from benchmarks.harness.stub import StubSettings

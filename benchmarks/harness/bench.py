@@ -1,37 +1,31 @@
 """The processes of a benchmark: stub workers, a load generator, proxies; all end with it."""
 
-import multiprocessing
-import resource
-import signal
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
-from typing import Any, Self, cast
+from typing import Self, cast
 
 from benchmarks.harness import load, stub
 from benchmarks.harness.load import Job, Result
-from benchmarks.harness.processes import memory_bytes, only_on, shared_out, started, tree
+from benchmarks.harness.processes import (
+    NotReady,
+    child,
+    free_ports,
+    memory_bytes,
+    only_on,
+    raise_file_limit,
+    shared_out,
+    started,
+    stoppable,
+    tree,
+)
 from benchmarks.harness.proxies import Group, Place, Proxy
 
 #: Time limit for a proxy to answer its first request; LiteLLM takes some 20 s to import.
 _READY_S = 120.0
-#: Open files, enough for more than ten thousand streams: a proxy needs two for each.
-_FILES = 65_536
-_SPAWN = multiprocessing.get_context("spawn")
-
-
-class Stopped(Exception):
-    """The benchmark was stopped by a signal."""
-
-
-class NotReady(Exception):
-    """A proxy did not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +57,9 @@ class Bench:
         self.stub_pids: list[int] = []
 
     def __enter__(self) -> Self:
-        _let_open_files_be_many()
+        raise_file_limit()
         with ExitStack() as stack:
-            stack.enter_context(_terminable())
+            stack.enter_context(stoppable())
             stack.enter_context(only_on(self._ours))
             self._folder = Path(stack.enter_context(TemporaryDirectory(prefix="benchmark-")))
             for _ in range(self._count):
@@ -99,7 +93,7 @@ class Bench:
         """Run a proxy in front of all stubs; yields once it answers. Raises NotReady."""
         folder = self._folder / proxy.name.replace(" ", "-")
         folder.mkdir()
-        port, spare = _free_ports(2)
+        port, spare = free_ports(2)
         workers = [f"127.0.0.1:{worker}" for worker in self.ports]
         launch = proxy.launch(program, proxy.mode, Place(folder, port, spare, workers, options))
         log = folder / "log"
@@ -119,53 +113,3 @@ class Bench:
 def _probe(port: int) -> Job:
     """A job of a few requests that reach all workers."""
     return Job(port, size=400, count=16, warm=1, concurrency=1, seed=0, limit_s=5.0)
-
-
-@contextmanager
-def child(
-    serve: Callable[..., None], *args: object
-) -> Iterator[tuple["Connection[Any, Any]", int]]:
-    """Run `serve(channel, *args)` in its own process; it ends when the channel closes."""
-    ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=serve, args=(theirs, *args), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield ours, process.pid or 0
-    finally:
-        ours.close()
-        process.join(5.0)
-        process.kill()
-        process.join()
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into the exception Stopped, so that all processes are stopped."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        raise Stopped(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
-
-
-def _let_open_files_be_many() -> None:
-    """Raise the limit on open files as far as allowed; children inherit it."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, _FILES), max(most, _FILES)))
-    except ValueError:  # only root may exceed the hard limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

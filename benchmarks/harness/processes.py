@@ -1,19 +1,36 @@
 """Start and stop other programs, and measure their CPU time and memory from outside."""
 
+import multiprocessing
 import os
+import resource
 import signal
+import socket
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 #: `CPUCLOCK_SCHED` of the kernel's include/linux/posix-timers.h: the nanoseconds that all threads
 #: of a process have run, including those that have ended.
 _SCHED = 2
 _STOP_S = 10.0
+#: Open files, enough for more than ten thousand streams: a proxy needs two for each.
+MAX_FILES = 65_536
+_SPAWN = multiprocessing.get_context("spawn")
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Stopped(Exception):
+    """The benchmark was stopped by a signal."""
+
+
+class NotReady(Exception):
+    """A proxy did not start."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -105,3 +122,54 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):  # what is left of its group
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+@contextmanager
+def child(
+    serve: Callable[..., None], *args: object
+) -> Iterator[tuple["Connection[Any, Any]", int]]:
+    """Run `serve(channel, *args)` in its own process; it ends when the channel closes."""
+    ours, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=serve, args=(theirs, *args), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield ours, process.pid or 0
+    finally:
+        ours.close()
+        process.join(5.0)
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into the exception Stopped, so that all processes are stopped."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise Stopped(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that are free now."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in listeners]
+
+
+def raise_file_limit() -> None:
+    """Raise the limit on open files as far as allowed; children inherit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, MAX_FILES), max(hard, MAX_FILES)))
+    except ValueError:  # only root may exceed the hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

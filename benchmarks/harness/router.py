@@ -3,20 +3,17 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from urllib.request import urlopen
 
-from benchmarks.harness.bench import NotReady, Stopped
-from benchmarks.harness.processes import started, tree
+from benchmarks.harness.processes import NotReady, free_ports, started, tree
 
 #: Has the kernel kill the router when its parent dies (PR_SET_PDEATHSIG, 1, of linux/prctl.h; 9 is
 #: SIGKILL), because a killed benchmark cannot stop it.
@@ -91,27 +88,3 @@ def router(folder: Path, settings: dict[str, Any], options: Sequence[str] = ()) 
                 raise NotReady(f"the router does not answer; its log:\n{one.last_words()}")
             time.sleep(0.1)
         yield one
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free now."""
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into the exception Stopped, so that all processes are stopped."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        raise Stopped(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

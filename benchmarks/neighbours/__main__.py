@@ -25,8 +25,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.bench import Bench, NotReady, Stopped, child
-from benchmarks.harness.processes import memory_bytes
+from benchmarks.harness.bench import Bench
+from benchmarks.harness.processes import NotReady, Stopped, child, memory_bytes
 from benchmarks.harness.stub import StubSettings
 from benchmarks.lag_router import await_tokenizer, router_with
 from benchmarks.neighbours.clients import Answers, Load, send, send_nicely

@@ -19,8 +19,8 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.harness.bench import Bench, NotReady, Standing, Stopped
-from benchmarks.harness.processes import memory_bytes
+from benchmarks.harness.bench import Bench, Standing
+from benchmarks.harness.processes import NotReady, Stopped, memory_bytes
 from benchmarks.harness.proxies import PROXIES, TIMES, programs, version
 from benchmarks.harness.stub import StubSettings
 from benchmarks.overhead.cells import COUNTS, Cell, cases, measure

@@ -23,9 +23,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.bench import NotReady, Stopped, child
-from benchmarks.harness.processes import cpu_seconds
-from benchmarks.harness.router import router, stoppable
+from benchmarks.harness.processes import NotReady, Stopped, child, cpu_seconds, stoppable
+from benchmarks.harness.router import router
 from benchmarks.overload import load as overload_load
 from benchmarks.overload import worker as overload_worker
 from benchmarks.overload.load import LEAST, Level, Row, done, kept, peak, row

@@ -28,8 +28,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.harness.bench import NotReady, Stopped, child
-from benchmarks.harness.router import router, stoppable
+from benchmarks.harness.processes import NotReady, Stopped, child, stoppable
+from benchmarks.harness.router import router
 from benchmarks.soak import clients as soak_load
 from benchmarks.soak.fleet import Workers
 from benchmarks.soak.judge import asked_twice, lost

@@ -18,7 +18,7 @@ from random import Random
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-from benchmarks.harness.bench import child
+from benchmarks.harness.processes import child
 from benchmarks.soak import worker as soak_worker
 from benchmarks.soak.worker import Entry, Kind, Order, read_book
 
