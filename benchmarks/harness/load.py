@@ -32,6 +32,16 @@ HEADERS = (
 )
 
 
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the quantile at `share` of sorted values; 0 if there are none."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
+
+
+def quantile_ms(ordered: Sequence[float], share: float) -> float:
+    """Return the quantile at `share` of sorted seconds, in milliseconds."""
+    return 1e3 * quantile(ordered, share)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What to send, where to, and what to measure."""

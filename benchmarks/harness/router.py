@@ -10,8 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness.processes import NotReady, free_ports, started, tree
 
@@ -24,6 +27,8 @@ _GUARDED = (
 )
 _ROOT = Path(__file__).parents[2]
 _READY_S = 30.0
+#: Time limit for loading a tokenizer.
+_LOAD_S = 60.0
 #: Time limit for a clean exit; after that `started` kills it.
 _END_S = 15.0
 
@@ -58,6 +63,17 @@ class Router:
         except OSError:
             return False
 
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric over the series with these labels. Raises OSError."""
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
     def last_words(self, length: int = 2000) -> str:
         """Return the end of its log."""
         return self.log.read_text(errors="replace")[-length:]
@@ -88,3 +104,23 @@ def router(folder: Path, settings: dict[str, Any], options: Sequence[str] = ()) 
                 raise NotReady(f"the router does not answer; its log:\n{one.last_words()}")
             time.sleep(0.1)
         yield one
+
+
+@contextmanager
+def keying_router(ports: Sequence[int], tokenizer: Path | None) -> Iterator[Router]:
+    """Run a router that keys prompts by their tokens, or by their text without a `tokenizer`.
+
+    `ports` are those of its workers. Raises NotReady if it does not load the tokenizer.
+    """
+    settings = {
+        "strategy": "prefixaware",
+        "workers": [f"http://127.0.0.1:{port}" for port in ports],
+        "tokenizer": str(tokenizer or "bytes"),
+    }
+    with TemporaryDirectory(prefix="benchmark-") as folder, router(Path(folder), settings) as made:
+        deadline = time.monotonic() + _LOAD_S
+        while tokenizer and not made.metric("warmroute_tokenizer_workers"):
+            if time.monotonic() > deadline:
+                raise NotReady("no tokenizer was loaded")
+            time.sleep(0.1)
+        yield made

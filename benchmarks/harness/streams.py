@@ -10,18 +10,28 @@ import signal
 import time
 from array import array
 from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import cycle
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import uvloop
 
 from benchmarks.harness.bodies import chat_bodies
 from benchmarks.harness.load import HEADERS
+from benchmarks.harness.processes import child
 from benchmarks.harness.stub import STAMP_ZERO
 
 _STAMP = re.compile(rb'"created":(1\d{18}),')
+#: Streams send their events at this many different times within the pause between two events.
+PHASES = 10
+#: Events of a stream: so many that it never ends during the measurement.
+ENDLESS_EVENTS = 1_000_000
+#: A core or the machine is busy above this share.
+BUSY_ABOVE = 0.95
+#: Seconds for which an idle proxy is probed.
+_IDLE_S = 2.0
 #: Streams that one process opens at the same time, and time limit for all to begin.
 _OPENING, _OPEN_S = 32, 60.0
 #: Seconds between two liveness probes.
@@ -92,6 +102,52 @@ class _Stream(asyncio.Protocol):
         self._left = True
         if self._transport is not None:
             self._transport.abort()
+
+
+class Watchers:
+    """The client processes, and a process that probes the proxy's latency."""
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        children = [self._stack.enter_context(child(watch_streams)) for _ in range(self._clients)]
+        self._streams = [pipe for pipe, _ in children]
+        self._probe, _ = self._stack.enter_context(child(watch_probe))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def idle(self, path: str, port: int) -> Seen:
+        """Probe `path` of an idle proxy."""
+        self._probe.send(Watch(port, paths=(path,)))
+        self._probe.recv()
+        self._probe.send(_IDLE_S)
+        seen: Seen = self._probe.recv()
+        return seen
+
+    def hold(self, port: int, count: int) -> int:
+        """Open `count` streams, spread over the clients; return how many began."""
+        shares = [
+            count * (number + 1) // self._clients - count * number // self._clients
+            for number in range(self._clients)
+        ]
+        for pipe, share in zip(self._streams, shares, strict=True):
+            pipe.send(Watch(port, streams=share))
+        return sum(pipe.recv() for pipe in self._streams)
+
+    def look(self, paths: Sequence[str], port: int, seconds: float) -> None:
+        """Start measuring for `seconds` in all clients and in the probe, which requests `paths`."""
+        self._probe.send(Watch(port, paths=paths))
+        self._probe.recv()
+        for pipe in (*self._streams, self._probe):
+            pipe.send(seconds)
+
+    def seen(self) -> tuple[Seen, list[Seen]]:
+        """Wait for and return the results of the probe and all clients, which then disconnect."""
+        return self._probe.recv(), [pipe.recv() for pipe in self._streams]
 
 
 def watch_streams(pipe: "Connection[Any, Any]") -> None:

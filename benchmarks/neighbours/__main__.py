@@ -10,7 +10,6 @@ and both clients.
 """
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,22 +19,23 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness.bench import Bench
+from benchmarks.harness.load import quantile_ms
 from benchmarks.harness.processes import NotReady, Stopped, child, memory_bytes
+from benchmarks.harness.router import Router, keying_router
 from benchmarks.harness.stub import StubSettings
-from benchmarks.lag_router import await_tokenizer, router_with
 from benchmarks.neighbours.clients import Answers, Load, send, send_nicely
 from benchmarks.neighbours.requests import NEIGHBOURS
 from benchmarks.prompts.model import model_folder
-from benchmarks.streams import quantile
 
-#: Seconds between two small requests, and between two looks at the router's memory.
-PAUSE_S, LOOK_S = 0.01, 0.1
+#: Seconds between two small requests, and between two samples of the router's memory.
+PAUSE_S, SAMPLE_S = 0.01, 0.1
+#: Seconds of small requests before anything is measured.
+_WARM_UP_S = 2.0
 #: More workers than the neighbour has connections, so that the small request never has to wait for
 #: one: what is measured is the router.
 STUBS = 6
@@ -69,36 +69,34 @@ def main(
     seconds: Annotated[float, typer.Option(help="How long to look at each.")] = 6.0,
     rest: Annotated[float, typer.Option(help="Seconds of rest before memory is read.")] = 60.0,
     tokens: Annotated[bool, typer.Option(help="With a tokenizer.")] = True,
-    program: Annotated[str, typer.Option(help="The Python that serves.")] = sys.executable,
-    interval: Annotated[float, typer.Option(help="Switch interval, ms.")] = 0.5,
+    model: Annotated[
+        Path | None, typer.Option(help="A model's folder. By default, one is made.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.")] = None,
 ) -> None:
     """Measure and print the table."""
-    wanted = [name for name in NEIGHBOURS if not only or any(one in name for one in only)]
-    folder = model_folder("chatml") if tokens else None
-    proxy = router_with(folder, interval)
+    names = [name for name in NEIGHBOURS if not only or any(part in name for part in only)]
+    tokenizer = (model or model_folder("chatml")) if tokens else None
     rows: list[Row] = []
     try:
         with (
             Bench(STUBS, StubSettings(tokenizes=False)) as bench,
             child(send) as (probe, _),
             child(send_nicely) as (neighbour, _),
-            bench.running(proxy, [program]) as standing,
+            keying_router(bench.ports, tokenizer) as served,
         ):
-            await_tokenizer(standing.port, wanted=tokens)
-            pids = [pid for pid in standing.pids if Path(f"/proc/{pid}").exists()]
-            probe.send(Load(standing.port, 2.0, pause=PAUSE_S))
-            probe.recv()
-            before = memory_bytes(pids)
-            with _highest(pids) as highest:
-                for name in wanted:
+            _small(probe, served.port, _WARM_UP_S)
+            before = memory_bytes(served.pids)
+            with _highest(served) as highest:
+                for name in names:
                     with _err.status(name):
-                        load = Load(standing.port, seconds, name, at_once)
-                        rows.append(_row(probe, neighbour, load, pids))
+                        load = Load(served.port, seconds, name, at_once)
+                        rows.append(_row(probe, neighbour, load, served))
             with _err.status("a rest"):
                 time.sleep(rest)
-            after = memory_bytes(pids)
-            httpx.get(f"http://127.0.0.1:{standing.port}/health").raise_for_status()
+            after = memory_bytes(served.pids)
+            if not served.ready():
+                raise NotReady("the router does not answer any more")
     except (Stopped, NotReady) as error:
         _err.print(str(error), markup=False)
         raise typer.Exit(1) from None
@@ -116,7 +114,7 @@ def _row(
     probe: "Connection[Any, Any]",
     neighbour: "Connection[Any, Any]",
     load: Load,
-    pids: Sequence[int],
+    served: Router,
 ) -> Row:
     neighbour.send(Load(load.port, 0, load.name))  # make the body
     size: int = neighbour.recv()
@@ -130,11 +128,11 @@ def _row(
         size=size,
         statuses=theirs.statuses,
         rate=len(theirs.took) / (load.seconds + 0.5),
-        p50_ms=quantile(beside, 0.5),
-        p99_ms=quantile(beside, 0.99),
-        worst_ms=quantile(beside, 1.0),
-        alone_p99_ms=quantile(alone, 0.99),
-        rss=memory_bytes(pids),
+        p50_ms=quantile_ms(beside, 0.5),
+        p99_ms=quantile_ms(beside, 0.99),
+        worst_ms=quantile_ms(beside, 1.0),
+        alone_p99_ms=quantile_ms(alone, 0.99),
+        rss=memory_bytes(served.pids),
     )
 
 
@@ -147,13 +145,13 @@ def _small(probe: "Connection[Any, Any]", port: int, seconds: float) -> list[flo
 
 
 @contextmanager
-def _highest(pids: Sequence[int]) -> Iterator[list[int]]:
-    """Look at the memory of processes all the time."""
-    seen, over = [memory_bytes(pids)], threading.Event()
+def _highest(served: Router) -> Iterator[list[int]]:
+    """Sample the router's memory all the time."""
+    seen, over = [memory_bytes(served.pids)], threading.Event()
 
     def look() -> None:
-        while not over.wait(LOOK_S):
-            seen.append(memory_bytes(pids))
+        while not over.wait(SAMPLE_S):
+            seen.append(memory_bytes(served.pids))
 
     thread = threading.Thread(target=look)
     thread.start()

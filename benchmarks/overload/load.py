@@ -16,7 +16,7 @@ import uvloop
 
 from benchmarks.harness.bodies import chat_bodies
 from benchmarks.harness.connection import Line
-from benchmarks.harness.load import HEADERS
+from benchmarks.harness.load import HEADERS, quantile
 
 #: Most seconds that a client waits for an answer, and that an idle connection is kept.
 _PATIENCE_S, _IDLE_S = 30.0, 10.0
@@ -166,11 +166,6 @@ def row(
         refusal_p99=quantile(refusals, 0.99),
         router_share=share,
     )
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the quantile at `share` of sorted values; 0 if there are none."""
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
 
 
 def peak(rows: Sequence[Row]) -> float:

@@ -16,22 +16,8 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.routing.columns import each
-from benchmarks.scenarios import cache as scenarios_cache
-from benchmarks.scenarios import crowd as scenarios_crowd
-from benchmarks.scenarios import fleet as scenarios_fleet
-from benchmarks.scenarios.checks import Check, Scenario
-
-SCENARIOS: dict[str, Scenario] = {
-    scenario.__name__: scenario
-    for scenario in (
-        *(scenarios_fleet.scale_out, scenarios_fleet.slow_worker),
-        *(scenarios_fleet.slow_in_bursts, scenarios_fleet.restart),
-        *(scenarios_crowd.hot_prefix, scenarios_crowd.large_prefix, scenarios_crowd.new_prefix),
-        *(scenarios_crowd.cold_siblings, scenarios_crowd.all_at_once, scenarios_crowd.fleets),
-        *(scenarios_cache.tight, scenarios_cache.wrong_capacity, scenarios_cache.lies),
-        *(scenarios_cache.churn, scenarios_cache.long_documents),
-    )
-}
+from benchmarks.scenarios import SCENARIOS, checks_of
+from benchmarks.scenarios.checks import Check
 
 
 def main(
@@ -51,7 +37,7 @@ def main(
         raise typer.BadParameter(f"a scenario is one of {', '.join(SCENARIOS)}")
     runs = [(name, size) for name in names]
     bar = track(
-        each(_checks, runs, jobs),
+        each(checks_of, runs, jobs),
         "Scenarios",
         total=len(runs),
         console=Console(stderr=True),
@@ -63,11 +49,6 @@ def main(
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     if not all(check.met for checks in found.values() for check in checks):
         raise typer.Exit(1)
-
-
-def _checks(run: tuple[str, float]) -> Sequence[Check]:
-    name, size = run
-    return SCENARIOS[name](size)
 
 
 def _table(found: Mapping[str, Sequence[Check]]) -> Table:
