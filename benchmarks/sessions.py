@@ -1,13 +1,11 @@
 """The cost of many sessions: `python -m benchmarks.sessions`.
 
 Fills a session table and prints its memory, the time to look up one session, and the time to sweep
-expired sessions, which must grow with the number of expired sessions, not of all sessions. Then
-measures what a session adds to the cost of a request (`sessions_path.py`).
+expired sessions, which must grow with the number of expired sessions, not of all sessions.
 
-The cost that a session adds to a request: CPU time of the router with and without, in turns.
-
-The same requests go to the same router, in front of two stub workers that use next to no CPU. One
-kind of requests names a session; every client uses one session after the other.
+Then measures what a session adds to a request: the CPU time of the router with and without, in
+turns. The same requests go to the same router, in front of two stub workers that use next to no
+CPU. One kind of requests names a session; every client uses one session after the other.
 """
 
 import asyncio

@@ -1,12 +1,4 @@
-"""The overhead of the router compared with other proxies: `python -m benchmarks.overhead`.
-
-Starts two stub workers that use next to no CPU, starts every installed proxy in front of them, and
-sends each proxy the same requests, one proxy after the other, in several rounds. The numbers are
-medians over the rounds. They depend on the machine's speed; the ratios do not.
-
-Peers are found on PATH, or given as `--peer NAME=COMMAND`: sglang-router, smg, vllm-router,
-litellm, nginx. Each runs with its defaults, with round robin and, if it can, prefix routing.
-"""
+"""The command: which proxies are measured, and what is printed."""
 
 import json
 import platform

@@ -1,6 +1,6 @@
-"""Open-loop load: requests arrive at a given rate, whether or not earlier ones were answered.
+"""Open-loop load, and its results in one row per level.
 
-Results of the overload benchmark, one row per load level. Pure.
+Requests arrive at a given rate, whether or not earlier ones were answered.
 """
 
 import asyncio

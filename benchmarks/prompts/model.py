@@ -1,10 +1,9 @@
-"""A model folder that is generated locally: nothing is downloaded.
+"""A model's folder that is made locally, and conversations in its tokens: nothing is downloaded.
 
 The tokenizer is a byte-level BPE with the pre-tokenization rule of large models, trained on the
 sources of Python's standard library. It is trained once and kept in a temporary folder. The two
-chat templates are written like those of two well-known model families.
-
-Conversations of a given length in tokens, no two of which share a message.
+chat templates are written like those of two well-known model families. Conversations have a given
+length in tokens, and no two share a message.
 """
 
 import json

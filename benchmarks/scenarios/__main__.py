@@ -1,9 +1,4 @@
-"""Situations that a fleet must survive well: `python -m benchmarks.scenarios`.
-
-Each scenario is one that users of other routers have complained about, or that operators meet
-sooner or later. The default strategy runs through it on a virtual clock, and so do others where a
-result needs a comparison. The exit code is 1 if any check does not hold.
-"""
+"""The command: which scenarios are run, and their table. Exits with 1 if a check fails."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

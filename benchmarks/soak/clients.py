@@ -1,6 +1,6 @@
-"""The soak's clients; each kind is one way in which a client may behave, well or badly.
+"""The soak's clients: each kind is one way in which a client may behave, well or badly.
 
-The soak's load: clients of all kinds arrive at a given rate (open loop).
+They arrive at a given rate, whether or not earlier ones have an answer (open loop).
 """
 
 import asyncio

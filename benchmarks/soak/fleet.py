@@ -1,9 +1,8 @@
-"""Control of the soak's workers: each runs in a process, fails from time to time, and recovers.
+"""The soak's workers from outside: each fails from time to time and recovers.
 
-Choice of the next fault in the soak, and a record of when each worker was well. Pure.
-
-At least one worker is always well, and has been for long enough that the router knows it. So
-whatever the others do, there is one that could answer.
+`Chaos` chooses the next fault. At least one worker is always well, and has been for long enough
+that the router knows it; so whatever the others do, there is one that could answer. A `Timeline`
+records when a worker was well, and a `Book` which requests it has read.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Judgement of a soak: which requests were lost or asked twice, though they must not be. Pure.
+"""How the soak's requests ended, and which were lost or asked twice, though they must not be. Pure.
 
 A request is **lost** if it was valid and complete, its client stayed, it failed, and only the
 router is to blame. That is so in two cases:
@@ -18,8 +18,6 @@ and only the worker could tell that from a request that had begun. Refusals for 
 A request was **asked twice** if two workers read it and did not refuse it, and the first one was
 still alive when the second one read it. If the first one had been killed meanwhile, its work had
 ended; those requests are counted separately, as **asked again**.
-
-How the soak's requests ended, as seen by their clients. Pure.
 """
 
 import json

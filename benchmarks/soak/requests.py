@@ -1,8 +1,6 @@
-"""The soak's requests as bytes: valid ones of all sizes, and ones that must be refused.
+"""What the soak's clients send, and the answer that each request must get, byte for byte.
 
-Answers of the soak's workers, which clients can verify byte for byte.
-
-The client requests the length of the answer in a header field. Every answer contains the id of its
+A client asks for the length of its answer in a header field. Every answer contains the id of its
 request and a hash of the body that the worker read, so the client can compute the exact answer.
 """
 

@@ -1,6 +1,6 @@
-"""The course of a soak: what happens when, and what is measured meanwhile.
+"""The course of a soak: what happens when, and the router seen from outside meanwhile.
 
-The router seen from outside: its memory, CPU time, descriptors and metrics.
+Its memory, CPU time and descriptors are read from the kernel, the rest from its metrics.
 """
 
 import time
