@@ -6,8 +6,7 @@ same run. Every worker is busy, so that every term of the cost is computed; with
 anything to do. The microseconds depend on the machine's speed; the ratios do not.
 
 With `--against FOLDER`, which holds another version of this repository, that one measures the same
-cases with its own copy of this file, and the last column is the ratio to it. The earliest versions
-measured idle workers: compare with those by `--idle`.
+cases with its own copy of this file, and the last column is the ratio to it.
 """
 
 import json
@@ -41,12 +40,12 @@ KNOWN = 200
 DECODING = 4
 #: Seconds between two decisions.
 APART_S = 0.001
-#: Has another version measure the cases given as arguments; early ones had another name for it.
-_THERE = """
+#: Has another version measure the cases given as an argument.
+_MEASURE_THERE = """
 import json, sys
-from benchmarks import decision
-measured = getattr(decision, "measured", None) or decision._measure
-print(json.dumps([measured(*json.loads(case)) for case in sys.argv[1:]]))
+from benchmarks.decision import measured
+cases, busy = json.loads(sys.argv[1])
+print(json.dumps([measured(*case, busy=busy) for case in cases]))
 """
 
 
@@ -75,7 +74,7 @@ def main(
         table.add_column(heading, justify="right")
     first = 0.0
     cases = [(size, count) for count in FLEETS for size in SIZES]
-    others = [] if against is None else _measured_there(against, cases)
+    others = [] if against is None else _measured_there(against, cases, busy=not idle)
     shown = track(cases, "Measuring", console=Console(stderr=True), transient=True)
     for place, (size, count) in enumerate(shown):
         costs = measured(size, count, busy=not idle)
@@ -87,13 +86,14 @@ def main(
     Console().print(table)
 
 
-def _measured_there(folder: Path, cases: Sequence[tuple[int, int]]) -> list[list[float]]:
+def _measured_there(
+    folder: Path, cases: Sequence[tuple[int, int]], *, busy: bool
+) -> list[list[float]]:
     """Return what the version in `folder` measures. Raises BadParameter if it cannot."""
     if not (folder / "benchmarks" / "decision.py").is_file():
         raise typer.BadParameter(f"{folder} has no benchmarks/decision.py")
-    words = [json.dumps(case) for case in cases]
     done = subprocess.run(
-        [sys.executable, "-c", _THERE, *words],
+        [sys.executable, "-c", _MEASURE_THERE, json.dumps([cases, busy])],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(folder)},
         capture_output=True,
@@ -102,8 +102,8 @@ def _measured_there(folder: Path, cases: Sequence[tuple[int, int]]) -> list[list
     )
     if done.returncode:
         raise typer.BadParameter(f"{folder} cannot measure: {done.stderr[-1000:]}")
-    found: list[list[float]] = json.loads(done.stdout)
-    return found
+    costs: list[list[float]] = json.loads(done.stdout)
+    return costs
 
 
 def measured(size: int, count: int, *, busy: bool = True) -> tuple[float, float, float]:

@@ -2,9 +2,9 @@
 
 Measures blocks stored and removed per second of CPU time, single events in a full index, bytes per
 block, and the time to match a prompt, by its length, by the number of workers and by the number of
-blocks. With `--peer FOLDER`,
-a folder where `ai_dynamo_runtime` is installed, its `RadixTree` is measured in the same run. Its
-events are JSON with hashes computed beforehand, while our index computes its keys from the tokens.
+blocks. With `--peer FOLDER`, a folder where `ai_dynamo_runtime` is installed, its `RadixTree` is
+measured in the same run. Its events are JSON with hashes computed beforehand, while our index
+computes its keys from the tokens.
 """
 
 import gc
@@ -38,8 +38,6 @@ WORKERS = (8, 64, 1000)
 BLOCKS = (1_000_000,)
 #: Blocks per event: 1,024 tokens, like a chunk of a prefill.
 RUN = 64
-#: Bound of the index that is filled, and number of events after that.
-FULL, AFTER = 256 << 20, 20_000
 _PAGE = 4096
 
 _out = Console(soft_wrap=True)
@@ -134,19 +132,19 @@ def _hear(sources: Sequence[Source], frames: Sequence[bytes]) -> None:
             raise AssertionError
 
 
-def full(random: Random, run: int) -> None:
-    """Print how long single events take once the index is at its bound, in CPU time."""
-    index, took = Index(FULL), list[float]()
-    for one in told(random, 1 << 40, 8, run):
+def full(random: Random, run: int, bound: int, number: int) -> None:
+    """Print how long each of `number` events takes once the index is at its bound, in CPU time."""
+    index, times = Index(bound), list[float]()
+    for sent in told(random, 1 << 40, 8, run):
         start = process_time()
-        index.store(str(one.worker), one.event)
+        index.store(str(sent.worker), sent.event)
         if index.counts["dropped for room"]:
-            took.append((process_time() - start) * 1000)
-        if len(took) == AFTER:
+            times.append((process_time() - start) * 1000)
+        if len(times) == number:
             break
     _out.print(
-        f"full, {len(index):,} blocks, {run} an event: median {median(took):.2f} ms,"
-        f" mean {sum(took) / AFTER:.2f} ms, longest {max(took):.1f} ms"
+        f"full, {len(index):,} blocks, {run} an event: median {median(times):.2f} ms,"
+        f" mean {sum(times) / number:.2f} ms, longest {max(times):.1f} ms"
     )
 
 
@@ -199,7 +197,7 @@ def matched(index: Index, tokens: int, workers: int) -> tuple[float, list[int]]:
     return latency(lambda: index.find(keys)), keys
 
 
-def matching(blocks: int, peer: type[Any] | None) -> None:
+def matching(blocks: int, fleets: Sequence[int], peer: type[Any] | None) -> None:
     """Print latencies by prompt length and number of workers, in an index of `blocks` blocks."""
     table = Table(title=f"matching in {blocks:,} blocks, µs a prompt", box=None)
     for heading in (
@@ -210,7 +208,7 @@ def matching(blocks: int, peer: type[Any] | None) -> None:
     for number in TOKENS if peer else ():
         table.add_column(f"peer, {number:,}", justify="right")
     fresh = multiprocessing.get_context("spawn")
-    for workers in WORKERS:
+    for workers in fleets:
         with ProcessPoolExecutor(1, mp_context=fresh) as other:
             sizes = other.submit(bytes_a_block, blocks, workers).result()
         index = filled(blocks, workers)
@@ -268,10 +266,16 @@ def peer_intake(random: Random, blocks: int, peer: type[Any]) -> None:
 
 
 def main(
+    *,
     blocks: Annotated[int, typer.Option(help="Blocks that are taken in.")] = 400_000,
     large: Annotated[
         list[int] | None, typer.Option(help="Sizes of the index that prompts are matched in.")
     ] = None,
+    workers: Annotated[
+        list[int] | None, typer.Option(help=f"Workers that hold a prompt. Default: {WORKERS}.")
+    ] = None,
+    bound: Annotated[int, typer.Option(min=1, help="MiB of the index that is filled.")] = 256,
+    events: Annotated[int, typer.Option(min=1, help="Events after it is full.")] = 20_000,
     peer: Annotated[
         Path | None, typer.Option(help="Folder with ai_dynamo_runtime, installed by --target.")
     ] = None,
@@ -284,11 +288,11 @@ def main(
     random = Random(1)
     intake(random, blocks)
     for run in (4, RUN, 4 * RUN):
-        full(random, run)
+        full(random, run, bound << 20, events)
     if tree is not None:
         peer_intake(random, blocks, tree)
     for number in large or BLOCKS:
-        matching(number, tree)
+        matching(number, workers or WORKERS, tree)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,9 @@ def main(
     template: Annotated[
         list[str] | None, typer.Option(help=f"Of {', '.join(TEMPLATES)}; repeat for more.")
     ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A model's folder, instead of those that are made.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Of each; their medians are shown.")] = 5,
     peer_python: Annotated[
         Path | None, typer.Option(help="A Python that has ai_dynamo_runtime.")
@@ -88,21 +91,21 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.")] = None,
 ) -> None:
     """Measure and print the tables."""
-    names = template or list(TEMPLATES)
-    if not set(names) <= set(TEMPLATES):
+    names = [model.name] if model else template or list(TEMPLATES)
+    if not (model or set(names) <= set(TEMPLATES)):
         raise typer.BadParameter(f"a template is one of {', '.join(TEMPLATES)}")
     rows: list[Row] = []
     steps: list[tuple[str, dict[str, float]]] = []
     hashing: list[Hashing] = []
     for name in names:
         with _err.status(f"{name}: making the model's folder, if it is not there"):
-            model = _Model(name)
+            both = _Both(name, model or model_folder(name))
         for tokens in size or SIZES:
             with _err.status(f"{name}: {tokens:,} tokens"):
-                rows += model.rows(tokens, rounds)
-                steps += model.steps(tokens)
+                rows += both.rows(tokens, rounds)
+                steps += both.steps(tokens)
                 if name == names[0]:
-                    hashing.append(model.hashing(tokens, peer_python))
+                    hashing.append(both.hashing(tokens, peer_python))
     for table in (_table(rows), _step_table(steps), _hashing_table(hashing)):
         Console(width=120).print(table)
     if json_file is not None:
@@ -110,11 +113,10 @@ def main(
         json_file.write_text(json.dumps({**found, "steps": steps}, indent=1) + "\n")
 
 
-class _Model:
-    """Both ways, for one model folder."""
+class _Both:
+    """Both implementations, for one model's folder."""
 
-    def __init__(self, name: str) -> None:
-        path = model_folder(name)
+    def __init__(self, name: str, path: Path) -> None:
         self._name = name
         self._router, self._plain = Router(path), Plain(path)
         tokenizer = self._plain.tokenizer
