@@ -108,7 +108,7 @@ def bound(seed: Seed, population: int, clients: int, number: int, turns: int) ->
     return held / tokens
 
 
-def calibrated(seed: Seed, clients: int, number: int) -> int:
+def calibrated(seed: Seed, clients: int, number: int, span_s: float = TRIAL_S) -> int:
     """Return the population of contexts that gives the baseline its published hit rate.
 
     That is `seed.most` if the baseline's hit rate is at least `LEAST` even without repetition.
@@ -117,7 +117,7 @@ def calibrated(seed: Seed, clients: int, number: int) -> int:
     low, high = 1, seed.most
 
     def hit(population: int) -> float:
-        return cell(Task(seed, BASELINE, BARE, population, clients, number, TRIAL_S)).hit
+        return cell(Task(seed, BASELINE, BARE, population, clients, number, span_s)).hit
 
     if hit(high) >= LEAST:
         return high
