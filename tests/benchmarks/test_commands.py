@@ -1,6 +1,5 @@
 """Each benchmark is a command that starts, measures a tiny input and prints its table."""
 
-import json
 import re
 import subprocess
 import sys
