@@ -32,14 +32,14 @@ from strategies.prefix.block_keys import TEXT_ENDS, chain, root_key
 from strategies.registry import make
 
 SIZES = (400, 8_700, 35_000, 261_000)
-FLEETS = (8, 64, 500)
+WORKER_COUNTS = (8, 64, 500)
 ROUNDS = 200
 #: Prompts placed beforehand, so that the tree is not empty and has half of each new prompt.
-KNOWN = 200
+KNOWN_PROMPTS = 200
 #: Requests decoding on every worker, besides one in prefill.
-DECODING = 4
+DECODING_REQUESTS = 4
 #: Seconds between two decisions.
-APART_S = 0.001
+DECISION_INTERVAL_S = 0.001
 #: Has another version measure the cases given as an argument.
 _MEASURE_THERE = """
 import json, sys
@@ -73,7 +73,7 @@ def main(
     for heading in headings if against is None else [*headings, "to the other version"]:
         table.add_column(heading, justify="right")
     first = 0.0
-    cases = [(size, count) for count in FLEETS for size in SIZES]
+    cases = [(size, count) for count in WORKER_COUNTS for size in SIZES]
     others = [] if against is None else _measured_there(against, cases, busy=not idle)
     shown = track(cases, "Measuring", console=Console(stderr=True), transient=True)
     for place, (size, count) in enumerate(shown):
@@ -115,7 +115,7 @@ def measured(size: int, count: int, *, busy: bool = True) -> tuple[float, float,
         _give_work(worker)
     strategy: Strategy = make("prefixaware", {})
     head = chance.randbytes(size // 2)
-    for number in range(KNOWN):
+    for number in range(KNOWN_PROMPTS):
         text = (head if number % 2 else b"") + chance.randbytes(size // 2)
         strategy.placed(_prompt(text), workers[number % count], 0.0)
     texts = [head + chance.randbytes(size - size // 2) for _ in range(ROUNDS)]
@@ -128,7 +128,7 @@ def measured(size: int, count: int, *, busy: bool = True) -> tuple[float, float,
 
 def _give_work(worker: Stand) -> None:
     """Give the worker requests that decode and one in prefill, so that it has a wait."""
-    for _ in range(DECODING):
+    for _ in range(DECODING_REQUESTS):
         worker.load.first_byte(worker.load.book(0.0, 0.5, 8_000), 0.0)
     worker.load.book(0.0, 0.5, 8_000)
 
@@ -136,7 +136,7 @@ def _give_work(worker: Stand) -> None:
 def _rank_all(strategy: Strategy, prompts: list[Prompt], workers: list[Stand]) -> None:
     """Rank the prompts at advancing times, because a strategy updates its state over time."""
     for number, prompt in enumerate(prompts, 1):
-        strategy.rank(prompt, workers, number * APART_S)
+        strategy.rank(prompt, workers, number * DECISION_INTERVAL_S)
 
 
 def _place_all(strategy: Strategy, prompts: list[Prompt], worker: Stand) -> None:

@@ -17,11 +17,11 @@ from strategies.cost.prefill import Curve, Pace
 #: Any moment, long after the start; seconds.
 NOW = 1e4
 #: Tokens of the prompt, of its answer, and of the part that worker A holds.
-TOKENS, ANSWER, HELD = 8_000, 256, 7_500
+PROMPT_TOKENS, ANSWER_TOKENS, CACHED_TOKENS = 8_000, 256, 7_500
 #: Tokens of each KV cache.
-SPACE = 400_000
+KV_TOKENS = 400_000
 #: Workers of the fleet, and the share of recent prompt tokens that some worker held.
-FLEET, REUSE = 4, 0.6
+WORKERS, REUSED_SHARE = 4, 0.6
 
 
 @dataclass(eq=False)
@@ -31,8 +31,8 @@ class Stand:
     name: str
     load: Load = field(default_factory=Load)
     pace: Pace = field(default_factory=Pace)
-    kv_tokens: int | None = SPACE
-    room_tokens: int | None = SPACE
+    kv_tokens: int | None = KV_TOKENS
+    room_tokens: int | None = KV_TOKENS
 
 
 def stand(name: str, *, wait_s: float, decoding: int, kv_tokens: int, busy: float) -> Stand:
@@ -52,19 +52,19 @@ def ranked(booked_s: float, busy: int) -> list[Candidate]:
 
     `busy` of the fleet's workers have prefill to do.
     """
-    costs, fleet = Costs(), [Stand(f"w{number}") for number in range(FLEET)]
+    costs, fleet = Costs(), [Stand(f"w{number}") for number in range(WORKERS)]
     for worker in fleet[:busy]:
         worker.load.book(0.0, 1.0)
     for tenths in range(4_000, 0, -1):  # long enough for the shares to settle
         prompt = Prompt("model", 10_000)
-        costs.rank(prompt, fleet, NOW - tenths / 10, {"w0": int(10_000 * REUSE)})
+        costs.rank(prompt, fleet, NOW - tenths / 10, {"w0": int(10_000 * REUSED_SHARE)})
         costs.placed(prompt, NOW - tenths / 10)
     workers = [
         stand("A", wait_s=booked_s, decoding=10, kv_tokens=120_000, busy=0.25),
         stand("B", wait_s=0.0, decoding=5, kv_tokens=60_000, busy=0.1),
     ]
-    prompt = Prompt("model", TOKENS, answer_tokens=ANSWER)
-    return list(costs.rank(prompt, workers, NOW, {"A": HELD}))
+    prompt = Prompt("model", PROMPT_TOKENS, answer_tokens=ANSWER_TOKENS)
+    return list(costs.rank(prompt, workers, NOW, {"A": CACHED_TOKENS}))
 
 
 def row(candidate: Candidate) -> str:

@@ -32,13 +32,13 @@ from controller.index import Index
 from controller.source import Source
 from strategies.prefix.block_keys import even_chain, even_root
 
-SIZE = 16
-TOKENS = (512, 4096, 32768)
-WORKERS = (8, 64, 1000)
-BLOCKS = (1_000_000,)
+BLOCK_TOKENS = 16
+PROMPT_TOKENS = (512, 4096, 32768)
+WORKER_COUNTS = (8, 64, 1000)
+INDEX_BLOCKS = (1_000_000,)
 #: Blocks per event: 1,024 tokens, like a chunk of a prefill.
-RUN = 64
-_PAGE = 4096
+EVENT_BLOCKS = 64
+_PAGE_BYTES = 4096
 
 _out = Console(soft_wrap=True)
 
@@ -52,19 +52,19 @@ class Told:
     ids: list[int]
 
 
-def told(random: Random, blocks: int, workers: int, run: int = RUN) -> Iterator[Told]:
+def told(random: Random, blocks: int, workers: int, run: int = EVENT_BLOCKS) -> Iterator[Told]:
     """Yield events of unrelated prompts, for the workers in turn."""
     for number in range(blocks // run):
-        ids = [random.randrange(128_000) for _ in range(8)] * (run * SIZE // 8)
+        ids = [random.randrange(128_000) for _ in range(8)] * (run * BLOCK_TOKENS // 8)
         hashes = [random.getrandbits(64) for _ in range(run)]
         tokens = array("I", ids).tobytes()
-        event = Stored(hashes, None, tokens, SIZE, Tier.GPU, False, "", None, 0, True)
+        event = Stored(hashes, None, tokens, BLOCK_TOKENS, Tier.GPU, False, "", None, 0, True)
         yield Told(number % workers, event, ids)
 
 
 def resident() -> int:
     """Resident memory of this process in bytes."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
 
 
 def a_second(number: int, work: Callable[[], None]) -> float:
@@ -89,7 +89,7 @@ def intake(random: Random, blocks: int) -> None:
         sources = [Source(Index(1 << 40), str(worker)) for worker in range(8)]
         rate = a_second(blocks, lambda sources=sources: _hear(sources, frames))  # type: ignore[misc]
         best["stored, raw frames"] = max(best.get("stored, raw frames", 0), rate)
-    table = Table(title=f"{blocks:,} blocks of {RUN} an event", box=None)
+    table = Table(title=f"{blocks:,} blocks of {EVENT_BLOCKS} an event", box=None)
     table.add_column("intake")
     table.add_column("blocks a second", justify="right")
     for name, rate in best.items():
@@ -103,7 +103,7 @@ def _frame(one: Told) -> bytes:
         "block_hashes": one.event.hashes,
         "parent_block_hash": None,
         "token_ids": one.ids,
-        "block_size": SIZE,
+        "block_size": BLOCK_TOKENS,
         "lora_id": None,
         "medium": "GPU",
         "lora_name": None,
@@ -152,12 +152,12 @@ def shared(index: Index, tokens: int, workers: int) -> bytes:
     """Store a prompt, of which worker n of N holds the first (n + 1) / N; return its tokens."""
     random = Random(tokens * workers)
     ids = array("I", (random.randrange(128_000) for _ in range(tokens)))
-    number = tokens // SIZE
+    number = tokens // BLOCK_TOKENS
     for worker in range(workers):
         held = max(1, number * (worker + 1) // workers)
         hashes = [random.getrandbits(64) for _ in range(held)]
-        data = ids[: held * SIZE].tobytes()
-        event = Stored(hashes, None, data, SIZE, Tier.GPU, False, "", None, 0, True)
+        data = ids[: held * BLOCK_TOKENS].tobytes()
+        event = Stored(hashes, None, data, BLOCK_TOKENS, Tier.GPU, False, "", None, 0, True)
         index.store(str(worker), event)
     return ids.tobytes()
 
@@ -182,7 +182,7 @@ def filled(blocks: int, workers: int) -> Index:
 
 def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
     """Bytes per block and holder, measured and as the index counts them; run in a new process."""
-    for one in told(Random(0), RUN * workers, workers):
+    for one in told(Random(0), EVENT_BLOCKS * workers, workers):
         Index(1 << 40).store(str(one.worker), one.event)
     gc.collect()
     before = resident()
@@ -193,7 +193,7 @@ def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
 
 def matched(index: Index, tokens: int, workers: int) -> tuple[float, list[int]]:
     """Microseconds to match a prompt of `tokens` tokens, and its keys."""
-    keys = even_chain(even_root("", ""), shared(index, tokens, workers), SIZE)
+    keys = even_chain(even_root("", ""), shared(index, tokens, workers), BLOCK_TOKENS)
     return latency(lambda: index.find(keys)), keys
 
 
@@ -202,10 +202,10 @@ def matching(blocks: int, fleets: Sequence[int], peer: type[Any] | None) -> None
     table = Table(title=f"matching in {blocks:,} blocks, µs a prompt", box=None)
     for heading in (
         *("workers", "bytes a block", "as counted"),
-        *(f"{tokens:,} tokens" for tokens in TOKENS),
+        *(f"{tokens:,} tokens" for tokens in PROMPT_TOKENS),
     ):
         table.add_column(heading, justify="right")
-    for number in TOKENS if peer else ():
+    for number in PROMPT_TOKENS if peer else ():
         table.add_column(f"peer, {number:,}", justify="right")
     fresh = multiprocessing.get_context("spawn")
     for workers in fleets:
@@ -213,7 +213,7 @@ def matching(blocks: int, fleets: Sequence[int], peer: type[Any] | None) -> None
             sizes = other.submit(bytes_a_block, blocks, workers).result()
         index = filled(blocks, workers)
         row, theirs = [], []
-        for tokens in TOKENS:
+        for tokens in PROMPT_TOKENS:
             took, keys = matched(index, tokens, workers)
             row.append(f"{took:.1f}")
             if peer is not None:
@@ -248,7 +248,7 @@ def peer_intake(random: Random, blocks: int, peer: type[Any]) -> None:
         (
             one.worker,
             _peer_event(
-                even_chain(root, one.event.tokens, SIZE),
+                even_chain(root, one.event.tokens, BLOCK_TOKENS),
                 [name >> 1 for name in one.event.hashes],
                 number,
             ),
@@ -272,7 +272,8 @@ def main(
         list[int] | None, typer.Option(help="Sizes of the index that prompts are matched in.")
     ] = None,
     workers: Annotated[
-        list[int] | None, typer.Option(help=f"Workers that hold a prompt. Default: {WORKERS}.")
+        list[int] | None,
+        typer.Option(help=f"Workers with a prompt. Default: {WORKER_COUNTS}."),
     ] = None,
     bound: Annotated[int, typer.Option(min=1, help="MiB of the index that is filled.")] = 256,
     events: Annotated[int, typer.Option(min=1, help="Events after it is full.")] = 20_000,
@@ -287,12 +288,12 @@ def main(
         tree = import_module("dynamo._core").RadixTree
     random = Random(1)
     intake(random, blocks)
-    for run in (4, RUN, 4 * RUN):
+    for run in (4, EVENT_BLOCKS, 4 * EVENT_BLOCKS):
         full(random, run, bound << 20, events)
     if tree is not None:
         peer_intake(random, blocks, tree)
-    for number in large or BLOCKS:
-        matching(number, workers or WORKERS, tree)
+    for number in large or INDEX_BLOCKS:
+        matching(number, workers or WORKER_COUNTS, tree)
 
 
 if __name__ == "__main__":

@@ -31,9 +31,12 @@ from router.sessions.ids import new_id
 from router.sessions.table import Binding, Lease, Table
 
 #: Kept connections, and requests that each sends in a session before it starts the next.
-AT_ONCE, TURNS = 16, 10
+CONNECTIONS, SESSION_REQUESTS = 16, 10
 _WORDS = "Why is the sky blue, and the sea, and what of the land? " * 5
 _BODY = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": _WORDS}]}).encode()
+TTL_S = 1200.0
+#: Number of lookups, and rounds of each sweep.
+LOOKUPS, ROUNDS = 50_000, 5
 
 
 class PathCost(NamedTuple):
@@ -79,7 +82,7 @@ def path_cost(running: Router, requests: int, rounds: int) -> PathCost:
 
 async def _load(port: int, requests: int, *, named: bool) -> None:
     numbers = iter(range(requests))
-    clients = range(AT_ONCE)
+    clients = range(CONNECTIONS)
     await asyncio.gather(*(_ask(port, client, numbers, named=named) for client in clients))
 
 
@@ -87,7 +90,7 @@ async def _ask(port: int, client: int, numbers: Iterator[int], *, named: bool) -
     """Send requests one by one on a connection. Raises RuntimeError for an unexpected answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for turn, _ in enumerate(numbers):
-        field = b"x-session-id: s-%d-%d\r\n" % (client, turn // TURNS) if named else b""
+        field = b"x-session-id: s-%d-%d\r\n" % (client, turn // SESSION_REQUESTS) if named else b""
         writer.write(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             b"%bcontent-length: %d\r\n\r\n%b" % (field, len(_BODY), _BODY)
@@ -98,11 +101,6 @@ async def _ask(port: int, client: int, numbers: Iterator[int], *, named: bool) -
         await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0]))
     writer.close()
     await writer.wait_closed()
-
-
-TTL_S = 1200.0
-#: Number of lookups, and rounds of each sweep.
-LOOKED_UP, ROUNDS = 50_000, 5
 
 
 class Sweep(NamedTuple):
@@ -142,7 +140,7 @@ def lookups(sessions: int) -> list[float]:
     """Microseconds of single uses spread over the table, sorted."""
     table, names = filled(sessions)
     took = []
-    for number in range(LOOKED_UP):
+    for number in range(LOOKUPS):
         name = names[number * 7919 % sessions]
         began = perf_counter_ns()
         table.use(name, 2.0)
@@ -153,7 +151,7 @@ def lookups(sessions: int) -> list[float]:
 def evictions(sessions: int) -> float:
     """Mean microseconds to add a session to a full table, which evicts another."""
     table, _ = filled(sessions)
-    names = [new_id() for _ in range(LOOKED_UP // 5)]
+    names = [new_id() for _ in range(LOOKUPS // 5)]
     began = perf_counter_ns()
     for name in names:
         table.bind(name, Binding("worker-1"), None, 2.0)

@@ -25,7 +25,7 @@ from benchmarks.harness.processes import (
 from benchmarks.harness.proxies import Group, Place, Proxy
 
 #: Time limit for a proxy to answer its first request; LiteLLM takes some 20 s to import.
-_READY_S = 120.0
+_START_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Bench:
         with ExitStack() as stack:
             with only_on(self._theirs):
                 process = stack.enter_context(started(launch.command, log, launch.env))
-            deadline = time.monotonic() + _READY_S
+            deadline = time.monotonic() + _START_TIMEOUT_S
             while self.run(_probe(port)).problem:
                 if process.poll() is not None or time.monotonic() > deadline:
                     last = log.read_text(errors="replace")[-2000:]

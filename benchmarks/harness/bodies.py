@@ -13,8 +13,8 @@ from functools import lru_cache
 from benchmarks.harness.stub import MODEL
 
 #: Conversations that requests continue, and system prompts that conversations share.
-CONVERSATIONS, SYSTEMS = 16, 4
-_LINES = 2000
+CONVERSATIONS, SYSTEM_PROMPTS = 16, 4
+_LINE_COUNT = 2000
 _WORDS = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from or"
     " had an they which one you were all her she there would their we him been has when who will no"
@@ -45,7 +45,7 @@ def chat_bodies(
         head = _beginning(size, chance.randrange(CONVERSATIONS))
         new = b"(%x.%x) " % (seed, number)
         room = size - len(head) - len(new) - len(tail)
-        text = _text(_lines(accented=number % 4 == 3), room, chance.randrange(_LINES))
+        text = _text(_lines(accented=number % 4 == 3), room, chance.randrange(_LINE_COUNT))
         bodies.append(b"".join((head, new, text, tail)))
     return bodies
 
@@ -54,7 +54,7 @@ def chat_bodies(
 def _beginning(size: int, conversation: int) -> bytes:
     """Return the shared first half of a request, up to the start of the last question's text."""
     system = b"You are a helpful assistant. " + _text(
-        _lines(), size // 8 - 60, conversation % SYSTEMS * 100
+        _lines(), size // 8 - 60, conversation % SYSTEM_PROMPTS * 100
     )
     parts = [_message("system", system)]
     length = len(parts[0])
@@ -91,7 +91,7 @@ def _lines(*, accented: bool = False) -> list[bytes]:
     chance = random.Random(f"lines {accented}")
     known = _WORDS.split()
     lines = []
-    for number in range(_LINES):
+    for number in range(_LINE_COUNT):
         words = chance.choices(known, k=chance.randint(8, 22))
         if accented:
             words[0] = chance.choice(_ACCENTED)

@@ -8,7 +8,7 @@ from typing import cast
 import httptools
 
 #: Receive buffer of a slow reader in bytes: small, so that the router sees the back pressure.
-_SMALL_ROOM = 64 << 10
+_SMALL_BUFFER_BYTES = 64 << 10
 
 
 class Reply:
@@ -56,7 +56,7 @@ class Line(asyncio.Protocol):
         try:
             raw.setblocking(False)
             if slow:
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_ROOM)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER_BYTES)
             await loop.sock_connect(raw, ("127.0.0.1", port))
             _, line = await loop.create_connection(lambda: cls(loop), sock=raw)
         except BaseException:

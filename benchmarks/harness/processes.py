@@ -17,12 +17,12 @@ from typing import Any
 
 #: `CPUCLOCK_SCHED` of the kernel's include/linux/posix-timers.h: the nanoseconds that all threads
 #: of a process have run, including those that have ended.
-_SCHED = 2
-_STOP_S = 10.0
+_CPUCLOCK_SCHED = 2
+_STOP_TIMEOUT_S = 10.0
 #: Open files, enough for more than ten thousand streams: a proxy needs two for each.
 MAX_FILES = 65_536
 _SPAWN = multiprocessing.get_context("spawn")
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Stopped(Exception):
@@ -35,14 +35,14 @@ class NotReady(Exception):
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of a process in seconds, user and system."""
-    return time.clock_gettime((~pid << 3) | _SCHED)
+    return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
 
 
 def machine_seconds() -> float:
     """CPU time of everything on this machine in seconds, including what its host took (steal)."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     user, nice, system, _, _, irq, soft_irq, steal = map(int, fields[1:9])
-    return (user + nice + system + irq + soft_irq + steal) / _TICKS
+    return (user + nice + system + irq + soft_irq + steal) / _TICKS_PER_S
 
 
 def tree(root: int) -> list[int]:
@@ -118,7 +118,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_STOP_S)
+        process.wait(_STOP_TIMEOUT_S)
     with suppress(ProcessLookupError):  # what is left of its group
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

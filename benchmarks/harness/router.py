@@ -20,17 +20,17 @@ from benchmarks.harness.processes import NotReady, free_ports, started, tree
 
 #: Has the kernel kill the router when its parent dies (PR_SET_PDEATHSIG, 1, of linux/prctl.h; 9 is
 #: SIGKILL), because a killed benchmark cannot stop it.
-_GUARDED = (
+_EXEC_WITH_PARENT = (
     "import ctypes, os, sys;"
     "ctypes.CDLL(None).prctl(1, 9);"
     "os.execv(sys.executable, [sys.executable, '-m', 'router', *sys.argv[1:]])"
 )
 _ROOT = Path(__file__).parents[2]
-_READY_S = 30.0
+_START_TIMEOUT_S = 30.0
 #: Time limit for loading a tokenizer.
-_LOAD_S = 60.0
+_LOAD_TIMEOUT_S = 60.0
 #: Time limit for a clean exit; after that `started` kills it.
-_END_S = 15.0
+_EXIT_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Router:
     def end(self) -> int:
         """Shut it down cleanly; return its exit code."""
         self.process.terminate()
-        return self.process.wait(_END_S)
+        return self.process.wait(_EXIT_TIMEOUT_S)
 
 
 @contextmanager
@@ -94,11 +94,11 @@ def router(folder: Path, settings: dict[str, Any], options: Sequence[str] = ()) 
     settings = {"listen": f"127.0.0.1:{port}", **settings}
     file, log = folder / "warmroute.yaml", folder / "warmroute.log"
     file.write_text(json.dumps(settings))
-    command = [sys.executable, "-c", _GUARDED, "serve", "--config", str(file), *options]
+    command = [sys.executable, "-c", _EXEC_WITH_PARENT, "serve", "--config", str(file), *options]
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     with started(command, log, {"PYTHONPATH": os.pathsep.join(paths)}) as process:
         one = Router(process, port, file, log)
-        deadline = time.monotonic() + _READY_S
+        deadline = time.monotonic() + _START_TIMEOUT_S
         while not one.ready():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise NotReady(f"the router does not answer; its log:\n{one.last_words()}")
@@ -118,7 +118,7 @@ def keying_router(ports: Sequence[int], tokenizer: Path | None) -> Iterator[Rout
         "tokenizer": str(tokenizer or "bytes"),
     }
     with TemporaryDirectory(prefix="benchmark-") as folder, router(Path(folder), settings) as made:
-        deadline = time.monotonic() + _LOAD_S
+        deadline = time.monotonic() + _LOAD_TIMEOUT_S
         while tokenizer and not made.metric("warmroute_tokenizer_workers"):
             if time.monotonic() > deadline:
                 raise NotReady("no tokenizer was loaded")

@@ -31,12 +31,12 @@ ENDLESS_EVENTS = 1_000_000
 #: A core or the machine is busy above this share.
 BUSY_ABOVE = 0.95
 #: Seconds for which an idle proxy is probed.
-_IDLE_S = 2.0
+_IDLE_PROBE_S = 2.0
 #: Streams that one process opens at the same time, and time limit for all to begin.
-_OPENING, _OPEN_S = 32, 60.0
+_MAX_OPENING, _OPEN_TIMEOUT_S = 32, 60.0
 #: Seconds between two liveness probes.
-PROBE_S = 0.02
-_BYTES = 400
+PROBE_INTERVAL_S = 0.02
+_BODY_BYTES = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Watchers:
         """Probe `path` of an idle proxy."""
         self._probe.send(Watch(port, paths=(path,)))
         self._probe.recv()
-        self._probe.send(_IDLE_S)
+        self._probe.send(_IDLE_PROBE_S)
         seen: Seen = self._probe.recv()
         return seen
 
@@ -190,10 +190,10 @@ async def _watch_streams(pipe: "Connection[Any, Any]") -> None:
 
 
 async def _open(watch: Watch, seen: Seen) -> list[_Stream]:
-    """Open all streams, `_OPENING` at a time; return those that began."""
-    bodies = chat_bodies(_BYTES, watch.streams, watch.port, stream=True)
+    """Open all streams, `_MAX_OPENING` at a time; return those that began."""
+    bodies = chat_bodies(_BODY_BYTES, watch.streams, watch.port, stream=True)
     loop = asyncio.get_running_loop()
-    gate, deadline = asyncio.Semaphore(_OPENING), loop.time() + _OPEN_S
+    gate, deadline = asyncio.Semaphore(_MAX_OPENING), loop.time() + _OPEN_TIMEOUT_S
 
     async def one(body: bytes) -> _Stream | None:
         stream = _Stream((HEADERS % (watch.port, len(body))).encode() + body, seen)
@@ -225,9 +225,9 @@ async def _watch_probe(pipe: "Connection[Any, Any]") -> None:
             took = time.perf_counter() - asked
             # Probes due during a stall would have waited too: count them, so that long stalls weigh
             # by their length (avoids coordinated omission).
-            missed = int(took / PROBE_S)
-            delays.extend(took - number * PROBE_S for number in range(missed + 1))
-            await asyncio.sleep(max(PROBE_S - took, 0.0))
+            missed = int(took / PROBE_INTERVAL_S)
+            delays.extend(took - number * PROBE_INTERVAL_S for number in range(missed + 1))
+            await asyncio.sleep(max(PROBE_INTERVAL_S - took, 0.0))
         seen.wall, seen.cpu = time.perf_counter() - began[0], time.process_time() - began[1]
         pipe.send(seen)
         writer.transport.abort()

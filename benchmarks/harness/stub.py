@@ -125,7 +125,7 @@ _INFO = _plain(
     b'"version":"0.5.0","max_model_len":131072,"tp_size":1,"dp_size":1}' % ((MODEL.encode(),) * 2)
 )
 #: Endpoints that get the same answer as a chat without a stream.
-_ALIKE = frozenset((b"/v1/completions", b"/v1/embeddings", b"/v1/rerank"))
+_PLAIN_PATHS = frozenset((b"/v1/completions", b"/v1/embeddings", b"/v1/rerank"))
 _MISSING = _plain(b'{"detail":"Not Found"}', status=b"404 Not Found")
 _ANSWERS = {
     b"/v1/models": _MODELS,
@@ -136,7 +136,7 @@ _ANSWERS = {
     **dict.fromkeys((b"/get_model_info", b"/model_info"), _INFO),
 }
 #: Longer bodies are not searched for `stream`, because benchmarks stream short prompts only.
-_LONGEST_STREAMED = 4096
+_MAX_STREAM_BODY_BYTES = 4096
 #: Token of a large vocabulary, as JSON, for each value of two bytes of text.
 _VOCABULARY = tuple(b"%d" % (1000 + number) for number in range(1 << 16))
 
@@ -241,7 +241,7 @@ class Worker(asyncio.Protocol):
                     self._slot = self._engine.add(self)
             else:
                 self._transport.write(_chat_answer(len(body)))
-        elif self._path in _ALIKE:
+        elif self._path in _PLAIN_PATHS:
             self._transport.write(_chat_answer(len(body)))
         elif self._path == b"/tokenize" and self._engine.tokenizes:
             self._transport.write(_tokenized(body))
@@ -269,7 +269,7 @@ class Worker(asyncio.Protocol):
 
 
 def _streamed(body: bytes) -> bool:
-    return len(body) <= _LONGEST_STREAMED and (
+    return len(body) <= _MAX_STREAM_BODY_BYTES and (
         b'"stream":true' in body or b'"stream": true' in body
     )
 

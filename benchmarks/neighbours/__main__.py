@@ -24,7 +24,7 @@ from benchmarks.neighbours.requests import NEIGHBOURS
 from benchmarks.prompts.model import model_folder
 
 #: Seconds between two small requests, and between two samples of the router's memory.
-PAUSE_S, SAMPLE_S = 0.01, 0.1
+REQUEST_INTERVAL_S, SAMPLE_INTERVAL_S = 0.01, 0.1
 #: Seconds of small requests before anything is measured.
 _WARM_UP_S = 2.0
 #: More workers than the neighbour has connections, so that the small request never has to wait for
@@ -128,7 +128,7 @@ def _row(
 
 
 def _small(probe: "Connection[Any, Any]", port: int, seconds: float) -> list[float]:
-    probe.send(Load(port, seconds, pause=PAUSE_S))
+    probe.send(Load(port, seconds, pause=REQUEST_INTERVAL_S))
     answers: Answers = probe.recv()
     if set(answers.statuses) != {200}:
         raise NotReady(f"the small requests got {answers.statuses}")
@@ -141,7 +141,7 @@ def _highest(served: Router) -> Iterator[list[int]]:
     seen, over = [memory_bytes(served.pids)], threading.Event()
 
     def look() -> None:
-        while not over.wait(SAMPLE_S):
+        while not over.wait(SAMPLE_INTERVAL_S):
             seen.append(memory_bytes(served.pids))
 
     thread = threading.Thread(target=look)

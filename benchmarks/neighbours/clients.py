@@ -14,9 +14,9 @@ import uvloop
 from benchmarks.neighbours.requests import NEIGHBOURS, Sent, small
 
 #: Seconds after which a request is given up.
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 #: How much the neighbour's own process gives way: it is to wait for the router, not to delay it.
-_NICE = 10
+_NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def send(pipe: "Connection[Any, Any]", nice: int = 0) -> None:
 
 def send_nicely(pipe: "Connection[Any, Any]") -> None:
     """Do the same with a low priority."""
-    send(pipe, _NICE)
+    send(pipe, _NICENESS)
 
 
 async def _run(load: Load, sent: Sent) -> Answers:
@@ -84,7 +84,7 @@ async def _connection(load: Load, head: bytes, body: bytes, end: float, answers:
         while due < end:
             asked = time.perf_counter()
             writer.writelines((head, body))
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_TIMEOUT_S):
                 status = await _answer(reader)
             answers.took.append(time.perf_counter() - asked)
             answers.statuses[status] = answers.statuses.get(status, 0) + 1

@@ -8,7 +8,7 @@ from benchmarks.harness.stub import MODEL
 from benchmarks.prompts.model import library
 
 #: Bytes of a body: a little below `limits.body`.
-FULL = (16 << 20) - (64 << 10)
+MAX_BODY_BYTES = (16 << 20) - (64 << 10)
 _CHAT, _COMPLETION = "/v1/chat/completions", "/v1/completions"
 
 
@@ -80,14 +80,14 @@ def _documents(count: int) -> Sent:
 
 
 NEIGHBOURS: Mapping[str, Callable[[], Sent]] = {
-    "a text of 16 MB": lambda: _long(FULL),
+    "a text of 16 MB": lambda: _long(MAX_BODY_BYTES),
     "a text of 4 MB": lambda: _long(4 << 20),
     "a text of 1 MB": lambda: _long(1 << 20),
     "4,096 messages, 16 MB": lambda: _messages(4096, 3500),
     "4,096 short messages": lambda: _messages(4096, 2),
     "16,384 parts, 16 MB": lambda: _parts(16_384, 850),
     "16,384 short parts": lambda: _parts(16_384, 2),
-    "an image of 16 MB": lambda: _image(FULL),
+    "an image of 16 MB": lambda: _image(MAX_BODY_BYTES),
     "2.5 million token ids": lambda: _json(_COMPLETION, prompt=[12345] * 2_500_000),
     "250,000 token ids": lambda: _json(_COMPLETION, prompt=[1] * 250_000),
     "32,768 prompts": lambda: _json(_COMPLETION, prompt=["hello there"] * 32_768),

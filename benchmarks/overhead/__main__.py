@@ -15,13 +15,13 @@ from benchmarks.harness.bench import Bench, Standing
 from benchmarks.harness.processes import NotReady, Stopped, memory_bytes
 from benchmarks.harness.proxies import PROXIES, TIMES, programs, version
 from benchmarks.harness.stub import StubSettings
-from benchmarks.overhead.cells import COUNTS, Cell, cases, measure
+from benchmarks.overhead.cells import REQUEST_COUNTS, Cell, cases, measure
 from benchmarks.overhead.tables import Report
 
 #: Workers behind every proxy.
 WORKERS = 2
 #: Seconds between two events of a paced stream: an engine's step under some load.
-STEP_S = 0.01
+EVENT_INTERVAL_S = 0.01
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -41,7 +41,8 @@ def main(
         list[str] | None, typer.Option(help="Only proxies with this in their name; repeat.")
     ] = None,
     size: Annotated[
-        list[int] | None, typer.Option(help=f"Bytes of a request, of {list(COUNTS)}; repeat.")
+        list[int] | None,
+        typer.Option(help=f"Bytes, of {list(REQUEST_COUNTS)}; repeat."),
     ] = None,
     cores: Annotated[
         int, typer.Option(min=0, help="Cores for the proxy alone; 0: it shares all of them.")
@@ -54,15 +55,15 @@ def main(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print for a document.")] = False,
 ) -> None:
     """Measure and print the tables."""
-    sizes = size or list(COUNTS)
-    if unknown := set(sizes) - set(COUNTS):
-        raise typer.BadParameter(f"--size: {unknown} not of {list(COUNTS)}")
+    sizes = size or list(REQUEST_COUNTS)
+    if unknown := set(sizes) - set(REQUEST_COUNTS):
+        raise typer.BadParameter(f"--size: {unknown} not of {list(REQUEST_COUNTS)}")
     try:
         found = programs(peer or [], warmroute, before)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     try:
-        with Bench(WORKERS, StubSettings(step_s=STEP_S), cores) as bench:
+        with Bench(WORKERS, StubSettings(step_s=EVENT_INTERVAL_S), cores) as bench:
             standing = [bench.direct(), *_start(bench, found, only or [""], cores)]
             wanted = cases(sizes, 4 if quick else 1)
             cells = list(

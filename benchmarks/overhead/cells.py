@@ -9,17 +9,17 @@ from benchmarks.harness.bench import Bench, Standing
 from benchmarks.harness.load import Job, Result
 
 #: Bytes of a request → how many of them are sent 32 at a time, and how many one at a time.
-COUNTS = {400: (4000, 600), 8_700: (3000, 600), 35_000: (1500, 400), 261_000: (400, 200)}
+REQUEST_COUNTS = {400: (4000, 600), 8_700: (3000, 600), 35_000: (1500, 400), 261_000: (400, 200)}
 CONCURRENCY = 32
 #: Paced streams: 12,800 events a second, enough that a proxy's idle work does not count, few enough
 #: that it reads the events one by one.
-STREAMS, STREAMS_AT_ONCE, STREAM_BYTES = 256, 128, 400
+STREAM_COUNT, STREAM_CONCURRENCY, STREAM_BYTES = 256, 128, 400
 #: Streams at full speed: events pile up where they are not read at once, as in a busy proxy.
-RUSHED, RUSHED_AT_ONCE = 1024, 32
+RUSHED_COUNT, RUSHED_CONCURRENCY = 1024, 32
 #: Events of a stream: 100 tokens, the usage and [DONE].
 STREAM_EVENTS = 102
 #: Requests before measuring begins, to open connections and warm up code.
-_WARM = 96
+_WARM_UP_REQUESTS = 96
 
 
 class Load(StrEnum):
@@ -57,7 +57,7 @@ class Case:
             port=port,
             size=self.size,
             count=self.count,
-            warm=max(min(_WARM, self.count // 4), self.at_once),
+            warm=max(min(_WARM_UP_REQUESTS, self.count // 4), self.at_once),
             concurrency=self.at_once,
             # Different requests for each load, so that none finds its prompts cached by another.
             seed=seed * len(Load) + list(Load).index(self.load),
@@ -97,15 +97,15 @@ class Cell:
 def cases(sizes: Sequence[int], divisor: int) -> list[Case]:
     """Return all cases, with the number of requests divided by `divisor`."""
     found = [
-        Case(load, size, max(COUNTS[size][place] // divisor, 100), at_once)
+        Case(load, size, max(REQUEST_COUNTS[size][place] // divisor, 100), at_once)
         for size in sizes
         for place, (load, at_once) in enumerate(((Load.MANY, CONCURRENCY), (Load.ONE, 1)))
     ]
-    streams = max(STREAMS // divisor, STREAMS_AT_ONCE)
+    streams = max(STREAM_COUNT // divisor, STREAM_CONCURRENCY)
     return [
         *found,
-        Case(Load.RUSH, STREAM_BYTES, max(RUSHED // divisor, 128), RUSHED_AT_ONCE),
-        Case(Load.STREAM, STREAM_BYTES, streams, STREAMS_AT_ONCE),
+        Case(Load.RUSH, STREAM_BYTES, max(RUSHED_COUNT // divisor, 128), RUSHED_CONCURRENCY),
+        Case(Load.STREAM, STREAM_BYTES, streams, STREAM_CONCURRENCY),
     ]
 
 

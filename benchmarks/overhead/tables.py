@@ -12,9 +12,9 @@ from benchmarks.overhead.cells import Cell, Load
 
 OURS = "warmroute"
 #: Above this share of a core, the load generator or a worker limits the result.
-BUSY = 0.9
+MAX_SHARE = 0.9
 #: Shown in place of a missing number.
-NOTHING = "-"
+MISSING = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,11 @@ class Report:
             f" (median), {max(others):.0%} at most; above some 10% latencies say little."
         )
         swamped = sorted(
-            {cell.proxy for cell in found if cell.load is Load.STREAM and cell.proxy_share > BUSY}
+            {
+                cell.proxy
+                for cell in found
+                if cell.load is Load.STREAM and cell.proxy_share > MAX_SHARE
+            }
         )
         if swamped:
             notes.append(
@@ -183,13 +187,13 @@ class Report:
 def _most(cells: Sequence[Cell], who: str) -> str:
     """Describe the cell in which the load generator or a worker (`who`) was busiest."""
     if not cells:
-        return f"{who} {NOTHING}"
+        return f"{who} {MISSING}"
 
     def share(cell: Cell) -> float:
         return cell.load_share if who == "load generator" else cell.stub_share
 
     most = max(cells, key=share)
-    warning = " WARNING: it limits that rate" if share(most) > BUSY else ""
+    warning = " WARNING: it limits that rate" if share(most) > MAX_SHARE else ""
     return f"{who} {share(most):.0%} ({most.proxy}, {most.load}, {_kilo(most.size)}){warning}"
 
 
@@ -197,14 +201,14 @@ def _ratio(column: Column, ours: Standing, others: Sequence[Standing]) -> str:
     values = [value for one in others if (value := column.value(one)) is not None]
     own = column.value(ours)
     if own is None or not values:
-        return NOTHING
+        return MISSING
     best = max(values) if column.more_is_better else min(values)
-    return f"{own / best:.2f}x" if best > 0 else NOTHING
+    return f"{own / best:.2f}x" if best > 0 else MISSING
 
 
 def _number(value: float | None) -> str:
     if value is None:
-        return NOTHING
+        return MISSING
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
 
 

@@ -17,13 +17,13 @@ from benchmarks.harness.processes import NotReady, Stopped, child, cpu_seconds, 
 from benchmarks.harness.router import router
 from benchmarks.overload import load as overload_load
 from benchmarks.overload import worker as overload_worker
-from benchmarks.overload.load import LEAST, Level, Row, done, kept, peak, row
+from benchmarks.overload.load import MIN_GOODPUT_SHARE, Level, Row, done, kept, peak, row
 from benchmarks.overload.worker import Capacity
 
 #: Loads, as multiples of the workers' capacity.
 LEVELS = (0.5, 1.0, 2.0, 4.0)
 #: Seconds between two levels.
-_REST_S = 2.0
+_LEVEL_PAUSE_S = 2.0
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -53,7 +53,7 @@ def measure(
                 visits = done(crowd, level)
                 used = sum(map(cpu_seconds, served.pids)) - before
                 rows.append(row(load, visits, seconds, deadline, used / seconds))
-                time.sleep(_REST_S)
+                time.sleep(_LEVEL_PAUSE_S)
         return rows
 
 
@@ -101,7 +101,7 @@ def main(
     if json_file is not None:
         json_file.write_text(json.dumps([asdict(one) for one in rows], indent=1) + "\n")
     share = kept(rows)
-    enough = share >= LEAST
+    enough = share >= MIN_GOODPUT_SHARE
     print(f"At the highest load {share:.0%} of the peak is left{'' if enough else ': TOO LITTLE'}.")
     raise typer.Exit(0 if enough else 1)
 

@@ -19,8 +19,14 @@ from benchmarks.harness.connection import Line
 from benchmarks.harness.load import HEADERS, quantile
 
 #: Most seconds that a client waits for an answer, and that an idle connection is kept.
-_PATIENCE_S, _IDLE_S = 30.0, 10.0
-_BODIES, _BYTES = 500, 1_500
+_TIMEOUT_S, _IDLE_TIMEOUT_S = 30.0, 10.0
+_BODY_COUNT, _BODY_BYTES = 500, 1_500
+#: The share of the peak that must be left at the highest load.
+MIN_GOODPUT_SHARE = 0.9
+#: Share of a level's time that is not counted at its start, because the queue must build up.
+WARM_UP_SHARE = 0.2
+#: How the router refuses: 429 if the queue is full, 503 if a request waited there too long.
+_REFUSALS = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class _Crowd:
 
     def __init__(self, level: Level) -> None:
         self._level = level
-        bodies = chat_bodies(_BYTES, _BODIES, level.seed)
+        bodies = chat_bodies(_BODY_BYTES, _BODY_COUNT, level.seed)
         self._requests = [(HEADERS % (level.port, len(body))).encode() + body for body in bodies]
         self._kept: list[Line] = []
         self.visits: list[Visit] = []
@@ -73,7 +79,7 @@ class _Crowd:
         try:
             line = await self._line()
             line.send(request)
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_TIMEOUT_S):
                 reply = await line.reply()
             status = reply.status if reply.complete else 0
             line.used_at = monotonic()
@@ -85,7 +91,7 @@ class _Crowd:
     async def _line(self) -> Line:
         while self._kept:
             line = self._kept.pop()
-            if line.open_still and monotonic() < line.used_at + _IDLE_S:
+            if line.open_still and monotonic() < line.used_at + _IDLE_TIMEOUT_S:
                 return line
             line.leave()
         return await Line.open(self._level.port)
@@ -108,14 +114,6 @@ def done(channel: "Connection[Any, Any]", level: Level) -> Sequence[Visit]:
     channel.send(level)
     visits: Sequence[Visit] = channel.recv()
     return visits
-
-
-#: The share of the peak that must be left at the highest load.
-LEAST = 0.9
-#: Share of a level's time that is not counted at its start, because the queue must build up.
-WARM = 0.2
-#: How the router refuses: 429 if the queue is full, 503 if a request waited there too long.
-_REFUSALS = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +146,8 @@ def row(
     load: float, visits: Sequence[Visit], seconds: float, deadline: float, share: float = 0.0
 ) -> Row:
     """Summarize a level that lasted `seconds`."""
-    counted = [visit for visit in visits if visit.at >= WARM * seconds]
-    span, count = (1 - WARM) * seconds, max(len(counted), 1)
+    counted = [visit for visit in visits if visit.at >= WARM_UP_SHARE * seconds]
+    span, count = (1 - WARM_UP_SHARE) * seconds, max(len(counted), 1)
     answers = sorted(visit.took for visit in counted if visit.status == 200)
     refusals = sorted(visit.took for visit in counted if visit.status in _REFUSALS)
     good = sum(took <= deadline for took in answers)

@@ -19,13 +19,13 @@ from benchmarks.prompts.implementations import Cost, Plain, Router, cost, hashed
 from benchmarks.prompts.model import TEMPLATES, Texts, body, model_folder
 from strategies.prefix.block_keys import chain
 
-SIZES = (500, 8_000, 32_000, 128_000)
+PROMPT_TOKENS = (500, 8_000, 32_000, 128_000)
 #: Approximate tokens that the router processes per round.
 _ROUND_TOKENS = 400_000
 #: Most bodies of a round, and most of them that the slower, plain way gets.
-_BODIES, _PLAIN_BODIES = 100, 10
+_MAX_BODIES, _MAX_PLAIN_BODIES = 100, 10
 #: Tokens added by a turn.
-_TURN = 300
+_TURN_TOKENS = 300
 
 #: Prints the microseconds in which ai_dynamo_runtime hashes the blocks of the token ids on stdin.
 _PEER = """
@@ -100,7 +100,7 @@ def main(
     for name in names:
         with _err.status(f"{name}: making the model's folder, if it is not there"):
             both = _Both(name, model or model_folder(name))
-        for tokens in size or SIZES:
+        for tokens in size or PROMPT_TOKENS:
             with _err.status(f"{name}: {tokens:,} tokens"):
                 rows += both.rows(tokens, rounds)
                 steps += both.steps(tokens)
@@ -138,7 +138,7 @@ class _Both:
             for bodies in self._bodies(tokens):
                 ours, theirs = found.setdefault(bodies.kind, ([], []))
                 ours.append(cost(self._router.prompt, bodies.measured))
-                theirs.append(cost(self._plain.keys, bodies.measured[:_PLAIN_BODIES]))
+                theirs.append(cost(self._plain.keys, bodies.measured[:_MAX_PLAIN_BODIES]))
         return [
             Row(self._name, length, kind, _median(ours), _median(theirs))
             for kind, (ours, theirs) in found.items()
@@ -166,10 +166,12 @@ class _Both:
     def _bodies(self, tokens: int) -> Iterator[Bodies]:
         """Yield the bodies of each kind, after the router has seen earlier turns where needed."""
         texts = self._texts
-        count = min(max(_ROUND_TOKENS // tokens, 3), _BODIES)
+        count = min(max(_ROUND_TOKENS // tokens, 3), _MAX_BODIES)
         cold = [body(texts.conversation(tokens)) for _ in range(count)]
         yield Bodies("cold", cold)
-        before = [texts.conversation(max(tokens - _TURN, _TURN)) for _ in range(count)]
+        before = [
+            texts.conversation(max(tokens - _TURN_TOKENS, _TURN_TOKENS)) for _ in range(count)
+        ]
         for messages in before:
             self._router.prompt(body(messages))
         yield Bodies("growing", [body(texts.turn(messages)) for messages in before])

@@ -28,7 +28,7 @@ from strategies.prefix.block_keys import chain
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 #: Tokens per block for the plain way, as is the default of engines.
-BLOCK = 16
+BLOCK_TOKENS = 16
 _decode = msgspec.json.Decoder().decode
 
 
@@ -118,7 +118,7 @@ class Plain:
 def hashed(ids: Sequence[int]) -> list[int]:
     """Return a chained hash of every full block."""
     key, keys = 0, []
-    for start in range(0, len(ids) - BLOCK + 1, BLOCK):
-        key = hash((key, *ids[start : start + BLOCK]))
+    for start in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        key = hash((key, *ids[start : start + BLOCK_TOKENS]))
         keys.append(key)
     return keys

@@ -22,13 +22,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 #: Requested vocabulary size; the actual size depends on the text.
 VOCABULARY = 128_000
 #: Characters of text to train on: more give more tokens, but take longer.
-_TRAINED_ON = 24 << 20
+_TRAINING_CHARACTERS = 24 << 20
 _SPECIAL = (
     *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
     *("<|eot_id|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"),
 )
 #: Contractions, words with a preceding character, up to three digits, symbols, breaks, spaces.
-_CUT = (
+_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -80,6 +80,12 @@ _HEADERS = """\
 {%- endif %}
 """
 TEMPLATES = {"chatml": _CHATML, "headers": _HEADERS}
+#: Fewest tokens of a message, and about the most messages of a long conversation.
+_MIN_MESSAGE_TOKENS, _MAX_MESSAGES = 400, 64
+#: Tokens of a turn: an answer and the next question.
+ANSWER_TOKENS, QUESTION_TOKENS = 200, 100
+MODEL = "model"
+Message = dict[str, str]
 
 
 def model_folder(template: str) -> Path:
@@ -120,7 +126,7 @@ def _train() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_CUT), "isolated"),
+            pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -137,19 +143,10 @@ def _train() -> Tokenizer:
     for text in texts:
         chosen.append(text)
         length += len(text)
-        if length > _TRAINED_ON:
+        if length > _TRAINING_CHARACTERS:
             break
     tokenizer.train_from_iterator(chosen, trainer)
     return tokenizer
-
-
-#: Fewest tokens of a message, and about the most messages of a long conversation.
-_MESSAGE, _MESSAGES = 400, 64
-#: Tokens of a turn: an answer and the next question.
-ANSWER, QUESTION = 200, 100
-MODEL = "model"
-
-Message = dict[str, str]
 
 
 class Texts:
@@ -168,7 +165,7 @@ class Texts:
 
     def conversation(self, tokens: int) -> list[Message]:
         """Return a conversation of about `tokens` tokens that ends with a user message."""
-        each = max(_MESSAGE, tokens // _MESSAGES)
+        each = max(_MIN_MESSAGE_TOKENS, tokens // _MAX_MESSAGES)
         messages = [{"role": "system", "content": self._text(min(each, tokens // 2))}]
         left = tokens - min(each, tokens // 2)
         rounds = max(left // each, 1) | 1  # odd: the user begins and ends
@@ -179,8 +176,8 @@ class Texts:
 
     def turn(self, messages: list[Message]) -> list[Message]:
         """Return the conversation with another answer and question."""
-        answer = {"role": "assistant", "content": self._text(ANSWER)}
-        return [*messages, answer, {"role": "user", "content": self._text(QUESTION)}]
+        answer = {"role": "assistant", "content": self._text(ANSWER_TOKENS)}
+        return [*messages, answer, {"role": "user", "content": self._text(QUESTION_TOKENS)}]
 
     def _text(self, tokens: int) -> str:
         """Return text of about `tokens` tokens that begins with a random number."""

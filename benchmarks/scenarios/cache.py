@@ -14,7 +14,7 @@ from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 #: A fleet with GPU memory only.
 _TIGHT = Fleet(SMALL)
 #: Memory limit of the prefix tree in bytes, which new prompts soon fill.
-_LITTLE = Bytes(100_000)
+_TREE_BYTES = Bytes(100_000)
 
 
 def _overflowing(size: float) -> Work:
@@ -86,11 +86,11 @@ def churn(size: float) -> Sequence[Check]:
     """Every prompt is new: no worse than without a memory, which stays within its limit."""
     work = no_reuse(1, 26.0, number=max(300, round(6_000 * size)))
     runs = drive(fleet=_TIGHT)
-    runs.strategy = PrefixAware(PrefixAwareOptions(memory=_LITTLE))
+    runs.strategy = PrefixAware(PrefixAwareOptions(memory=_TREE_BYTES))
     done, plain = runs.run(work), run(work, "leastload", _TIGHT)
     return [
         Check("mean TTFT over leastload's", ttft(done) / ttft(plain), 1.02),
-        Check("bytes of the tree", runs.strategy.gauges()["prefix_tree_bytes"], _LITTLE),
+        Check("bytes of the tree", runs.strategy.gauges()["prefix_tree_bytes"], _TREE_BYTES),
     ]
 
 

@@ -33,7 +33,7 @@ def hot_prefix(size: float) -> Sequence[Check]:
 #: Seconds from the start in which workers compute the prefix for the first time: normal, large.
 _EARLY_S, _LARGE_S = 5.0, 80.0
 #: Seconds after a change of the prefix, by which all workers should hold the new one.
-_AFTER_S = 60.0
+_CHANGE_S = 60.0
 
 
 def _halves(done: Sequence[Placed], early_s: float = _EARLY_S) -> tuple[list[Placed], list[Placed]]:
@@ -79,7 +79,7 @@ def new_prefix(size: float) -> Sequence[Check]:
         began = work.talks[half].at_s
         for policy, kept in (("prefixaware", ours), ("round robin", turns)):
             done = run(work, policy)
-            kept += [one for one in done if began <= one.asked.at_s <= began + _AFTER_S]
+            kept += [one for one in done if began <= one.asked.at_s <= began + _CHANGE_S]
     return [
         Check("mean TTFT of the minute after over round robin's", ttft(ours) / ttft(turns), 1.3),
         Check("end to end over round robin's", _whole(ours) / _whole(turns), 1.3),

@@ -17,7 +17,7 @@ def _chats(size: float) -> Work:
 
 #: Chats started a second. At this rate seven workers are busy half of the time, and not overloaded
 #: while they recompute what an eighth one held, which is a third more work for half a minute.
-_BEARABLE = 3.0
+_CHATS_PER_S = 3.0
 #: Seconds after a change that are evaluated.
 _CHANGE_S = 60.0
 #: Seeds of the workloads in which the fleet changes.
@@ -31,7 +31,7 @@ def scale_out(size: float) -> Sequence[Check]:
     seeds counts.
     """
     checks = []
-    works = [chats(seed, _BEARABLE, users=max(150, round(600 * size))) for seed in _SEEDS]
+    works = [chats(seed, _CHATS_PER_S, users=max(150, round(600 * size))) for seed in _SEEDS]
     for said, joins in (("joins", True), ("leaves", False)):
         changes = [_change(work, joins=joins) for work in works]
         moved, all_moved, slower, hits, got = zip(*changes, strict=True)
@@ -182,7 +182,7 @@ class _Restarted(NamedTuple):
 
 
 def _restarted(size: float, seed: int, *, noticed: bool) -> _Restarted:
-    work = chats(seed, _BEARABLE, users=max(200, round(600 * size)))
+    work = chats(seed, _CHATS_PER_S, users=max(200, round(600 * size)))
     at_s = 0.7 * max(talk.at_s for talk in work.talks)
     runs = drive()
     runs.at(at_s, partial(runs.restart, runs.seats[0], noticed=noticed))

@@ -15,10 +15,10 @@ from benchmarks.seeds.fleet import BARE, BASELINE, REPLICAS, Router, Setup
 from benchmarks.seeds.workloads import Seed
 
 #: Range of the baseline's hit rate in the better specified of AWS's two reports.
-LEAST, MOST = 0.25, 0.30
+MIN_BASELINE_HIT, MAX_BASELINE_HIT = 0.25, 0.30
 #: Simulated seconds of a calibration run.
 TRIAL_S = 600.0
-HALVINGS = 12
+MAX_HALVINGS = 12
 
 
 class Cell(Struct, frozen=True):
@@ -111,7 +111,7 @@ def bound(seed: Seed, population: int, clients: int, number: int, turns: int) ->
 def calibrated(seed: Seed, clients: int, number: int, span_s: float = TRIAL_S) -> int:
     """Return the population of contexts that gives the baseline its published hit rate.
 
-    That is `seed.most` if the baseline's hit rate is at least `LEAST` even without repetition.
+    That is `seed.most` if the baseline's hit rate is at least `MIN_BASELINE_HIT` even without repetition.
     Nothing else is calibrated. Raises ValueError if no population gives that rate.
     """
     low, high = 1, seed.most
@@ -119,16 +119,16 @@ def calibrated(seed: Seed, clients: int, number: int, span_s: float = TRIAL_S) -
     def hit(population: int) -> float:
         return cell(Task(seed, BASELINE, BARE, population, clients, number, span_s)).hit
 
-    if hit(high) >= LEAST:
+    if hit(high) >= MIN_BASELINE_HIT:
         return high
     high = min(high, 4096)
-    for _ in range(HALVINGS):
+    for _ in range(MAX_HALVINGS):
         middle = round(sqrt(low * high))
         found = hit(middle)
-        if LEAST <= found <= MOST:
+        if MIN_BASELINE_HIT <= found <= MAX_BASELINE_HIT:
             return middle
-        if found > MOST:
+        if found > MAX_BASELINE_HIT:
             low = middle
         else:
             high = middle
-    raise ValueError(f"{seed.name}: no population makes the baseline hit {LEAST:.0%}")
+    raise ValueError(f"{seed.name}: no population makes the baseline hit {MIN_BASELINE_HIT:.0%}")

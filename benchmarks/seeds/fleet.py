@@ -33,9 +33,9 @@ PROFILE = PROFILES["llama-3.1-70b-8xh100"]
 REPLICAS = 7
 HOST_TOKENS = int(0.2 * 2 * 2**40) // PROFILE.kv_bytes
 STORE_TOKENS = REPLICAS * HOST_TOKENS
-_HOST, _POOL, _REDIS = 200e9, 15.6e9, 3.1e9
-TIERED = Rates(_HOST / PROFILE.kv_bytes, _POOL / PROFILE.kv_bytes)
-REDIS = Rates(_HOST / PROFILE.kv_bytes, _REDIS / PROFILE.kv_bytes)
+_HOST_BYTES_PER_S, _POOL_BYTES_PER_S, _REDIS_BYTES_PER_S = 200e9, 15.6e9, 3.1e9
+TIERED = Rates(_HOST_BYTES_PER_S / PROFILE.kv_bytes, _POOL_BYTES_PER_S / PROFILE.kv_bytes)
+REDIS = Rates(_HOST_BYTES_PER_S / PROFILE.kv_bytes, _REDIS_BYTES_PER_S / PROFILE.kv_bytes)
 
 
 class Setup(NamedTuple):

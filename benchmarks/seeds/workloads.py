@@ -18,19 +18,19 @@ from benchmarks.lengths import around, skewed
 from benchmarks.routing.workloads import Talk, Turn, Work, chained, follows
 
 #: Mean tokens of an answer where none is published: as in vLLM's own benchmarks.
-ANSWER = 256
+ANSWER_TOKENS = 256
 #: Mean tokens of a user's message and of an answer in ShareGPT (Kwon et al., SOSP 2023, arXiv
 #: 2309.06180, figure 11: 161.31 and 337.99).
-SAID, TOLD = 161, 338
+MESSAGE_TOKENS, REPLY_TOKENS = 161, 338
 #: Mean turns of ShareGPT's conversations, and the share that has only one (Gao et al., USENIX ATC
 #: 2024, arXiv 2403.19708, sections 4 and 2.3: 5.75; 73 % have several).
-TURNS, SINGLE = 5.75, 0.27
+MEAN_TURNS, SINGLE_TURN_SHARE = 5.75, 0.27
 #: Conversations end before a prompt exceeds these tokens, as data sets are truncated.
-LONGEST = 8_192
+MAX_PROMPT_TOKENS = 8_192
 #: Tokens of the shortest message.
-LEAST = 4
+MIN_MESSAGE_TOKENS = 4
 #: Seconds over which the clients start.
-BEGIN_S = 5.0
+START_SPAN_S = 5.0
 
 
 class Endless(Sequence[Turn]):
@@ -97,7 +97,7 @@ class Seed(NamedTuple):
             own = Random(f"{self.name} {seed} {client.session}")
             return self.turns(client, own, population, self.block_tokens)
 
-        talks = [Client(BEGIN_S * chance.random(), number, turns) for number in range(clients)]
+        talks = [Client(START_SPAN_S * chance.random(), number, turns) for number in range(clients)]
         return Work(self.name, cast("list[Talk]", sorted(talks, key=lambda one: one.at_s)))
 
 
@@ -114,7 +114,7 @@ class Contexts:
         """Yield a client's requests, one after another."""
         for number in count():
             context = chance.randrange(population)
-            own, answer = around(self.question, chance), around(ANSWER, chance)
+            own, answer = around(self.question, chance), around(ANSWER_TOKENS, chance)
             keys = _context(context, self.tokens, size)
             mine = (client.session << 32) + number
             key, some = keys[-1], []
@@ -144,10 +144,10 @@ def _conversation(number: int, size: int) -> Iterator[Turn]:
     chance, parts = Random(f"conversation {number}"), count(number << 20)
     history: list[tuple[int, int]] = []
     for _ in range(_turns(chance)):
-        history.append((next(parts), skewed(SAID, chance, least=LEAST)))
+        history.append((next(parts), skewed(MESSAGE_TOKENS, chance, least=MIN_MESSAGE_TOKENS)))
         tokens = sum(part[1] for part in history)
-        answer = skewed(TOLD, chance, least=LEAST)
-        if tokens > LONGEST:
+        answer = skewed(REPLY_TOKENS, chance, least=MIN_MESSAGE_TOKENS)
+        if tokens > MAX_PROMPT_TOKENS:
             return
         yield Turn(chained(history, size), tokens, answer)
         history.append((next(parts), answer))
@@ -155,9 +155,9 @@ def _conversation(number: int, size: int) -> Iterator[Turn]:
 
 def _turns(chance: Random) -> int:
     """Draw 1 with the published probability, otherwise 2 plus a geometric number."""
-    if chance.random() < SINGLE:
+    if chance.random() < SINGLE_TURN_SHARE:
         return 1
-    more = (TURNS - SINGLE) / (1.0 - SINGLE) - 2.0
+    more = (MEAN_TURNS - SINGLE_TURN_SHARE) / (1.0 - SINGLE_TURN_SHARE) - 2.0
     return 2 + int(log(1.0 - chance.random()) / log(more / (1.0 + more)))
 
 

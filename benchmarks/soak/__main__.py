@@ -18,12 +18,12 @@ from benchmarks.soak import clients as soak_load
 from benchmarks.soak.fleet import Workers
 from benchmarks.soak.judge import asked_twice, lost
 from benchmarks.soak.report import Report, complaints
-from benchmarks.soak.run import TICK_S, Broken, Soak, settings
+from benchmarks.soak.run import TICK_INTERVAL_S, Broken, Soak, settings
 
 #: Workers that are in the settings all the time.
 WORKERS = 4
 #: Idle seconds of the router before the load; time limit for the workers to start.
-_SETTLE_S, _BEGIN_S = 4.0, 30.0
+_IDLE_S, _START_TIMEOUT_S = 4.0, 30.0
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -36,7 +36,7 @@ def soak(folder: Path, minutes: float, share: float, seed: int, options: Sequenc
         _until_well(workers)
         served = stack.enter_context(router(folder, settings(workers, guest=False), options))
         load = stack.enter_context(child(soak_load.serve, served.port, seed))
-        time.sleep(_SETTLE_S)
+        time.sleep(_IDLE_S)
         one = Soak(served, workers, load, share)
         before = one.look()
         one.run(60 * minutes)
@@ -64,12 +64,12 @@ def soak(folder: Path, minutes: float, share: float, seed: int, options: Sequenc
 
 
 def _until_well(workers: Workers) -> None:
-    deadline = monotonic() + _BEGIN_S
+    deadline = monotonic() + _START_TIMEOUT_S
     while not workers.well:
         if monotonic() > deadline:
             raise NotReady("the workers do not begin")
         workers.look()
-        time.sleep(TICK_S)
+        time.sleep(TICK_INTERVAL_S)
 
 
 def main(

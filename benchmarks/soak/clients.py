@@ -15,20 +15,27 @@ import uvloop
 
 from benchmarks.harness.connection import Line, Reply
 from benchmarks.soak.judge import End, Tally
-from benchmarks.soak.requests import LARGE, SMALL, Ask, Conversation, Source, Wish
+from benchmarks.soak.requests import LARGE_BYTES, SMALL_BYTES, Ask, Conversation, Source, Wish
 
 #: Conversations in progress at the same time.
-_TALKS = 64
+_CONVERSATIONS = 64
 #: The answer requested by clients that read slowly.
-_LONG = Wish(stream=False, length=2_000_000)
+_LONG_ANSWER = Wish(stream=False, length=2_000_000)
 #: Pause in seconds: of a slow client after every read; of a dead one after the first read, so long
 #: that the router drops it.
-_SLOW_S, _DEAD_S = 0.02, 12.0
+_SLOW_PAUSE_S, _DEAD_PAUSE_S = 0.02, 12.0
 #: Seconds after which a kept connection is not reused, because the router may be closing it.
-_IDLE_S = 5.0
+_IDLE_TIMEOUT_S = 5.0
 _REFUSALS = frozenset((400, 404, 405, 408, 413, 414, 431, 501))
-_ADMIN = (b"/metrics", b"/workers", b"/v1/models", b"/health/live", b"/openapi.json")
+_OPERATOR_PATHS = (b"/metrics", b"/workers", b"/v1/models", b"/health/live", b"/openapi.json")
 CLOSE = b"Connection: close\r\n"
+#: Most clients at once; beyond that, arrivals are skipped and counted as held back.
+_MAX_CLIENTS = 300
+#: Seconds after which a client gives up and counts its request as hung.
+CLIENT_TIMEOUT_S = 60.0
+#: Seconds that arrivals may lag behind schedule before the missed ones are skipped.
+_MAX_LAG_S = 1.0
+Visit = Callable[[], Awaitable[None]]
 
 
 class Clients:
@@ -41,7 +48,7 @@ class Clients:
         self._tally = tally
         self._kept: list[Line] = []
         self._lines: set[Line] = set()
-        self._talks = [Conversation(place) for place in range(_TALKS)]
+        self._talks = [Conversation(place) for place in range(_CONVERSATIONS)]
         self.kinds: dict[Callable[[], Awaitable[None]], int] = {
             self.small: 300,
             self.large: 30,
@@ -73,11 +80,11 @@ class Clients:
 
     async def small(self) -> None:
         """Ask for a short answer."""
-        await self._ask("small", self._source.ask(SMALL))
+        await self._ask("small", self._source.ask(SMALL_BYTES))
 
     async def large(self) -> None:
         """Send a long prompt."""
-        await self._ask("large", self._source.ask(LARGE))
+        await self._ask("large", self._source.ask(LARGE_BYTES))
 
     async def stream(self) -> None:
         """Ask for a stream."""
@@ -96,17 +103,17 @@ class Clients:
     async def alone(self) -> None:
         """Use a new connection for one request only."""
         line = await self._open()
-        await self._tell(line, "alone", self._source.ask(SMALL, fields=CLOSE))
+        await self._tell(line, "alone", self._source.ask(SMALL_BYTES, fields=CLOSE))
         line.leave()
 
     async def chunked(self) -> None:
         """Send a body in chunks."""
-        ask = self._source.ask(SMALL)
+        ask = self._source.ask(SMALL_BYTES)
         await self._ask("chunked", ask, ask.chunked(self._random.randint(1, 9)))
 
     async def expecting(self) -> None:
         """Send the body only after the answer 100 Continue."""
-        ask = self._source.ask(SMALL, fields=b"Expect: 100-continue\r\n")
+        ask = self._source.ask(SMALL_BYTES, fields=b"Expect: 100-continue\r\n")
         line, sent = await self._open(), monotonic()
         line.send(ask.head())
         await line.told_to_go_on.wait()
@@ -117,7 +124,7 @@ class Clients:
 
     async def pipelined(self) -> None:
         """Send several requests at once on one connection."""
-        asks = [self._source.ask(SMALL) for _ in range(self._random.randint(2, 5))]
+        asks = [self._source.ask(SMALL_BYTES) for _ in range(self._random.randint(2, 5))]
         line, sent = await self._open(), monotonic()
         line.send(*(piece for ask in asks for piece in ask.whole()))
         for ask in asks:
@@ -129,8 +136,8 @@ class Clients:
 
     async def slow(self) -> None:
         """Read a long answer slowly."""
-        line = await self._open(slow=_SLOW_S)
-        await self._tell(line, "slow", self._source.ask(SMALL, _LONG))
+        line = await self._open(slow=_SLOW_PAUSE_S)
+        await self._tell(line, "slow", self._source.ask(SMALL_BYTES, _LONG_ANSWER))
         line.leave()
 
     # Clients that disconnect, or stop reading or sending.
@@ -165,8 +172,8 @@ class Clients:
 
     async def dead(self) -> None:
         """Stop reading a long answer for longer than the router waits."""
-        line = await self._open(slow=_DEAD_S, once=True)
-        line.send(*self._source.ask(SMALL, _LONG).whole())
+        line = await self._open(slow=_DEAD_PAUSE_S, once=True)
+        line.send(*self._source.ask(SMALL_BYTES, _LONG_ANSWER).whole())
         reply = await line.reply()
         line.leave()
         if reply.status == 200 and reply.complete:
@@ -182,7 +189,7 @@ class Clients:
 
     async def unfinished(self) -> None:
         """Send part of a request and never the rest."""
-        ask = self._source.ask(SMALL)
+        ask = self._source.ask(SMALL_BYTES)
         part = b"".join(ask.whole())
         line = await self._open()
         line.send(part[: self._random.randint(1, len(part) - 1)])
@@ -215,7 +222,7 @@ class Clients:
     async def admin(self) -> None:
         """Read one of the operators' endpoints."""
         line = await self._line()
-        line.send(b"GET %b HTTP/1.1\r\nHost: soak\r\n\r\n" % self._random.choice(_ADMIN))
+        line.send(b"GET %b HTTP/1.1\r\nHost: soak\r\n\r\n" % self._random.choice(_OPERATOR_PATHS))
         reply = await line.reply()
         if reply.status == 200 and reply.complete:
             self._tally.count("operators", End.ANSWERED)
@@ -247,7 +254,7 @@ class Clients:
         """Return an open kept connection, or a new one."""
         while self._kept:
             line = self._kept.pop()
-            if line.open_still and monotonic() < line.used_at + _IDLE_S:
+            if line.open_still and monotonic() < line.used_at + _IDLE_TIMEOUT_S:
                 return line
             line.leave()
         return await self._open()
@@ -262,16 +269,6 @@ class Clients:
         if line.open_still:
             line.used_at = monotonic()
             self._kept.append(line)
-
-
-#: Most clients at once; beyond that, arrivals are skipped and counted as held back.
-_MOST = 300
-#: Seconds after which a client gives up and counts its request as hung.
-PATIENCE_S = 60.0
-#: Seconds that arrivals may lag behind schedule before the missed ones are skipped.
-_LATE_S = 1.0
-
-Visit = Callable[[], Awaitable[None]]
 
 
 class Load:
@@ -302,9 +299,9 @@ class Load:
             now = loop.time()
             if due > now:
                 await asyncio.sleep(due - now)
-            elif now - due > _LATE_S:
+            elif now - due > _MAX_LAG_S:
                 due = now
-            if len(self._visits) >= _MOST:
+            if len(self._visits) >= _MAX_CLIENTS:
                 self.tally.held_back += 1
                 continue
             visit = self._random.choices(self._kinds, self._weights)[0]
@@ -316,10 +313,10 @@ class Load:
     async def _visit(self, visit: Visit) -> None:
         name = getattr(visit, "__name__", "")
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(CLIENT_TIMEOUT_S):
                 await visit()
         except TimeoutError:
-            self.tally.strange(name, End.HUNG, f"after {PATIENCE_S:.0f} s")
+            self.tally.strange(name, End.HUNG, f"after {CLIENT_TIMEOUT_S:.0f} s")
         except OSError as error:
             self.tally.strange(name, End.WRONG, f"{type(error).__name__}: {error}")
 

@@ -24,10 +24,15 @@ from benchmarks.soak.worker import Entry, Kind, Order, read_book
 #: Seconds after recovery until a worker counts as usable: by then the router has probed it.
 RECOVERY_S = 8.0
 #: Seconds without a new fault after a worker's recovery, so that it gets some requests.
-_PAUSE_S = 2.0
+_FAULT_PAUSE_S = 2.0
 #: Most workers that are full at once: fewer than `limits.attempts`, because the router is not to
 #: blame if every worker that it tries is full.
-_MOST_FULL = 2
+_MAX_FULL = 2
+#: Margins in seconds before and after a worker is interrupted.
+_MARGIN_BEFORE_S, _MARGIN_AFTER_S = 0.1, 0.5
+#: Mean seconds from one fault to the next: normally; and while the router warms up, so that its
+#: worst moment is over before its memory is measured.
+_FAULT_INTERVAL_S, _WARM_UP_FAULT_INTERVAL_S = 2.5, 1.0
 
 
 class Act(NamedTuple):
@@ -53,11 +58,11 @@ class Chaos:
         `since` has for each worker the time since when it is well, None if it is not; `busy` has
         its current fault, if any.
         """
-        able = [place for place, then in enumerate(since) if _well_for(_PAUSE_S, then, now)]
+        able = [place for place, then in enumerate(since) if _well_for(_FAULT_PAUSE_S, then, now)]
         sound = {place for place, then in enumerate(since) if _well_for(RECOVERY_S, then, now)}
         able = [place for place in able if busy[place] is None and sound - {place}]
         kinds = list(self._kinds)
-        if sum(kind is Kind.FULL for kind in busy) >= _MOST_FULL and Kind.FULL in kinds:
+        if sum(kind is Kind.FULL for kind in busy) >= _MAX_FULL and Kind.FULL in kinds:
             kinds.remove(Kind.FULL)
         if not able or not kinds:
             return None
@@ -131,13 +136,6 @@ def book(name: str, timeline: Timeline, entries: Iterable[Entry], *, stays: bool
     return Book(name, timeline, stays, read)
 
 
-#: Margins in seconds before and after a worker is interrupted.
-_BEFORE_S, _AFTER_S = 0.1, 0.5
-#: Mean seconds from one fault to the next: normally; and while the router warms up, so that its
-#: worst moment is over before its memory is measured.
-_EVERY_S, _HURRY_S = 2.5, 1.0
-
-
 class Worker:
     """One worker, which keeps its port when it is killed and started again."""
 
@@ -176,19 +174,19 @@ class Worker:
         """Begin a fault."""
         self.doing, self.until = act.kind, now + act.seconds
         if act.kind is not Kind.SLOW:
-            self.timeline.unwell(now - _BEFORE_S)
+            self.timeline.unwell(now - _MARGIN_BEFORE_S)
         if act.kind is Kind.KILL:
             os.kill(self._pid, signal.SIGKILL)
             self._life.close()
             self._channel = None
             self.timeline.died(now, monotonic())
-            self.timeline.blind(now - _BEFORE_S, monotonic() + _AFTER_S)
+            self.timeline.blind(now - _MARGIN_BEFORE_S, monotonic() + _MARGIN_AFTER_S)
             return
         self._tell(Order(act.kind, act.seconds))
         if act.kind is Kind.FREEZE:
-            self.timeline.blind(now - _BEFORE_S, now + act.seconds + _AFTER_S)
+            self.timeline.blind(now - _MARGIN_BEFORE_S, now + act.seconds + _MARGIN_AFTER_S)
         elif act.kind is Kind.REFUSE:
-            self.timeline.blind(now - _BEFORE_S, now + _AFTER_S)
+            self.timeline.blind(now - _MARGIN_BEFORE_S, now + _MARGIN_AFTER_S)
 
     def end(self) -> None:
         """End the fault; the worker is well once it has confirmed that."""
@@ -264,7 +262,9 @@ class Workers:
                 worker.end()
         if now < self._next:
             return
-        self._next = now + self._random.expovariate(1 / (_HURRY_S if hurry else _EVERY_S))
+        self._next = now + self._random.expovariate(
+            1 / (_WARM_UP_FAULT_INTERVAL_S if hurry else _FAULT_INTERVAL_S)
+        )
         since = [worker.timeline.since for worker in self.staying]
         act = self._chaos.next(now, since, [worker.doing for worker in self.staying])
         if act is not None:

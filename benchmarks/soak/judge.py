@@ -36,7 +36,9 @@ _WORKER = re.compile(r"Worker (\S+) ")
 #: The router's own comment in a stream that is slow to begin.
 _COMMENT = b": waiting\n\n"
 #: Error codes of refusals for lack of capacity, which the router may give.
-_NO_ROOM = frozenset(("queue_full", "overloaded"))
+_OVERLOAD_CODES = frozenset(("queue_full", "overloaded"))
+#: Tolerance in seconds, because times are recorded shortly before or after the events.
+_CLOCK_MARGIN_S = 0.2
 
 
 class End(StrEnum):
@@ -126,7 +128,7 @@ def verdict(ask: Ask, reply: Reply) -> tuple[End, str, str]:
         return End.CUT, "", "the connection was closed without an answer"
     if reply.status >= 500 or reply.status == 429:
         code, message = _error(reply.body)
-        return (End.FULL if code in _NO_ROOM else End.FAILED), code, message
+        return (End.FULL if code in _OVERLOAD_CODES else End.FAILED), code, message
     if not reply.complete:
         return End.CUT, "", "the answer has no end"
     body = reply.body.replace(_COMMENT, b"") if ask.wish.stream else reply.body
@@ -134,7 +136,7 @@ def verdict(ask: Ask, reply: Reply) -> tuple[End, str, str]:
         return End.ANSWERED, "", ""
     code, message = _error(body.rstrip(b"\n").rpartition(b"data: ")[2])
     if reply.status == 200 and ask.wish.stream and code:
-        return (End.FULL if code in _NO_ROOM else End.TOLD), code, message
+        return (End.FULL if code in _OVERLOAD_CODES else End.TOLD), code, message
     return End.WRONG, "", f"{reply.status} {reply.body[:100]!r}...{reply.body[-100:]!r}"
 
 
@@ -147,13 +149,9 @@ def _error(body: bytes) -> tuple[str, str]:
         return "", body[:200].decode(errors="replace")
 
 
-#: Tolerance in seconds, because times are recorded shortly before or after the events.
-_SLACK_S = 0.2
-
-
 def is_lost(failure: Failure, books: Sequence[Book]) -> bool:
     """Whether a failed request was lost, as defined above."""
-    start, end = failure.sent - _SLACK_S, failure.ended
+    start, end = failure.sent - _CLOCK_MARGIN_S, failure.ended
     readers = [one for one in books if failure.number in one.read]
     if readers:
         return all(one.timeline.well_from(start, end) for one in readers)

@@ -12,7 +12,7 @@ from benchmarks.soak.judge import NEVER, End, Failure, Tally, Twice, after_warm_
 from benchmarks.soak.run import TASKS, Look, Sample
 
 #: Memory growth that counts as a problem, in MB a minute.
-MOST_GROWTH = 1.0
+MAX_GROWTH_MB = 1.0
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Report:
         """Describe what is wrong with the router, a sentence each; empty if all is well."""
         found = {
             f"memory grows by {self.memory_growth:.2f} MB a minute": (
-                self.memory_growth >= MOST_GROWTH
+                self.memory_growth >= MAX_GROWTH_MB
             ),
             f"{len(self.lost)} requests were lost that could have been saved": self.lost,
             f"{len(self.asked_twice)} requests were asked of two workers": self.asked_twice,

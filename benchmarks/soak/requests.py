@@ -16,7 +16,7 @@ from benchmarks.harness.bodies import chat_bodies
 from benchmarks.harness.stub import MODEL
 
 #: The header field that carries a `Wish`.
-FIELD = b"x-soak"
+ANSWER_FIELD = b"x-soak"
 #: Prefix of the request's number in `x-request-id`.
 _PREFIX = b"soak-"
 _JSON = (
@@ -34,6 +34,13 @@ _LAST = (
     b'"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":10,"total_tokens":%d,'
     b'"prompt_tokens_details":{"cached_tokens":%d}}}\n\ndata: [DONE]\n\n'
 )
+#: Body sizes in bytes, of which one is drawn for each small or large request.
+SMALL_BYTES, LARGE_BYTES = (400, 1_500, 4_000, 8_700, 20_000), (35_000, 100_000, 261_000)
+#: A conversation that has grown beyond this many bytes is replaced by a new one.
+MAX_CONVERSATION_BYTES = 60_000
+#: `limits.body` of the soak's router, and a body above it.
+MAX_BODY_BYTES, OVERSIZE_BYTES = 1 << 20, (1 << 20) + 4096
+_PATH = "/v1/chat/completions"
 
 
 class Wish(NamedTuple):
@@ -45,7 +52,7 @@ class Wish(NamedTuple):
 
     def line(self) -> bytes:
         """Return it as a header line."""
-        return b"%b: %b %d\r\n" % (FIELD, b"stream" if self.stream else b"json", self.length)
+        return b"%b: %b %d\r\n" % (ANSWER_FIELD, b"stream" if self.stream else b"json", self.length)
 
     @classmethod
     def read(cls, value: bytes) -> "Wish":
@@ -87,16 +94,6 @@ def answer(number: int, body: bytes, wish: Wish) -> bytes:
 @lru_cache(maxsize=64)
 def _text(length: int) -> bytes:
     return (b"and so on, as it was said above, " * (length // 33 + 1))[:length]
-
-
-#: Body sizes in bytes, of which one is drawn for each small or large request.
-SMALL, LARGE = (400, 1_500, 4_000, 8_700, 20_000), (35_000, 100_000, 261_000)
-#: A conversation that has grown beyond this many bytes is replaced by a new one.
-LONGEST_TALK = 60_000
-#: `limits.body` of the soak's router, and a body above it.
-BODY_LIMIT, OVERSIZE = 1 << 20, (1 << 20) + 4096
-
-_PATH = "/v1/chat/completions"
 
 
 class Ask(NamedTuple):
@@ -143,7 +140,7 @@ class Source:
         return self._random
 
     def ask(
-        self, sizes: Sequence[int] = SMALL, wish: Wish | None = None, fields: bytes = b""
+        self, sizes: Sequence[int] = SMALL_BYTES, wish: Wish | None = None, fields: bytes = b""
     ) -> Ask:
         """Make a request of one of these sizes."""
         if wish is None:
@@ -152,7 +149,7 @@ class Source:
         body = chat_bodies(self._random.choice(sizes), 1, number, stream=wish.stream)[0]
         return Ask(number, body, wish, fields)
 
-    def stream(self, sizes: Sequence[int] = SMALL, fields: bytes = b"") -> Ask:
+    def stream(self, sizes: Sequence[int] = SMALL_BYTES, fields: bytes = b"") -> Ask:
         """Make a request for a stream."""
         return self.ask(sizes, Wish(stream=True, length=self._random.randint(5, 60)), fields)
 
@@ -176,9 +173,15 @@ class Source:
         piece = b"x" * 65536
         if self._random.random() < 0.5:
             head = b"POST %b HTTP/1.1\r\nHost: soak\r\nContent-Length: %d\r\n\r\n"
-            return [head % (_PATH.encode(), OVERSIZE), *[piece] * (OVERSIZE // len(piece))]
+            return [
+                head % (_PATH.encode(), OVERSIZE_BYTES),
+                *[piece] * (OVERSIZE_BYTES // len(piece)),
+            ]
         head = b"POST %b HTTP/1.1\r\nHost: soak\r\nTransfer-Encoding: chunked\r\n\r\n"
-        return [head % _PATH.encode(), *[b"10000\r\n%b\r\n" % piece] * (OVERSIZE // 65536 + 1)]
+        return [
+            head % _PATH.encode(),
+            *[b"10000\r\n%b\r\n" % piece] * (OVERSIZE_BYTES // 65536 + 1),
+        ]
 
 
 class Conversation:
@@ -191,7 +194,7 @@ class Conversation:
 
     def body(self, random: Random, *, stream: bool) -> bytes:
         """Return the next turn's request."""
-        if not self._parts or sum(map(len, self._parts)) > LONGEST_TALK:
+        if not self._parts or sum(map(len, self._parts)) > MAX_CONVERSATION_BYTES:
             self._count += 1
             name = b"Conversation %d.%d. " % (self._place, self._count)
             self._parts = [_message(b"system", name + b"You are a helpful assistant. " * 20)]

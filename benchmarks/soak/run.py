@@ -18,15 +18,33 @@ from rich.console import Console
 
 from benchmarks.harness.processes import cpu_seconds, machine_seconds
 from benchmarks.harness.router import Router
-from benchmarks.soak.clients import PATIENCE_S
+from benchmarks.soak.clients import CLIENT_TIMEOUT_S
 from benchmarks.soak.fleet import Workers
 from benchmarks.soak.judge import FAILED, NEVER, End, Tally
-from benchmarks.soak.requests import BODY_LIMIT
+from benchmarks.soak.requests import MAX_BODY_BYTES
 
 #: States of a socket in /proc/net/tcp (`TCP_ESTABLISHED` and `TCP_LISTEN` of tcp_states.h).
 _ESTABLISHED, _LISTENS = "01", "0A"
 #: A gauge of the tasks of its event loop, if the router has one.
 TASKS = "warmroute_tasks"
+#: Seconds between two checks of the workers; samples of the router; adjustments of the load; reads
+#: of the router's metrics.
+TICK_INTERVAL_S, _SAMPLE_INTERVAL_S, _STEER_INTERVAL_S, _METRICS_INTERVAL_S = 0.1, 1.0, 5.0, 10.0
+#: Seconds between two progress lines.
+_PROGRESS_INTERVAL_S = 30.0
+#: Seconds between two changes of the settings.
+_RELOAD_INTERVAL_S = 20.0
+#: Seconds after the load until the router must have released everything.
+_RELEASE_TIMEOUT_S = 30.0
+#: Clients a second at first, and at most.
+_FIRST_RATE, _MAX_RATE = 300.0, 5000.0
+#: Fewest clients from which the cost of one is estimated.
+_MIN_CLIENTS = 200
+#: Load during warm-up relative to the rest, so that memory reaches its peak during warm-up.
+_WARM_UP_LOAD = 1.2
+#: Time limit for the load to end; its clients wait up to `CLIENT_TIMEOUT_S`.
+_END_TIMEOUT_S = CLIENT_TIMEOUT_S + 30.0
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class Sample(NamedTuple):
@@ -130,27 +148,6 @@ def gauges(port: int) -> Gauges:
     )
 
 
-#: Seconds between two checks of the workers; samples of the router; adjustments of the load; reads
-#: of the router's metrics.
-TICK_S, _SAMPLE_S, _STEER_S, _ASK_S = 0.1, 1.0, 5.0, 10.0
-#: Seconds between two progress lines.
-_TELL_S = 30.0
-#: Seconds between two changes of the settings.
-_RELOAD_S = 20.0
-#: Seconds after the load until the router must have released everything.
-_REST_S = 30.0
-#: Clients a second at first, and at most.
-_FIRST_RATE, _MOST_RATE = 300.0, 5000.0
-#: Fewest clients from which the cost of one is estimated.
-_ENOUGH = 200
-#: Load during warm-up relative to the rest, so that memory reaches its peak during warm-up.
-_EAGER = 1.2
-#: Time limit for the load to end; its clients wait up to `PATIENCE_S`.
-_LAST_S = PATIENCE_S + 30.0
-
-_err = Console(stderr=True, highlight=False, soft_wrap=True)
-
-
 class Broken(Exception):
     """The router, a worker or the load has ended unexpectedly."""
 
@@ -199,11 +196,11 @@ class Soak:
         start, load, machine = monotonic(), cpu_seconds(self._load_pid), machine_seconds()
         self._send(self._rate)
         every = {
-            self._sample: _SAMPLE_S,
-            self._steer: _STEER_S,
-            self._ask: _ASK_S,
-            self._tell: _TELL_S,
-            self._reload: _RELOAD_S,
+            self._sample: _SAMPLE_INTERVAL_S,
+            self._steer: _STEER_INTERVAL_S,
+            self._ask: _METRICS_INTERVAL_S,
+            self._tell: _PROGRESS_INTERVAL_S,
+            self._reload: _RELOAD_INTERVAL_S,
         }
         last = dict.fromkeys(every, start)
         while (now := monotonic()) < start + seconds:
@@ -211,13 +208,13 @@ class Soak:
             self._passed = now - start
             if not self._warm and self._passed >= seconds / 4:
                 self._warm = True
-                self._rate /= _EAGER
+                self._rate /= _WARM_UP_LOAD
             self._workers.step(hurry=not self._warm)
             for act, span in every.items():
                 if now >= last[act] + span:
                     last[act] = now
                     act()
-            time.sleep(TICK_S)
+            time.sleep(TICK_INTERVAL_S)
         self.load_share = (cpu_seconds(self._load_pid) - load) / (now - start)
         self.machine_share = (machine_seconds() - machine) / (now - start)
 
@@ -225,10 +222,10 @@ class Soak:
         """End all faults and the load, and wait for the last answers. Raises Broken."""
         self._workers.heal()
         self._load.send(None)
-        deadline = monotonic() + _LAST_S
+        deadline = monotonic() + _END_TIMEOUT_S
         while monotonic() < deadline:
             self._watch()
-            while self._load.poll(TICK_S):
+            while self._load.poll(TICK_INTERVAL_S):
                 said = self._load.recv()
                 if isinstance(said, Tally):
                     self._settle()
@@ -241,11 +238,11 @@ class Soak:
             self._reload()
         while not self._workers.well:
             self._watch()
-            time.sleep(TICK_S)
+            time.sleep(TICK_INTERVAL_S)
 
     def rest(self, before: Look) -> Look:
         """Wait up to half a minute for the router to be as before; return its state."""
-        deadline = monotonic() + _REST_S
+        deadline = monotonic() + _RELEASE_TIMEOUT_S
         while True:
             self._watch()
             now = self.look()
@@ -277,9 +274,9 @@ class Soak:
         self._send(self._rate)
         now, begun = sample(self._router.pids).cpu_s, self._begun
         (cpu, before), self._steered = self._steered, (now, begun)
-        if not self._warm and cpu and begun - before >= _ENOUGH:
+        if not self._warm and cpu and begun - before >= _MIN_CLIENTS:
             cost = (now - cpu) / (begun - before)
-            rate = min(_EAGER * self._share / cost, _MOST_RATE)
+            rate = min(_WARM_UP_LOAD * self._share / cost, _MAX_RATE)
             self._rate = min(max(rate, self._rate / 2), self._rate * 2)
 
     def _send(self, rate: float) -> None:
@@ -302,14 +299,16 @@ class Soak:
 
     def _tell(self) -> None:
         now, asked = self.samples[-1], sum(self._ends.values())
-        before = self.samples[max(0, len(self.samples) - 1 - int(_TELL_S / _SAMPLE_S))]
+        before = self.samples[
+            max(0, len(self.samples) - 1 - int(_PROGRESS_INTERVAL_S / _SAMPLE_INTERVAL_S))
+        ]
         span = max(now.at - before.at, 1e-9)
         failed = sum(count for (_, end), count in self._ends.items() if end in FAILED)
         wrong = sum(count for (_, end), count in self._ends.items() if end in NEVER)
         doing = [f"{one.name} {one.doing}" for one in self._workers.staying if one.doing]
         minutes, seconds = divmod(int(self._passed), 60)
         _err.print(
-            f"{minutes:3}:{seconds:02} {(asked - self._told) / _TELL_S:7,.0f}/s"
+            f"{minutes:3}:{seconds:02} {(asked - self._told) / _PROGRESS_INTERVAL_S:7,.0f}/s"
             f"  router {(now.cpu_s - before.cpu_s) / span:4.0%} {now.memory_mb:7.1f} MB"
             f" {now.descriptors:5} descriptors"
             f"  {asked:,} ended, {failed:,} failed, {wrong:,} wrong"
@@ -333,7 +332,7 @@ def settings(workers: Workers, *, guest: bool) -> dict[str, Any]:
             "total": "40s",
             "comment": "1s",
         },
-        "limits": {"body": f"{BODY_LIMIT}B", "in_flight": 200},
+        "limits": {"body": f"{MAX_BODY_BYTES}B", "in_flight": 200},
         "health": {"interval": "1s"},
         "shutdown": {"delay": "0s", "drain": "5s"},
     }

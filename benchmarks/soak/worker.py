@@ -24,18 +24,18 @@ from typing import Any, NamedTuple, cast
 import uvloop
 
 from benchmarks.harness.stub import MODEL
-from benchmarks.soak.requests import FIELD, Wish, answer, events, number_of
+from benchmarks.soak.requests import ANSWER_FIELD, Wish, answer, events, number_of
 
 #: Seconds until the first byte, normally and when slow; and between two events of a stream.
-_FIRST_S, _SLOW_S, _STEP_S = (0.002, 0.02), (1.0, 2.5), 0.01
+_FIRST_BYTE_S, _SLOW_FIRST_BYTE_S, _EVENT_INTERVAL_S = (0.002, 0.02), (1.0, 2.5), 0.01
 #: How often and how soon (in seconds) after an answer a kept connection is closed. It is not closed
-#: if that is late by `_LATE_S`, because a request may have been there unread for as long.
-_HABIT, _HABIT_S, _LATE_S = 0.02, 0.03, 0.02
+#: if that is late by `_MAX_CLOSE_LAG_S`, because a request may have been there unread for as long.
+_CLOSE_SHARE, _CLOSE_WITHIN_S, _MAX_CLOSE_LAG_S = 0.02, 0.03, 0.02
 _RESET = struct.pack("ii", 1, 0)
 _GARBAGE = b"\x16\x03\x01\x00\xff 200 this is not HTTP\r\n\r\n\x00"
 #: A record of the book: the request's number shifted left by one, with the lowest bit set if it was
 #: refused as full, and the time.
-_LINE = struct.Struct("<Qd")
+_RECORD = struct.Struct("<Qd")
 
 
 class Kind(StrEnum):
@@ -82,14 +82,14 @@ class Entry(NamedTuple):
 
     def line(self) -> bytes:
         """Return it as a record of the book."""
-        return _LINE.pack(self.number << 1 | self.refused, self.at)
+        return _RECORD.pack(self.number << 1 | self.refused, self.at)
 
 
 def read_book(path: Path) -> list[Entry]:
     """Return the entries of a worker's book."""
     data = path.read_bytes() if path.exists() else b""
-    whole = len(data) // _LINE.size * _LINE.size
-    return [Entry(one >> 1, bool(one & 1), at) for one, at in _LINE.iter_unpack(data[:whole])]
+    whole = len(data) // _RECORD.size * _RECORD.size
+    return [Entry(one >> 1, bool(one & 1), at) for one, at in _RECORD.iter_unpack(data[:whole])]
 
 
 def _whole(status: bytes, body: bytes, kind: bytes = b"application/json") -> bytes:
@@ -110,7 +110,7 @@ _MODELS = _whole(
     b"200 OK",
     json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]}).encode(),
 )
-_WELL, _ILL = _whole(b"200 OK", b""), _error(b"500 Internal Server Error", "not well")
+_WELL, _UNWELL = _whole(b"200 OK", b""), _error(b"500 Internal Server Error", "not well")
 _FULL, _BROKEN = _error(b"503 Service Unavailable", "full"), _error(b"500 Oops", "engine is dead")
 _MISSING = _whole(b"404 Not Found", b"{}")
 _STREAM = (
@@ -219,11 +219,11 @@ class _Line(asyncio.Protocol):
             self._transport.write(_GARBAGE)
             self._transport.close()
         else:
-            self._begin(number or 0, body, Wish.read(_field(head, FIELD)))
+            self._begin(number or 0, body, Wish.read(_field(head, ANSWER_FIELD)))
 
     def _probe(self, path: bytes) -> None:
         if path == b"/health":
-            self._transport.write(_ILL if self._house.kind is Kind.UNWELL else _WELL)
+            self._transport.write(_UNWELL if self._house.kind is Kind.UNWELL else _WELL)
         else:
             self._transport.write(_MODELS if path == b"/v1/models" else _MISSING)
 
@@ -240,7 +240,7 @@ class _Line(asyncio.Protocol):
         self._at = 0
         slow = house.kind is Kind.SLOW
         self._timer = self._loop.call_later(
-            house.random.uniform(*(_SLOW_S if slow else _FIRST_S)), self._step
+            house.random.uniform(*(_SLOW_FIRST_BYTE_S if slow else _FIRST_BYTE_S)), self._step
         )
 
     def _step(self) -> None:
@@ -248,7 +248,7 @@ class _Line(asyncio.Protocol):
             self._transport.write(self._pieces[self._at])
             self._at += 1
         if self._at < len(self._pieces):
-            self._timer = self._loop.call_later(_STEP_S, self._step)
+            self._timer = self._loop.call_later(_EVENT_INTERVAL_S, self._step)
         else:
             self._timer = None
             self._pieces = []
@@ -263,12 +263,12 @@ class _Line(asyncio.Protocol):
             self._hanging = True
         elif self._house.kind is Kind.REFUSE:
             self._transport.close()
-        elif random.random() < _HABIT:
-            self._due = self._loop.time() + random.uniform(0, _HABIT_S)
+        elif random.random() < _CLOSE_SHARE:
+            self._due = self._loop.time() + random.uniform(0, _CLOSE_WITHIN_S)
             self._loop.call_at(self._due, self._close_in_time)
 
     def _close_in_time(self) -> None:
-        if monotonic() < self._due + _LATE_S:
+        if monotonic() < self._due + _MAX_CLOSE_LAG_S:
             self.close_if_idle()
 
     def close_if_idle(self) -> None:
