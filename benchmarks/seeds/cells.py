@@ -111,8 +111,8 @@ def bound(seed: Seed, population: int, clients: int, number: int, turns: int) ->
 def calibrated(seed: Seed, clients: int, number: int, span_s: float = TRIAL_S) -> int:
     """Return the population of contexts that gives the baseline its published hit rate.
 
-    That is `seed.most` if the baseline's hit rate is at least `MIN_BASELINE_HIT` even without repetition.
-    Nothing else is calibrated. Raises ValueError if no population gives that rate.
+    That is `seed.most` if the baseline's hit rate is at least `MIN_BASELINE_HIT` even without
+    repetition. Nothing else is calibrated. Raises ValueError if no population gives that rate.
     """
     low, high = 1, seed.most
 

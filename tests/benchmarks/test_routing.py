@@ -7,19 +7,19 @@ import pytest
 
 from benchmarks.routing.bounds import IDEALS, Pool
 from benchmarks.routing.columns import CHOOSING, LARGE, SMALL, chosen, columns, elsewhere, judging
-from benchmarks.routing.drive import ENDS, Drive, Fleet, Placed
+from benchmarks.routing.drive import Drive, Fleet, Placed
 from benchmarks.routing.knowing import Affinity, Conductor, Dynamo, KvAware, Scorers
 from benchmarks.routing.peers import Brix, Peer, RayPrefix, SmgTrees
 from benchmarks.routing.policies import POLICIES, Policy, policy_named, router
 from benchmarks.routing.workloads import MADE, Talk, Turn, Work, chats, ideal, no_reuse
-from strategies.api import NoOptions, Prompt
+from strategies.api import NoOptions
 from strategies.policies.least_load import LeastLoad
 
 #: All but the bounds, which are no policies.
 ROUTERS = [policy for policy in POLICIES if policy.make is not None]
 FLEET = Fleet(SMALL, 4, cache_tokens=1_000_000)
 CHATS = chats(1, 4.0, users=30, rounds=4)
-PROMPT = Prompt("model", 20 * 512 + 100, tuple(range(100, 120)), ENDS)
+KEYS = tuple(range(100, 120))
 
 
 def run(policy: Policy, work: Work = CHATS, fleet: Fleet = FLEET) -> tuple[Drive, list[Placed]]:
@@ -143,7 +143,7 @@ def test_a_long_prompt_is_preempted_and_resumed(name: str) -> None:
 def test_a_peer_goes_where_the_prefix_is(rule: Callable[..., Peer]) -> None:
     """With all workers idle, the one that computed it, as its cache or the peer's memory has it."""
     drive = Drive(FLEET, rule)
-    talks = [Talk(30.0 * n, n, (Turn(PROMPT.keys, PROMPT.tokens, 1),)) for n in range(6)]
+    talks = [Talk(30.0 * n, n, (Turn(KEYS, 20 * 512 + 100, 1),)) for n in range(6)]
     done = drive.run(Work("again", talks))
     assert len({placed.seat.name for placed in done}) == 1
 
