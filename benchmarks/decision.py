@@ -50,7 +50,7 @@ print(json.dumps([measured(*case, busy=busy) for case in cases]))
 
 
 @dataclass(eq=False)
-class Stand:
+class WorkerStub:
     """A worker as a strategy sees it."""
 
     name: str
@@ -74,14 +74,14 @@ def main(
         table.add_column(heading, justify="right")
     first = 0.0
     cases = [(size, count) for count in WORKER_COUNTS for size in SIZES]
-    others = [] if against is None else _measured_there(against, cases, busy=not idle)
+    other_costs = [] if against is None else _measured_there(against, cases, busy=not idle)
     shown = track(cases, "Measuring", console=Console(stderr=True), transient=True)
     for place, (size, count) in enumerate(shown):
         costs = measured(size, count, busy=not idle)
         first = first or sum(costs)
         cells = [f"{cost:.1f}" for cost in (*costs, sum(costs))]
         ratios = [f"{sum(costs) / first:.1f}x"]
-        ratios += [f"{sum(costs) / sum(other):.2f}x" for other in others[place : place + 1]]
+        ratios += [f"{sum(costs) / sum(other):.2f}x" for other in other_costs[place : place + 1]]
         table.add_row(f"{size:,}", str(count), *cells, *ratios)
     Console().print(table)
 
@@ -110,7 +110,7 @@ def measured(size: int, count: int, *, busy: bool = True) -> tuple[float, float,
     """CPU microseconds for keys, rank and record: a prompt of `size` bytes, `count` workers."""
     chance = random.Random(size + count)
     curve = Curve()  # shared by the workers of a pool
-    workers = [Stand(f"w{number}", pace=Pace(curve)) for number in range(count)]
+    workers = [WorkerStub(f"w{number}", pace=Pace(curve)) for number in range(count)]
     for worker in workers if busy else []:
         _give_work(worker)
     strategy: Strategy = make("prefixaware", {})
@@ -126,20 +126,20 @@ def measured(size: int, count: int, *, busy: bool = True) -> tuple[float, float,
     return keys, rank, record
 
 
-def _give_work(worker: Stand) -> None:
+def _give_work(worker: WorkerStub) -> None:
     """Give the worker requests that decode and one in prefill, so that it has a wait."""
     for _ in range(DECODING_REQUESTS):
         worker.load.first_byte(worker.load.book(0.0, 0.5, 8_000), 0.0)
     worker.load.book(0.0, 0.5, 8_000)
 
 
-def _rank_all(strategy: Strategy, prompts: list[Prompt], workers: list[Stand]) -> None:
+def _rank_all(strategy: Strategy, prompts: list[Prompt], workers: list[WorkerStub]) -> None:
     """Rank the prompts at advancing times, because a strategy updates its state over time."""
     for number, prompt in enumerate(prompts, 1):
         strategy.rank(prompt, workers, number * DECISION_INTERVAL_S)
 
 
-def _place_all(strategy: Strategy, prompts: list[Prompt], worker: Stand) -> None:
+def _place_all(strategy: Strategy, prompts: list[Prompt], worker: WorkerStub) -> None:
     for prompt in prompts:
         strategy.placed(prompt, worker, 0.0)
 

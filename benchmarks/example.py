@@ -25,7 +25,7 @@ WORKERS, REUSED_SHARE = 4, 0.6
 
 
 @dataclass(eq=False)
-class Stand:
+class WorkerStub:
     """A worker as a strategy sees it: twice as fast as the first guess, as an H100 is."""
 
     name: str
@@ -35,12 +35,14 @@ class Stand:
     room_tokens: int | None = KV_TOKENS
 
 
-def stand(name: str, *, wait_s: float, decoding: int, kv_tokens: int, busy: float) -> Stand:
+def worker_stub(
+    name: str, *, wait_s: float, decoding: int, kv_tokens: int, busy: float
+) -> WorkerStub:
     """Return a worker where a request waits for `wait_s`, busy for the share `busy` of the time."""
     curve = Curve()
     curve.factor = curve.growth = 0.5
     load = Load()
-    worker = Stand(name, load, Pace(curve))
+    worker = WorkerStub(name, load, Pace(curve))
     worker.load.promises.append((0.0, wait_s))
     load.decoding, load.kv_tokens = decoding, kv_tokens
     load.given_s, load.given_at = busy * SMOOTHED_S, NOW
@@ -52,7 +54,7 @@ def ranked(booked_s: float, busy: int) -> list[Candidate]:
 
     `busy` of the fleet's workers have prefill to do.
     """
-    costs, fleet = Costs(), [Stand(f"w{number}") for number in range(WORKERS)]
+    costs, fleet = Costs(), [WorkerStub(f"w{number}") for number in range(WORKERS)]
     for worker in fleet[:busy]:
         worker.load.book(0.0, 1.0)
     for tenths in range(4_000, 0, -1):  # long enough for the shares to settle
@@ -60,8 +62,8 @@ def ranked(booked_s: float, busy: int) -> list[Candidate]:
         costs.rank(prompt, fleet, NOW - tenths / 10, {"w0": int(10_000 * REUSED_SHARE)})
         costs.placed(prompt, NOW - tenths / 10)
     workers = [
-        stand("A", wait_s=booked_s, decoding=10, kv_tokens=120_000, busy=0.25),
-        stand("B", wait_s=0.0, decoding=5, kv_tokens=60_000, busy=0.1),
+        worker_stub("A", wait_s=booked_s, decoding=10, kv_tokens=120_000, busy=0.25),
+        worker_stub("B", wait_s=0.0, decoding=5, kv_tokens=60_000, busy=0.1),
     ]
     prompt = Prompt("model", PROMPT_TOKENS, answer_tokens=ANSWER_TOKENS)
     return list(costs.rank(prompt, workers, NOW, {"A": CACHED_TOKENS}))

@@ -44,7 +44,7 @@ _out = Console(soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StoredEvent:
     """One event of one worker: decoded, and the token ids to encode it."""
 
     worker: int
@@ -52,14 +52,16 @@ class Told:
     ids: list[int]
 
 
-def told(random: Random, blocks: int, workers: int, run: int = EVENT_BLOCKS) -> Iterator[Told]:
+def stored_events(
+    random: Random, blocks: int, workers: int, run: int = EVENT_BLOCKS
+) -> Iterator[StoredEvent]:
     """Yield events of unrelated prompts, for the workers in turn."""
     for number in range(blocks // run):
         ids = [random.randrange(128_000) for _ in range(8)] * (run * BLOCK_TOKENS // 8)
         hashes = [random.getrandbits(64) for _ in range(run)]
         tokens = array("I", ids).tobytes()
         event = Stored(hashes, None, tokens, BLOCK_TOKENS, Tier.GPU, False, "", None, 0, True)
-        yield Told(number % workers, event, ids)
+        yield StoredEvent(number % workers, event, ids)
 
 
 def resident() -> int:
@@ -75,10 +77,10 @@ def a_second(number: int, work: Callable[[], None]) -> float:
     return number / (process_time() - start)
 
 
-def intake(random: Random, blocks: int) -> None:
+def measure_intake(random: Random, blocks: int) -> None:
     """Print the rates of storing decoded events and raw frames, and of removals."""
-    events = list(told(random, blocks, 8))
-    frames = [_frame(one) for one in events]
+    events = list(stored_events(random, blocks, 8))
+    frames = [_frame(sent) for sent in events]
     best: dict[str, float] = {}
     for _ in range(3):
         index = Index(1 << 40)
@@ -90,40 +92,40 @@ def intake(random: Random, blocks: int) -> None:
         rate = a_second(blocks, lambda sources=sources: _hear(sources, frames))  # type: ignore[misc]
         best["stored, raw frames"] = max(best.get("stored, raw frames", 0), rate)
     table = Table(title=f"{blocks:,} blocks of {EVENT_BLOCKS} an event", box=None)
-    table.add_column("intake")
+    table.add_column("measure_intake")
     table.add_column("blocks a second", justify="right")
     for name, rate in best.items():
         table.add_row(name, f"{rate:,.0f}")
     _out.print(table)
 
 
-def _frame(one: Told) -> bytes:
+def _frame(sent: StoredEvent) -> bytes:
     event = {
         "type": "BlockStored",
-        "block_hashes": one.event.hashes,
+        "block_hashes": sent.event.hashes,
         "parent_block_hash": None,
-        "token_ids": one.ids,
+        "token_ids": sent.ids,
         "block_size": BLOCK_TOKENS,
         "lora_id": None,
         "medium": "GPU",
         "lora_name": None,
-        "extra_keys": [None] * len(one.event.hashes),
+        "extra_keys": [None] * len(sent.event.hashes),
         "group_idx": 0,
         "kv_cache_spec_kind": "full_attention",
     }
     return msgspec.msgpack.encode([0.0, [event], 0])
 
 
-def _store(index: Index, events: Sequence[Told]) -> None:
+def _store(index: Index, events: Sequence[StoredEvent]) -> None:
     names = [str(worker) for worker in range(1000)]
-    for one in events:
-        index.store(names[one.worker], one.event)
+    for sent in events:
+        index.store(names[sent.worker], sent.event)
 
 
-def _remove(index: Index, events: Sequence[Told]) -> None:
-    for one in events:
-        for name in reversed(one.event.hashes):
-            index.remove(str(one.worker), Removed((name,), Tier.GPU, False, 0))
+def _remove(index: Index, events: Sequence[StoredEvent]) -> None:
+    for sent in events:
+        for name in reversed(sent.event.hashes):
+            index.remove(str(sent.worker), Removed((name,), Tier.GPU, False, 0))
 
 
 def _hear(sources: Sequence[Source], frames: Sequence[bytes]) -> None:
@@ -132,10 +134,10 @@ def _hear(sources: Sequence[Source], frames: Sequence[bytes]) -> None:
             raise AssertionError
 
 
-def full(random: Random, run: int, bound: int, number: int) -> None:
+def measure_full(random: Random, run: int, bound: int, number: int) -> None:
     """Print how long each of `number` events takes once the index is at its bound, in CPU time."""
     index, times = Index(bound), list[float]()
-    for sent in told(random, 1 << 40, 8, run):
+    for sent in stored_events(random, 1 << 40, 8, run):
         start = process_time()
         index.store(str(sent.worker), sent.event)
         if index.counts["dropped for room"]:
@@ -175,15 +177,15 @@ def latency(work: Callable[[], object]) -> float:
 def filled(blocks: int, workers: int) -> Index:
     """Return an index of about `blocks` blocks."""
     index = Index(1 << 40)
-    for one in told(Random(blocks), blocks, workers):
-        index.store(str(one.worker), one.event)
+    for sent in stored_events(Random(blocks), blocks, workers):
+        index.store(str(sent.worker), sent.event)
     return index
 
 
 def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
     """Bytes per block and holder, measured and as the index counts them; run in a new process."""
-    for one in told(Random(0), EVENT_BLOCKS * workers, workers):
-        Index(1 << 40).store(str(one.worker), one.event)
+    for sent in stored_events(Random(0), EVENT_BLOCKS * workers, workers):
+        Index(1 << 40).store(str(sent.worker), sent.event)
     gc.collect()
     before = resident()
     index = filled(blocks, workers)
@@ -212,13 +214,13 @@ def matching(blocks: int, fleets: Sequence[int], peer: type[Any] | None) -> None
         with ProcessPoolExecutor(1, mp_context=fresh) as other:
             sizes = other.submit(bytes_a_block, blocks, workers).result()
         index = filled(blocks, workers)
-        row, theirs = [], []
+        row, peer_row = [], []
         for tokens in PROMPT_TOKENS:
-            took, keys = matched(index, tokens, workers)
-            row.append(f"{took:.1f}")
+            microseconds, keys = matched(index, tokens, workers)
+            row.append(f"{microseconds:.1f}")
             if peer is not None:
-                theirs.append(f"{_peer_match(peer, keys, workers):.1f}")
-        table.add_row(f"{workers:,}", *(f"{one:.0f}" for one in sizes), *row, *theirs)
+                peer_row.append(f"{_peer_match(peer, keys, workers):.1f}")
+        table.add_row(f"{workers:,}", *(f"{size:.0f}" for size in sizes), *row, *peer_row)
     _out.print(table)
 
 
@@ -235,9 +237,9 @@ def _peer_match(peer: type[Any], keys: Sequence[int], workers: int) -> float:
     for worker in range(workers):
         held = keys[: max(1, len(keys) * (worker + 1) // workers)]
         tree.apply_event(worker, _peer_event(held, [random.getrandbits(63) for _ in held], worker))
-    found = tree.find_matches(list(keys))
-    if len(found.scores) != workers:
-        raise AssertionError(found.scores)
+    matches = tree.find_matches(list(keys))
+    if len(matches.scores) != workers:
+        raise AssertionError(matches.scores)
     return latency(lambda: tree.find_matches(list(keys)).scores)
 
 
@@ -246,14 +248,14 @@ def peer_intake(random: Random, blocks: int, peer: type[Any]) -> None:
     root = even_root("", "")
     events = [
         (
-            one.worker,
+            sent.worker,
             _peer_event(
-                even_chain(root, one.event.tokens, BLOCK_TOKENS),
-                [name >> 1 for name in one.event.hashes],
+                even_chain(root, sent.event.tokens, BLOCK_TOKENS),
+                [name >> 1 for name in sent.event.hashes],
                 number,
             ),
         )
-        for number, one in enumerate(told(random, blocks, 8))
+        for number, sent in enumerate(stored_events(random, blocks, 8))
     ]
     tree = peer()
 
@@ -287,9 +289,9 @@ def main(
         sys.path.append(str(peer))
         tree = import_module("dynamo._core").RadixTree
     random = Random(1)
-    intake(random, blocks)
+    measure_intake(random, blocks)
     for run in (4, EVENT_BLOCKS, 4 * EVENT_BLOCKS):
-        full(random, run, bound << 20, events)
+        measure_full(random, run, bound << 20, events)
     if tree is not None:
         peer_intake(random, blocks, tree)
     for number in large or INDEX_BLOCKS:

@@ -56,28 +56,28 @@ def stage(redis: str | None = None) -> Iterator[Router]:
     """Run a router with strategy `session` over `leastload`, in front of two workers."""
     with (
         TemporaryDirectory() as folder,
-        child(serve, StubSettings()) as (one, _),
-        child(serve, StubSettings()) as (other, _),
+        child(serve, StubSettings()) as (first, _),
+        child(serve, StubSettings()) as (second, _),
     ):
-        workers = [f"http://127.0.0.1:{channel.recv()}" for channel in (one, other)]
+        workers = [f"http://127.0.0.1:{channel.recv()}" for channel in (first, second)]
         session = {"redis": {"url": redis}} if redis else {}
         strategy = {"name": "session", "over": "leastload"}
-        told = {"workers": workers, "strategy": strategy, "session": session}
-        with router(Path(folder), told) as running:
+        settings = {"workers": workers, "strategy": strategy, "session": session}
+        with router(Path(folder), settings) as running:
             yield running
 
 
 def path_cost(running: Router, requests: int, rounds: int) -> PathCost:
     """Send `requests` of each kind in every round; the kinds take turns at being first."""
-    took: dict[bool, list[float]] = {False: [], True: []}
+    costs: dict[bool, list[float]] = {False: [], True: []}
     for number in range(rounds + 1):
         for named in (False, True) if number % 2 else (True, False):
             before = sum(map(cpu_seconds, running.pids))
             asyncio.run(_load(running.port, requests, named=named))
             spent = sum(map(cpu_seconds, running.pids)) - before
             if number:  # the first round, in which sessions and connections begin, is not counted
-                took[named].append(spent * 1e6 / requests)
-    return PathCost(median(took[False]), median(took[True]))
+                costs[named].append(spent * 1e6 / requests)
+    return PathCost(median(costs[False]), median(costs[True]))
 
 
 async def _load(port: int, requests: int, *, named: bool) -> None:
@@ -139,13 +139,13 @@ def bytes_of(sessions: int) -> tuple[float, float]:
 def lookups(sessions: int) -> list[float]:
     """Microseconds of single uses spread over the table, sorted."""
     table, names = filled(sessions)
-    took = []
+    times = []
     for number in range(LOOKUPS):
         name = names[number * 7919 % sessions]
         began = perf_counter_ns()
         table.use(name, 2.0)
-        took.append((perf_counter_ns() - began) / 1000)
-    return sorted(took)
+        times.append((perf_counter_ns() - began) / 1000)
+    return sorted(times)
 
 
 def evictions(sessions: int) -> float:
@@ -163,7 +163,7 @@ def sweep(sessions: int, expiring: int, *, used: bool = False) -> Sweep:
 
     With `used`, all of them were used before, so that sliding expiry has moved their ends.
     """
-    took = []
+    times = []
     for _ in range(ROUNDS):
         table, names = filled(sessions, expiring, sliding=used)
         for name in names if used else ():
@@ -174,10 +174,10 @@ def sweep(sessions: int, expiring: int, *, used: bool = False) -> Sweep:
         dropped = table.sweep(now)
         while dropped < expiring and table.due(now):  # one sweep drops a limited number
             dropped += table.sweep(now)
-        took.append((perf_counter_ns() - began) / 1e6)
+        times.append((perf_counter_ns() - began) / 1e6)
         if dropped != expiring:
             raise RuntimeError(f"{dropped} were swept instead of {expiring}")
-    return Sweep(sessions, sessions if used else 0, expiring, median(took))
+    return Sweep(sessions, sessions if used else 0, expiring, median(times))
 
 
 def main(
@@ -190,19 +190,19 @@ def main(
     """Print the tables."""
     out = Console(highlight=False)
     table_bytes, all_bytes = bytes_of(sessions)
-    took = lookups(sessions)
+    lookup_us = lookups(sessions)
     shown = Shown("sessions", "bytes each", "with its id", "use p50 µs", "p99 µs", "new, full µs")
-    half, most = took[len(took) // 2], took[len(took) * 99 // 100]
+    half, most = lookup_us[len(lookup_us) // 2], lookup_us[len(lookup_us) * 99 // 100]
     numbers = (table_bytes, all_bytes, half, most, evictions(sessions))
     shown.add_row(f"{sessions:,}", *(f"{number:.3g}" for number in numbers))
     out.print(shown)
     sweeps = Shown("open", "used", "expired", "sweep ms", "µs each")
-    for some in (sessions // 10, sessions):
-        found = [sweep(some, expired) for expired in (0, sessions // 100, sessions // 10)]
-        for told in (*found, sweep(some, 0, used=True)):
-            each = f"{told.milliseconds * 1000 / told.expired:.2f}" if told.expired else "-"
-            counts = (f"{count:,}" for count in (told.open, told.used, told.expired))
-            sweeps.add_row(*counts, f"{told.milliseconds:.3f}", each)
+    for count in (sessions // 10, sessions):
+        expiring = [sweep(count, expired) for expired in (0, sessions // 100, sessions // 10)]
+        for swept in (*expiring, sweep(count, 0, used=True)):
+            each = f"{swept.milliseconds * 1000 / swept.expired:.2f}" if swept.expired else "-"
+            counts = (f"{count:,}" for count in (swept.open, swept.used, swept.expired))
+            sweeps.add_row(*counts, f"{swept.milliseconds:.3f}", each)
     out.print(sweeps)
     with stage(redis) as running:
         cost = path_cost(running, requests, 2 * ROUNDS)

@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.bench import Bench, Standing
+from benchmarks.harness.bench import Bench, RunningProxy
 from benchmarks.harness.load import quantile_ms
 from benchmarks.harness.processes import (
     NotReady,
@@ -109,13 +109,13 @@ def main(
     """Measure and print the table. Proxies run by round robin; litellm only if it is named."""
     plan = Plan(streams or [1000, 5000], rate, seconds)
     try:
-        found = programs(peer or [], warmroute)
+        commands = programs(peer or [], warmroute)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     chosen = [
         proxy
         for proxy in PROXIES
-        if proxy.group is not Group.AWARE and proxy.program in found and TIMES not in proxy.mode
+        if proxy.group is not Group.AWARE and proxy.program in commands and TIMES not in proxy.mode
         if (any(part in proxy.name for part in only) if only else not proxy.slow)
     ]
     settings = StubSettings(events=ENDLESS_EVENTS, step_s=1 / rate, phases=PHASES)
@@ -125,8 +125,8 @@ def main(
             for proxy in chosen:
                 options = ["--processes", str(processes)] if processes else []
                 own = options if proxy.program == "warmroute" else []
-                with bench.running(proxy, found[proxy.program], own) as standing:
-                    rows += _levels(bench, watchers, proxy, standing, plan)
+                with bench.running(proxy, commands[proxy.program], own) as running:
+                    rows += _levels(bench, watchers, proxy, running, plan)
     except (Stopped, NotReady) as error:
         _err.print(str(error), markup=False)
         raise typer.Exit(1) from None
@@ -138,28 +138,28 @@ def main(
 
 
 def _levels(
-    bench: Bench, watchers: Watchers, proxy: Proxy, standing: Standing, plan: Plan
+    bench: Bench, watchers: Watchers, proxy: Proxy, running: RunningProxy, plan: Plan
 ) -> list[Row]:
-    idle = watchers.idle(proxy.alive, standing.port)
-    pids = (*standing.pids, *bench.stub_pids)
+    idle = watchers.idle(proxy.alive, running.port)
+    pids = (*running.pids, *bench.stub_pids)
     rows = []
     for count in plan.streams:
         with _err.status(f"{proxy.name}: {count} streams"):
-            begun = watchers.hold(standing.port, count)
-            memory = memory_bytes(standing.pids) - standing.rest_bytes
-            watchers.look((proxy.alive,), standing.port, plan.seconds)
+            begun = watchers.hold(running.port, count)
+            memory = memory_bytes(running.pids) - running.rest_bytes
+            watchers.look((proxy.alive,), running.port, plan.seconds)
             machine, used = _shares(pids, plan.seconds)
             probe, seen = watchers.seen()
-        own, workers = used[: len(standing.pids)], used[len(standing.pids) :]
-        clients = [one.cpu / one.wall for one in seen]
-        delivered = sum(one.events / one.wall for one in seen)
-        delays = sorted(delay for one in seen for delay in one.delays)
+        own, workers = used[: len(running.pids)], used[len(running.pids) :]
+        clients = [client.cpu / client.wall for client in seen]
+        delivered = sum(client.events / client.wall for client in seen)
+        delays = sorted(delay for client in seen for delay in client.delays)
         rows.append(
             Row(
                 proxy=proxy.program,
                 streams=count,
                 begun=begun,
-                broken=sum(one.broken for one in seen),
+                broken=sum(client.broken for client in seen),
                 due=begun * plan.rate,
                 delivered=delivered,
                 delay_p50_ms=quantile_ms(delays, 0.5),
@@ -185,7 +185,7 @@ def _shares(pids: Sequence[int], seconds: float) -> tuple[float, list[float]]:
     before = [cpu_seconds(pid) for pid in pids]
     time.sleep(seconds)
     wall = time.perf_counter() - began
-    used = [(cpu_seconds(pid) - then) / wall for pid, then in zip(pids, before, strict=True)]
+    used = [(cpu_seconds(pid) - start) / wall for pid, start in zip(pids, before, strict=True)]
     return (machine_seconds() - machine) / wall, used
 
 
@@ -218,8 +218,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             notes.append(f"{name} {row.streams - row.begun:,} never began")
         if row.broken:
             notes.append(f"{name} {row.broken:,} broke off")
-        ours = row.proxy_share + row.worker_shares + row.client_shares
-        if ours + row.other_share > BUSY_ABOVE * cores:
+        known = row.proxy_share + row.worker_shares + row.client_shares
+        if known + row.other_share > BUSY_ABOVE * cores:
             notes.append(f"{name} WARNING: nothing was left of the machine, whose limits these are")
         elif row.busiest > BUSY_ABOVE:
             notes.append(f"{name} WARNING: a worker or a client was busy all the time")

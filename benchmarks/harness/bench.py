@@ -29,7 +29,7 @@ _START_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunningProxy:
     """A running proxy, or a worker to be measured without a proxy."""
 
     name: str
@@ -78,18 +78,18 @@ class Bench:
         self._load.send(job)
         return cast("Result", self._load.recv())
 
-    def direct(self) -> Standing:
+    def direct(self) -> RunningProxy:
         """Return the first worker as if it were a proxy: the baseline without one."""
-        return Standing("direct", None, self.ports[0])
+        return RunningProxy("direct", None, self.ports[0])
 
-    def start(self, proxy: Proxy, program: Sequence[str]) -> Standing:
+    def start(self, proxy: Proxy, program: Sequence[str]) -> RunningProxy:
         """Start a proxy in front of all stubs; it runs until the bench ends. Raises NotReady."""
         return self._stack.enter_context(self.running(proxy, program))
 
     @contextmanager
     def running(
         self, proxy: Proxy, program: Sequence[str], options: Sequence[str] = ()
-    ) -> Iterator[Standing]:
+    ) -> Iterator[RunningProxy]:
         """Run a proxy in front of all stubs; yields once it answers. Raises NotReady."""
         folder = self._folder / proxy.name.replace(" ", "-")
         folder.mkdir()
@@ -107,7 +107,7 @@ class Bench:
                     raise NotReady(f"{proxy.name} does not answer; the end of its log:\n{last}")
                 time.sleep(0.2)
             pids = tree(process.pid)
-            yield Standing(proxy.name, proxy.group, port, pids, proxy.slow, memory_bytes(pids))
+            yield RunningProxy(proxy.name, proxy.group, port, pids, proxy.slow, memory_bytes(pids))
 
 
 def _probe(port: int) -> Job:

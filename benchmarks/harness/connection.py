@@ -25,7 +25,7 @@ class Reply:
         self.began = self.ended = 0.0
 
 
-class Line(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection, for one request at a time or several pipelined ones."""
 
     _transport: asyncio.Transport
@@ -36,11 +36,11 @@ class Line(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._reply = Reply()
         self._replies: asyncio.Queue[Reply] = asyncio.Queue()
-        self._pause = 0.0
-        self._once = False
+        self._pause_s = 0.0
+        self._pauses_once = False
         self.closed = loop.create_future()
         """Done once the connection is closed."""
-        self.told_to_go_on = asyncio.Event()
+        self.continued = asyncio.Event()
         """Set on 100 Continue, or when the connection is closed."""
         self.used_at = 0.0
         self.pieces = 0
@@ -49,7 +49,7 @@ class Line(asyncio.Protocol):
         """Set at every piece, and when the connection is closed."""
 
     @classmethod
-    async def open(cls, port: int, *, slow: float = 0.0, once: bool = False) -> "Line":
+    async def open(cls, port: int, *, slow: float = 0.0, once: bool = False) -> "ClientConnection":
         """Connect; pause reading for `slow` seconds after every read, or after one if `once`."""
         loop = asyncio.get_running_loop()
         raw = socket.socket()
@@ -58,12 +58,12 @@ class Line(asyncio.Protocol):
             if slow:
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER_BYTES)
             await loop.sock_connect(raw, ("127.0.0.1", port))
-            _, line = await loop.create_connection(lambda: cls(loop), sock=raw)
+            _, connection = await loop.create_connection(lambda: cls(loop), sock=raw)
         except BaseException:
             raw.close()
             raise
-        line._pause, line._once = slow, once  # noqa: SLF001 - our own
-        return line
+        connection._pause_s, connection._pauses_once = slow, once  # noqa: SLF001 - our own
+        return connection
 
     def send(self, *pieces: bytes) -> None:
         """Send bytes."""
@@ -73,7 +73,7 @@ class Line(asyncio.Protocol):
         """Wait for the next answer; incomplete if the connection was closed."""
         return await self._replies.get()
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Close at once, dropping unsent data."""
         self._transport.abort()
 
@@ -82,7 +82,7 @@ class Line(asyncio.Protocol):
         self._transport.write_eof()
 
     @property
-    def open_still(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the connection can be used again."""
         return not self.closed.done() and not self._transport.is_closing()
 
@@ -97,15 +97,15 @@ class Line(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self.leave()
-        if self._pause:
+            self.abort()
+        if self._pause_s:
             self._transport.pause_reading()
-            self._loop.call_later(self._pause, self._go_on)
-            if self._once:
-                self._pause = 0.0
+            self._loop.call_later(self._pause_s, self._go_on)
+            if self._pauses_once:
+                self._pause_s = 0.0
 
     def _go_on(self) -> None:
-        if self.open_still:
+        if self.is_open:
             self._transport.resume_reading()
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -113,7 +113,7 @@ class Line(asyncio.Protocol):
         self._deliver()
         if not self.closed.done():
             self.closed.set_result(None)
-        self.told_to_go_on.set()
+        self.continued.set()
         self.news.set()
 
     # Called by the parser.
@@ -136,7 +136,7 @@ class Line(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Deliver a complete answer."""
         if self._reply.status < 200:  # 100 Continue: the server waits for the body
-            self.told_to_go_on.set()
+            self.continued.set()
             self._reply = Reply()
             return
         self._reply.complete = True

@@ -129,15 +129,15 @@ class _Run:
             self.result.problem = self.result.problem or "too slow to be measured"
             return
         self.measuring = False
-        result, now, then = self.result, _Clocks(self.job), self._began
+        result, now, began = self.result, _Clocks(self.job), self._began
         result.done = self._answers - self.job.warm
-        result.wall = now.wall - then.wall
-        result.cpu = now.watched - then.watched
-        stubs = [after - before for after, before in zip(now.stubs, then.stubs, strict=True)]
+        result.wall = now.wall - began.wall
+        result.cpu = now.watched - began.watched
+        stubs = [after - before for after, before in zip(now.stubs, began.stubs, strict=True)]
         result.stub_cpu = max(stubs, default=0.0)
-        result.load_cpu = now.own - then.own
-        ours = result.cpu + sum(stubs) + result.load_cpu
-        result.other_cpu = max(now.machine - then.machine - ours, 0.0)
+        result.load_cpu = now.own - began.own
+        known = result.cpu + sum(stubs) + result.load_cpu
+        result.other_cpu = max(now.machine - began.machine - known, 0.0)
 
 
 class _Client(asyncio.Protocol):
@@ -201,8 +201,8 @@ class _Client(asyncio.Protocol):
     def _begin(self, data: bytes) -> bytes:
         """Read the head; return what follows it. Until it is complete, `_first_at` stays 0."""
         self._head += data
-        head, found, rest = self._head.partition(b"\r\n\r\n")
-        if not found:
+        head, separator, rest = self._head.partition(b"\r\n\r\n")
+        if not separator:
             self._first_at = 0.0
             return b""
         if not head.startswith(b"HTTP/1.1 200"):

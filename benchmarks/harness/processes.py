@@ -52,10 +52,10 @@ def tree(root: int) -> list[int]:
         with suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             children[int(fields[1])].append(int(stat.parent.name))
-    found = [root]
-    for pid in found:
-        found.extend(children[pid])
-    return found
+    pids = [root]
+    for pid in pids:
+        pids.extend(children[pid])
+    return pids
 
 
 def memory_bytes(pids: Sequence[int]) -> int:
@@ -76,10 +76,10 @@ def shared_out(cores: int) -> tuple[set[int], set[int]]:
 
     If `cores` is 0, both get all cores. Raises ValueError if none would be left for the rest.
     """
-    ours = sorted(os.sched_getaffinity(0))
-    if cores >= len(ours):
-        raise ValueError(f"{cores} cores for a proxy leave none of {len(ours)} for the load")
-    return set(ours[-cores:]), set(ours[:-cores] or ours)
+    available = sorted(os.sched_getaffinity(0))
+    if cores >= len(available):
+        raise ValueError(f"{cores} cores for a proxy leave none of {len(available)} for the load")
+    return set(available[-cores:]), set(available[:-cores] or available)
 
 
 @contextmanager
@@ -129,14 +129,14 @@ def child(
     serve: Callable[..., None], *args: object
 ) -> Iterator[tuple["Connection[Any, Any]", int]]:
     """Run `serve(channel, *args)` in its own process; it ends when the channel closes."""
-    ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=serve, args=(theirs, *args), daemon=True)
+    parent_end, child_end = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=serve, args=(child_end, *args), daemon=True)
     process.start()
-    theirs.close()
+    child_end.close()
     try:
-        yield ours, process.pid or 0
+        yield parent_end, process.pid or 0
     finally:
-        ours.close()
+        parent_end.close()
         process.join(5.0)
         process.kill()
         process.join()

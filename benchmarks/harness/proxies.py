@@ -203,19 +203,19 @@ def programs(
 ) -> dict[str, list[str]]:
     """Return the command of every installed proxy. Raises ValueError for unusable arguments."""
     known = {proxy.program for proxy in PROXIES} - {BEFORE}
-    found = {name: [path] for name in known if (path := shutil.which(name)) is not None}
+    commands = {name: [path] for name in known if (path := shutil.which(name)) is not None}
     for peer in peers:
-        name, given, command = peer.partition("=")
-        if not given or name not in known:
+        name, separator, command = peer.partition("=")
+        if not separator or name not in known:
             raise ValueError(f"--peer {peer}: NAME=COMMAND, with one of {', '.join(sorted(known))}")
-        found[name] = _command(command)
+        commands[name] = _command(command)
     if warmroute is not None:
-        found["warmroute"] = _command(warmroute)
+        commands["warmroute"] = _command(warmroute)
     elif (own := Path(sys.executable).with_name("warmroute")).exists():
-        found["warmroute"] = [str(own)]
+        commands["warmroute"] = [str(own)]
     if before is not None:
-        found[BEFORE] = _command(before)
-    return found
+        commands[BEFORE] = _command(before)
+    return commands
 
 
 def _command(text: str) -> list[str]:
@@ -232,9 +232,9 @@ def version(program: Sequence[str], name: str) -> str:
     """Return the version of an installed program, or "?" if it cannot be found."""
     package = "warmroute" if name == BEFORE else name.replace("-", "_")
     site = f"lib/python*/site-packages/{package}-*.dist-info"
-    for found in Path(program[0]).parent.parent.glob(site):
-        return found.name.removesuffix(".dist-info").rpartition("-")[2]
+    for folder in Path(program[0]).parent.parent.glob(site):
+        return folder.name.removesuffix(".dist-info").rpartition("-")[2]
     if name == "nginx":
-        told = subprocess.run([*program, "-v"], capture_output=True, text=True, check=False)
-        return told.stderr.strip().rpartition("/")[2]
+        process = subprocess.run([*program, "-v"], capture_output=True, text=True, check=False)
+        return process.stderr.strip().rpartition("/")[2]
     return "?"

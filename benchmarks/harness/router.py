@@ -97,13 +97,13 @@ def router(folder: Path, settings: dict[str, Any], options: Sequence[str] = ()) 
     command = [sys.executable, "-c", _EXEC_WITH_PARENT, "serve", "--config", str(file), *options]
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     with started(command, log, {"PYTHONPATH": os.pathsep.join(paths)}) as process:
-        one = Router(process, port, file, log)
+        running = Router(process, port, file, log)
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while not one.ready():
+        while not running.ready():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise NotReady(f"the router does not answer; its log:\n{one.last_words()}")
+                raise NotReady(f"the router does not answer; its log:\n{running.last_words()}")
             time.sleep(0.1)
-        yield one
+        yield running
 
 
 @contextmanager

@@ -195,7 +195,7 @@ async def _open(watch: Watch, seen: Seen) -> list[_Stream]:
     loop = asyncio.get_running_loop()
     gate, deadline = asyncio.Semaphore(_MAX_OPENING), loop.time() + _OPEN_TIMEOUT_S
 
-    async def one(body: bytes) -> _Stream | None:
+    async def open_stream(body: bytes) -> _Stream | None:
         stream = _Stream((HEADERS % (watch.port, len(body))).encode() + body, seen)
         try:
             async with asyncio.timeout_at(deadline), gate:
@@ -205,7 +205,9 @@ async def _open(watch: Watch, seen: Seen) -> list[_Stream]:
             stream.leave()
             return None
 
-    return [stream for stream in await asyncio.gather(*map(one, bodies)) if stream is not None]
+    return [
+        stream for stream in await asyncio.gather(*map(open_stream, bodies)) if stream is not None
+    ]
 
 
 async def _watch_probe(pipe: "Connection[Any, Any]") -> None:
@@ -218,16 +220,16 @@ async def _watch_probe(pipe: "Connection[Any, Any]") -> None:
         pipe.send(0)
         seconds: float = await asyncio.to_thread(pipe.recv)
         began = time.perf_counter(), time.process_time()
-        while (asked := time.perf_counter()) < began[0] + seconds:
+        while (sent_at := time.perf_counter()) < began[0] + seconds:
             path, delays = next(paths)
             writer.write(f"GET {path}{end}".encode())
             await _answer(reader)
-            took = time.perf_counter() - asked
+            waited = time.perf_counter() - sent_at
             # Probes due during a stall would have waited too: count them, so that long stalls weigh
             # by their length (avoids coordinated omission).
-            missed = int(took / PROBE_INTERVAL_S)
-            delays.extend(took - number * PROBE_INTERVAL_S for number in range(missed + 1))
-            await asyncio.sleep(max(PROBE_INTERVAL_S - took, 0.0))
+            missed = int(waited / PROBE_INTERVAL_S)
+            delays.extend(waited - number * PROBE_INTERVAL_S for number in range(missed + 1))
+            await asyncio.sleep(max(PROBE_INTERVAL_S - waited, 0.0))
         seen.wall, seen.cpu = time.perf_counter() - began[0], time.process_time() - began[1]
         pipe.send(seen)
         writer.transport.abort()

@@ -19,7 +19,7 @@ from benchmarks.harness.load import quantile_ms
 from benchmarks.harness.processes import NotReady, Stopped, child, memory_bytes
 from benchmarks.harness.router import Router, keying_router
 from benchmarks.harness.stub import StubSettings
-from benchmarks.neighbours.clients import Answers, Load, send, send_nicely
+from benchmarks.neighbours.clients import Answers, ClientJob, send, send_nicely
 from benchmarks.neighbours.requests import NEIGHBOURS
 from benchmarks.prompts.model import model_folder
 
@@ -81,8 +81,8 @@ def main(
             with _highest(served) as highest:
                 for name in names:
                     with _err.status(name):
-                        load = Load(served.port, seconds, name, at_once)
-                        rows.append(_row(probe, neighbour, load, served))
+                        job = ClientJob(served.port, seconds, name, at_once)
+                        rows.append(_row(probe, neighbour, job, served))
             with _err.status("a rest"):
                 time.sleep(rest)
             after = memory_bytes(served.pids)
@@ -104,21 +104,21 @@ def main(
 def _row(
     probe: "Connection[Any, Any]",
     neighbour: "Connection[Any, Any]",
-    load: Load,
+    job: ClientJob,
     served: Router,
 ) -> Row:
-    neighbour.send(Load(load.port, 0, load.name))  # make the body
+    neighbour.send(ClientJob(job.port, 0, job.name))  # make the body
     size: int = neighbour.recv()
-    alone = _small(probe, load.port, load.seconds)
-    neighbour.send(Load(load.port, load.seconds + 0.5, load.name, load.at_once))
+    alone = _small(probe, job.port, job.seconds)
+    neighbour.send(ClientJob(job.port, job.seconds + 0.5, job.name, job.at_once))
     time.sleep(0.25)
-    beside = _small(probe, load.port, load.seconds)
-    theirs: Answers = neighbour.recv()
+    beside = _small(probe, job.port, job.seconds)
+    answers: Answers = neighbour.recv()
     return Row(
-        name=load.name,
+        name=job.name,
         size=size,
-        statuses=theirs.statuses,
-        rate=len(theirs.took) / (load.seconds + 0.5),
+        statuses=answers.statuses,
+        rate=len(answers.seconds) / (job.seconds + 0.5),
         p50_ms=quantile_ms(beside, 0.5),
         p99_ms=quantile_ms(beside, 0.99),
         worst_ms=quantile_ms(beside, 1.0),
@@ -128,28 +128,28 @@ def _row(
 
 
 def _small(probe: "Connection[Any, Any]", port: int, seconds: float) -> list[float]:
-    probe.send(Load(port, seconds, pause=REQUEST_INTERVAL_S))
+    probe.send(ClientJob(port, seconds, pause=REQUEST_INTERVAL_S))
     answers: Answers = probe.recv()
     if set(answers.statuses) != {200}:
         raise NotReady(f"the small requests got {answers.statuses}")
-    return sorted(answers.took)
+    return sorted(answers.seconds)
 
 
 @contextmanager
 def _highest(served: Router) -> Iterator[list[int]]:
     """Sample the router's memory all the time."""
-    seen, over = [memory_bytes(served.pids)], threading.Event()
+    samples, ended = [memory_bytes(served.pids)], threading.Event()
 
     def look() -> None:
-        while not over.wait(SAMPLE_INTERVAL_S):
-            seen.append(memory_bytes(served.pids))
+        while not ended.wait(SAMPLE_INTERVAL_S):
+            samples.append(memory_bytes(served.pids))
 
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        yield seen
+        yield samples
     finally:
-        over.set()
+        ended.set()
         thread.join()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.neighbours.requests import NEIGHBOURS, Sent, small
+from benchmarks.neighbours.requests import NEIGHBOURS, Request, small
 
 #: Seconds after which a request is given up.
 _TIMEOUT_S = 20.0
@@ -20,7 +20,7 @@ _NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ClientJob:
     """A job: what to send where, on how many connections, and for how long."""
 
     port: int
@@ -35,7 +35,7 @@ class Load:
 class Answers:
     """The result of a job."""
 
-    took: "array[float]" = field(default_factory=lambda: array("d"))
+    seconds: "array[float]" = field(default_factory=lambda: array("d"))
     """Seconds to each answer."""
     statuses: dict[int, int] = field(default_factory=dict)
 
@@ -44,17 +44,17 @@ def send(pipe: "Connection[Any, Any]", nice: int = 0) -> None:
     """Run the jobs received on the pipe; send back the result of each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(nice)
-    made: dict[str, Sent] = {}
+    requests: dict[str, Request] = {}
     try:
         while True:
-            load: Load = pipe.recv()
-            if load.name not in made:
-                made.clear()
-                made[load.name] = NEIGHBOURS[load.name]() if load.name else small()
-            if load.seconds == 0:
-                pipe.send(len(made[load.name].body))
+            job: ClientJob = pipe.recv()
+            if job.name not in requests:
+                requests.clear()
+                requests[job.name] = NEIGHBOURS[job.name]() if job.name else small()
+            if job.seconds == 0:
+                pipe.send(len(requests[job.name].body))
             else:
-                pipe.send(uvloop.run(_run(load, made[load.name])))
+                pipe.send(uvloop.run(_run(job, requests[job.name])))
     except (EOFError, ConnectionError):
         return
 
@@ -64,34 +64,36 @@ def send_nicely(pipe: "Connection[Any, Any]") -> None:
     send(pipe, _NICENESS)
 
 
-async def _run(load: Load, sent: Sent) -> Answers:
+async def _run(job: ClientJob, request: Request) -> Answers:
     answers = Answers()
-    end = time.perf_counter() + load.seconds
+    end = time.perf_counter() + job.seconds
     head = (
-        f"POST {sent.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(sent.body)}\r\n\r\n"
+        f"POST {request.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(request.body)}\r\n\r\n"
     ).encode()
     await asyncio.gather(
-        *(_connection(load, head, sent.body, end, answers) for _ in range(load.at_once))
+        *(_connection(job, head, request.body, end, answers) for _ in range(job.at_once))
     )
     return answers
 
 
-async def _connection(load: Load, head: bytes, body: bytes, end: float, answers: Answers) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", load.port)
+async def _connection(
+    job: ClientJob, head: bytes, body: bytes, end: float, answers: Answers
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
     due = time.perf_counter()
     try:
         while due < end:
-            asked = time.perf_counter()
+            sent_at = time.perf_counter()
             writer.writelines((head, body))
             async with asyncio.timeout(_TIMEOUT_S):
                 status = await _answer(reader)
-            answers.took.append(time.perf_counter() - asked)
+            answers.seconds.append(time.perf_counter() - sent_at)
             answers.statuses[status] = answers.statuses.get(status, 0) + 1
             if status >= 400:
                 writer.close()
-                reader, writer = await asyncio.open_connection("127.0.0.1", load.port)
-            due = max(due + load.pause, time.perf_counter() if not load.pause else 0.0)
+                reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+            due = max(due + job.pause, time.perf_counter() if not job.pause else 0.0)
             await asyncio.sleep(due - time.perf_counter())
     except (OSError, EOFError, TimeoutError):
         answers.statuses[0] = answers.statuses.get(0, 0) + 1

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.harness.bench import Bench, Standing
+from benchmarks.harness.bench import Bench, RunningProxy
 from benchmarks.harness.processes import NotReady, Stopped, memory_bytes
 from benchmarks.harness.proxies import PROXIES, TIMES, programs, version
 from benchmarks.harness.stub import StubSettings
@@ -59,53 +59,53 @@ def main(
     if unknown := set(sizes) - set(REQUEST_COUNTS):
         raise typer.BadParameter(f"--size: {unknown} not of {list(REQUEST_COUNTS)}")
     try:
-        found = programs(peer or [], warmroute, before)
+        commands = programs(peer or [], warmroute, before)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     try:
         with Bench(WORKERS, StubSettings(step_s=EVENT_INTERVAL_S), cores) as bench:
-            standing = [bench.direct(), *_start(bench, found, only or [""], cores)]
-            wanted = cases(sizes, 4 if quick else 1)
+            running = [bench.direct(), *_start(bench, commands, only or [""], cores)]
+            loads = cases(sizes, 4 if quick else 1)
             cells = list(
                 track(
-                    measure(bench, standing, wanted, rounds),
+                    measure(bench, running, loads, rounds),
                     "Measuring",
-                    total=rounds * len(wanted) * len(standing),
+                    total=rounds * len(loads) * len(running),
                     console=_err,
                     transient=True,
                 )
             )
-            memory = {one.name: memory_bytes(one.pids) for one in standing}
+            memory = {proxy.name: memory_bytes(proxy.pids) for proxy in running}
     except (Stopped, NotReady, ValueError) as error:
         _err.print(str(error), markup=False)
         raise typer.Exit(1) from None
-    about = _about(found, standing, rounds, cores)
-    _print(Report(cells, standing, memory), about, markdown=markdown)
+    about = _about(commands, running, rounds, cores)
+    _print(Report(cells, running, memory), about, markdown=markdown)
     if json_file is not None:
-        json_file.write_text(_json(about, standing, memory, cells))
+        json_file.write_text(_json(about, running, memory, cells))
 
 
 def _start(
-    bench: Bench, found: dict[str, list[str]], only: Sequence[str], cores: int
-) -> list[Standing]:
-    wanted = [
+    bench: Bench, commands: dict[str, list[str]], only: Sequence[str], cores: int
+) -> list[RunningProxy]:
+    chosen = [
         proxy
         for proxy in PROXIES
-        if proxy.program in found
+        if proxy.program in commands
         and any(part in proxy.name for part in only)
         and (cores != 1 or TIMES not in proxy.mode)
     ]
     return [
-        bench.start(proxy, found[proxy.program])
-        for proxy in track(wanted, "Starting", console=_err, transient=True)
+        bench.start(proxy, commands[proxy.program])
+        for proxy in track(chosen, "Starting", console=_err, transient=True)
     ]
 
 
 def _about(
-    found: dict[str, list[str]], standing: Sequence[Standing], rounds: int, cores: int
+    commands: dict[str, list[str]], running: Sequence[RunningProxy], rounds: int, cores: int
 ) -> str:
-    used = {one.name.split()[0] for one in standing if one.group}
-    versions = [f"{name} {version(found[name], name)}" for name in found if name in used]
+    used = {proxy.name.split()[0] for proxy in running if proxy.group}
+    versions = [f"{name} {version(commands[name], name)}" for name in commands if name in used]
     machine = f"{platform.machine()}, Python {platform.python_version()}"
     room = f"each on {cores} core{'s' * (cores > 1)} of its own" if cores else "all cores shared"
     return f"{', '.join(sorted(versions))}; {machine}; {room}; medians of {rounds} rounds."
@@ -123,9 +123,9 @@ def _print(report: Report, about: str, *, markdown: bool) -> None:
 
 
 def _json(
-    about: str, standing: Sequence[Standing], memory: dict[str, int], cells: Sequence[Cell]
+    about: str, running: Sequence[RunningProxy], memory: dict[str, int], cells: Sequence[Cell]
 ) -> str:
-    rest = {one.name: one.rest_bytes for one in standing}
+    rest = {proxy.name: proxy.rest_bytes for proxy in running}
     content = {
         "about": about,
         "memory_at_rest": rest,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from benchmarks.harness.bench import Bench, Standing
+from benchmarks.harness.bench import Bench, RunningProxy
 from benchmarks.harness.load import Job, Result
 
 #: Bytes of a request → how many of them are sent 32 at a time, and how many one at a time.
@@ -96,30 +96,30 @@ class Cell:
 
 def cases(sizes: Sequence[int], divisor: int) -> list[Case]:
     """Return all cases, with the number of requests divided by `divisor`."""
-    found = [
+    plain = [
         Case(load, size, max(REQUEST_COUNTS[size][place] // divisor, 100), at_once)
         for size in sizes
         for place, (load, at_once) in enumerate(((Load.MANY, CONCURRENCY), (Load.ONE, 1)))
     ]
     streams = max(STREAM_COUNT // divisor, STREAM_CONCURRENCY)
     return [
-        *found,
+        *plain,
         Case(Load.RUSH, STREAM_BYTES, max(RUSHED_COUNT // divisor, 128), RUSHED_CONCURRENCY),
         Case(Load.STREAM, STREAM_BYTES, streams, STREAM_CONCURRENCY),
     ]
 
 
 def measure(
-    bench: Bench, standing: Sequence[Standing], wanted: Sequence[Case], rounds: int
+    bench: Bench, running: Sequence[RunningProxy], loads: Sequence[Case], rounds: int
 ) -> Iterator[Cell]:
     """Yield every cell; each round begins with a different proxy, for fairness."""
     for number in range(rounds):
-        first = number % len(standing)
-        for case in wanted:
-            for one in (*standing[first:], *standing[:first]):
-                fitting = case.slower() if one.slow else case
-                job = fitting.job(one.port, number + 1, one.pids, bench.stub_pids)
-                yield _cell(one.name, case, number, bench.run(job))
+        first = number % len(running)
+        for case in loads:
+            for proxy in (*running[first:], *running[:first]):
+                fitting = case.slower() if proxy.slow else case
+                job = fitting.job(proxy.port, number + 1, proxy.pids, bench.stub_pids)
+                yield _cell(proxy.name, case, number, bench.run(job))
 
 
 def _cell(name: str, case: Case, number: int, result: Result) -> Cell:

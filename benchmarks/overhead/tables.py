@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from benchmarks.harness.bench import Standing
+from benchmarks.harness.bench import RunningProxy
 from benchmarks.harness.proxies import BEFORE, Group
 from benchmarks.overhead.cells import Cell, Load
 
@@ -50,7 +50,7 @@ class Column:
     """One column of a table: a value for each proxy."""
 
     heading: str
-    value: Callable[[Standing], float | None]
+    value: Callable[[RunningProxy], float | None]
     more_is_better: bool = False
 
 
@@ -58,10 +58,10 @@ class Report:
     """Everything measured in one run, as tables and notes."""
 
     def __init__(
-        self, cells: Sequence[Cell], standing: Sequence[Standing], memory: dict[str, int]
+        self, cells: Sequence[Cell], running: Sequence[RunningProxy], memory: dict[str, int]
     ) -> None:
         self._cells = cells
-        self._standing = standing
+        self._standing = running
         self._memory = memory
         self._sizes = sorted({cell.size for cell in cells if cell.load is Load.MANY})
 
@@ -88,20 +88,20 @@ class Report:
         rates = [Column(_kilo(size), self._rate(size), True) for size in self._sizes]
         grids.append(self._grid(f"Requests a second, {Load.MANY}", rates, with_direct=True))
         memory = [
-            Column("at rest", lambda one: one.rest_bytes / 1e6),
-            Column("after the load", lambda one: self._memory[one.name] / 1e6),
+            Column("at rest", lambda proxy: proxy.rest_bytes / 1e6),
+            Column("after the load", lambda proxy: self._memory[proxy.name] / 1e6),
         ]
         grids.append(self._grid("Memory, MB", memory, with_direct=False))
         return grids
 
     def notes(self) -> list[str]:
         """Return how busy load generator, workers and machine were, and everything that failed."""
-        found = [cell for cell in self._cells if not cell.problem and cell.proxy != "direct"]
+        measured = [cell for cell in self._cells if not cell.problem and cell.proxy != "direct"]
         notes = [
-            f"Machinery, most of one core: {_most(found, 'load generator')},"
-            f" {_most(found, 'worker')}."
+            f"Machinery, most of one core: {_most(measured, 'load generator')},"
+            f" {_most(measured, 'worker')}."
         ]
-        others = [cell.other_share for cell in found] or [0.0]
+        others = [cell.other_share for cell in measured] or [0.0]
         notes.append(
             f"Everything else on the machine took {statistics.median(others):.0%} of a core"
             f" (median), {max(others):.0%} at most; above some 10% latencies say little."
@@ -109,7 +109,7 @@ class Report:
         swamped = sorted(
             {
                 cell.proxy
-                for cell in found
+                for cell in measured
                 if cell.load is Load.STREAM and cell.proxy_share > MAX_SHARE
             }
         )
@@ -129,26 +129,26 @@ class Report:
         groups = [None, *Group] if with_direct else list(Group)
         sections = [
             [
-                [one.name, *(_number(column.value(one)) for column in columns)]
-                for one in self._standing
-                if one.group is group
+                [proxy.name, *(_number(column.value(proxy)) for column in columns)]
+                for proxy in self._standing
+                if proxy.group is group
             ]
             for group in groups
         ]
-        ours = [one for one in self._standing if one.name.startswith(OURS)]
-        sections += [self._ratios(one, columns) for one in ours]
+        ours = [proxy for proxy in self._standing if proxy.name.startswith(OURS)]
+        sections += [self._ratios(proxy, columns) for proxy in ours]
         filled = [section for section in sections if section]
         return Grid(title, ["", *(column.heading for column in columns)], filled)
 
-    def _ratios(self, ours: Standing, columns: Sequence[Column]) -> list[list[str]]:
+    def _ratios(self, ours: RunningProxy, columns: Sequence[Column]) -> list[list[str]]:
         alike = [
-            one
-            for one in self._standing
-            if one.group is ours.group and not one.name.startswith(OURS)
+            proxy
+            for proxy in self._standing
+            if proxy.group is ours.group and not proxy.name.startswith(OURS)
         ]
-        before = [one for one in alike if one.name.startswith(BEFORE)]
-        peers = [one for one in alike if one not in before]
-        floor = [one for one in self._standing if one.group is Group.FLOOR]
+        before = [proxy for proxy in alike if proxy.name.startswith(BEFORE)]
+        peers = [proxy for proxy in alike if proxy not in before]
+        floor = [proxy for proxy in self._standing if proxy.group is Group.FLOOR]
         mode = ours.name.removeprefix(OURS).strip()
         return [
             [f"{mode} / {name}", *(_ratio(column, ours, others) for column in columns)]
@@ -156,32 +156,32 @@ class Report:
             if others
         ]
 
-    def _cpu(self, load: Load, size: int) -> Callable[[Standing], float | None]:
-        return lambda one: self._median(one.name, load, size, lambda cell: cell.cpu_us)
+    def _cpu(self, load: Load, size: int) -> Callable[[RunningProxy], float | None]:
+        return lambda proxy: self._median(proxy.name, load, size, lambda cell: cell.cpu_us)
 
-    def _rate(self, size: int) -> Callable[[Standing], float | None]:
-        return lambda one: self._median(one.name, Load.MANY, size, lambda cell: cell.rate)
+    def _rate(self, size: int) -> Callable[[RunningProxy], float | None]:
+        return lambda proxy: self._median(proxy.name, Load.MANY, size, lambda cell: cell.rate)
 
-    def _added(self, load: Load, size: int, name: str) -> Callable[[Standing], float | None]:
+    def _added(self, load: Load, size: int, name: str) -> Callable[[RunningProxy], float | None]:
         def value(cell: Cell) -> float:
             return cell.p50_us if name == "p50" else cell.p99_us
 
-        def added(one: Standing) -> float | None:
-            ours = self._median(one.name, load, size, value)
-            bare = self._median("direct", load, size, value)
-            return None if ours is None or bare is None else ours - bare
+        def added(proxy: RunningProxy) -> float | None:
+            through = self._median(proxy.name, load, size, value)
+            direct = self._median("direct", load, size, value)
+            return None if through is None or direct is None else through - direct
 
         return added
 
     def _median(
         self, name: str, load: Load, size: int, value: Callable[[Cell], float]
     ) -> float | None:
-        found = [
+        values = [
             value(cell)
             for cell in self._cells
             if (cell.proxy, cell.load, cell.size) == (name, load, size) and not cell.problem
         ]
-        return statistics.median(found) if found else None
+        return statistics.median(values) if values else None
 
 
 def _most(cells: Sequence[Cell], who: str) -> str:
@@ -197,8 +197,8 @@ def _most(cells: Sequence[Cell], who: str) -> str:
     return f"{who} {share(most):.0%} ({most.proxy}, {most.load}, {_kilo(most.size)}){warning}"
 
 
-def _ratio(column: Column, ours: Standing, others: Sequence[Standing]) -> str:
-    values = [value for one in others if (value := column.value(one)) is not None]
+def _ratio(column: Column, ours: RunningProxy, others: Sequence[RunningProxy]) -> str:
+    values = [value for proxy in others if (value := column.value(proxy)) is not None]
     own = column.value(ours)
     if own is None or not values:
         return MISSING

@@ -17,7 +17,7 @@ from benchmarks.harness.processes import NotReady, Stopped, child, cpu_seconds, 
 from benchmarks.harness.router import router
 from benchmarks.overload import load as overload_load
 from benchmarks.overload import worker as overload_worker
-from benchmarks.overload.load import MIN_GOODPUT_SHARE, Level, Row, done, kept, peak, row
+from benchmarks.overload.load import MIN_GOODPUT_SHARE, Level, Row, kept, peak, row, run_level
 from benchmarks.overload.worker import Capacity
 
 #: Loads, as multiples of the workers' capacity.
@@ -37,7 +37,7 @@ def measure(
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="overload-")))
         channel, _ = stack.enter_context(child(overload_worker.serve, capacity))
         urls = [f"http://127.0.0.1:{port}" for port in channel.recv()]
-        crowd, _ = stack.enter_context(child(overload_load.serve))
+        clients, _ = stack.enter_context(child(overload_load.serve))
         settings = {
             "workers": urls,
             "limits": {"in_flight": capacity.places, "queue": int(capacity.rate * deadline / 2)},
@@ -50,7 +50,7 @@ def measure(
             with _err.status(f"{load:g} times the capacity"):
                 before = sum(map(cpu_seconds, served.pids))
                 level = Level(served.port, load * capacity.rate, seconds, number)
-                visits = done(crowd, level)
+                visits = run_level(clients, level)
                 used = sum(map(cpu_seconds, served.pids)) - before
                 rows.append(row(load, visits, seconds, deadline, used / seconds))
                 time.sleep(_LEVEL_PAUSE_S)
@@ -69,14 +69,14 @@ def table(rows: Sequence[Row], capacity: Capacity, deadline: float) -> Table:
         *("answer p50 ms", "p99 ms", "refusal p99 ms", "router CPU"),
     ):
         made.add_column(heading, justify="right")
-    for one in rows:
+    for level in rows:
         made.add_row(
-            *(f"{one.load:g}", f"{one.offered:,.0f}", f"{one.goodput:,.0f}"),
-            *(f"{one.goodput / max(peak(rows), 1e-9):.0%}", f"{one.late:.1%}"),
-            *(f"{one.refused_429:.1%}", f"{one.refused_503:.1%}", f"{one.failed:.1%}"),
-            f"{one.p50 * 1e3:,.0f}",
-            *(f"{one.p99 * 1e3:,.0f}", f"{one.refusal_p99 * 1e3:,.1f}"),
-            f"{one.router_share:.0%}",
+            *(f"{level.load:g}", f"{level.offered:,.0f}", f"{level.goodput:,.0f}"),
+            *(f"{level.goodput / max(peak(rows), 1e-9):.0%}", f"{level.late:.1%}"),
+            *(f"{level.refused_429:.1%}", f"{level.refused_503:.1%}", f"{level.failed:.1%}"),
+            f"{level.p50 * 1e3:,.0f}",
+            *(f"{level.p99 * 1e3:,.0f}", f"{level.refusal_p99 * 1e3:,.1f}"),
+            f"{level.router_share:.0%}",
         )
     return made
 
@@ -99,7 +99,7 @@ def main(
         raise typer.Exit(1) from None
     Console(width=160).print(table(rows, capacity, deadline))
     if json_file is not None:
-        json_file.write_text(json.dumps([asdict(one) for one in rows], indent=1) + "\n")
+        json_file.write_text(json.dumps([asdict(level) for level in rows], indent=1) + "\n")
     share = kept(rows)
     enough = share >= MIN_GOODPUT_SHARE
     print(f"At the highest load {share:.0%} of the peak is left{'' if enough else ': TOO LITTLE'}.")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from benchmarks.harness.bodies import chat_bodies
-from benchmarks.harness.connection import Line
+from benchmarks.harness.connection import ClientConnection
 from benchmarks.harness.load import HEADERS, quantile
 
 #: Most seconds that a client waits for an answer, and that an idle connection is kept.
@@ -45,20 +45,20 @@ class Visit(NamedTuple):
 
     at: float
     """When it arrived, in seconds since the level began."""
-    took: float
+    seconds: float
     """Seconds to the end of its answer."""
     status: int
     """HTTP status; 0 if there was no complete answer."""
 
 
-class _Crowd:
+class _Clients:
     """All clients of one level."""
 
     def __init__(self, level: Level) -> None:
         self._level = level
         bodies = chat_bodies(_BODY_BYTES, _BODY_COUNT, level.seed)
         self._requests = [(HEADERS % (level.port, len(body))).encode() + body for body in bodies]
-        self._kept: list[Line] = []
+        self._kept: list[ClientConnection] = []
         self.visits: list[Visit] = []
 
     async def run(self) -> None:
@@ -71,30 +71,30 @@ class _Crowd:
                 await asyncio.sleep(due - loop.time())
                 group.create_task(self._visit(due - start, random.choice(self._requests)))
                 due += random.expovariate(level.rate)
-        for line in self._kept:
-            line.leave()
+        for connection in self._kept:
+            connection.abort()
 
     async def _visit(self, at: float, request: bytes) -> None:
-        asked, status = monotonic(), 0
+        sent_at, status = monotonic(), 0
         try:
-            line = await self._line()
-            line.send(request)
+            connection = await self._kept_or_new()
+            connection.send(request)
             async with asyncio.timeout(_TIMEOUT_S):
-                reply = await line.reply()
+                reply = await connection.reply()
             status = reply.status if reply.complete else 0
-            line.used_at = monotonic()
-            self._kept.append(line)
+            connection.used_at = monotonic()
+            self._kept.append(connection)
         except (OSError, TimeoutError):
             status = 0
-        self.visits.append(Visit(at, monotonic() - asked, status))
+        self.visits.append(Visit(at, monotonic() - sent_at, status))
 
-    async def _line(self) -> Line:
+    async def _kept_or_new(self) -> ClientConnection:
         while self._kept:
-            line = self._kept.pop()
-            if line.open_still and monotonic() < line.used_at + _IDLE_TIMEOUT_S:
-                return line
-            line.leave()
-        return await Line.open(self._level.port)
+            connection = self._kept.pop()
+            if connection.is_open and monotonic() < connection.used_at + _IDLE_TIMEOUT_S:
+                return connection
+            connection.abort()
+        return await ClientConnection.open(self._level.port)
 
 
 def serve(channel: "Connection[Sequence[Visit], Level]") -> None:
@@ -102,14 +102,14 @@ def serve(channel: "Connection[Sequence[Visit], Level]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:
-            crowd = _Crowd(channel.recv())
-            uvloop.run(crowd.run())
-            channel.send(crowd.visits)
+            clients = _Clients(channel.recv())
+            uvloop.run(clients.run())
+            channel.send(clients.visits)
     except (EOFError, ConnectionError):
         return
 
 
-def done(channel: "Connection[Any, Any]", level: Level) -> Sequence[Visit]:
+def run_level(channel: "Connection[Any, Any]", level: Level) -> Sequence[Visit]:
     """Run one level in the load process. Raises EOFError if that process has ended."""
     channel.send(level)
     visits: Sequence[Visit] = channel.recv()
@@ -148,9 +148,9 @@ def row(
     """Summarize a level that lasted `seconds`."""
     counted = [visit for visit in visits if visit.at >= WARM_UP_SHARE * seconds]
     span, count = (1 - WARM_UP_SHARE) * seconds, max(len(counted), 1)
-    answers = sorted(visit.took for visit in counted if visit.status == 200)
-    refusals = sorted(visit.took for visit in counted if visit.status in _REFUSALS)
-    good = sum(took <= deadline for took in answers)
+    answers = sorted(visit.seconds for visit in counted if visit.status == 200)
+    refusals = sorted(visit.seconds for visit in counted if visit.status in _REFUSALS)
+    good = sum(waited <= deadline for waited in answers)
     return Row(
         load=load,
         offered=len(counted) / span,
@@ -168,10 +168,10 @@ def row(
 
 def peak(rows: Sequence[Row]) -> float:
     """Return the highest goodput of all levels."""
-    return max((one.goodput for one in rows), default=0.0)
+    return max((level.goodput for level in rows), default=0.0)
 
 
 def kept(rows: Sequence[Row]) -> float:
     """Return the goodput at the highest load as a share of the peak."""
-    highest = max(rows, key=lambda one: one.load)
+    highest = max(rows, key=lambda level: level.load)
     return highest.goodput / peak(rows) if peak(rows) else 0.0

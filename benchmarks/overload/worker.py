@@ -56,41 +56,41 @@ class _Engine:
     def __init__(self, capacity: Capacity, random: Random) -> None:
         self._capacity = capacity
         self._random = random
-        self._running: set[_Line] = set()
-        self._waiting: deque[_Line] = deque()
+        self._running: set[_Connection] = set()
+        self._waiting: deque[_Connection] = deque()
 
-    def add(self, line: "_Line") -> None:
+    def add(self, connection: "_Connection") -> None:
         """Queue a request; it is served as soon as there is a place."""
-        self._waiting.append(line)
+        self._waiting.append(connection)
         self._fill()
 
-    def leave(self, line: "_Line") -> None:
+    def leave(self, connection: "_Connection") -> None:
         """Drop a request whose connection is lost."""
-        if line in self._waiting:
-            self._waiting.remove(line)
-        self._done(line)
+        if connection in self._waiting:
+            self._waiting.remove(connection)
+        self._done(connection)
 
     def _fill(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting and len(self._running) < self._capacity.places:
-            line = self._waiting.popleft()
-            self._running.add(line)
+            connection = self._waiting.popleft()
+            self._running.add(connection)
             span = self._capacity.service_s * self._random.uniform(0.8, 1.2)
-            line.timer = loop.call_later(span, self._finish, line)
+            connection.timer = loop.call_later(span, self._finish, connection)
 
-    def _finish(self, line: "_Line") -> None:
-        line.answer(_ANSWER)
-        self._done(line)
+    def _finish(self, connection: "_Connection") -> None:
+        connection.answer(_ANSWER)
+        self._done(connection)
 
-    def _done(self, line: "_Line") -> None:
-        if line in self._running:
-            self._running.discard(line)
-            if line.timer is not None:
-                line.timer.cancel()
+    def _done(self, connection: "_Connection") -> None:
+        if connection in self._running:
+            self._running.discard(connection)
+            if connection.timer is not None:
+                connection.timer.cancel()
         self._fill()
 
 
-class _Line(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection from the router."""
 
     _transport: asyncio.Transport
@@ -111,10 +111,10 @@ class _Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Act on a request once all of it has arrived."""
         self._data += data
-        head, found, body = self._data.partition(b"\r\n\r\n")
+        head, separator, body = self._data.partition(b"\r\n\r\n")
         at = head.find(b"\r\ncontent-length: ")
         length = int(head[at + 18 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-        if not found or len(body) < length:
+        if not separator or len(body) < length:
             return
         self._data = b""
         if head.startswith(b"POST"):
@@ -138,7 +138,7 @@ async def _serve(channel: "Connection[Any, Any]", capacity: Capacity) -> None:
     ports = []
     for number in range(capacity.workers):
         engine = _Engine(capacity, Random(number))
-        server = await loop.create_server(_lines(engine), "127.0.0.1", 0, backlog=4096)
+        server = await loop.create_server(_connections(engine), "127.0.0.1", 0, backlog=4096)
         ports.append(server.sockets[0].getsockname()[1])
     channel.send(ports)
     gone = asyncio.Event()
@@ -146,5 +146,5 @@ async def _serve(channel: "Connection[Any, Any]", capacity: Capacity) -> None:
     await gone.wait()
 
 
-def _lines(engine: _Engine) -> Callable[[], _Line]:
-    return lambda: _Line(engine)
+def _connections(engine: _Engine) -> Callable[[], _Connection]:
+    return lambda: _Connection(engine)

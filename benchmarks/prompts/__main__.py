@@ -109,8 +109,8 @@ def main(
     for table in (_table(rows), _step_table(steps), _hashing_table(hashing)):
         Console(width=120).print(table)
     if json_file is not None:
-        found = {"rows": list(map(asdict, rows)), "hashing": list(map(asdict, hashing))}
-        json_file.write_text(json.dumps({**found, "steps": steps}, indent=1) + "\n")
+        content = {"rows": list(map(asdict, rows)), "hashing": list(map(asdict, hashing))}
+        json_file.write_text(json.dumps({**content, "steps": steps}, indent=1) + "\n")
 
 
 class _Both:
@@ -126,42 +126,42 @@ class _Both:
             f" as {self._router.why}"
         )
         for _ in range(10):  # so that both have seen most words
-            one = body(self._texts.conversation(20_000))
-            if self._router.prompt(one).tokens != len(self._plain.ids(one)):
+            conversation = body(self._texts.conversation(20_000))
+            if self._router.prompt(conversation).tokens != len(self._plain.ids(conversation)):
                 raise SystemExit("the two ways give different tokens")
 
     def rows(self, tokens: int, rounds: int) -> list[Row]:
         """Measure both ways for prompts of one size."""
-        found: dict[str, tuple[list[Cost], list[Cost]]] = {}
+        costs: dict[str, tuple[list[Cost], list[Cost]]] = {}
         length = len(self._plain.ids(body(self._texts.conversation(tokens))))
         for _ in range(rounds):
             for bodies in self._bodies(tokens):
-                ours, theirs = found.setdefault(bodies.kind, ([], []))
-                ours.append(cost(self._router.prompt, bodies.measured))
-                theirs.append(cost(self._plain.keys, bodies.measured[:_MAX_PLAIN_BODIES]))
+                routers, plain = costs.setdefault(bodies.kind, ([], []))
+                routers.append(cost(self._router.prompt, bodies.measured))
+                plain.append(cost(self._plain.keys, bodies.measured[:_MAX_PLAIN_BODIES]))
         return [
-            Row(self._name, length, kind, _median(ours), _median(theirs))
-            for kind, (ours, theirs) in found.items()
+            Row(self._name, length, kind, _median(routers), _median(plain))
+            for kind, (routers, plain) in costs.items()
         ]
 
     def steps(self, tokens: int) -> list[tuple[str, dict[str, float]]]:
         """Return the cost of each of the router's steps, for cold and growing prompts."""
-        found = []
+        medians = []
         for bodies in self._bodies(tokens):
             if bodies.kind != "repeated":
-                each = [self._router.steps(one) for one in bodies.measured]
-                middle = {step: median(one[step] for one in each) for step in each[0]}
-                found.append((f"{self._name}, {tokens:,}, {bodies.kind}", middle))
-        return found
+                each = [self._router.steps(spans) for spans in bodies.measured]
+                middle = {step: median(spans[step] for spans in each) for step in each[0]}
+                medians.append((f"{self._name}, {tokens:,}, {bodies.kind}", middle))
+        return medians
 
     def hashing(self, tokens: int, peer: Path | None) -> Hashing:
         """Measure the hashing of blocks alone."""
         ids = self._plain.ids(body(self._texts.conversation(tokens)))
         packed = array("I", ids).tobytes()
         number = max(1, 500_000 // len(ids))
-        ours = min(repeat(lambda: chain(1, packed), number=number, repeat=5)) / number * 1e6
-        theirs = min(repeat(lambda: hashed(ids), number=1, repeat=5)) * 1e6
-        return Hashing(len(ids), ours, theirs, None if peer is None else _peer(peer, ids))
+        router = min(repeat(lambda: chain(1, packed), number=number, repeat=5)) / number * 1e6
+        plain = min(repeat(lambda: hashed(ids), number=1, repeat=5)) * 1e6
+        return Hashing(len(ids), router, plain, None if peer is None else _peer(peer, ids))
 
     def _bodies(self, tokens: int) -> Iterator[Bodies]:
         """Yield the bodies of each kind, after the router has seen earlier turns where needed."""
@@ -179,7 +179,7 @@ class _Both:
 
 
 def _median(costs: Sequence[Cost]) -> Cost:
-    return Cost(median(one.cpu for one in costs), median(one.wall for one in costs))
+    return Cost(median(spent.cpu for spent in costs), median(spent.wall for spent in costs))
 
 
 def _peer(python: Path, ids: list[int]) -> float | None:
@@ -213,7 +213,7 @@ def _step_table(steps: Sequence[tuple[str, dict[str, float]]]) -> Table:
     for step in steps[0][1]:
         table.add_column(step, justify="right")
     for name, costs in steps:
-        table.add_row(name, *(f"{one:,.0f}" for one in costs.values()))
+        table.add_row(name, *(f"{microseconds:,.0f}" for microseconds in costs.values()))
     return table
 
 
@@ -221,9 +221,9 @@ def _hashing_table(hashing: Sequence[Hashing]) -> Table:
     table = Table(title="Keys alone, µs")
     for heading in ("tokens", "router", "plain", "ai_dynamo_runtime"):
         table.add_column(heading, justify="right")
-    for one in hashing:
-        peer = "-" if one.peer is None else f"{one.peer:,.0f}"
-        table.add_row(f"{one.tokens:,}", f"{one.router:,.0f}", f"{one.plain:,.0f}", peer)
+    for row in hashing:
+        peer = "-" if row.peer is None else f"{row.peer:,.0f}"
+        table.add_row(f"{row.tokens:,}", f"{row.router:,.0f}", f"{row.plain:,.0f}", peer)
     return table
 
 

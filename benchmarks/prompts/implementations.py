@@ -48,8 +48,8 @@ def cost(work: Callable[[bytes], object], bodies: Sequence[bytes]) -> Cost:
     gc.collect()
     gc.freeze()
     wall, cpu = perf_counter(), process_time()
-    for one in bodies:
-        work(one)
+    for body in bodies:
+        work(body)
     cpu, wall = process_time() - cpu, perf_counter() - wall
     gc.unfreeze()
     return Cost(cpu / len(bodies) * 1e6, wall / len(bodies) * 1e6)
@@ -74,9 +74,9 @@ class Router:
         marks = [process_time()]
         parse(CHAT, body, b"")
         marks.append(process_time())
-        asked = _decode(body)
+        request = _decode(body)
         marks.append(process_time())
-        messages = conversation(read(asked["messages"]), parts=self._template.wants_parts)
+        messages = conversation(read(request["messages"]), parts=self._template.wants_parts)
         marks.append(process_time())
         text = self._template.render(messages)
         marks.append(process_time())

@@ -181,17 +181,17 @@ class Texts:
 
     def _text(self, tokens: int) -> str:
         """Return text of about `tokens` tokens that begins with a random number."""
-        wanted = int(tokens * self._token)
-        pieces, length = [f"{self._chance.getrandbits(48):x} "], 0
-        while length < wanted:
+        length = int(tokens * self._token)
+        pieces, written = [f"{self._chance.getrandbits(48):x} "], 0
+        while written < length:
             start = self._chance.randrange(len(self._lines))
             piece = "".join(self._lines[start : start + 12])
             pieces.append(piece)
-            length += len(piece)
-        return "".join(pieces)[: max(wanted, 1)]
+            written += len(piece)
+        return "".join(pieces)[: max(length, 1)]
 
 
 def body(messages: list[Message], model: str = MODEL) -> bytes:
     """Return a chat request's body as a client writes it."""
-    asked = {"model": model, "messages": messages, "temperature": 0.7, "max_tokens": 256}
-    return json.dumps(asked, ensure_ascii=False, separators=(",", ":")).encode()
+    request = {"model": model, "messages": messages, "temperature": 0.7, "max_tokens": 256}
+    return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()

@@ -38,21 +38,21 @@ def main(
         console=Console(stderr=True),
         transient=True,
     )
-    found = dict(zip(names, bar, strict=True))
-    Console(width=120).print(_table(found))
+    results = dict(zip(names, bar, strict=True))
+    Console(width=120).print(_table(results))
     if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    if not all(check.met for checks in found.values() for check in checks):
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    if not all(check.met for checks in results.values() for check in checks):
         raise typer.Exit(1)
 
 
-def _table(found: Mapping[str, Sequence[Check]]) -> Table:
-    checks = [check for several in found.values() for check in several]
+def _table(results: Mapping[str, Sequence[Check]]) -> Table:
+    checks = [check for several in results.values() for check in several]
     met = sum(check.met for check in checks)
     table = Table(title=f"Scenarios: {met} of {len(checks)} checks hold")
     for heading in ("scenario", "what", "is", "", "to be", ""):
         table.add_column(heading, justify="right" if heading in {"is", "to be"} else "left")
-    for name, several in found.items():
+    for name, several in results.items():
         for place, check in enumerate(several):
             table.add_row(
                 *("" if place else name, check.what, f"{check.value:,.3f}"),

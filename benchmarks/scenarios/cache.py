@@ -47,21 +47,23 @@ def wrong_capacity(size: float) -> Sequence[Check]:
     work, fleet = _overflowing(size), _small(size)
     right = ttft(run(work, fleet=fleet))
     checks = []
-    for said, factor in (("half", 0.5), ("twice", 2.0), ("four times", 4.0), ("unknown", None)):
+    for assumed, factor in (("half", 0.5), ("twice", 2.0), ("four times", 4.0), ("unknown", None)):
         runs = drive(fleet=fleet)
         for seat in runs.seats:
             if factor is None:
                 seat.room_tokens = None
             else:
                 seat.kv_tokens = round(factor * (seat.room_tokens or 0))
-        checks.append(Check(f"mean TTFT, {said}, over right", ttft(runs.run(work)) / right, 1.15))
+        checks.append(
+            Check(f"mean TTFT, {assumed}, over right", ttft(runs.run(work)) / right, 1.15)
+        )
     return checks
 
 
 def lies(size: float) -> Sequence[Check]:
     """Workers report no cached tokens, zero, the whole prompt, or random numbers."""
     work, chance = _overflowing(size), Random(1)
-    tellers: dict[str, Callable[[Placed], int | None]] = {
+    reports: dict[str, Callable[[Placed], int | None]] = {
         "nothing": lambda _: None,
         "zero": lambda _: 0,
         "everything": lambda placed: placed.asked.prompt.tokens - 1,
@@ -69,15 +71,15 @@ def lies(size: float) -> Sequence[Check]:
     }
     plain = ttft(run(work, "leastload"))
     checks = []
-    for said, teller in tellers.items():
+    for report, reported in reports.items():
         runs = drive()
         for seat in runs.seats:  # the cache size is known and correct
             seat.kv_tokens = seat.engine.cache.capacity * seat.engine.block_tokens
-        runs.reports = teller
+        runs.reports = reported
         done = runs.run(work)
         checks += [
-            Check(f"requests without an answer, {said}", work.requests - len(done), 0),
-            Check(f"mean TTFT over leastload's, {said}", ttft(done) / plain, 0.88),
+            Check(f"requests without an answer, {report}", work.requests - len(done), 0),
+            Check(f"mean TTFT over leastload's, {report}", ttft(done) / plain, 0.88),
         ]
     return checks
 

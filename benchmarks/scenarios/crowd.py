@@ -77,9 +77,11 @@ def new_prefix(size: float) -> Sequence[Check]:
     for seed in (1, 2, 3):
         work = one_prefix(seed, 4.0, number=2 * half, shared=64_000, another=half)
         began = work.talks[half].at_s
-        for policy, kept in (("prefixaware", ours), ("round robin", turns)):
+        for policy, several in (("prefixaware", ours), ("round robin", turns)):
             done = run(work, policy)
-            kept += [one for one in done if began <= one.asked.at_s <= began + _CHANGE_S]
+            several += [
+                placed for placed in done if began <= placed.asked.at_s <= began + _CHANGE_S
+            ]
     return [
         Check("mean TTFT of the minute after over round robin's", ttft(ours) / ttft(turns), 1.3),
         Check("end to end over round robin's", _whole(ours) / _whole(turns), 1.3),

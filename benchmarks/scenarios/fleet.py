@@ -32,14 +32,14 @@ def scale_out(size: float) -> Sequence[Check]:
     """
     checks = []
     works = [chats(seed, _CHATS_PER_S, users=max(150, round(600 * size))) for seed in _SEEDS]
-    for said, joins in (("joins", True), ("leaves", False)):
+    for change, joins in (("joins", True), ("leaves", False)):
         changes = [_change(work, joins=joins) for work in works]
         moved, all_moved, slower, hits, got = zip(*changes, strict=True)
         checks += [
-            Check(f"prefixes that move because one {said}", max(moved), 1 / 8 + 0.05),
-            Check(f"all that move when one {said}", max(all_moved), 1 / 4),
-            Check(f"p99 TTFT when one {said}, over unchanged", max(slower), 2.0),
-            Check(f"hits when one {said}, over unchanged", min(hits), 0.85, least=True),
+            Check(f"prefixes that move because one {change}", max(moved), 1 / 8 + 0.05),
+            Check(f"all that move when one {change}", max(all_moved), 1 / 4),
+            Check(f"p99 TTFT when one {change}, over unchanged", max(slower), 2.0),
+            Check(f"hits when one {change}, over unchanged", min(hits), 0.85, least=True),
             Check("its share of what comes then", min(got), 1 / 32, least=True)
             if joins
             else Check("its share of what comes then", max(got), 0.0),
@@ -67,14 +67,16 @@ def _change(work: Work, *, joins: bool) -> tuple[float, float, float, float, flo
         [placed for placed in runs.run(work) if placed.at_s < at_s + _CHANGE_S]
         for runs in (changing, steady)
     )
-    now, then = ([one for one in several if one.at_s >= at_s] for several in (done, usual))
+    after, usual_after = (
+        [placed for placed in several if placed.at_s >= at_s] for several in (done, usual)
+    )
     moved = _moved(done, at_s)
     return (
         moved - _moved(usual, at_s),
         moved,
-        p99(now) / p99(then),
-        hit_rate(now) / hit_rate(then),
-        _count(now, eighth.name) / len(now),
+        p99(after) / p99(usual_after),
+        hit_rate(after) / hit_rate(usual_after),
+        _count(after, eighth.name) / len(after),
     )
 
 
@@ -151,18 +153,20 @@ def _one_slow(policy: str) -> Drive:
 def restart(size: float) -> Sequence[Check]:
     """A worker restarts with an empty cache; in one case the router notices, in one not."""
     checks = []
-    for said, noticed, wrong in (("noticed", True, 0.001), ("unnoticed", False, 0.025)):
-        told = [_restarted(size, seed, noticed=noticed) for seed in _SEEDS]
+    for case, noticed, wrong in (("noticed", True, 0.001), ("unnoticed", False, 0.025)):
+        results = [_restarted(size, seed, noticed=noticed) for seed in _SEEDS]
         checks += [
-            Check(f"requests without an answer, {said}", sum(one.missing for one in told), 0),
             Check(
-                f"tokens wrongly believed in the minute after, {said}",
-                mean(one.wrong for one in told),
+                f"requests without an answer, {case}", sum(result.missing for result in results), 0
+            ),
+            Check(
+                f"tokens wrongly believed in the minute after, {case}",
+                mean(result.wrong for result in results),
                 wrong,
             ),
             Check(
-                f"hits a minute later, {said}",
-                mean(one.hits for one in told),
+                f"hits a minute later, {case}",
+                mean(result.hits for result in results),
                 0.9,
                 least=True,
             ),

@@ -16,7 +16,7 @@ from benchmarks.seeds.workloads import SEEDS, Seed
 _err = Console(stderr=True, highlight=False)
 
 
-class Found(NamedTuple):
+class WorkloadResult(NamedTuple):
     """The results of one workload."""
 
     seed: Seed
@@ -46,20 +46,20 @@ def main(
     if not picked:
         names = ", ".join(repr(seed.name) for seed in SEEDS)
         raise typer.BadParameter(f"no workload is called so; there are: {names}")
-    told: list[str] = []
-    for found in _found(picked, clients, span, number, jobs):
-        for line in (*lines(*found), *verdicts(found.seed, found.bound, found.cells)):
+    printed: list[str] = []
+    for result in _results(picked, clients, span, number, jobs):
+        for line in (*lines(*result), *verdicts(result.seed, result.bound, result.cells)):
             print(line, flush=True)
-            told.append(line)
+            printed.append(line)
         print()
-        told.append("")
+        printed.append("")
     if markdown_file is not None:
-        markdown_file.write_text("\n".join(told))
+        markdown_file.write_text("\n".join(printed))
 
 
-def _found(
+def _results(
     seeds: Sequence[Seed], clients: int, span: float | None, number: int, jobs: int
-) -> Iterator[Found]:
+) -> Iterator[WorkloadResult]:
     """Calibrate each workload in turn, and compute all its cells."""
     for seed in seeds:
         population = calibrated(seed, clients, number)
@@ -71,8 +71,10 @@ def _found(
         ]
         _err.print(f"{seed.name}: {len(tasks)} cells")
         cells = list(each(cell, tasks, jobs))
-        asked = max(one.requests for one in cells) // clients
-        yield Found(seed, population, bound(seed, population, clients, number, asked), cells)
+        turns = max(result.requests for result in cells) // clients
+        yield WorkloadResult(
+            seed, population, bound(seed, population, clients, number, turns), cells
+        )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from math import sqrt
-from time import process_time
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -39,7 +38,6 @@ class Cell(Struct, frozen=True):
     least_share: float
     """Share of the requests on the replica with the fewest; `most_share`: with the most."""
     most_share: float
-    cpu_s: float = 0.0
 
     @property
     def hit(self) -> float:
@@ -61,14 +59,13 @@ class Task(NamedTuple):
     population: int
     clients: int
     number: int
-    """Random seed; the same task gives the same cell on any machine, except for `cpu_s`."""
+    """Random seed; the same task gives the same cell on any machine."""
     span_s: float
 
 
 def cell(task: Task) -> Cell:
     """Run a task for its span; requests that have not ended by then do not count."""
     seed, router, span = task.seed, task.router, task.span_s
-    began = process_time()
     hold = None if router.hold is None else router.hold()
     fleet = task.setup.fleet(seed.block_tokens)
     drive = Drive(fleet, lambda seats: router.make(seats, task.number), hold, until_s=span)
@@ -77,33 +74,32 @@ def cell(task: Task) -> Cell:
         for placed in drive.run(seed.work(task.number, task.clients, task.population))
         if placed.asked.at_s + placed.ended_s <= span
     ]
-    return _summed(task, done, process_time() - began)
+    return _summed(task, done)
 
 
-def _summed(task: Task, done: Sequence[Placed], cpu_s: float) -> Cell:
+def _summed(task: Task, done: Sequence[Placed]) -> Cell:
     firsts = sorted(placed.first_s for placed in done)
     jobs = [placed.asked.job for placed in done]
     tokens = sum(job.prompt_tokens for job in jobs)
     l1, l2 = sum(job.l1_tokens for job in jobs), sum(job.l2_tokens for job in jobs)
-    found = sum(job.cached_tokens or 0 for job in jobs)
+    cached = sum(job.cached_tokens or 0 for job in jobs)
     shares = Counter(placed.seat.name for placed in done).values()
     return Cell(
         *(task.seed.name, task.router.name, task.setup.name, len(done)),
         *(quantile(firsts, 0.5), quantile(firsts, 0.9)),
         sum(job.answer_tokens for job in jobs) / task.span_s,
-        *((found - l1 - l2) / tokens, l1 / tokens, l2 / tokens),
+        *((cached - l1 - l2) / tokens, l1 / tokens, l2 / tokens),
         *(min(shares) / len(done), max(shares) / len(done)),
-        cpu_s,
     )
 
 
 def bound(seed: Seed, population: int, clients: int, number: int, turns: int) -> float:
     """Return the hit rate of one infinite cache on `turns` requests of each client."""
     talks = seed.work(number, clients, population).talks
-    asked = (talk.turns[place] for place in range(turns) for talk in talks)
+    requests = (talk.turns[place] for place in range(turns) for talk in talks)
     held = tokens = 0
-    for turn, found in remembered(asked, seed.block_tokens):
-        held += found
+    for turn, cached in remembered(requests, seed.block_tokens):
+        held += cached
         tokens += turn.prompt_tokens
     return held / tokens
 
@@ -124,10 +120,10 @@ def calibrated(seed: Seed, clients: int, number: int, span_s: float = TRIAL_S) -
     high = min(high, 4096)
     for _ in range(MAX_HALVINGS):
         middle = round(sqrt(low * high))
-        found = hit(middle)
-        if MIN_BASELINE_HIT <= found <= MAX_BASELINE_HIT:
+        rate = hit(middle)
+        if MIN_BASELINE_HIT <= rate <= MAX_BASELINE_HIT:
             return middle
-        if found > MAX_BASELINE_HIT:
+        if rate > MAX_BASELINE_HIT:
             low = middle
         else:
             high = middle

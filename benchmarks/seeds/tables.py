@@ -15,15 +15,15 @@ def lines(seed: Seed, population: int, bound: float, cells: Sequence[Cell]) -> I
     """Yield the table of one workload; changes are relative to the first cell."""
     base = cells[0]
     yield (
-        f"**{seed.name}**, simulated: {seed.said}; {_drawn(population)}; "
+        f"**{seed.name}**, simulated: {seed.description}; {_drawn(population)}; "
         f"one infinite cache would hit {bound:.1%}"
     )
     yield ""
     yield _row(_COLUMNS)
     yield "|" + "---|" * len(_COLUMNS)
     yield _row(("published", *("",) * 2, *_published(seed)))
-    for one in cells:
-        yield _row(("simulated", one.router, one.setup, *_numbers(one, base, bound)))
+    for result in cells:
+        yield _row(("simulated", result.router, result.setup, *_numbers(result, base, bound)))
     yield ""
 
 
@@ -37,22 +37,22 @@ def _published(seed: Seed) -> Sequence[str]:
     hit = f"{seed.hit:.0%}" if seed.hit else ""
     share = f"{seed.share[0]:.1%} to {seed.share[1]:.1%}" if seed.share else ""
     changes = (seed.p50, seed.p90, seed.throughput, seed.cost)
-    told = ["" if change is None else f"{change:+.0%}" for change in changes]
-    return (*told, "", "", "", hit, share)
+    changes_shown = ["" if change is None else f"{change:+.0%}" for change in changes]
+    return (*changes_shown, "", "", "", hit, share)
 
 
-def _numbers(one: Cell, base: Cell, bound: float) -> Sequence[str]:
+def _numbers(result: Cell, base: Cell, bound: float) -> Sequence[str]:
     def beside(value: float, before: float, shown: str) -> str:
-        return shown if one is base else f"{shown} ({value / before - 1.0:+.0%})"
+        return shown if result is base else f"{shown} ({value / before - 1.0:+.0%})"
 
     return (
-        beside(one.p50_s, base.p50_s, f"{one.p50_s:.3f} s"),
-        beside(one.p90_s, base.p90_s, f"{one.p90_s:.3f} s"),
-        beside(one.throughput, base.throughput, f"{one.throughput:,.0f}"),
-        beside(one.cost, base.cost, f"{one.cost:.2f} h"),
-        *(f"{part:.1%}" for part in (one.gpu, one.l1, one.l2)),
-        f"{one.hit:.1%} of {bound:.1%}",
-        f"{one.least_share:.1%} to {one.most_share:.1%}",
+        beside(result.p50_s, base.p50_s, f"{result.p50_s:.3f} s"),
+        beside(result.p90_s, base.p90_s, f"{result.p90_s:.3f} s"),
+        beside(result.throughput, base.throughput, f"{result.throughput:,.0f}"),
+        beside(result.cost, base.cost, f"{result.cost:.2f} h"),
+        *(f"{part:.1%}" for part in (result.gpu, result.l1, result.l2)),
+        f"{result.hit:.1%} of {bound:.1%}",
+        f"{result.least_share:.1%} to {result.most_share:.1%}",
     )
 
 
@@ -63,30 +63,32 @@ def verdicts(seed: Seed, bound: float, cells: Sequence[Cell]) -> Iterator[str]:
     report used both tiers and the second GPU caches only. Cells with Redis are left out.
     """
     base = cells[0]
-    for one in cells:
-        if one.router not in {"prefixaware", "kvaware"} or "Redis" in one.setup:
+    for result in cells:
+        if result.router not in {"prefixaware", "kvaware"} or "Redis" in result.setup:
             continue
-        missed = [name for name, met in _goals(seed, bound, one, base) if not met]
-        said = f"misses {', '.join(missed)}" if missed else "meets or beats all that is published"
-        yield f"- simulated, {seed.name}: {one.router} with {one.setup} {said}"
+        missed = [name for name, met in _goals(seed, bound, result, base) if not met]
+        verdict = (
+            f"misses {', '.join(missed)}" if missed else "meets or beats all that is published"
+        )
+        yield f"- simulated, {seed.name}: {result.router} with {result.setup} {verdict}"
 
 
-def _goals(seed: Seed, bound: float, one: Cell, base: Cell) -> Iterator[tuple[str, bool]]:
+def _goals(seed: Seed, bound: float, result: Cell, base: Cell) -> Iterator[tuple[str, bool]]:
     """Yield each published number with whether it is met, rounded as published where absolute."""
-    yield "TTFT P50", one.p50_s / base.p50_s - 1.0 <= seed.p50
-    yield "TTFT P90", one.p90_s / base.p90_s - 1.0 <= seed.p90
+    yield "TTFT P50", result.p50_s / base.p50_s - 1.0 <= seed.p50
+    yield "TTFT P90", result.p90_s / base.p90_s - 1.0 <= seed.p90
     if seed.throughput is not None:
-        yield "throughput", one.throughput / base.throughput - 1.0 >= seed.throughput
+        yield "throughput", result.throughput / base.throughput - 1.0 >= seed.throughput
     if seed.cost is not None:
-        yield "cost", one.cost / base.cost - 1.0 <= seed.cost
+        yield "cost", result.cost / base.cost - 1.0 <= seed.cost
     if seed.hit is not None:
         yield (
-            f"hit rate ({one.hit:.1%} of {bound:.1%} that can be had)",
-            round(one.hit, 2) >= seed.hit,
+            f"hit rate ({result.hit:.1%} of {bound:.1%} that can be had)",
+            round(result.hit, 2) >= seed.hit,
         )
     if seed.share is not None:
         least, most = seed.share
-        within = round(one.least_share, 3) >= least and round(one.most_share, 3) <= most
+        within = round(result.least_share, 3) >= least and round(result.most_share, 3) <= most
         yield "share of a replica", within
 
 

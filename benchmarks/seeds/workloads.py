@@ -73,7 +73,7 @@ class Seed(NamedTuple):
     """A published workload with its published results, as relative changes to the baseline."""
 
     name: str
-    said: str
+    description: str
     """Description in words."""
     block_tokens: int
     span_s: float
@@ -98,7 +98,7 @@ class Seed(NamedTuple):
             return self.turns(client, own, population, self.block_tokens)
 
         talks = [Client(START_SPAN_S * chance.random(), number, turns) for number in range(clients)]
-        return Work(self.name, cast("list[Talk]", sorted(talks, key=lambda one: one.at_s)))
+        return Work(self.name, cast("list[Talk]", sorted(talks, key=lambda talk: talk.at_s)))
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,11 @@ class Contexts:
             own, answer = around(self.question, chance), around(ANSWER_TOKENS, chance)
             keys = _context(context, self.tokens, size)
             mine = (client.session << 32) + number
-            key, some = keys[-1], []
+            key, own_keys = keys[-1], []
             for _ in range(own // size):
                 key = follows(key, mine)
-                some.append(key)
-            yield Turn((*keys, *some), self.tokens + own, answer)
+                own_keys.append(key)
+            yield Turn((*keys, *own_keys), self.tokens + own, answer)
 
 
 @lru_cache(maxsize=8192)
@@ -166,7 +166,7 @@ def _turns(chance: Random) -> int:
 SEEDS = [
     Seed(
         name="8k contexts",
-        said="8,192 tokens of context and a question of 100",
+        description="8,192 tokens of context and a question of 100",
         block_tokens=64,
         span_s=1_800.0,
         turns=Contexts(8_192, 100),
@@ -177,7 +177,7 @@ SEEDS = [
     ),
     Seed(
         name="64k contexts",
-        said="65,536 tokens of context and a question of 100",
+        description="65,536 tokens of context and a question of 100",
         block_tokens=256,
         span_s=1_800.0,
         turns=Contexts(65_536, 100),
@@ -188,7 +188,7 @@ SEEDS = [
     ),
     Seed(
         name="shared prefixes",
-        said="8,000 shared tokens and 500 of one's own",
+        description="8,000 shared tokens and 500 of one's own",
         block_tokens=64,
         span_s=3_600.0,
         turns=Contexts(8_000, 500),
@@ -200,7 +200,7 @@ SEEDS = [
     ),
     Seed(
         name="chats",
-        said="conversations with the lengths of ShareGPT",
+        description="conversations with the lengths of ShareGPT",
         block_tokens=16,
         span_s=1_800.0,
         turns=chats,

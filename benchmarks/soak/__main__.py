@@ -18,7 +18,7 @@ from benchmarks.soak import clients as soak_load
 from benchmarks.soak.fleet import Workers
 from benchmarks.soak.judge import asked_twice, lost
 from benchmarks.soak.report import Report, complaints
-from benchmarks.soak.run import TICK_INTERVAL_S, Broken, Soak, settings
+from benchmarks.soak.run import TICK_INTERVAL_S, Broken, SoakRun, settings
 
 #: Workers that are in the settings all the time.
 WORKERS = 4
@@ -37,28 +37,28 @@ def soak(folder: Path, minutes: float, share: float, seed: int, options: Sequenc
         served = stack.enter_context(router(folder, settings(workers, guest=False), options))
         load = stack.enter_context(child(soak_load.serve, served.port, seed))
         time.sleep(_IDLE_S)
-        one = Soak(served, workers, load, share)
-        before = one.look()
-        one.run(60 * minutes)
-        tally = one.finish()
-        after = one.rest(before)
+        course = SoakRun(served, workers, load, share)
+        before = course.state()
+        course.run(60 * minutes)
+        tally = course.finish()
+        after = course.rest(before)
         code = served.end()
         books = workers.books()
-        said = served.log.read_text(errors="replace")
+        log = served.log.read_text(errors="replace")
     return Report(
         minutes=minutes,
         tally=tally,
         lost=lost(tally.failures, books),
         twice=asked_twice(books),
         faults=workers.faults,
-        reloads=one.reloads,
-        load_share=one.load_share,
-        machine_share=one.machine_share,
-        samples=one.samples,
-        tasks=one.tasks,
+        reloads=course.reloads,
+        load_share=course.load_share,
+        machine_share=course.machine_share,
+        samples=course.samples,
+        tasks=course.tasks,
         before=before,
         after=after,
-        complaints=complaints(said),
+        complaints=complaints(log),
         exit_code=code,
     )
 
@@ -68,7 +68,7 @@ def _until_well(workers: Workers) -> None:
     while not workers.well:
         if monotonic() > deadline:
             raise NotReady("the workers do not begin")
-        workers.look()
+        workers.state()
         time.sleep(TICK_INTERVAL_S)
 
 
@@ -103,7 +103,7 @@ def main(
     if json_file is not None:
         json_file.write_text(json.dumps(report.data(), indent=1) + "\n")
     problems = report.problems()
-    print("\n".join(f"PROBLEM: {one}" for one in problems) or "All is well.")
+    print("\n".join(f"PROBLEM: {problem}" for problem in problems) or "All is well.")
     raise typer.Exit(1 if problems else 0)
 
 

@@ -13,14 +13,21 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.harness.connection import Line, Reply
+from benchmarks.harness.connection import ClientConnection, Reply
 from benchmarks.soak.judge import End, Tally
-from benchmarks.soak.requests import LARGE_BYTES, SMALL_BYTES, Ask, Conversation, Source, Wish
+from benchmarks.soak.requests import (
+    LARGE_BYTES,
+    SMALL_BYTES,
+    Conversation,
+    Request,
+    Source,
+    WantedAnswer,
+)
 
 #: Conversations in progress at the same time.
 _CONVERSATIONS = 64
 #: The answer requested by clients that read slowly.
-_LONG_ANSWER = Wish(stream=False, length=2_000_000)
+_LONG_ANSWER = WantedAnswer(stream=False, length=2_000_000)
 #: Pause in seconds: of a slow client after every read; of a dead one after the first read, so long
 #: that the router drops it.
 _SLOW_PAUSE_S, _DEAD_PAUSE_S = 0.02, 12.0
@@ -46,8 +53,8 @@ class Clients:
         self._source = source
         self._random = source.random
         self._tally = tally
-        self._kept: list[Line] = []
-        self._lines: set[Line] = set()
+        self._kept: list[ClientConnection] = []
+        self._connections: set[ClientConnection] = set()
         self._talks = [Conversation(place) for place in range(_CONVERSATIONS)]
         self.kinds: dict[Callable[[], Awaitable[None]], int] = {
             self.small: 300,
@@ -63,7 +70,7 @@ class Clients:
             self.slow: 4,
             self.dead: 1,
             self.bad: 40,
-            self.strange: 20,
+            self.unknown_model: 20,
             self.oversize: 4,
             self.silent: 4,
             self.unfinished: 4,
@@ -73,18 +80,18 @@ class Clients:
 
     def close(self) -> None:
         """Close every connection."""
-        for line in tuple(self._lines):
-            line.leave()
+        for connection in tuple(self._connections):
+            connection.abort()
 
     # Clients that behave.
 
     async def small(self) -> None:
         """Ask for a short answer."""
-        await self._ask("small", self._source.ask(SMALL_BYTES))
+        await self._ask("small", self._source.request(SMALL_BYTES))
 
     async def large(self) -> None:
         """Send a long prompt."""
-        await self._ask("large", self._source.ask(LARGE_BYTES))
+        await self._ask("large", self._source.request(LARGE_BYTES))
 
     async def stream(self) -> None:
         """Ask for a stream."""
@@ -102,173 +109,181 @@ class Clients:
 
     async def alone(self) -> None:
         """Use a new connection for one request only."""
-        line = await self._open()
-        await self._tell(line, "alone", self._source.ask(SMALL_BYTES, fields=CLOSE))
-        line.leave()
+        connection = await self._open()
+        await self._tell(connection, "alone", self._source.request(SMALL_BYTES, fields=CLOSE))
+        connection.abort()
 
     async def chunked(self) -> None:
         """Send a body in chunks."""
-        ask = self._source.ask(SMALL_BYTES)
-        await self._ask("chunked", ask, ask.chunked(self._random.randint(1, 9)))
+        request = self._source.request(SMALL_BYTES)
+        await self._ask("chunked", request, request.chunked(self._random.randint(1, 9)))
 
     async def expecting(self) -> None:
         """Send the body only after the answer 100 Continue."""
-        ask = self._source.ask(SMALL_BYTES, fields=b"Expect: 100-continue\r\n")
-        line, sent = await self._open(), monotonic()
-        line.send(ask.head())
-        await line.told_to_go_on.wait()
-        if line.open_still:
-            line.send(ask.body)
-        self._tally.judge("expecting", ask, sent, await line.reply())
-        line.leave()
+        request = self._source.request(SMALL_BYTES, fields=b"Expect: 100-continue\r\n")
+        connection, sent = await self._open(), monotonic()
+        connection.send(request.head())
+        await connection.continued.wait()
+        if connection.is_open:
+            connection.send(request.body)
+        self._tally.judge("expecting", request, sent, await connection.reply())
+        connection.abort()
 
     async def pipelined(self) -> None:
         """Send several requests at once on one connection."""
-        asks = [self._source.ask(SMALL_BYTES) for _ in range(self._random.randint(2, 5))]
-        line, sent = await self._open(), monotonic()
-        line.send(*(piece for ask in asks for piece in ask.whole()))
-        for ask in asks:
-            reply = await line.reply()
-            self._tally.judge("pipelined", ask, sent, reply)
+        requests = [self._source.request(SMALL_BYTES) for _ in range(self._random.randint(2, 5))]
+        connection, sent = await self._open(), monotonic()
+        connection.send(*(piece for request in requests for piece in request.whole()))
+        for request in requests:
+            reply = await connection.reply()
+            self._tally.judge("pipelined", request, sent, reply)
             if not reply.complete:
                 break  # the answers to the others cannot follow
-        line.leave()
+        connection.abort()
 
     async def slow(self) -> None:
         """Read a long answer slowly."""
-        line = await self._open(slow=_SLOW_PAUSE_S)
-        await self._tell(line, "slow", self._source.ask(SMALL_BYTES, _LONG_ANSWER))
-        line.leave()
+        connection = await self._open(slow=_SLOW_PAUSE_S)
+        await self._tell(connection, "slow", self._source.request(SMALL_BYTES, _LONG_ANSWER))
+        connection.abort()
 
     # Clients that disconnect, or stop reading or sending.
 
     async def leaving(self) -> None:
         """Disconnect at any point: within the request, before the answer, within the answer."""
-        ask = self._source.stream()
-        line = await self._open()
+        request = self._source.stream()
+        connection = await self._open()
         if self._random.random() < 0.3:
-            line.send(ask.head(), ask.body[: self._random.randrange(len(ask.body))])
+            connection.send(
+                request.head(), request.body[: self._random.randrange(len(request.body))]
+            )
             await asyncio.sleep(self._random.uniform(0, 0.02))
         else:
-            line.send(*ask.whole())
+            connection.send(*request.whole())
             if self._random.random() < 0.4:
                 await asyncio.sleep(self._random.uniform(0, 0.05))
             else:
-                wanted = self._random.randint(1, ask.wish.length)
-                while line.open_still and line.pieces < wanted:
-                    line.news.clear()
-                    await line.news.wait()
-        line.leave()
+                pieces = self._random.randint(1, request.wanted.length)
+                while connection.is_open and connection.pieces < pieces:
+                    connection.news.clear()
+                    await connection.news.wait()
+        connection.abort()
         self._tally.count("leaving", End.LEFT)
 
     async def half_closing(self) -> None:
         """Close the sending side; the router treats that as a disconnect."""
-        ask = self._source.stream()
-        line = await self._open()
-        line.send(*ask.whole())
-        line.half_close()
-        await line.closed
+        request = self._source.stream()
+        connection = await self._open()
+        connection.send(*request.whole())
+        connection.half_close()
+        await connection.closed
         self._tally.count("half closing", End.LEFT)
 
     async def dead(self) -> None:
         """Stop reading a long answer for longer than the router waits."""
-        line = await self._open(slow=_DEAD_PAUSE_S, once=True)
-        line.send(*self._source.ask(SMALL_BYTES, _LONG_ANSWER).whole())
-        reply = await line.reply()
-        line.leave()
+        connection = await self._open(slow=_DEAD_PAUSE_S, once=True)
+        connection.send(*self._source.request(SMALL_BYTES, _LONG_ANSWER).whole())
+        reply = await connection.reply()
+        connection.abort()
         if reply.status == 200 and reply.complete:
-            self._tally.strange("dead", End.WRONG, "the router waited for a client that is dead")
+            self._tally.violation("dead", End.WRONG, "the router waited for a client that is dead")
         else:
             self._tally.count("dead", End.DROPPED)
 
     async def silent(self) -> None:
         """Connect and send nothing until the router closes the connection."""
-        line = await self._open()
-        await line.closed
+        connection = await self._open()
+        await connection.closed
         self._tally.count("silent", End.REFUSED)
 
     async def unfinished(self) -> None:
         """Send part of a request and never the rest."""
-        ask = self._source.ask(SMALL_BYTES)
-        part = b"".join(ask.whole())
-        line = await self._open()
-        line.send(part[: self._random.randint(1, len(part) - 1)])
-        self._refusal("unfinished", await line.reply())
-        line.leave()
+        request = self._source.request(SMALL_BYTES)
+        part = b"".join(request.whole())
+        connection = await self._open()
+        connection.send(part[: self._random.randint(1, len(part) - 1)])
+        self._refusal("unfinished", await connection.reply())
+        connection.abort()
 
     # Clients whose requests are wrong, and operators.
 
     async def bad(self) -> None:
         """Send an invalid request."""
-        line = await self._open()
-        line.send(self._source.bad())
-        self._refusal("bad", await line.reply())
-        line.leave()
+        connection = await self._open()
+        connection.send(self._source.bad())
+        self._refusal("bad", await connection.reply())
+        connection.abort()
 
-    async def strange(self) -> None:
+    async def unknown_model(self) -> None:
         """Ask for an unknown model."""
-        line = await self._line()
-        line.send(self._source.strange())
-        self._refusal("unknown model", await line.reply())
-        self._keep(line)
+        connection = await self._kept_or_new()
+        connection.send(self._source.unknown_model())
+        self._refusal("unknown model", await connection.reply())
+        self._keep(connection)
 
     async def oversize(self) -> None:
         """Send more than is allowed."""
-        line = await self._open()
-        line.send(*self._source.oversize())
-        self._refusal("oversize", await line.reply())
-        line.leave()
+        connection = await self._open()
+        connection.send(*self._source.oversize())
+        self._refusal("oversize", await connection.reply())
+        connection.abort()
 
     async def admin(self) -> None:
         """Read one of the operators' endpoints."""
-        line = await self._line()
-        line.send(b"GET %b HTTP/1.1\r\nHost: soak\r\n\r\n" % self._random.choice(_OPERATOR_PATHS))
-        reply = await line.reply()
+        connection = await self._kept_or_new()
+        connection.send(
+            b"GET %b HTTP/1.1\r\nHost: soak\r\n\r\n" % self._random.choice(_OPERATOR_PATHS)
+        )
+        reply = await connection.reply()
         if reply.status == 200 and reply.complete:
             self._tally.count("operators", End.ANSWERED)
         else:
-            self._tally.strange("operators", End.WRONG, f"{reply.status} {reply.body[:200]!r}")
-        self._keep(line)
+            self._tally.violation("operators", End.WRONG, f"{reply.status} {reply.body[:200]!r}")
+        self._keep(connection)
 
     # Common helpers.
 
-    async def _ask(self, kind: str, ask: Ask, pieces: list[bytes] | None = None) -> None:
-        line = await self._line()
-        await self._tell(line, kind, ask, pieces)
-        self._keep(line)
+    async def _ask(self, kind: str, request: Request, pieces: list[bytes] | None = None) -> None:
+        connection = await self._kept_or_new()
+        await self._tell(connection, kind, request, pieces)
+        self._keep(connection)
 
     async def _tell(
-        self, line: Line, kind: str, ask: Ask, pieces: list[bytes] | None = None
+        self,
+        connection: ClientConnection,
+        kind: str,
+        request: Request,
+        pieces: list[bytes] | None = None,
     ) -> None:
         sent = monotonic()
-        line.send(*(pieces or ask.whole()))
-        self._tally.judge(kind, ask, sent, await line.reply())
+        connection.send(*(pieces or request.whole()))
+        self._tally.judge(kind, request, sent, await connection.reply())
 
     def _refusal(self, kind: str, reply: Reply) -> None:
         if reply.status in _REFUSALS and reply.complete:
             self._tally.count(kind, End.REFUSED)
         else:
-            self._tally.strange(kind, End.WRONG, f"{reply.status} {reply.body[:200]!r}")
+            self._tally.violation(kind, End.WRONG, f"{reply.status} {reply.body[:200]!r}")
 
-    async def _line(self) -> Line:
+    async def _kept_or_new(self) -> ClientConnection:
         """Return an open kept connection, or a new one."""
         while self._kept:
-            line = self._kept.pop()
-            if line.open_still and monotonic() < line.used_at + _IDLE_TIMEOUT_S:
-                return line
-            line.leave()
+            connection = self._kept.pop()
+            if connection.is_open and monotonic() < connection.used_at + _IDLE_TIMEOUT_S:
+                return connection
+            connection.abort()
         return await self._open()
 
-    async def _open(self, *, slow: float = 0.0, once: bool = False) -> Line:
-        line = await Line.open(self._port, slow=slow, once=once)
-        self._lines.add(line)
-        line.closed.add_done_callback(lambda _: self._lines.discard(line))
-        return line
+    async def _open(self, *, slow: float = 0.0, once: bool = False) -> ClientConnection:
+        connection = await ClientConnection.open(self._port, slow=slow, once=once)
+        self._connections.add(connection)
+        connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
+        return connection
 
-    def _keep(self, line: Line) -> None:
-        if line.open_still:
-            line.used_at = monotonic()
-            self._kept.append(line)
+    def _keep(self, connection: ClientConnection) -> None:
+        if connection.is_open:
+            connection.used_at = monotonic()
+            self._kept.append(connection)
 
 
 class Load:
@@ -316,9 +331,9 @@ class Load:
             async with asyncio.timeout(CLIENT_TIMEOUT_S):
                 await visit()
         except TimeoutError:
-            self.tally.strange(name, End.HUNG, f"after {CLIENT_TIMEOUT_S:.0f} s")
+            self.tally.violation(name, End.HUNG, f"after {CLIENT_TIMEOUT_S:.0f} s")
         except OSError as error:
-            self.tally.strange(name, End.WRONG, f"{type(error).__name__}: {error}")
+            self.tally.violation(name, End.WRONG, f"{type(error).__name__}: {error}")
 
     async def finish(self) -> None:
         """Wait for all running clients, then close all connections."""

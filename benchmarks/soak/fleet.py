@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from benchmarks.harness.processes import child
 from benchmarks.soak import worker as soak_worker
-from benchmarks.soak.worker import Entry, Kind, Order, read_book
+from benchmarks.soak.worker import Entry, FaultKind, Order, read_book
 
 #: Seconds after recovery until a worker counts as usable: by then the router has probed it.
 RECOVERY_S = 8.0
@@ -35,24 +35,24 @@ _MARGIN_BEFORE_S, _MARGIN_AFTER_S = 0.1, 0.5
 _FAULT_INTERVAL_S, _WARM_UP_FAULT_INTERVAL_S = 2.5, 1.0
 
 
-class Act(NamedTuple):
+class Fault(NamedTuple):
     """One worker's next fault."""
 
     worker: int
-    kind: Kind
+    kind: FaultKind
     seconds: float
 
 
 class Chaos:
     """Chooses the next fault at random."""
 
-    def __init__(self, random: Random, kinds: Sequence[Kind] = tuple(Kind)) -> None:
+    def __init__(self, random: Random, kinds: Sequence[FaultKind] = tuple(FaultKind)) -> None:
         self._random = random
         self._kinds = kinds
 
     def next(
-        self, now: float, since: Sequence[float | None], busy: Sequence[Kind | None]
-    ) -> Act | None:
+        self, now: float, since: Sequence[float | None], busy: Sequence[FaultKind | None]
+    ) -> Fault | None:
         """Choose a worker and its fault; None if no worker may fail now.
 
         `since` has for each worker the time since when it is well, None if it is not; `busy` has
@@ -62,12 +62,12 @@ class Chaos:
         sound = {place for place, then in enumerate(since) if _well_for(RECOVERY_S, then, now)}
         able = [place for place in able if busy[place] is None and sound - {place}]
         kinds = list(self._kinds)
-        if sum(kind is Kind.FULL for kind in busy) >= _MAX_FULL and Kind.FULL in kinds:
-            kinds.remove(Kind.FULL)
+        if sum(kind is FaultKind.FULL for kind in busy) >= _MAX_FULL and FaultKind.FULL in kinds:
+            kinds.remove(FaultKind.FULL)
         if not able or not kinds:
             return None
         place, kind = self._random.choice(able), self._random.choice(kinds)
-        return Act(place, kind, self._random.uniform(1.0, 6.0))
+        return Fault(place, kind, self._random.uniform(1.0, 6.0))
 
 
 def _well_for(seconds: float, since: float | None, now: float) -> bool:
@@ -143,7 +143,7 @@ class Worker:
         self.name = name
         self.stays = stays
         self.timeline = Timeline()
-        self.doing: Kind | None = None
+        self.doing: FaultKind | None = None
         self.until = 0.0
         """When its current fault ends."""
         self._book = folder / f"{name}.book"
@@ -170,12 +170,12 @@ class Worker:
         self._life.close()
         self._holder.close()
 
-    def begin(self, act: Act, now: float) -> None:
+    def begin(self, act: Fault, now: float) -> None:
         """Begin a fault."""
         self.doing, self.until = act.kind, now + act.seconds
-        if act.kind is not Kind.SLOW:
+        if act.kind is not FaultKind.SLOW:
             self.timeline.unwell(now - _MARGIN_BEFORE_S)
-        if act.kind is Kind.KILL:
+        if act.kind is FaultKind.KILL:
             os.kill(self._pid, signal.SIGKILL)
             self._life.close()
             self._channel = None
@@ -183,9 +183,9 @@ class Worker:
             self.timeline.blind(now - _MARGIN_BEFORE_S, monotonic() + _MARGIN_AFTER_S)
             return
         self._tell(Order(act.kind, act.seconds))
-        if act.kind is Kind.FREEZE:
+        if act.kind is FaultKind.FREEZE:
             self.timeline.blind(now - _MARGIN_BEFORE_S, now + act.seconds + _MARGIN_AFTER_S)
-        elif act.kind is Kind.REFUSE:
+        elif act.kind is FaultKind.REFUSE:
             self.timeline.blind(now - _MARGIN_BEFORE_S, now + _MARGIN_AFTER_S)
 
     def end(self) -> None:
@@ -196,12 +196,12 @@ class Worker:
             self._tell(Order(None))
         self.doing = None
 
-    def look(self, now: float) -> None:
+    def state(self, now: float) -> None:
         """Receive its messages. Raises EOFError if it has ended unexpectedly."""
         while self._channel is not None and self._channel.poll():
             self._channel.recv()
             self._owed -= 1
-        if self._channel is not None and not self._owed and self.doing in {None, Kind.SLOW}:
+        if self._channel is not None and not self._owed and self.doing in {None, FaultKind.SLOW}:
             self.timeline.well(now)
 
     def _tell(self, order: Order) -> None:
@@ -218,7 +218,7 @@ class Workers:
     """All workers: those that stay in the settings, and the guest that comes and goes."""
 
     def __init__(
-        self, folder: Path, count: int, seed: int, kinds: Sequence[Kind] = tuple(Kind)
+        self, folder: Path, count: int, seed: int, kinds: Sequence[FaultKind] = tuple(FaultKind)
     ) -> None:
         self._random = Random(seed)
         self._chaos = Chaos(self._random, kinds)
@@ -226,7 +226,7 @@ class Workers:
             Worker(f"worker-{n}", folder, seed + 1000 * n, stays=True) for n in range(1, count + 1)
         ]
         self.guest = Worker("guest", folder, seed, stays=False)
-        self.faults: list[tuple[float, Act]] = []
+        self.faults: list[tuple[float, Fault]] = []
         """The faults so far, with their times."""
         self._next = 0.0
 
@@ -249,10 +249,10 @@ class Workers:
         """All workers, the guest last."""
         return [*self.staying, self.guest]
 
-    def look(self) -> None:
+    def state(self) -> None:
         """Receive their messages. Raises EOFError if one has ended unexpectedly."""
         for worker in self.all:
-            worker.look(monotonic())
+            worker.state(monotonic())
 
     def step(self, *, hurry: bool) -> None:
         """End the faults that are over, and begin a new one if it is time."""

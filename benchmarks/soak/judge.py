@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from benchmarks.harness.connection import Reply
 from benchmarks.soak.fleet import RECOVERY_S, Book
-from benchmarks.soak.requests import Ask, answer
+from benchmarks.soak.requests import Request, answer
 
 _WORKER = re.compile(r"Worker (\S+) ")
 #: The router's own comment in a stream that is slow to begin.
@@ -75,12 +75,12 @@ class Failure(NamedTuple):
     message: str
 
 
-class Odd(NamedTuple):
+class Violation(NamedTuple):
     """Something that must not happen."""
 
     kind: str
     end: End
-    says: str
+    message: str
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Tally:
     ends: Counter[tuple[str, End]] = field(default_factory=Counter)
     """Counts by kind of client and end."""
     failures: list[Failure] = field(default_factory=list)
-    odd: list[Odd] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
     held_back: int = 0
     """Clients that were not started because too many were running."""
 
@@ -98,31 +98,30 @@ class Tally:
         """Count an end that is as it should be."""
         self.ends[kind, end] += 1
 
-    def strange(self, kind: str, end: End, says: str) -> None:
+    def violation(self, kind: str, end: End, message: str) -> None:
         """Count and record an end that must not happen."""
         self.ends[kind, end] += 1
-        if len(self.odd) < 1000:
-            self.odd.append(Odd(kind, end, says[:300]))
+        if len(self.violations) < 1000:
+            self.violations.append(Violation(kind, end, message[:300]))
 
-    def judge(self, kind: str, ask: Ask, sent: float, reply: Reply) -> bool:
+    def judge(self, kind: str, request: Request, sent: float, reply: Reply) -> bool:
         """Count how a valid request ended; return whether it was answered."""
-        end, code, message = verdict(ask, reply)
+        end, code, message = verdict(request, reply)
         self.ends[kind, end] += 1
         if end is End.WRONG:
-            self.odd.append(Odd(kind, end, f"soak-{ask.number}: {message}"))
+            self.violations.append(Violation(kind, end, f"soak-{request.number}: {message}"))
         elif end not in {End.ANSWERED, End.FULL}:
             worker = reply.headers.get(b"x-warmroute-worker", b"").decode()
-            named = _WORKER.match(message)
-            worker = named[1] if named else worker
+            if named := _WORKER.match(message):
+                worker = named[1]
+            times = (sent, reply.ended)
             self.failures.append(
-                Failure(
-                    ask.number, sent, reply.ended, end, reply.status, code, worker, message[:200]
-                )
+                Failure(request.number, *times, end, reply.status, code, worker, message[:200])
             )
         return end is End.ANSWERED
 
 
-def verdict(ask: Ask, reply: Reply) -> tuple[End, str, str]:
+def verdict(request: Request, reply: Reply) -> tuple[End, str, str]:
     """Return how a valid request ended, with the code and message of the error, if any."""
     if not reply.status:
         return End.CUT, "", "the connection was closed without an answer"
@@ -131,11 +130,11 @@ def verdict(ask: Ask, reply: Reply) -> tuple[End, str, str]:
         return (End.FULL if code in _OVERLOAD_CODES else End.FAILED), code, message
     if not reply.complete:
         return End.CUT, "", "the answer has no end"
-    body = reply.body.replace(_COMMENT, b"") if ask.wish.stream else reply.body
-    if reply.status == 200 and body == answer(ask.number, ask.body, ask.wish):
+    body = reply.body.replace(_COMMENT, b"") if request.wanted.stream else reply.body
+    if reply.status == 200 and body == answer(request.number, request.body, request.wanted):
         return End.ANSWERED, "", ""
     code, message = _error(body.rstrip(b"\n").rpartition(b"data: ")[2])
-    if reply.status == 200 and ask.wish.stream and code:
+    if reply.status == 200 and request.wanted.stream and code:
         return (End.FULL if code in _OVERLOAD_CODES else End.TOLD), code, message
     return End.WRONG, "", f"{reply.status} {reply.body[:100]!r}...{reply.body[-100:]!r}"
 
@@ -152,13 +151,15 @@ def _error(body: bytes) -> tuple[str, str]:
 def is_lost(failure: Failure, books: Sequence[Book]) -> bool:
     """Whether a failed request was lost, as defined above."""
     start, end = failure.sent - _CLOCK_MARGIN_S, failure.ended
-    readers = [one for one in books if failure.number in one.read]
+    readers = [book for book in books if failure.number in book.read]
     if readers:
-        return all(one.timeline.well_from(start, end) for one in readers)
-    if any(one.name == failure.worker and one.timeline.blind_within(start, end) for one in books):
+        return all(book.timeline.well_from(start, end) for book in readers)
+    if any(
+        book.name == failure.worker and book.timeline.blind_within(start, end) for book in books
+    ):
         return False
     since = failure.sent - RECOVERY_S
-    return any(one.stays and one.timeline.well_from(since, end) for one in books)
+    return any(book.stays and book.timeline.well_from(since, end) for book in books)
 
 
 def lost(failures: Iterable[Failure], books: Sequence[Book]) -> list[Failure]:
@@ -178,13 +179,13 @@ class Twice(NamedTuple):
 
 def asked_twice(books: Sequence[Book]) -> list[Twice]:
     """Return the requests that more than one worker may have worked on."""
-    seen: dict[int, Book] = {}
+    readers: dict[int, Book] = {}
     twice = []
-    for one in books:
-        for number, at in one.read.items():
-            other = seen.setdefault(number, one)
-            if other is not one:
-                first, second = (one, other) if at < other.read[number] else (other, one)
+    for book in books:
+        for number, at in book.read.items():
+            other = readers.setdefault(number, book)
+            if other is not book:
+                first, second = (book, other) if at < other.read[number] else (other, book)
                 died = first.timeline.died_within(first.read[number], second.read[number])
                 twice.append(Twice(number, first.name, second.name, died))
     return sorted(twice)
@@ -211,8 +212,10 @@ def after_warm_up(points: Sequence[tuple[float, float]]) -> list[tuple[float, fl
 def by_cause(failures: Iterable[Failure]) -> Mapping[str, int]:
     """Count failures by the error that clients received, the most frequent first."""
     counts: dict[str, int] = {}
-    for one in failures:
-        words = one.message.replace(one.worker, "NAME") if one.worker else one.message
-        name = f"{one.end.value}; {one.status} {one.code or '-'}: {words[:100]}"
+    for failure in failures:
+        words = (
+            failure.message.replace(failure.worker, "NAME") if failure.worker else failure.message
+        )
+        name = f"{failure.end.value}; {failure.status} {failure.code or '-'}: {words[:100]}"
         counts[name] = counts.get(name, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: -item[1]))

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.soak.fleet import Act
+from benchmarks.soak.fleet import Fault
 from benchmarks.soak.judge import NEVER, End, Failure, Tally, Twice, after_warm_up, by_cause, slope
-from benchmarks.soak.run import TASKS, Look, Sample
+from benchmarks.soak.run import Sample, State
 
 #: Memory growth that counts as a problem, in MB a minute.
 MAX_GROWTH_MB = 1.0
@@ -23,15 +23,15 @@ class Report:
     tally: Tally
     lost: Sequence[Failure]
     twice: Sequence[Twice]
-    faults: Sequence[tuple[float, Act]]
+    faults: Sequence[tuple[float, Fault]]
     reloads: int
     load_share: float
     machine_share: float
     samples: Sequence[Sample]
     tasks: Sequence[tuple[float, float]]
-    """Times and numbers of asyncio tasks; empty if the router does not report them."""
-    before: Look
-    after: Look
+    """Times and numbers of asyncio tasks."""
+    before: State
+    after: State
     complaints: Sequence[str]
     """Lines of the router's log that report internal errors."""
     exit_code: int
@@ -39,12 +39,12 @@ class Report:
     @property
     def asked_twice(self) -> list[Twice]:
         """The requests whose first worker was still alive."""
-        return [one for one in self.twice if not one.died]
+        return [request for request in self.twice if not request.died]
 
     @property
     def memory_growth(self) -> float:
         """Memory growth in MB a minute, after the first quarter."""
-        return 60 * slope(after_warm_up([(one.at, one.memory_mb) for one in self.samples]))
+        return 60 * slope(after_warm_up([(sample.at, sample.memory_mb) for sample in self.samples]))
 
     @property
     def descriptor_growth(self) -> float:
@@ -52,19 +52,19 @@ class Report:
         return 60 * slope(after_warm_up([(s.at, float(s.descriptors)) for s in self.samples]))
 
     @property
-    def task_growth(self) -> float | None:
-        """Growth in tasks a minute, after the first quarter; None if not reported."""
-        return 60 * slope(after_warm_up(self.tasks)) if self.tasks else None
+    def task_growth(self) -> float:
+        """Growth in tasks a minute, after the first quarter."""
+        return 60 * slope(after_warm_up(self.tasks))
 
     @property
     def router_share(self) -> float:
         """CPU use of the router as a share of a core, after the first quarter."""
-        used = after_warm_up([(one.at, one.cpu_s) for one in self.samples])
+        used = after_warm_up([(sample.at, sample.cpu_s) for sample in self.samples])
         return slope(used)
 
     def problems(self) -> list[str]:
         """Describe what is wrong with the router, a sentence each; empty if all is well."""
-        found = {
+        sentences = {
             f"memory grows by {self.memory_growth:.2f} MB a minute": (
                 self.memory_growth >= MAX_GROWTH_MB
             ),
@@ -74,26 +74,26 @@ class Report:
             f"it did not end as it should: exit code {self.exit_code}": self.exit_code,
         }
         for end in NEVER:
-            found[f"{self._of(end)} requests: {end.value}"] = self._of(end)
-        return [*(says for says, is_so in found.items() if is_so), *self._left()]
+            sentences[f"{self._of(end)} requests: {end.value}"] = self._of(end)
+        return [*(sentence for sentence, holds in sentences.items() if holds), *self._left()]
 
     def _left(self) -> list[str]:
         """Describe what the router has not released since before the load."""
         before, after = self.before, self.after
-        found = []
+        problems = []
         if after.sample.descriptors > before.sample.descriptors:
             more = ", ".join(f"{count} {end}" for end, count in (after.ends - before.ends).items())
-            found.append(f"descriptors are left open: {more}")
-        if before.said.tasks is not None and (after.said.tasks or 0) > before.said.tasks:
-            change = f"{before.said.tasks:.0f} before, {after.said.tasks or 0:.0f} after"
-            found.append(f"tasks are left: {change}")
-        if not after.said.idle:
-            found.append(f"something is booked although nothing is done: {after.said}")
-        return found
+            problems.append(f"descriptors are left open: {more}")
+        if after.gauges.tasks > before.gauges.tasks:
+            change = f"{before.gauges.tasks:.0f} before, {after.gauges.tasks:.0f} after"
+            problems.append(f"tasks are left: {change}")
+        if not after.gauges.idle:
+            problems.append(f"something is booked although nothing is done: {after.gauges}")
+        return problems
 
     def table(self) -> Table:
         """Return a table of how requests ended, by kind of client."""
-        shown = [end for end in End if any(one is end for _, one in self.tally.ends)]
+        shown = [end for end in End if any(ended is end for _, ended in self.tally.ends)]
         table = Table(title="Requests by kind and end", title_justify="left")
         table.add_column("")
         for end in shown:
@@ -106,17 +106,17 @@ class Report:
         return table
 
     def _of(self, end: End) -> int:
-        return sum(count for (_, one), count in self.tally.ends.items() if one is end)
+        return sum(count for (_, ended), count in self.tally.ends.items() if ended is end)
 
     def lines(self) -> list[str]:
         """Return all other results as lines of text."""
-        first, last = self.before.sample, self.after.sample
-        asked = sum(self.tally.ends.values())
+        first, last, left = self.before.sample, self.after.sample, self.after.gauges
+        requests = sum(self.tally.ends.values())
         kinds = Counter(act.kind for _, act in self.faults)
         again = len(self.twice) - len(self.asked_twice)
         lines = [
-            f"{asked:,} requests in {self.minutes:g} minutes, {self.tally.held_back:,} held back;"
-            f" the router used {self.router_share:.0%} of a core, the clients"
+            f"{requests:,} requests in {self.minutes:g} minutes, {self.tally.held_back:,} held"
+            f" back; the router used {self.router_share:.0%} of a core, the clients"
             f" {self.load_share:.0%}, everything on this machine {self.machine_share:.0%}",
             "faults: "
             + ", ".join(f"{kind} {count}" for kind, count in kinds.items())
@@ -128,25 +128,19 @@ class Report:
             f" {self.memory_growth:+.2f} MB a minute after warm-up",
             f"descriptors: {first.descriptors} before, {last.descriptors} after,"
             f" {self.descriptor_growth:+.2f} a minute after warm-up",
-            self._tasks(),
-            f"booked at the end: {self.after.said.in_flight:.0f} requests,"
-            f" {self.after.said.booked_tokens:.0f} tokens, {self.after.said.waiting:.0f} waiting;"
-            f" retries that the budget denied: {self.after.said.denied:.0f}",
+            f"tasks: {self.before.gauges.tasks:.0f} before, {left.tasks:.0f} after,"
+            f" {self.task_growth:+.2f} a minute after warm-up",
+            f"booked at the end: {left.in_flight:.0f} requests, {left.booked_tokens:.0f} tokens,"
+            f" {left.waiting:.0f} waiting; retries that the budget denied: {left.denied:.0f}",
         ]
-        for title, some in (("lost", self.lost), ("failed", self.tally.failures)):
+        for title, failures in (("lost", self.lost), ("failed", self.tally.failures)):
             lines += [
-                f"{title}: {count:,} times {cause}" for cause, count in by_cause(some).items()
+                f"{title}: {count:,} times {cause}" for cause, count in by_cause(failures).items()
             ]
-        lines += [f"{odd.end.value}: {odd.kind}: {odd.says}" for odd in self.tally.odd[:20]]
+        worst = self.tally.violations[:20]
+        lines += [f"{end.value}: {kind}: {message}" for kind, end, message in worst]
         lines += [f"log: {line}" for line in self.complaints[:20]]
         return lines
-
-    def _tasks(self) -> str:
-        growth = self.task_growth
-        if growth is None:
-            return f"tasks: the router has no gauge {TASKS}"
-        before, after = self.before.said.tasks, self.after.said.tasks
-        return f"tasks: {before:.0f} before, {after:.0f} after, {growth:+.2f} a minute"
 
     def data(self) -> dict[str, Any]:
         """Return the report as JSON-compatible data."""
@@ -160,10 +154,10 @@ class Report:
             "by_kind": {
                 f"{kind}: {end.name.lower()}": n for (kind, end), n in self.tally.ends.items()
             },
-            "lost": [one._asdict() for one in self.lost],
-            "asked_twice": [one._asdict() for one in self.twice],
+            "lost": [request._asdict() for request in self.lost],
+            "asked_twice": [request._asdict() for request in self.twice],
             "failures": by_cause(self.tally.failures),
-            "odd": [one._asdict() for one in self.tally.odd],
+            "violations": [request._asdict() for request in self.tally.violations],
             "faults": [(at, *act) for at, act in self.faults],
             "reloads": self.reloads,
             "memory_mb_a_minute": self.memory_growth,

@@ -15,7 +15,7 @@ from xxhash import xxh3_64_hexdigest
 from benchmarks.harness.bodies import chat_bodies
 from benchmarks.harness.stub import MODEL
 
-#: The header field that carries a `Wish`.
+#: The header field that carries a `WantedAnswer`.
 ANSWER_FIELD = b"x-soak"
 #: Prefix of the request's number in `x-request-id`.
 _PREFIX = b"soak-"
@@ -43,19 +43,19 @@ MAX_BODY_BYTES, OVERSIZE_BYTES = 1 << 20, (1 << 20) + 4096
 _PATH = "/v1/chat/completions"
 
 
-class Wish(NamedTuple):
+class WantedAnswer(NamedTuple):
     """The answer that a client wants."""
 
     stream: bool
     length: int
     """Events of a stream; bytes of text otherwise."""
 
-    def line(self) -> bytes:
+    def field(self) -> bytes:
         """Return it as a header line."""
         return b"%b: %b %d\r\n" % (ANSWER_FIELD, b"stream" if self.stream else b"json", self.length)
 
     @classmethod
-    def read(cls, value: bytes) -> "Wish":
+    def read(cls, value: bytes) -> "WantedAnswer":
         """Parse the field's value; an empty one means a short JSON answer."""
         kind, _, length = value.partition(b" ")
         return cls(kind == b"stream", int(length or 20))
@@ -72,22 +72,22 @@ def number_of(identity: bytes) -> int | None:
     return int(digits) if digits != identity and digits.isdigit() else None
 
 
-def events(number: int, body: bytes, wish: Wish) -> list[bytes]:
+def events(number: int, body: bytes, wanted: WantedAnswer) -> list[bytes]:
     """Return the events of a stream."""
     name, model, read = identity(number), MODEL.encode(), xxh3_64_hexdigest(body).encode()
     tokens = max(len(body) // 4, 2)
-    found = [_EVENT % (name, model, read, place) for place in range(wish.length)]
-    found.append(_LAST % (name, model, tokens, tokens + 10, tokens // 2))
-    return found
+    pieces = [_EVENT % (name, model, read, place) for place in range(wanted.length)]
+    pieces.append(_LAST % (name, model, tokens, tokens + 10, tokens // 2))
+    return pieces
 
 
-def answer(number: int, body: bytes, wish: Wish) -> bytes:
+def answer(number: int, body: bytes, wanted: WantedAnswer) -> bytes:
     """Return the body of the answer to `body`."""
-    if wish.stream:
-        return b"".join(events(number, body, wish))
+    if wanted.stream:
+        return b"".join(events(number, body, wanted))
     name, model, read = identity(number), MODEL.encode(), xxh3_64_hexdigest(body).encode()
     tokens = max(len(body) // 4, 2)
-    text = _text(wish.length)
+    text = _text(wanted.length)
     return _JSON % (name, model, read, text, tokens, tokens + 10, tokens // 2)
 
 
@@ -96,12 +96,12 @@ def _text(length: int) -> bytes:
     return (b"and so on, as it was said above, " * (length // 33 + 1))[:length]
 
 
-class Ask(NamedTuple):
+class Request(NamedTuple):
     """A request that must be answered."""
 
     number: int
     body: bytes
-    wish: Wish
+    wanted: WantedAnswer
     fields: bytes = b""
     """Additional header lines."""
 
@@ -112,7 +112,7 @@ class Ask(NamedTuple):
         return (
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: soak\r\nX-Request-Id: %b\r\n"
             b"Content-Type: application/json\r\nAuthorization: Bearer sk-soak\r\n%b%b%b\r\n"
-            % (identity(self.number), self.wish.line(), self.fields, framing)
+            % (identity(self.number), self.wanted.field(), self.fields, framing)
         )
 
     def chunked(self, pieces: int) -> list[bytes]:
@@ -139,31 +139,36 @@ class Source:
         """The random generator that all requests are drawn from."""
         return self._random
 
-    def ask(
-        self, sizes: Sequence[int] = SMALL_BYTES, wish: Wish | None = None, fields: bytes = b""
-    ) -> Ask:
+    def request(
+        self,
+        sizes: Sequence[int] = SMALL_BYTES,
+        wanted: WantedAnswer | None = None,
+        fields: bytes = b"",
+    ) -> Request:
         """Make a request of one of these sizes."""
-        if wish is None:
-            wish = Wish(stream=False, length=self._random.choice((20, 400, 3000)))
+        if wanted is None:
+            wanted = WantedAnswer(stream=False, length=self._random.choice((20, 400, 3000)))
         number = next(self._numbers)
-        body = chat_bodies(self._random.choice(sizes), 1, number, stream=wish.stream)[0]
-        return Ask(number, body, wish, fields)
+        body = chat_bodies(self._random.choice(sizes), 1, number, stream=wanted.stream)[0]
+        return Request(number, body, wanted, fields)
 
-    def stream(self, sizes: Sequence[int] = SMALL_BYTES, fields: bytes = b"") -> Ask:
+    def stream(self, sizes: Sequence[int] = SMALL_BYTES, fields: bytes = b"") -> Request:
         """Make a request for a stream."""
-        return self.ask(sizes, Wish(stream=True, length=self._random.randint(5, 60)), fields)
+        return self.request(
+            sizes, WantedAnswer(stream=True, length=self._random.randint(5, 60)), fields
+        )
 
-    def turn(self, talk: "Conversation") -> Ask:
+    def turn(self, talk: "Conversation") -> Request:
         """Make a conversation's next turn."""
         stream = self._random.random() < 0.5
-        wish = Wish(stream=stream, length=self._random.randint(5, 40) if stream else 200)
-        return Ask(next(self._numbers), talk.body(self._random, stream=stream), wish)
+        wanted = WantedAnswer(stream=stream, length=self._random.randint(5, 40) if stream else 200)
+        return Request(next(self._numbers), talk.body(self._random, stream=stream), wanted)
 
     def bad(self) -> bytes:
         """Return an invalid request; the router must answer with an error."""
         return self._random.choice(_BAD)
 
-    def strange(self) -> bytes:
+    def unknown_model(self) -> bytes:
         """Return a valid request for a model that no worker serves."""
         model = f"nobody/{self._random.randrange(1 << 30)}"
         return _post(b'{"model":"%b","messages":[]}' % model.encode())

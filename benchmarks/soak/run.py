@@ -25,8 +25,6 @@ from benchmarks.soak.requests import MAX_BODY_BYTES
 
 #: States of a socket in /proc/net/tcp (`TCP_ESTABLISHED` and `TCP_LISTEN` of tcp_states.h).
 _ESTABLISHED, _LISTENS = "01", "0A"
-#: A gauge of the tasks of its event loop, if the router has one.
-TASKS = "warmroute_tasks"
 #: Seconds between two checks of the workers; samples of the router; adjustments of the load; reads
 #: of the router's metrics.
 TICK_INTERVAL_S, _SAMPLE_INTERVAL_S, _STEER_INTERVAL_S, _METRICS_INTERVAL_S = 0.1, 1.0, 5.0, 10.0
@@ -62,8 +60,8 @@ class Gauges(NamedTuple):
     in_flight: float
     booked_tokens: float
     waiting: float
-    tasks: float | None
-    """Asyncio tasks; None if the router does not report them."""
+    tasks: float
+    """Asyncio tasks."""
     denied: float
     """Retries since the start that the retry budget did not allow."""
 
@@ -73,24 +71,24 @@ class Gauges(NamedTuple):
         return not (self.in_flight or self.booked_tokens or self.waiting)
 
 
-class Look(NamedTuple):
+class State(NamedTuple):
     """The router's state at one moment."""
 
     sample: Sample
-    said: Gauges
+    gauges: Gauges
     ends: Counter[str]
     """Counts of its descriptors by kind."""
 
     def data(self) -> dict[str, Any]:
         """Return it as JSON-compatible data."""
-        return {**self.sample._asdict(), **self.said._asdict(), "ends": self.ends}
+        return {**self.sample._asdict(), **self.gauges._asdict(), "ends": self.ends}
 
-    def nothing_more(self, before: "Look") -> bool:
+    def nothing_more(self, before: "State") -> bool:
         """Whether it is idle, with no more descriptors and tasks than before."""
         return (
-            self.said.idle
+            self.gauges.idle
             and self.sample.descriptors <= before.sample.descriptors
-            and (self.said.tasks or 0) <= (before.said.tasks or 0)
+            and self.gauges.tasks <= before.gauges.tasks
         )
 
 
@@ -108,27 +106,27 @@ def sample(pids: Sequence[int]) -> Sample:
 
 def open_ends(pids: Sequence[int], names: Mapping[int, str]) -> Counter[str]:
     """Count the descriptors of processes by kind; `names` maps ports to names."""
-    found: Counter[str] = Counter()
+    ends: Counter[str] = Counter()
     for pid in pids:
         with suppress(OSError):
             sockets = _sockets(Path(f"/proc/{pid}/net/tcp").read_text(), names)
             for link in Path(f"/proc/{pid}/fd").iterdir():
                 target = str(link.readlink())
-                found[sockets.get(target, target.partition(":")[0])] += 1
-    return found
+                ends[sockets.get(target, target.partition(":")[0])] += 1
+    return ends
 
 
 def _sockets(table: str, names: Mapping[int, str]) -> dict[str, str]:
     """Parse the kernel's TCP table: a description for each socket, by its link target."""
-    found = {}
+    names_of = {}
     for line in table.splitlines()[1:]:
         fields = line.split()
         here, there = (int(field.partition(":")[2], 16) for field in fields[1:3])
         peer = names.get(there) or f"a client of {names.get(here, here)}"
         state = "" if fields[3] == _ESTABLISHED else f", state {int(fields[3], 16)}"
         name = f"listens at {names.get(here, here)}" if fields[3] == _LISTENS else peer + state
-        found[f"socket:[{fields[9]}]"] = name
-    return found
+        names_of[f"socket:[{fields[9]}]"] = name
+    return names_of
 
 
 def gauges(port: int) -> Gauges:
@@ -137,13 +135,13 @@ def gauges(port: int) -> Gauges:
         text = reply.read().decode()
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
-        for one in family.samples:
-            sums[one.name] = sums.get(one.name, 0.0) + one.value
+        for metric in family.samples:
+            sums[metric.name] = sums.get(metric.name, 0.0) + metric.value
     return Gauges(
         sums.get("warmroute_in_flight", 0.0),
         sums.get("warmroute_kv_tokens_booked", 0.0),
         sums.get("warmroute_queue_length", 0.0),
-        sums.get(TASKS),
+        sums.get("warmroute_tasks", 0.0),
         sums.get("warmroute_retries_denied_total", 0.0),
     )
 
@@ -152,7 +150,7 @@ class Broken(Exception):
     """The router, a worker or the load has ended unexpectedly."""
 
 
-class Soak:
+class SoakRun:
     """One running soak."""
 
     def __init__(
@@ -170,7 +168,7 @@ class Soak:
         self._owed = 0
         """Answers that the load process still owes."""
         self._ends: Counter[tuple[str, End]] = Counter()
-        self._told = 0
+        self._printed = 0
         """Requests that had ended when the last line was printed."""
         self._warm = False
         self._passed = 0.0
@@ -185,11 +183,13 @@ class Soak:
         self.load_share = self.machine_share = 0.0
         """CPU use of the clients, and of the whole machine, as shares of a core."""
 
-    def look(self) -> Look:
+    def state(self) -> State:
         """Return the router's state now."""
-        said, pids = gauges(self._router.port), self._router.pids
-        names = {one.port: one.name for one in self._workers.all} | {self._router.port: "the door"}
-        return Look(sample(pids), said, open_ends(pids, names))
+        values, pids = gauges(self._router.port), self._router.pids
+        names = {worker.port: worker.name for worker in self._workers.all} | {
+            self._router.port: "the router"
+        }
+        return State(sample(pids), values, open_ends(pids, names))
 
     def run(self, seconds: float) -> None:
         """Run load and faults for `seconds`. Raises Broken."""
@@ -226,10 +226,10 @@ class Soak:
         while monotonic() < deadline:
             self._watch()
             while self._load.poll(TICK_INTERVAL_S):
-                said = self._load.recv()
-                if isinstance(said, Tally):
+                message = self._load.recv()
+                if isinstance(message, Tally):
                     self._settle()
-                    return said
+                    return message
         raise Broken("the clients do not end")
 
     def _settle(self) -> None:
@@ -240,12 +240,12 @@ class Soak:
             self._watch()
             time.sleep(TICK_INTERVAL_S)
 
-    def rest(self, before: Look) -> Look:
+    def rest(self, before: State) -> State:
         """Wait up to half a minute for the router to be as before; return its state."""
         deadline = monotonic() + _RELEASE_TIMEOUT_S
         while True:
             self._watch()
-            now = self.look()
+            now = self.state()
             if monotonic() > deadline or now.nothing_more(before):
                 return now
             time.sleep(1.0)
@@ -256,7 +256,7 @@ class Soak:
         if self._router.process.poll() is not None:
             raise Broken(f"the router has ended:\n{self._router.last_words()}")
         try:
-            self._workers.look()
+            self._workers.state()
         except EOFError:
             raise Broken("a worker has ended by itself") from None
 
@@ -265,9 +265,7 @@ class Soak:
 
     def _ask(self) -> None:
         with suppress(OSError):  # it is asked again later
-            tasks = gauges(self._router.port).tasks
-            if tasks is not None:
-                self.tasks.append((monotonic(), tasks))
+            self.tasks.append((monotonic(), gauges(self._router.port).tasks))
 
     def _steer(self) -> None:
         """During warm-up, set the rate that gives the desired CPU share, from a client's cost."""
@@ -298,24 +296,26 @@ class Soak:
         self.reloads += 1
 
     def _tell(self) -> None:
-        now, asked = self.samples[-1], sum(self._ends.values())
+        now, ended = self.samples[-1], sum(self._ends.values())
         before = self.samples[
             max(0, len(self.samples) - 1 - int(_PROGRESS_INTERVAL_S / _SAMPLE_INTERVAL_S))
         ]
         span = max(now.at - before.at, 1e-9)
         failed = sum(count for (_, end), count in self._ends.items() if end in FAILED)
         wrong = sum(count for (_, end), count in self._ends.items() if end in NEVER)
-        doing = [f"{one.name} {one.doing}" for one in self._workers.staying if one.doing]
+        doing = [
+            f"{worker.name} {worker.doing}" for worker in self._workers.staying if worker.doing
+        ]
         minutes, seconds = divmod(int(self._passed), 60)
         _err.print(
-            f"{minutes:3}:{seconds:02} {(asked - self._told) / _PROGRESS_INTERVAL_S:7,.0f}/s"
+            f"{minutes:3}:{seconds:02} {(ended - self._printed) / _PROGRESS_INTERVAL_S:7,.0f}/s"
             f"  router {(now.cpu_s - before.cpu_s) / span:4.0%} {now.memory_mb:7.1f} MB"
             f" {now.descriptors:5} descriptors"
-            f"  {asked:,} ended, {failed:,} failed, {wrong:,} wrong"
+            f"  {ended:,} ended, {failed:,} failed, {wrong:,} wrong"
             f"  {', '.join(doing) or 'all well'}",
             markup=False,
         )
-        self._told = asked
+        self._printed = ended
 
 
 def settings(workers: Workers, *, guest: bool) -> dict[str, Any]:
@@ -323,7 +323,9 @@ def settings(workers: Workers, *, guest: bool) -> dict[str, Any]:
     members = workers.all if guest else workers.staying
     return {
         "strategy": {"name": "prefixaware", "memory": "16MiB"},
-        "workers": [{"url": f"http://127.0.0.1:{one.port}", "name": one.name} for one in members],
+        "workers": [
+            {"url": f"http://127.0.0.1:{worker.port}", "name": worker.name} for worker in members
+        ],
         "clients": {"header": "3s", "body": "5s", "write": "5s", "keepalive": "10s"},
         "timeouts": {
             "connect": "1s",

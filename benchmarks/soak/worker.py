@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, cast
 import uvloop
 
 from benchmarks.harness.stub import MODEL
-from benchmarks.soak.requests import ANSWER_FIELD, Wish, answer, events, number_of
+from benchmarks.soak.requests import ANSWER_FIELD, WantedAnswer, answer, events, number_of
 
 #: Seconds until the first byte, normally and when slow; and between two events of a stream.
 _FIRST_BYTE_S, _SLOW_FIRST_BYTE_S, _EVENT_INTERVAL_S = (0.002, 0.02), (1.0, 2.5), 0.01
@@ -38,7 +38,7 @@ _GARBAGE = b"\x16\x03\x01\x00\xff 200 this is not HTTP\r\n\r\n\x00"
 _RECORD = struct.Struct("<Qd")
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """The kinds of faults of a worker."""
 
     KILL = "killed"
@@ -66,7 +66,7 @@ class Kind(StrEnum):
 class Order(NamedTuple):
     """An order to the worker to begin or end a fault."""
 
-    kind: Kind | None
+    kind: FaultKind | None
     """None: end the fault."""
     seconds: float = 0.0
     """Duration of a freeze, during which the worker cannot receive orders."""
@@ -80,7 +80,7 @@ class Entry(NamedTuple):
     """Whether it was refused with 503, because the worker was full."""
     at: float
 
-    def line(self) -> bytes:
+    def record(self) -> bytes:
         """Return it as a record of the book."""
         return _RECORD.pack(self.number << 1 | self.refused, self.at)
 
@@ -89,7 +89,9 @@ def read_book(path: Path) -> list[Entry]:
     """Return the entries of a worker's book."""
     data = path.read_bytes() if path.exists() else b""
     whole = len(data) // _RECORD.size * _RECORD.size
-    return [Entry(one >> 1, bool(one & 1), at) for one, at in _RECORD.iter_unpack(data[:whole])]
+    return [
+        Entry(number >> 1, bool(number & 1), at) for number, at in _RECORD.iter_unpack(data[:whole])
+    ]
 
 
 def _whole(status: bytes, body: bytes, kind: bytes = b"application/json") -> bytes:
@@ -119,13 +121,13 @@ _STREAM = (
 )
 
 
-class _House:
+class _Server:
     """State shared by the connections of one worker."""
 
     def __init__(self, book: Path, seed: int) -> None:
-        self.kind: Kind | None = None
+        self.kind: FaultKind | None = None
         self.random = Random(seed)
-        self.lines: set[_Line] = set()
+        self.connections: set[_Connection] = set()
         self._book = os.open(book, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._server: asyncio.Server | None = None
 
@@ -133,7 +135,7 @@ class _House:
         """Accept connections; return the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Line(self, loop), "127.0.0.1", port, backlog=4096
+            lambda: _Connection(self, loop), "127.0.0.1", port, backlog=4096
         )
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
@@ -143,27 +145,28 @@ class _House:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for line in tuple(self.lines):
-            line.close_if_idle()
+        for connection in tuple(self.connections):
+            connection.close_if_idle()
 
     def write_down(self, number: int | None) -> None:
         """Record in the book that a request has been read."""
         if number is not None:
-            os.write(self._book, Entry(number, self.kind is Kind.FULL, monotonic()).line())
+            entry = Entry(number, self.kind is FaultKind.FULL, monotonic())
+            os.write(self._book, entry.record())
 
     def release(self) -> None:
         """Reset the connections whose answers were stalled by a fault that is over."""
-        for line in tuple(self.lines):
-            line.let_go()
+        for connection in tuple(self.connections):
+            connection.reset_if_stalled()
 
 
-class _Line(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection from the router."""
 
     _transport: asyncio.Transport
 
-    def __init__(self, house: _House, loop: asyncio.AbstractEventLoop) -> None:
-        self._house = house
+    def __init__(self, server: _Server, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = server
         self._loop = loop
         self._head = b""
         self._left = -1
@@ -171,7 +174,7 @@ class _Line(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._at = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._end: Kind | None = None
+        self._end: FaultKind | None = None
         """How the current answer breaks off."""
         self._hanging = False
         self._due = 0.0
@@ -180,11 +183,11 @@ class _Line(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection."""
         self._transport = cast("asyncio.Transport", transport)
-        self._house.lines.add(self)
+        self._owner.connections.add(self)
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Drop the answer in progress."""
-        self._house.lines.discard(self)
+        self._owner.connections.discard(self)
         self._pieces = []
         if self._timer is not None:
             self._timer.cancel()
@@ -207,40 +210,42 @@ class _Line(asyncio.Protocol):
             self._answer(head, body)
 
     def _answer(self, head: bytes, body: bytes) -> None:
-        house, path = self._house, head.split(b" ", 2)[1]
+        server, path = self._owner, head.split(b" ", 2)[1]
         if not head.startswith(b"POST"):
             self._probe(path)
             return
         number = number_of(_field(head, b"x-request-id"))
-        house.write_down(number)
-        if house.kind in {Kind.FULL, Kind.ERROR}:
-            self._transport.write(_FULL if house.kind is Kind.FULL else _BROKEN)
-        elif house.kind is Kind.GARBAGE:
+        server.write_down(number)
+        if server.kind in {FaultKind.FULL, FaultKind.ERROR}:
+            self._transport.write(_FULL if server.kind is FaultKind.FULL else _BROKEN)
+        elif server.kind is FaultKind.GARBAGE:
             self._transport.write(_GARBAGE)
             self._transport.close()
         else:
-            self._begin(number or 0, body, Wish.read(_field(head, ANSWER_FIELD)))
+            self._begin(number or 0, body, WantedAnswer.read(_field(head, ANSWER_FIELD)))
 
     def _probe(self, path: bytes) -> None:
         if path == b"/health":
-            self._transport.write(_UNWELL if self._house.kind is Kind.UNWELL else _WELL)
+            self._transport.write(_UNWELL if self._owner.kind is FaultKind.UNWELL else _WELL)
         else:
             self._transport.write(_MODELS if path == b"/v1/models" else _MISSING)
 
-    def _begin(self, number: int, body: bytes, wish: Wish) -> None:
-        house = self._house
-        if wish.stream:
-            told = [b"%x\r\n%b\r\n" % (len(one), one) for one in events(number, body, wish)]
-            self._pieces = [_STREAM + told[0], *told[1:-1], told[-1] + b"0\r\n\r\n"]
+    def _begin(self, number: int, body: bytes, wanted: WantedAnswer) -> None:
+        server = self._owner
+        if wanted.stream:
+            chunks = [
+                b"%x\r\n%b\r\n" % (len(event), event) for event in events(number, body, wanted)
+            ]
+            self._pieces = [_STREAM + chunks[0], *chunks[1:-1], chunks[-1] + b"0\r\n\r\n"]
         else:
-            self._pieces = [_whole(b"200 OK", answer(number, body, wish))]
-        if house.kind in {Kind.STALL, Kind.RESET}:
-            self._end = house.kind
-            self._pieces = _cut(self._pieces, house.random)
+            self._pieces = [_whole(b"200 OK", answer(number, body, wanted))]
+        if server.kind in {FaultKind.STALL, FaultKind.RESET}:
+            self._end = server.kind
+            self._pieces = _cut(self._pieces, server.random)
         self._at = 0
-        slow = house.kind is Kind.SLOW
+        slow = server.kind is FaultKind.SLOW
         self._timer = self._loop.call_later(
-            house.random.uniform(*(_SLOW_FIRST_BYTE_S if slow else _FIRST_BYTE_S)), self._step
+            server.random.uniform(*(_SLOW_FIRST_BYTE_S if slow else _FIRST_BYTE_S)), self._step
         )
 
     def _step(self) -> None:
@@ -256,12 +261,12 @@ class _Line(asyncio.Protocol):
 
     def _finish(self) -> None:
         end, self._end = self._end, None
-        random = self._house.random
-        if end is Kind.RESET:
+        random = self._owner.random
+        if end is FaultKind.RESET:
             self._reset()
-        elif end is Kind.STALL:
+        elif end is FaultKind.STALL:
             self._hanging = True
-        elif self._house.kind is Kind.REFUSE:
+        elif self._owner.kind is FaultKind.REFUSE:
             self._transport.close()
         elif random.random() < _CLOSE_SHARE:
             self._due = self._loop.time() + random.uniform(0, _CLOSE_WITHIN_S)
@@ -276,7 +281,7 @@ class _Line(asyncio.Protocol):
         if not (self._pieces or self._hanging or self._head or self._left > 0):
             self._transport.close()
 
-    def let_go(self) -> None:
+    def reset_if_stalled(self) -> None:
         """Reset the connection if its answer was stalled."""
         if self._hanging:
             self._reset()
@@ -299,13 +304,13 @@ def _cut(pieces: Sequence[bytes], random: Random) -> list[bytes]:
     """Return none of an answer, or a beginning of random length."""
     total = sum(map(len, pieces))
     left = random.choice((0, random.randrange(total)))
-    kept = []
+    beginning = []
     for piece in pieces:
         if left <= 0:
             break
-        kept.append(piece[:left])
+        beginning.append(piece[:left])
         left -= len(piece)
-    return kept
+    return beginning
 
 
 def serve(channel: "Connection[Any, Any]", port: int, book: Path, seed: int) -> None:
@@ -316,30 +321,30 @@ def serve(channel: "Connection[Any, Any]", port: int, book: Path, seed: int) -> 
 
 async def _serve(channel: "Connection[Any, Any]", port: int, book: Path, seed: int) -> None:
     loop = asyncio.get_running_loop()
-    house = _House(book, seed)
-    port = await house.open(port)
+    server = _Server(book, seed)
+    port = await server.open(port)
     channel.send(port)
-    told = asyncio.Event()
-    loop.add_reader(channel.fileno(), told.set)
+    ordered = asyncio.Event()
+    loop.add_reader(channel.fileno(), ordered.set)
     while True:
-        await told.wait()
-        told.clear()
+        await ordered.wait()
+        ordered.clear()
         try:
             while channel.poll():
-                await _obey(house, channel.recv(), port)
+                await _obey(server, channel.recv(), port)
                 channel.send(port)
         except (EOFError, ConnectionError):
             return
 
 
-async def _obey(house: _House, order: Order, port: int) -> None:
-    if order.kind is Kind.FREEZE:
+async def _obey(server: _Server, order: Order, port: int) -> None:
+    if order.kind is FaultKind.FREEZE:
         sleep(order.seconds)  # noqa: ASYNC251 - freezing is the purpose
         return
-    was, house.kind = house.kind, order.kind
-    if order.kind is Kind.REFUSE:
-        house.close()
-    elif was is Kind.REFUSE:
-        await house.open(port)
-    elif was is Kind.STALL:
-        house.release()
+    was, server.kind = server.kind, order.kind
+    if order.kind is FaultKind.REFUSE:
+        server.close()
+    elif was is FaultKind.REFUSE:
+        await server.open(port)
+    elif was is FaultKind.STALL:
+        server.release()

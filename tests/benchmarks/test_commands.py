@@ -45,7 +45,7 @@ PRINTS = {
         ["--constant=PRICE", "--column=documents"],
         ["PRICE", "documents"],
     ),
-    "scenarios": (["--scenario=tight", "--size=0.05", "--jobs=2"], ["1 of", "tight", "holds"]),
+    "scenarios": (["--scenario=tight", "--size=0.05", "--jobs=2"], ["3 of 3 checks hold", "tight"]),
     "seeds": (
         ["--only=8k", "--clients=10", "--span=20", "--jobs=2"],
         ["published", "| simulated | random | GPU |", "- simulated, 8k contexts: kvaware"],

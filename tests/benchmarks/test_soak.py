@@ -12,13 +12,13 @@ from benchmarks.harness.connection import Reply
 from benchmarks.soak.fleet import RECOVERY_S, Book, Chaos, Timeline, book
 from benchmarks.soak.judge import NEVER, End, Failure, Tally, Twice, asked_twice, lost, verdict
 from benchmarks.soak.report import Report, complaints
-from benchmarks.soak.requests import Ask, Wish, answer, events
-from benchmarks.soak.run import Gauges, Look, Sample
-from benchmarks.soak.worker import Entry, Kind, read_book
+from benchmarks.soak.requests import Request, WantedAnswer, answer, events
+from benchmarks.soak.run import Gauges, Sample, State
+from benchmarks.soak.worker import Entry, FaultKind, read_book
 
 SENT, ENDED = 100.0, 101.0
 LONG_BEFORE = SENT - RECOVERY_S - 1
-JSON, STREAM = Wish(stream=False, length=30), Wish(stream=True, length=4)
+JSON, STREAM = WantedAnswer(stream=False, length=30), WantedAnswer(stream=True, length=4)
 FAILURE = Failure(7, SENT, ENDED, End.FAILED, 503, "no_worker", "", "")
 
 
@@ -28,8 +28,8 @@ def test_one_worker_is_always_well(seed: int) -> None:
     chaos, random = Chaos(Random(seed)), Random(seed)
     since: list[float | None] = [0.0] * 4
     until: list[float] = [0.0] * 4
-    busy: list[Kind | None] = [None] * 4
-    seen: set[Kind] = set()
+    busy: list[FaultKind | None] = [None] * 4
+    seen: set[FaultKind] = set()
     now = RECOVERY_S
     for _ in range(3000):
         now += random.expovariate(2.0)
@@ -41,11 +41,11 @@ def test_one_worker_is_always_well(seed: int) -> None:
         if act is not None:
             assert busy[act.worker] is None
             busy[act.worker], until[act.worker] = act.kind, now + act.seconds
-            if act.kind is not Kind.SLOW:
+            if act.kind is not FaultKind.SLOW:
                 since[act.worker] = None
             seen.add(act.kind)
         assert any(then is not None and now - then >= RECOVERY_S for then in since)
-    assert seen == set(Kind)
+    assert seen == set(FaultKind)
 
 
 def worker(
@@ -126,27 +126,27 @@ def reply(body: bytes, status: int = 200, *, complete: bool = True) -> Reply:
 
 def test_how_a_request_ended() -> None:
     """Only the complete answer to this very request is accepted."""
-    ask, stream = Ask(5, b'{"model":"m"}', JSON), Ask(5, b'{"model":"m"}', STREAM)
-    body, chunks = answer(5, ask.body, JSON), events(5, stream.body, STREAM)
+    chat, stream = Request(5, b'{"model":"m"}', JSON), Request(5, b'{"model":"m"}', STREAM)
+    body, chunks = answer(5, chat.body, JSON), events(5, stream.body, STREAM)
     begun = b"".join(chunks[:2])
     for request, received, end in (
-        (ask, reply(body), End.ANSWERED),
-        (ask._replace(number=6), reply(body), End.WRONG),
-        (ask._replace(body=b"{}"), reply(body), End.WRONG),
-        (ask, reply(body[:-1]), End.WRONG),
-        (ask, reply(body[:-1], complete=False), End.CUT),
-        (ask, reply(b"", 0, complete=False), End.CUT),
-        (ask, reply(error("no_worker"), 503), End.FAILED),
-        (ask, reply(error("overloaded"), 503), End.FULL),
-        (ask, reply(error("queue_full"), 429), End.FULL),
-        (ask, reply(error("model_not_found"), 404), End.WRONG),
+        (chat, reply(body), End.ANSWERED),
+        (chat._replace(number=6), reply(body), End.WRONG),
+        (chat._replace(body=b"{}"), reply(body), End.WRONG),
+        (chat, reply(body[:-1]), End.WRONG),
+        (chat, reply(body[:-1], complete=False), End.CUT),
+        (chat, reply(b"", 0, complete=False), End.CUT),
+        (chat, reply(error("no_worker"), 503), End.FAILED),
+        (chat, reply(error("overloaded"), 503), End.FULL),
+        (chat, reply(error("queue_full"), 429), End.FULL),
+        (chat, reply(error("model_not_found"), 404), End.WRONG),
         (stream, reply(b"".join(chunks)), End.ANSWERED),
         (stream, reply(begun), End.WRONG),
         (stream, reply(begun + b"data: " + error("worker_failed") + b"\n\n"), End.TOLD),
     ):
         assert verdict(request, received)[0] is end
     tally = Tally()
-    tally.judge("chat", ask, SENT, reply(error("worker_failed"), 502))
+    tally.judge("chat", chat, SENT, reply(error("worker_failed"), 502))
     assert [failure.worker for failure in tally.failures] == ["one"]
 
 
@@ -154,11 +154,11 @@ def test_a_book_that_was_torn(tmp_path: Path) -> None:
     """A worker was killed while writing a record: those before it count."""
     path = tmp_path / "book"
     assert read_book(path) == []
-    path.write_bytes(READ.line() + REFUSED.line() + b"\x01")
+    path.write_bytes(READ.record() + REFUSED.record() + b"\x01")
     assert read_book(path) == [READ, REFUSED]
 
 
-REST = Look(
+REST = State(
     Sample(at=0.0, memory_mb=80.0, descriptors=20, cpu_s=1.0),
     Gauges(in_flight=0, booked_tokens=0, waiting=0, tasks=9, denied=0),
     Counter(listens=1),
@@ -188,7 +188,7 @@ def report(growth: float = 0.0) -> Report:
 def wrong(end: End) -> Tally:
     """Return a tally of one request that ended as none may."""
     tally = Tally()
-    tally.strange("chat", end, "oh")
+    tally.violation("chat", end, "oh")
     return tally
 
 
@@ -200,7 +200,7 @@ def wrong(end: End) -> Tally:
         replace(report(), twice=(Twice(1, "a", "b", died=False),)),
         replace(report(), after=REST._replace(sample=REST.sample._replace(descriptors=21))),
         *(
-            replace(report(), after=REST._replace(said=REST.said._replace(**{gauge: 10})))
+            replace(report(), after=REST._replace(gauges=REST.gauges._replace(**{gauge: 10})))
             for gauge in ("tasks", "in_flight", "booked_tokens", "waiting")
         ),
         *(replace(report(), tally=wrong(end)) for end in NEVER),
