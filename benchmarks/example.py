@@ -4,10 +4,9 @@ Two workers, one prompt: prints every term of the cost, and what changes with mo
 one of them, and with a busier fleet.
 """
 
-from dataclasses import dataclass, field
-
 import typer
 
+from benchmarks.decision import WorkerStub
 from strategies.api import Candidate, Prompt
 from strategies.constants import SMOOTHED_S
 from strategies.cost.cost import Costs
@@ -24,21 +23,13 @@ KV_TOKENS = 400_000
 WORKERS, REUSED_SHARE = 4, 0.6
 
 
-@dataclass(eq=False)
-class WorkerStub:
-    """A worker as a strategy sees it: twice as fast as the first guess, as an H100 is."""
-
-    name: str
-    load: Load = field(default_factory=Load)
-    pace: Pace = field(default_factory=Pace)
-    kv_tokens: int | None = KV_TOKENS
-    room_tokens: int | None = KV_TOKENS
-
-
 def worker_stub(
     name: str, *, wait_s: float, decoding: int, kv_tokens: int, busy: float
 ) -> WorkerStub:
-    """Return a worker where a request waits for `wait_s`, busy for the share `busy` of the time."""
+    """Return a worker where a request waits for `wait_s`, busy for the share `busy` of the time.
+
+    It is twice as fast as the first guess, as an H100 is.
+    """
     curve = Curve()
     curve.factor = curve.growth = 0.5
     load = Load()

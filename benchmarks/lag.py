@@ -70,7 +70,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LagRow:
     """The results of one case; times in milliseconds, shares of one core."""
 
     keys: str
@@ -110,7 +110,7 @@ def main(
     settings = StubSettings(
         events=ENDLESS_EVENTS, step_s=1 / events, phases=PHASES, tokenizes=False
     )
-    rows: list[Row] = []
+    rows: list[LagRow] = []
     # Enough that no router gets the same prompt twice.
     count = int(rate * (_WARM_UP_S + seconds + 1)) + 1
     try:
@@ -158,7 +158,7 @@ class _Case:
         self._sender.send(LongPrompts(served.port, rate, _WARM_UP_S))
         self._sender.recv()
 
-    def measure(self, served: Router, keys: str, rate: float) -> Row:
+    def measure(self, served: Router, keys: str, rate: float) -> LagRow:
         """Return the results at `rate` long prompts a second."""
         self._watchers.hold(served.port, self._streams)
         tokenized = _tokenized(served)
@@ -175,7 +175,7 @@ class _Case:
         answered: Answered = self._sender.recv()
         delays = sorted(delay for client in seen for delay in client.delays)
         waits = sorted(answered.seconds)
-        return Row(
+        return LagRow(
             keys=keys,
             rate=rate,
             delay_p50_ms=quantile_ms(delays, 0.5),
@@ -200,7 +200,7 @@ def _quantiles(ordered: Sequence[float]) -> tuple[float, float, float]:
     return quantile_ms(ordered, 0.5), quantile_ms(ordered, 0.99), quantile_ms(ordered, 1.0)
 
 
-def _table(title: str, rows: Sequence[Row]) -> Table:
+def _table(title: str, rows: Sequence[LagRow]) -> Table:
     table = Table(
         title=f"{title}; times in ms, paths p50 / p99 / worst, CPU in cores", title_justify="left"
     )

@@ -41,7 +41,7 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StreamsRow:
     """The results of one proxy with `streams` streams; shares are of one core."""
 
     proxy: str
@@ -119,7 +119,7 @@ def main(
         if (any(part in proxy.name for part in only) if only else not proxy.slow)
     ]
     settings = StubSettings(events=ENDLESS_EVENTS, step_s=1 / rate, phases=PHASES)
-    rows: list[Row] = []
+    rows: list[StreamsRow] = []
     try:
         with Bench(workers, settings) as bench, Watchers(clients) as watchers:
             for proxy in chosen:
@@ -139,7 +139,7 @@ def main(
 
 def _levels(
     bench: Bench, watchers: Watchers, proxy: Proxy, running: RunningProxy, plan: Plan
-) -> list[Row]:
+) -> list[StreamsRow]:
     idle = watchers.idle(proxy.alive, running.port)
     pids = (*running.pids, *bench.stub_pids)
     rows = []
@@ -155,7 +155,7 @@ def _levels(
         delivered = sum(client.events / client.wall for client in seen)
         delays = sorted(delay for client in seen for delay in client.delays)
         rows.append(
-            Row(
+            StreamsRow(
                 proxy=proxy.program,
                 streams=count,
                 begun=begun,
@@ -189,7 +189,7 @@ def _shares(pids: Sequence[int], seconds: float) -> tuple[float, list[float]]:
     return (machine_seconds() - machine) / wall, used
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[StreamsRow]) -> Table:
     table = Table(title="Streams held at once; times in ms", title_justify="left")
     for heading in (
         *("", "streams", "due/s", "got/s", "delay p50", "p99", "probe idle p99", "p50", "p99"),
@@ -208,7 +208,7 @@ def _table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
+def _notes(rows: Sequence[StreamsRow]) -> list[str]:
     """Say where each proxy saturated, and where something else was the limit."""
     cores = len(os.sched_getaffinity(0))
     notes = [f"The machine has {cores} cores; CPU, workers, clients and others are shares of one."]

@@ -153,11 +153,11 @@ class Engine:
 
     def __init__(self, settings: StubSettings) -> None:
         self._settings = settings
-        self._slots: Sequence[set[Worker]] = [set() for _ in range(settings.phases)]
+        self._slots: Sequence[set[WorkerConnection]] = [set() for _ in range(settings.phases)]
         self._place = cycle(self._slots)
         self._stepping: asyncio.Task[None] | None = None
 
-    def add(self, stream: "Worker") -> set["Worker"]:
+    def add(self, stream: "WorkerConnection") -> set["WorkerConnection"]:
         """Run another stream; it ends by removing itself from the returned set."""
         slot = next(self._place)
         slot.add(stream)
@@ -187,7 +187,7 @@ class Engine:
         return self._settings.tokenizes
 
 
-class Worker(asyncio.Protocol):
+class WorkerConnection(asyncio.Protocol):
     """One connection from a proxy."""
 
     _transport: asyncio.Transport
@@ -198,7 +198,7 @@ class Worker(asyncio.Protocol):
         self._path = b""
         self._left = -1
         self._body: list[bytes] = []
-        self._slot: set[Worker] = set()
+        self._slot: set[WorkerConnection] = set()
         self._length = 0
         self._sent = 0
 
@@ -283,7 +283,9 @@ def serve(channel: "Connection[int, None]", settings: StubSettings) -> None:
 async def _serve(channel: "Connection[int, None]", settings: StubSettings) -> None:
     loop = asyncio.get_running_loop()
     engine = Engine(settings)
-    server = await loop.create_server(lambda: Worker(engine), "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(
+        lambda: WorkerConnection(engine), "127.0.0.1", 0, backlog=4096
+    )
     channel.send(server.sockets[0].getsockname()[1])
     gone = asyncio.Event()
     loop.add_reader(channel.fileno(), gone.set)

@@ -35,7 +35,7 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NeighbourRow:
     """The results of one neighbour; times in milliseconds, memory in bytes."""
 
     name: str
@@ -68,7 +68,7 @@ def main(
     """Measure and print the table."""
     names = [name for name in NEIGHBOURS if not only or any(part in name for part in only)]
     tokenizer = (model or model_folder("chatml")) if tokens else None
-    rows: list[Row] = []
+    rows: list[NeighbourRow] = []
     try:
         with (
             Bench(STUBS, StubSettings(tokenizes=False)) as bench,
@@ -106,7 +106,7 @@ def _row(
     neighbour: "Connection[Any, Any]",
     job: ClientJob,
     served: Router,
-) -> Row:
+) -> NeighbourRow:
     neighbour.send(ClientJob(job.port, 0, job.name))  # make the body
     size: int = neighbour.recv()
     alone = _small(probe, job.port, job.seconds)
@@ -114,7 +114,7 @@ def _row(
     time.sleep(0.25)
     beside = _small(probe, job.port, job.seconds)
     answers: Answers = neighbour.recv()
-    return Row(
+    return NeighbourRow(
         name=job.name,
         size=size,
         statuses=answers.statuses,
@@ -153,7 +153,7 @@ def _highest(served: Router) -> Iterator[list[int]]:
         thread.join()
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[NeighbourRow]) -> Table:
     table = Table()
     for heading in (
         *("beside", "MB", "answers", "a second"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.neighbours.requests import NEIGHBOURS, Request, small
+from benchmarks.neighbours.requests import NEIGHBOURS, NeighbourRequest, small
 
 #: Seconds after which a request is given up.
 _TIMEOUT_S = 20.0
@@ -44,7 +44,7 @@ def send(pipe: "Connection[Any, Any]", nice: int = 0) -> None:
     """Run the jobs received on the pipe; send back the result of each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(nice)
-    requests: dict[str, Request] = {}
+    requests: dict[str, NeighbourRequest] = {}
     try:
         while True:
             job: ClientJob = pipe.recv()
@@ -64,7 +64,7 @@ def send_nicely(pipe: "Connection[Any, Any]") -> None:
     send(pipe, _NICENESS)
 
 
-async def _run(job: ClientJob, request: Request) -> Answers:
+async def _run(job: ClientJob, request: NeighbourRequest) -> Answers:
     answers = Answers()
     end = time.perf_counter() + job.seconds
     head = (

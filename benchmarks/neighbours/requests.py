@@ -12,14 +12,14 @@ MAX_BODY_BYTES = (16 << 20) - (64 << 10)
 _CHAT, _COMPLETION = "/v1/chat/completions", "/v1/completions"
 
 
-class Request(NamedTuple):
+class NeighbourRequest(NamedTuple):
     """A request."""
 
     path: str
     body: bytes
 
 
-def small() -> Request:
+def small() -> NeighbourRequest:
     """Return the request whose delay is measured."""
     return _chat([{"role": "user", "content": "What is the capital of France?"}])
 
@@ -30,11 +30,13 @@ def _text(size: int) -> str:
     return (text * (size // len(text) + 1))[:size]
 
 
-def _json(path: str, **fields: object) -> Request:
-    return Request(path, json.dumps({"model": MODEL, **fields}, separators=(",", ":")).encode())
+def _json(path: str, **fields: object) -> NeighbourRequest:
+    return NeighbourRequest(
+        path, json.dumps({"model": MODEL, **fields}, separators=(",", ":")).encode()
+    )
 
 
-def _chat(messages: list[Any], **more: object) -> Request:
+def _chat(messages: list[Any], **more: object) -> NeighbourRequest:
     return _json(_CHAT, messages=messages, max_tokens=16, **more)
 
 
@@ -42,12 +44,12 @@ def _said(content: object) -> list[Any]:
     return [{"role": "user", "content": content}]
 
 
-def _long(size: int) -> Request:
+def _long(size: int) -> NeighbourRequest:
     # Escapes make a text longer in JSON.
     return _chat(_said(_text(int(size * 0.9))))
 
 
-def _tools(count: int) -> Request:
+def _tools(count: int) -> NeighbourRequest:
     parameters = {"type": "object", "properties": {"a": {"type": "string"}}}
     about = {"description": "d" * 300, "parameters": parameters}
     tools = [
@@ -56,30 +58,30 @@ def _tools(count: int) -> Request:
     return _chat(_said("x"), tools=tools)
 
 
-def _image(size: int) -> Request:
+def _image(size: int) -> NeighbourRequest:
     url = "data:image/png;base64," + "QUJD" * (size // 4)
     return _chat(_said([{"type": "text", "text": "x"}, {"type": "image_url", "image_url": url}]))
 
 
-def _raw(field: str) -> Request:
+def _raw(field: str) -> NeighbourRequest:
     fields = f'"model":"{MODEL}","messages":[{{"role":"user","content":"x"}}],{field}'
-    return Request(_CHAT, f"{{{fields}}}".encode())
+    return NeighbourRequest(_CHAT, f"{{{fields}}}".encode())
 
 
-def _parts(count: int, size: int) -> Request:
+def _parts(count: int, size: int) -> NeighbourRequest:
     text = _text(size)
     return _chat(_said([{"type": "text", "text": text} for _ in range(count)]))
 
 
-def _messages(count: int, size: int) -> Request:
+def _messages(count: int, size: int) -> NeighbourRequest:
     return _chat(_said(_text(size)) * count)
 
 
-def _documents(count: int) -> Request:
+def _documents(count: int) -> NeighbourRequest:
     return _json("/v1/rerank", query="x", documents=[{"text": "hello there"}] * count)
 
 
-NEIGHBOURS: Mapping[str, Callable[[], Request]] = {
+NEIGHBOURS: Mapping[str, Callable[[], NeighbourRequest]] = {
     "a text of 16 MB": lambda: _long(MAX_BODY_BYTES),
     "a text of 4 MB": lambda: _long(4 << 20),
     "a text of 1 MB": lambda: _long(1 << 20),

@@ -15,8 +15,8 @@ from benchmarks.harness.bench import Bench, RunningProxy
 from benchmarks.harness.processes import NotReady, Stopped, memory_bytes
 from benchmarks.harness.proxies import PROXIES, TIMES, programs, version
 from benchmarks.harness.stub import StubSettings
-from benchmarks.overhead.cells import REQUEST_COUNTS, Cell, cases, measure
-from benchmarks.overhead.tables import Report
+from benchmarks.overhead.cells import REQUEST_COUNTS, Measurement, cases, measure
+from benchmarks.overhead.tables import OverheadReport
 
 #: Workers behind every proxy.
 WORKERS = 2
@@ -80,7 +80,7 @@ def main(
         _err.print(str(error), markup=False)
         raise typer.Exit(1) from None
     about = _about(commands, running, rounds, cores)
-    _print(Report(cells, running, memory), about, markdown=markdown)
+    _print(OverheadReport(cells, running, memory), about, markdown=markdown)
     if json_file is not None:
         json_file.write_text(_json(about, running, memory, cells))
 
@@ -111,7 +111,7 @@ def _about(
     return f"{', '.join(sorted(versions))}; {machine}; {room}; medians of {rounds} rounds."
 
 
-def _print(report: Report, about: str, *, markdown: bool) -> None:
+def _print(report: OverheadReport, about: str, *, markdown: bool) -> None:
     out = Console()
     for grid in report.grids():
         if markdown:
@@ -123,7 +123,10 @@ def _print(report: Report, about: str, *, markdown: bool) -> None:
 
 
 def _json(
-    about: str, running: Sequence[RunningProxy], memory: dict[str, int], cells: Sequence[Cell]
+    about: str,
+    running: Sequence[RunningProxy],
+    memory: dict[str, int],
+    cells: Sequence[Measurement],
 ) -> str:
     rest = {proxy.name: proxy.rest_bytes for proxy in running}
     content = {

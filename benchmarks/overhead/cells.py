@@ -22,7 +22,7 @@ STREAM_EVENTS = 102
 _WARM_UP_REQUESTS = 96
 
 
-class Load(StrEnum):
+class Arrival(StrEnum):
     """How requests arrive."""
 
     ONE = "one at a time"
@@ -35,7 +35,7 @@ class Load(StrEnum):
 class Case:
     """A load with requests of one size."""
 
-    load: Load
+    load: Arrival
     size: int
     count: int
     at_once: int
@@ -45,14 +45,14 @@ class Case:
 
         Fewer streams at once too: a saturated proxy reads several events at once and seems cheap.
         """
-        at_once = self.at_once // 10 if self.load is Load.STREAM else self.at_once
+        at_once = self.at_once // 10 if self.load is Arrival.STREAM else self.at_once
         # Requests in flight when measuring begins have no valid latency, so more must follow.
         count = max(self.count // 20, 2 * at_once, 20)
         return Case(self.load, self.size, count, at_once)
 
     def job(self, port: int, seed: int, watched: Sequence[int], stubs: Sequence[int]) -> Job:
         """Return the job for the load generator."""
-        stream = self.load in {Load.STREAM, Load.RUSH}
+        stream = self.load in {Arrival.STREAM, Arrival.RUSH}
         return Job(
             port=port,
             size=self.size,
@@ -60,22 +60,22 @@ class Case:
             warm=max(min(_WARM_UP_REQUESTS, self.count // 4), self.at_once),
             concurrency=self.at_once,
             # Different requests for each load, so that none finds its prompts cached by another.
-            seed=seed * len(Load) + list(Load).index(self.load),
+            seed=seed * len(Arrival) + list(Arrival).index(self.load),
             stream=stream,
-            hurried=self.load is Load.RUSH,
+            hurried=self.load is Arrival.RUSH,
             # At full speed a proxy's chunks may cut events in two; those are not counted.
-            events=(STREAM_EVENTS - 10 * (self.load is Load.RUSH)) if stream else 0,
+            events=(STREAM_EVENTS - 10 * (self.load is Arrival.RUSH)) if stream else 0,
             watched=watched,
             stubs=stubs,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Measurement:
     """The result of one proxy in one case of one round."""
 
     proxy: str
-    load: Load
+    load: Arrival
     size: int
     round: int
     done: int
@@ -99,19 +99,19 @@ def cases(sizes: Sequence[int], divisor: int) -> list[Case]:
     plain = [
         Case(load, size, max(REQUEST_COUNTS[size][place] // divisor, 100), at_once)
         for size in sizes
-        for place, (load, at_once) in enumerate(((Load.MANY, CONCURRENCY), (Load.ONE, 1)))
+        for place, (load, at_once) in enumerate(((Arrival.MANY, CONCURRENCY), (Arrival.ONE, 1)))
     ]
     streams = max(STREAM_COUNT // divisor, STREAM_CONCURRENCY)
     return [
         *plain,
-        Case(Load.RUSH, STREAM_BYTES, max(RUSHED_COUNT // divisor, 128), RUSHED_CONCURRENCY),
-        Case(Load.STREAM, STREAM_BYTES, streams, STREAM_CONCURRENCY),
+        Case(Arrival.RUSH, STREAM_BYTES, max(RUSHED_COUNT // divisor, 128), RUSHED_CONCURRENCY),
+        Case(Arrival.STREAM, STREAM_BYTES, streams, STREAM_CONCURRENCY),
     ]
 
 
 def measure(
     bench: Bench, running: Sequence[RunningProxy], loads: Sequence[Case], rounds: int
-) -> Iterator[Cell]:
+) -> Iterator[Measurement]:
     """Yield every cell; each round begins with a different proxy, for fairness."""
     for number in range(rounds):
         first = number % len(running)
@@ -122,10 +122,10 @@ def measure(
                 yield _cell(proxy.name, case, number, bench.run(job))
 
 
-def _cell(name: str, case: Case, number: int, result: Result) -> Cell:
+def _cell(name: str, case: Case, number: int, result: Result) -> Measurement:
     done, wall = max(result.done, 1), result.wall or 1.0
     ordered = sorted(result.latencies) or [0.0]
-    return Cell(
+    return Measurement(
         proxy=name,
         load=case.load,
         size=case.size,

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from benchmarks.harness.bench import RunningProxy
 from benchmarks.harness.proxies import BEFORE, Group
-from benchmarks.overhead.cells import Cell, Load
+from benchmarks.overhead.cells import Arrival, Measurement
 
 OURS = "warmroute"
 #: Above this share of a core, the load generator or a worker limits the result.
@@ -54,21 +54,21 @@ class Column:
     more_is_better: bool = False
 
 
-class Report:
+class OverheadReport:
     """Everything measured in one run, as tables and notes."""
 
     def __init__(
-        self, cells: Sequence[Cell], running: Sequence[RunningProxy], memory: dict[str, int]
+        self, cells: Sequence[Measurement], running: Sequence[RunningProxy], memory: dict[str, int]
     ) -> None:
         self._cells = cells
         self._standing = running
         self._memory = memory
-        self._sizes = sorted({cell.size for cell in cells if cell.load is Load.MANY})
+        self._sizes = sorted({cell.size for cell in cells if cell.load is Arrival.MANY})
 
     def grids(self) -> list[Grid]:
         """Return every table."""
-        cpu = [Column(_kilo(size), self._cpu(Load.MANY, size)) for size in self._sizes]
-        for load, name in ((Load.RUSH, "stream"), (Load.STREAM, "paced stream")):
+        cpu = [Column(_kilo(size), self._cpu(Arrival.MANY, size)) for size in self._sizes]
+        for load, name in ((Arrival.RUSH, "stream"), (Arrival.STREAM, "paced stream")):
             streams = [cell.size for cell in self._cells if cell.load is load]
             if streams:
                 cpu.append(Column(name, self._cpu(load, streams[0])))
@@ -80,13 +80,13 @@ class Report:
                 with_direct=False,
             )
         ]
-        for load in (Load.ONE, Load.MANY):
+        for load in (Arrival.ONE, Arrival.MANY):
             for name in ("p50", "p99"):
                 added = [Column(_kilo(size), self._added(load, size, name)) for size in self._sizes]
                 title = f"Latency added, µs, {load}, {name}"
                 grids.append(self._grid(title, added, with_direct=False))
         rates = [Column(_kilo(size), self._rate(size), True) for size in self._sizes]
-        grids.append(self._grid(f"Requests a second, {Load.MANY}", rates, with_direct=True))
+        grids.append(self._grid(f"Requests a second, {Arrival.MANY}", rates, with_direct=True))
         memory = [
             Column("at rest", lambda proxy: proxy.rest_bytes / 1e6),
             Column("after the load", lambda proxy: self._memory[proxy.name] / 1e6),
@@ -110,7 +110,7 @@ class Report:
             {
                 cell.proxy
                 for cell in measured
-                if cell.load is Load.STREAM and cell.proxy_share > MAX_SHARE
+                if cell.load is Arrival.STREAM and cell.proxy_share > MAX_SHARE
             }
         )
         if swamped:
@@ -156,14 +156,14 @@ class Report:
             if others
         ]
 
-    def _cpu(self, load: Load, size: int) -> Callable[[RunningProxy], float | None]:
+    def _cpu(self, load: Arrival, size: int) -> Callable[[RunningProxy], float | None]:
         return lambda proxy: self._median(proxy.name, load, size, lambda cell: cell.cpu_us)
 
     def _rate(self, size: int) -> Callable[[RunningProxy], float | None]:
-        return lambda proxy: self._median(proxy.name, Load.MANY, size, lambda cell: cell.rate)
+        return lambda proxy: self._median(proxy.name, Arrival.MANY, size, lambda cell: cell.rate)
 
-    def _added(self, load: Load, size: int, name: str) -> Callable[[RunningProxy], float | None]:
-        def value(cell: Cell) -> float:
+    def _added(self, load: Arrival, size: int, name: str) -> Callable[[RunningProxy], float | None]:
+        def value(cell: Measurement) -> float:
             return cell.p50_us if name == "p50" else cell.p99_us
 
         def added(proxy: RunningProxy) -> float | None:
@@ -174,7 +174,7 @@ class Report:
         return added
 
     def _median(
-        self, name: str, load: Load, size: int, value: Callable[[Cell], float]
+        self, name: str, load: Arrival, size: int, value: Callable[[Measurement], float]
     ) -> float | None:
         values = [
             value(cell)
@@ -184,12 +184,12 @@ class Report:
         return statistics.median(values) if values else None
 
 
-def _most(cells: Sequence[Cell], who: str) -> str:
+def _most(cells: Sequence[Measurement], who: str) -> str:
     """Describe the cell in which the load generator or a worker (`who`) was busiest."""
     if not cells:
         return f"{who} {MISSING}"
 
-    def share(cell: Cell) -> float:
+    def share(cell: Measurement) -> float:
         return cell.load_share if who == "load generator" else cell.stub_share
 
     most = max(cells, key=share)

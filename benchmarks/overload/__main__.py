@@ -17,7 +17,15 @@ from benchmarks.harness.processes import NotReady, Stopped, child, cpu_seconds, 
 from benchmarks.harness.router import router
 from benchmarks.overload import load as overload_load
 from benchmarks.overload import worker as overload_worker
-from benchmarks.overload.load import MIN_GOODPUT_SHARE, Level, Row, kept, peak, row, run_level
+from benchmarks.overload.load import (
+    MIN_GOODPUT_SHARE,
+    Level,
+    LevelResult,
+    kept,
+    peak,
+    row,
+    run_level,
+)
 from benchmarks.overload.worker import Capacity
 
 #: Loads, as multiples of the workers' capacity.
@@ -30,7 +38,7 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 def measure(
     capacity: Capacity, levels: Sequence[float], seconds: float, deadline: float
-) -> list[Row]:
+) -> list[LevelResult]:
     """Run all load levels. Raises NotReady, Stopped, EOFError."""
     with ExitStack() as stack:
         stack.enter_context(stoppable())
@@ -57,7 +65,7 @@ def measure(
         return rows
 
 
-def table(rows: Sequence[Row], capacity: Capacity, deadline: float) -> Table:
+def table(rows: Sequence[LevelResult], capacity: Capacity, deadline: float) -> Table:
     """Return the rows as a table."""
     title = (
         f"{capacity.workers} workers with {capacity.places} places, {capacity.service_s:g} s a"

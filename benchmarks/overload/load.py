@@ -117,7 +117,7 @@ def run_level(channel: "Connection[Any, Any]", level: Level) -> Sequence[Visit]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LevelResult:
     """One load level; shares are of the requests counted, times in seconds."""
 
     load: float
@@ -144,14 +144,14 @@ class Row:
 
 def row(
     load: float, visits: Sequence[Visit], seconds: float, deadline: float, share: float = 0.0
-) -> Row:
+) -> LevelResult:
     """Summarize a level that lasted `seconds`."""
     counted = [visit for visit in visits if visit.at >= WARM_UP_SHARE * seconds]
     span, count = (1 - WARM_UP_SHARE) * seconds, max(len(counted), 1)
     answers = sorted(visit.seconds for visit in counted if visit.status == 200)
     refusals = sorted(visit.seconds for visit in counted if visit.status in _REFUSALS)
     good = sum(waited <= deadline for waited in answers)
-    return Row(
+    return LevelResult(
         load=load,
         offered=len(counted) / span,
         goodput=good / span,
@@ -166,12 +166,12 @@ def row(
     )
 
 
-def peak(rows: Sequence[Row]) -> float:
+def peak(rows: Sequence[LevelResult]) -> float:
     """Return the highest goodput of all levels."""
     return max((level.goodput for level in rows), default=0.0)
 
 
-def kept(rows: Sequence[Row]) -> float:
+def kept(rows: Sequence[LevelResult]) -> float:
     """Return the goodput at the highest load as a share of the peak."""
     highest = max(rows, key=lambda level: level.load)
     return highest.goodput / peak(rows) if peak(rows) else 0.0

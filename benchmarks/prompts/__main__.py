@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.prompts.implementations import Cost, Plain, Router, cost, hashed
+from benchmarks.prompts.implementations import Cost, PlainKeys, RouterKeys, cost, hashed
 from benchmarks.prompts.model import TEMPLATES, Texts, body, model_folder
 from strategies.prefix.block_keys import chain
 
@@ -41,7 +41,7 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PromptCosts:
     """Microseconds per request, medians over all rounds."""
 
     template: str
@@ -94,7 +94,7 @@ def main(
     names = [model.name] if model else template or list(TEMPLATES)
     if not (model or set(names) <= set(TEMPLATES)):
         raise typer.BadParameter(f"a template is one of {', '.join(TEMPLATES)}")
-    rows: list[Row] = []
+    rows: list[PromptCosts] = []
     steps: list[tuple[str, dict[str, float]]] = []
     hashing: list[Hashing] = []
     for name in names:
@@ -118,7 +118,7 @@ class _Both:
 
     def __init__(self, name: str, path: Path) -> None:
         self._name = name
-        self._router, self._plain = Router(path), Plain(path)
+        self._router, self._plain = RouterKeys(path), PlainKeys(path)
         tokenizer = self._plain.tokenizer
         self._texts = Texts(1, lambda text: len(tokenizer.encode(text).ids))
         _err.print(
@@ -130,7 +130,7 @@ class _Both:
             if self._router.prompt(conversation).tokens != len(self._plain.ids(conversation)):
                 raise SystemExit("the two ways give different tokens")
 
-    def rows(self, tokens: int, rounds: int) -> list[Row]:
+    def rows(self, tokens: int, rounds: int) -> list[PromptCosts]:
         """Measure both ways for prompts of one size."""
         costs: dict[str, tuple[list[Cost], list[Cost]]] = {}
         length = len(self._plain.ids(body(self._texts.conversation(tokens))))
@@ -140,7 +140,7 @@ class _Both:
                 routers.append(cost(self._router.prompt, bodies.measured))
                 plain.append(cost(self._plain.keys, bodies.measured[:_MAX_PLAIN_BODIES]))
         return [
-            Row(self._name, length, kind, _median(routers), _median(plain))
+            PromptCosts(self._name, length, kind, _median(routers), _median(plain))
             for kind, (routers, plain) in costs.items()
         ]
 
@@ -193,7 +193,7 @@ def _peer(python: Path, ids: list[int]) -> float | None:
     return None
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[PromptCosts]) -> Table:
     table = Table(title="From body to keys, CPU µs (all threads) and ms by the clock")
     for heading in ("template", "tokens", "", "CPU µs", "ms", "tokenizers", "ms", "times"):
         table.add_column(heading, justify="right" if heading not in ("template", "") else "left")

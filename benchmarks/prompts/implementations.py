@@ -55,7 +55,7 @@ def cost(work: Callable[[bytes], object], bodies: Sequence[bytes]) -> Cost:
     return Cost(cpu / len(bodies) * 1e6, wall / len(bodies) * 1e6)
 
 
-class Router:
+class RouterKeys:
     """The router's way."""
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +89,7 @@ class Router:
         return {name: (end - start) * 1e6 for name, (start, end) in zip(names, spans, strict=True)}
 
 
-class Plain:
+class PlainKeys:
     """The obvious implementation: json, Jinja, tokenizers, and a Python hash per block."""
 
     def __init__(self, path: Path) -> None:

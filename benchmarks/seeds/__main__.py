@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.routing.columns import each
-from benchmarks.seeds.cells import Cell, Task, bound, calibrated, cell
+from benchmarks.seeds.cells import SeedResult, Task, bound, calibrated, cell
 from benchmarks.seeds.fleet import ROUTERS, SETUPS
 from benchmarks.seeds.tables import lines, verdicts
 from benchmarks.seeds.workloads import SEEDS, Seed
@@ -23,7 +23,7 @@ class WorkloadResult(NamedTuple):
     population: int
     bound: float
     """Hit rate of one infinite cache on the requests that the best router got."""
-    cells: Sequence[Cell]
+    cells: Sequence[SeedResult]
 
 
 def main(

@@ -10,7 +10,7 @@ from msgspec import Struct
 from benchmarks.routing.columns import quantile
 from benchmarks.routing.drive import Drive, Placed
 from benchmarks.routing.workloads import remembered
-from benchmarks.seeds.fleet import BARE, BASELINE, REPLICAS, Router, Setup
+from benchmarks.seeds.fleet import BARE, BASELINE, REPLICAS, RouterSetup, TierSetup
 from benchmarks.seeds.workloads import Seed
 
 #: Range of the baseline's hit rate in the better specified of AWS's two reports.
@@ -20,7 +20,7 @@ TRIAL_S = 600.0
 MAX_HALVINGS = 12
 
 
-class Cell(Struct, frozen=True):
+class SeedResult(Struct, frozen=True):
     """The results of one run. Times are in simulated seconds; shares are from 0 to 1."""
 
     seed: str
@@ -54,8 +54,8 @@ class Task(NamedTuple):
     """A cell to compute."""
 
     seed: Seed
-    router: Router
-    setup: Setup
+    router: RouterSetup
+    setup: TierSetup
     population: int
     clients: int
     number: int
@@ -63,7 +63,7 @@ class Task(NamedTuple):
     span_s: float
 
 
-def cell(task: Task) -> Cell:
+def cell(task: Task) -> SeedResult:
     """Run a task for its span; requests that have not ended by then do not count."""
     seed, router, span = task.seed, task.router, task.span_s
     hold = None if router.hold is None else router.hold()
@@ -77,14 +77,14 @@ def cell(task: Task) -> Cell:
     return _summed(task, done)
 
 
-def _summed(task: Task, done: Sequence[Placed]) -> Cell:
+def _summed(task: Task, done: Sequence[Placed]) -> SeedResult:
     firsts = sorted(placed.first_s for placed in done)
     jobs = [placed.asked.job for placed in done]
     tokens = sum(job.prompt_tokens for job in jobs)
     l1, l2 = sum(job.l1_tokens for job in jobs), sum(job.l2_tokens for job in jobs)
     cached = sum(job.cached_tokens or 0 for job in jobs)
     shares = Counter(placed.seat.name for placed in done).values()
-    return Cell(
+    return SeedResult(
         *(task.seed.name, task.router.name, task.setup.name, len(done)),
         *(quantile(firsts, 0.5), quantile(firsts, 0.9)),
         sum(job.answer_tokens for job in jobs) / task.span_s,

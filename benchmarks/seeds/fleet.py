@@ -38,7 +38,7 @@ TIERED = Rates(_HOST_BYTES_PER_S / PROFILE.kv_bytes, _POOL_BYTES_PER_S / PROFILE
 REDIS = Rates(_HOST_BYTES_PER_S / PROFILE.kv_bytes, _REDIS_BYTES_PER_S / PROFILE.kv_bytes)
 
 
-class Setup(NamedTuple):
+class TierSetup(NamedTuple):
     """A combination of tiers."""
 
     name: str
@@ -53,11 +53,11 @@ class Setup(NamedTuple):
         )
 
 
-BARE = Setup("GPU", None)
-SETUPS = [BARE, Setup("L1+L2", TIERED), Setup("L1+L2, Redis", REDIS)]
+BARE = TierSetup("GPU", None)
+SETUPS = [BARE, TierSetup("L1+L2", TIERED), TierSetup("L1+L2, Redis", REDIS)]
 
 
-class Router(NamedTuple):
+class RouterSetup(NamedTuple):
     """A strategy with default settings; `make` creates it for seats and a seed."""
 
     name: str
@@ -67,7 +67,7 @@ class Router(NamedTuple):
     """Whether it is also run with Redis as the store."""
 
 
-class Bound:
+class BoundSession:
     """The strategy `session`, with the table of sessions that the router keeps for it."""
 
     def __init__(self) -> None:
@@ -110,16 +110,16 @@ def _stock(name: str, seats: Sequence[Seat], seed: int) -> Strategy:
     return make(name, {})
 
 
-def _session(seats: Sequence[Seat], seed: int) -> Bound:
+def _session(seats: Sequence[Seat], seed: int) -> BoundSession:
     del seats, seed
-    return Bound()
+    return BoundSession()
 
 
-BASELINE = Router("random", AtRandom)
+BASELINE = RouterSetup("random", AtRandom)
 ROUTERS = [
     BASELINE,
-    Router("roundrobin", partial(_stock, "roundrobin")),
-    Router("session", _session),
-    Router("prefixaware", partial(_stock, "prefixaware"), own_hold),
-    Router("kvaware", _kvaware, own_hold, redis=True),
+    RouterSetup("roundrobin", partial(_stock, "roundrobin")),
+    RouterSetup("session", _session),
+    RouterSetup("prefixaware", partial(_stock, "prefixaware"), own_hold),
+    RouterSetup("kvaware", _kvaware, own_hold, redis=True),
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.seeds.cells import Cell
+from benchmarks.seeds.cells import SeedResult
 from benchmarks.seeds.workloads import Seed
 
 _COLUMNS = (
@@ -11,7 +11,7 @@ _COLUMNS = (
 )
 
 
-def lines(seed: Seed, population: int, bound: float, cells: Sequence[Cell]) -> Iterator[str]:
+def lines(seed: Seed, population: int, bound: float, cells: Sequence[SeedResult]) -> Iterator[str]:
     """Yield the table of one workload; changes are relative to the first cell."""
     base = cells[0]
     yield (
@@ -41,7 +41,7 @@ def _published(seed: Seed) -> Sequence[str]:
     return (*changes_shown, "", "", "", hit, share)
 
 
-def _numbers(result: Cell, base: Cell, bound: float) -> Sequence[str]:
+def _numbers(result: SeedResult, base: SeedResult, bound: float) -> Sequence[str]:
     def beside(value: float, before: float, shown: str) -> str:
         return shown if result is base else f"{shown} ({value / before - 1.0:+.0%})"
 
@@ -56,7 +56,7 @@ def _numbers(result: Cell, base: Cell, bound: float) -> Sequence[str]:
     )
 
 
-def verdicts(seed: Seed, bound: float, cells: Sequence[Cell]) -> Iterator[str]:
+def verdicts(seed: Seed, bound: float, cells: Sequence[SeedResult]) -> Iterator[str]:
     """Yield whether each cell of a cache-aware strategy meets the published numbers.
 
     Cells with and without L1 and L2 are compared with the same numbers, although AWS's first
@@ -73,7 +73,9 @@ def verdicts(seed: Seed, bound: float, cells: Sequence[Cell]) -> Iterator[str]:
         yield f"- simulated, {seed.name}: {result.router} with {result.setup} {verdict}"
 
 
-def _goals(seed: Seed, bound: float, result: Cell, base: Cell) -> Iterator[tuple[str, bool]]:
+def _goals(
+    seed: Seed, bound: float, result: SeedResult, base: SeedResult
+) -> Iterator[tuple[str, bool]]:
     """Yield each published number with whether it is met, rounded as published where absolute."""
     yield "TTFT P50", result.p50_s / base.p50_s - 1.0 <= seed.p50
     yield "TTFT P90", result.p90_s / base.p90_s - 1.0 <= seed.p90

@@ -17,7 +17,7 @@ from benchmarks.harness.router import router
 from benchmarks.soak import clients as soak_load
 from benchmarks.soak.fleet import Workers
 from benchmarks.soak.judge import asked_twice, lost
-from benchmarks.soak.report import Report, complaints
+from benchmarks.soak.report import SoakReport, complaints
 from benchmarks.soak.run import TICK_INTERVAL_S, Broken, SoakRun, settings
 
 #: Workers that are in the settings all the time.
@@ -28,7 +28,9 @@ _IDLE_S, _START_TIMEOUT_S = 4.0, 30.0
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def soak(folder: Path, minutes: float, share: float, seed: int, options: Sequence[str]) -> Report:
+def soak(
+    folder: Path, minutes: float, share: float, seed: int, options: Sequence[str]
+) -> SoakReport:
     """Run the whole soak and return its report. Raises Broken, NotReady, Stopped."""
     with ExitStack() as stack:
         stack.enter_context(stoppable())
@@ -45,7 +47,7 @@ def soak(folder: Path, minutes: float, share: float, seed: int, options: Sequenc
         code = served.end()
         books = workers.books()
         log = served.log.read_text(errors="replace")
-    return Report(
+    return SoakReport(
         minutes=minutes,
         tally=tally,
         lost=lost(tally.failures, books),

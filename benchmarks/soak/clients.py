@@ -286,7 +286,7 @@ class Clients:
             self._kept.append(connection)
 
 
-class Load:
+class LoadGenerator:
     """Starts clients at a Poisson rate."""
 
     def __init__(self, port: int, seed: int) -> None:
@@ -345,12 +345,12 @@ def serve(channel: "Connection[Any, Any]", port: int, seed: int) -> None:
     """Run the load in this process: rates come on the channel; None ends it, with the tally."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        uvloop.run(_serve(channel, Load(port, seed)))
+        uvloop.run(_serve(channel, LoadGenerator(port, seed)))
     except (EOFError, ConnectionError):
         return
 
 
-async def _serve(channel: "Connection[Any, Any]", load: Load) -> None:
+async def _serve(channel: "Connection[Any, Any]", load: LoadGenerator) -> None:
     running = asyncio.create_task(load.run())
     while True:
         rate: float | None = await asyncio.to_thread(channel.recv)

@@ -136,7 +136,7 @@ def book(name: str, timeline: Timeline, entries: Iterable[Entry], *, stays: bool
     return Book(name, timeline, stays, read)
 
 
-class Worker:
+class FailingWorker:
     """One worker, which keeps its port when it is killed and started again."""
 
     def __init__(self, name: str, folder: Path, seed: int, *, stays: bool) -> None:
@@ -223,9 +223,10 @@ class Workers:
         self._random = Random(seed)
         self._chaos = Chaos(self._random, kinds)
         self.staying = [
-            Worker(f"worker-{n}", folder, seed + 1000 * n, stays=True) for n in range(1, count + 1)
+            FailingWorker(f"worker-{n}", folder, seed + 1000 * n, stays=True)
+            for n in range(1, count + 1)
         ]
-        self.guest = Worker("guest", folder, seed, stays=False)
+        self.guest = FailingWorker("guest", folder, seed, stays=False)
         self.faults: list[tuple[float, Fault]] = []
         """The faults so far, with their times."""
         self._next = 0.0
@@ -245,7 +246,7 @@ class Workers:
                 stack.callback(worker.stop)
 
     @property
-    def all(self) -> list[Worker]:
+    def all(self) -> list[FailingWorker]:
         """All workers, the guest last."""
         return [*self.staying, self.guest]
 

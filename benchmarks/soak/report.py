@@ -16,7 +16,7 @@ MAX_GROWTH_MB = 1.0
 
 
 @dataclass(slots=True)
-class Report:
+class SoakReport:
     """Everything measured in one soak."""
 
     minutes: float

@@ -5,7 +5,7 @@ from pickle import dumps, loads
 import pytest
 
 from benchmarks.routing.workloads import Turn
-from benchmarks.seeds.cells import Cell, Task, bound, calibrated, cell
+from benchmarks.seeds.cells import SeedResult, Task, bound, calibrated, cell
 from benchmarks.seeds.fleet import BARE, BASELINE, ROUTERS, SETUPS
 from benchmarks.seeds.workloads import SEEDS, Seed
 
@@ -13,7 +13,7 @@ NAMED = {seed.name: seed for seed in SEEDS}
 BY_NAME = {router.name: router for router in ROUTERS}
 
 
-def run(router: str, setup: int = 0, seed: str = "8k contexts", span: float = 60.0) -> Cell:
+def run(router: str, setup: int = 0, seed: str = "8k contexts", span: float = 60.0) -> SeedResult:
     """Run a simulated minute."""
     return cell(Task(NAMED[seed], BY_NAME[router], SETUPS[setup], 60, 30, 1, span))
 

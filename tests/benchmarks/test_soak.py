@@ -11,7 +11,7 @@ import pytest
 from benchmarks.harness.connection import Reply
 from benchmarks.soak.fleet import RECOVERY_S, Book, Chaos, Timeline, book
 from benchmarks.soak.judge import NEVER, End, Failure, Tally, Twice, asked_twice, lost, verdict
-from benchmarks.soak.report import Report, complaints
+from benchmarks.soak.report import SoakReport, complaints
 from benchmarks.soak.requests import Request, WantedAnswer, answer, events
 from benchmarks.soak.run import Gauges, Sample, State
 from benchmarks.soak.worker import Entry, FaultKind, read_book
@@ -165,9 +165,9 @@ REST = State(
 )
 
 
-def report(growth: float = 0.0) -> Report:
+def report(growth: float = 0.0) -> SoakReport:
     """Return ten minutes in which all was well, while memory grows by `growth` MB a minute."""
-    return Report(
+    return SoakReport(
         minutes=10,
         tally=Tally(),
         lost=(),
@@ -208,7 +208,7 @@ def wrong(end: End) -> Tally:
         replace(report(), exit_code=1),
     ],
 )
-def test_each_problem_is_told(bad: Report) -> None:
+def test_each_problem_is_told(bad: SoakReport) -> None:
     """One sentence for each; none where all is well."""
     assert report().problems() == report(0.5).problems() == []
     assert len(bad.problems()) == 1
