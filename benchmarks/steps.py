@@ -2,8 +2,8 @@
 
 Runs each step of the request path by itself, with real bytes but without sockets, and shows the
 fastest of many rounds in microseconds; no step waits, so that is CPU time. Sockets and event loop
-come on top: two reads, two writes and a share of a poll. `overhead.py` measures the whole, in
-comparison with other proxies.
+come on top: two reads, two writes and a share of a poll. `benchmarks.overhead` measures the whole,
+in comparison with other proxies.
 """
 
 import asyncio
