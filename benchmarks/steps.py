@@ -17,21 +17,21 @@ from rich.table import Table
 
 from benchmarks.harness.bodies import chat_bodies
 from benchmarks.harness.load import HEADERS
-from router.bounds import Bounds
-from router.connection import Connection
-from router.exchange import Exchange, Source
-from router.headers import upstream_head
-from router.limits import Limits
-from router.openai import ENDPOINTS, parse
-from router.patience import Patience
-from router.pool import Pool
-from router.prompts import Prompts
-from router.reading import Reader
-from router.relay import Relay
-from router.settings import LimitSettings
-from router.upstream import Upstream
-from router.usage import UsageTail
-from router.worker import Worker
+from router.api.limits import Limits
+from router.api.request import ENDPOINTS, parse
+from router.fleet.pool import Pool
+from router.fleet.worker import Worker
+from router.http.bounds import Bounds
+from router.http.exchange import Exchange, Source
+from router.http.headers import upstream_head
+from router.http.parser import Reader
+from router.prompt.prompts import Prompts
+from router.proxy.relay import Relay
+from router.settings.model import LimitSettings
+from router.upstream.connection import Connection
+from router.upstream.pool import Upstream
+from router.upstream.timeouts import Patience
+from router.upstream.usage import UsageTail
 from strategies.api import Outcome
 from strategies.registry import make
 

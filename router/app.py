@@ -4,35 +4,35 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from router.admin import admin, operator_paths
-from router.asgi import Bridge
-from router.bounds import Bounds
-from router.exchange import Exchange, date_line
-from router.fleet import Fleet
-from router.gate import admin_gate, for_clients, main_gate
-from router.health import Health
-from router.identity.keeper import Keeper
-from router.inquiry import Inquiries
-from router.memories import Memories
-from router.metrics import Metrics
-from router.openai import ENDPOINTS, Endpoint
-from router.own_metrics import own_metrics
-from router.process import give_back
-from router.protocol import Client
-from router.proxy import Proxy
-from router.rebuild import Plan, build
+from router.admin.routes import admin, operator_paths
+from router.admin.sessions import add_session_paths
+from router.admin.views import View
+from router.api.request import ENDPOINTS, Endpoint
+from router.fleet.build import Plan, build
+from router.fleet.fleet import Fleet
+from router.fleet.probes import Health
+from router.fleet.worker import Worker
+from router.http.access import admin_gate, for_clients, main_gate
+from router.http.asgi import Bridge
+from router.http.bounds import Bounds
+from router.http.connection import Client
+from router.http.exchange import Exchange, date_line
+from router.http.tls import Contexts
+from router.kv.attach import Memories
+from router.kv.lmcache.build import refuse_lacking_stores
+from router.observe.metrics import Metrics
+from router.observe.pools import own_metrics
+from router.proxy.proxy import Proxy
+from router.responses.handler import Retrieval
 from router.responses.ids import Stored, stored
-from router.responses.surface import Retrieval
-from router.responses.where import Responses
+from router.responses.owners import Responses
+from router.runtime.process import give_back
+from router.sagemaker.handler import SageMaker
 from router.sagemaker.paths import Operation, Route, route
-from router.sagemaker.surface import SageMaker
-from router.sessions.keeping import let_go, look_after
-from router.sessions.paths import add_session_paths
-from router.settings import Settings
-from router.stores.made import refuse_lacking_stores
-from router.tls import Contexts
-from router.view import View
-from router.worker import Worker
+from router.sessions.attach import let_go, look_after
+from router.settings.model import Settings
+from router.tokenizers.registry import Keeper
+from router.upstream.client import Inquiries
 from strategies.cost.booking import Booking
 
 

@@ -5,16 +5,16 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 
-from router import logs
 from router.app import create_app
-from router.passing import Passing
-from router.rebuild import CannotBuild
-from router.server import Ending, Server
-from router.settings import Settings, TlsSettings
-from router.settings_files import check_chain
-from router.state import leave, take_over
-from router.tls import DoorContext, door_context
-from router.worker import Worker
+from router.fleet.build import CannotBuild
+from router.fleet.state import leave, take_over
+from router.fleet.worker import Worker
+from router.http.server import Ending, Server
+from router.http.tls import DoorContext, door_context
+from router.processes.balance import Passing
+from router.runtime import logs
+from router.settings.files import check_chain
+from router.settings.model import Settings, TlsSettings
 
 log = logging.getLogger("warmroute.reload")
 

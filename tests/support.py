@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import httpx
 import uvloop
 
-from router.address import Address
 from router.app import Door, create_app
-from router.server import Ending, Server, bind
-from router.settings import Settings
-from router.tls import door_context
-from router.worker import Worker
+from router.fleet.worker import Worker
+from router.http.server import Ending, Server, bind
+from router.http.tls import door_context
+from router.settings.model import Settings
+from router.settings.types import Address
 
 
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:

@@ -14,15 +14,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from benchmarks.prompts.model import MODEL
-from router.identity.conversation import conversation
-from router.identity.exact import Exact
-from router.identity.folder import read_folder
-from router.identity.reading import read
-from router.identity.template import ChatTemplate
-from router.identity.templated import Templated
-from router.identity.tokenizer import load
-from router.openai import ENDPOINTS, parse
-from router.prompts import Known, Prompts
+from router.api.request import ENDPOINTS, parse
+from router.prompt.prompts import Known, Prompts
+from router.rendering.chat import conversation
+from router.rendering.folder import read_folder
+from router.rendering.messages import read
+from router.rendering.renderer import Templated
+from router.rendering.template import ChatTemplate
+from router.rendering.tokenizer import load
+from router.rendering.tokens import Exact
 from strategies.api import Prompt
 from strategies.prefix.block_keys import chain
 

@@ -1,8 +1,8 @@
 """A discrete-event simulation of a router's strategy over simulated workers, on a virtual clock.
 
-Every decision goes through `Strategy.rank`, is booked as in `router/pool.py`, and is settled as in
-`router/attempt.py`, with the cached tokens that the simulated worker reports. The router learns
-everything at once: there is no network.
+Every decision goes through `Strategy.rank`, is booked as in `router/fleet/pool.py`, and is
+settled as in `router/proxy/attempt.py`, with the cached tokens that the simulated worker reports.
+The router learns everything at once: there is no network.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.routing.workloads import Talk, Work
-from router.prompts import Prompts
+from router.prompt.prompts import Prompts
 from simulator.profiles import Profile
 from simulator.store import SharedStore
 from simulator.strides import BLOCK_TOKENS, Job, StrideEngine

@@ -30,7 +30,7 @@ from benchmarks.routing.columns import Column, Task, cell
 from benchmarks.routing.drive import Fleet
 from benchmarks.routing.policies import policy_named
 from benchmarks.routing.workloads import Talk, Work, faster, mooncake
-from router.replay import replay_trace
+from router.replay.run import replay_trace
 from simulator.profiles import PROFILES
 
 PROFILE = "llama-3.1-8b-h100"

@@ -1,7 +1,7 @@
 """How LMCache in the workers' engines names its chunks in Redis, as far as a manifest says.
 
 Its variables are in `lmcache/v1/config.py`; for what names are made of see
-`router/stores/engine_chunks.py`.
+`router/kv/lmcache/names.py`.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from pathlib import PurePath
 from typing import get_args
 
 from router.hyperpod.reading import SPEC, Reading, decimal
-from router.settings_errors import KeyPath
-from router.stores.engine_chunks import LARGEST_SEED, Hash
+from router.kv.lmcache.names import LARGEST_SEED, Hash
+from router.settings.errors import KeyPath
 
 #: The settings set from this.
 LMCACHE: KeyPath = ("tiers", "l2", "lmcache")

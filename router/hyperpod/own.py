@@ -3,12 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-from router import settings_yaml
-from router.hyperpod.documents import Manifest
 from router.hyperpod.lmcache import LMCACHE
-from router.hyperpod.notes import Fate
-from router.hyperpod.reading import EACH, Reading
-from router.settings_errors import KeyPath, Problem, SettingsError, dotted
+from router.hyperpod.reading import EACH, Fate, Manifest, Reading
+from router.settings import yaml as settings_yaml
+from router.settings.errors import KeyPath, Problem, SettingsError, dotted
 
 ANNOTATION = "warmroute.io/settings"
 _AT: KeyPath = ("metadata", "annotations", ANNOTATION)

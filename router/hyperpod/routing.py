@@ -2,7 +2,7 @@
 
 from router.hyperpod.own import ANNOTATION
 from router.hyperpod.reading import SPEC, Reading
-from router.settings_errors import KeyPath
+from router.settings.errors import KeyPath
 
 #: HyperPod's values of `routingStrategy`, the default first. Our strategies have the same names.
 STRATEGIES = ("prefixaware", "kvaware", "session", "roundrobin")

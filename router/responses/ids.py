@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from router.messages import UNEXPECTED
+from router.api.messages import UNEXPECTED
 
 _CREATE: Final = "/v1/responses"
 _BEFORE: Final = _CREATE + "/"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from router.errors import (
+from router.api.errors import (
     DoorError,
     Headers,
     SessionExists,

@@ -11,13 +11,13 @@ from hmac import compare_digest
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from router.errors import DoorError, Headers
-from router.exchange import Exchange
-from router.headers import header
+from router.api.errors import DoorError, Headers
+from router.http.exchange import Exchange
+from router.http.headers import header
 
 if TYPE_CHECKING:
-    from router.keys import Keys
-    from router.settings_sagemaker import SigningKeySettings
+    from router.http.access import Keys
+    from router.settings.sessions import SigningKeySettings
 
 _SCHEME = b"AWS4-HMAC-SHA256 "
 #: Most seconds by which a signature's time may differ from ours.

@@ -7,19 +7,18 @@ from collections.abc import Iterable
 from time import time
 from typing import TYPE_CHECKING
 
-from router.errors import BadRequest, Headers, NoWorker
+from router.api.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
-from router.sessions.away import DOUBT_S, Away
-from router.sessions.steady import steady
-from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown
+from router.sessions.outage import DOUBT_S, Away
+from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown, steady
 from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session
-from router.sessions.visit import Visit, Wanted
+from router.sessions.use import Visit, Wanted
 from strategies.policies.session import owner
 
 if TYPE_CHECKING:
-    from router.pool import Pool
-    from router.settings_session import RedisSettings, SessionSettings
-    from router.worker import Worker
+    from router.fleet.pool import Pool
+    from router.fleet.worker import Worker
+    from router.settings.sessions import RedisSettings, SessionSettings
 
 log = logging.getLogger("warmroute.sessions")
 

@@ -1,7 +1,11 @@
-"""The interface of session stores, and the store in this process's memory."""
+"""The interface of session stores, and the store in this process's memory.
+
+The clock of sessions that only this process knows: no change of the system's clock moves it.
+"""
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic, time
 from typing import NamedTuple, Protocol
 
 from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session, Table
@@ -132,3 +136,14 @@ class MemoryStore:
 
     async def stop(self) -> None:
         """Do nothing: there is nothing to release."""
+
+
+_START = time() - monotonic()
+
+
+def steady() -> float:
+    """Return seconds since 1970 as the system's clock would show if nobody had set it.
+
+    The time that the machine was suspended does not count on Linux and macOS.
+    """
+    return _START + monotonic()

@@ -6,8 +6,8 @@ from typing import Protocol, get_args
 
 import pytest
 
-from router.connection import Connection
-from router.protocol import Client
+from router.http.connection import Client
+from router.upstream.connection import Connection
 from tests.backpressure.fountain import Fountain, Reader, Shape, queued
 from tests.support import MakeRouter, MakeStub, Router, until
 

@@ -5,10 +5,10 @@ from collections.abc import Coroutine
 from itertools import pairwise
 from typing import Any
 
-from router.bounds import Bounds
-from router.errors import UnknownPath
-from router.exchange import Exchange
-from router.protocol import AT_ONCE, CHUNKS_AT_ONCE, Client
+from router.api.errors import UnknownPath
+from router.http.bounds import Bounds
+from router.http.connection import AT_ONCE, CHUNKS_AT_ONCE, Client
+from router.http.exchange import Exchange
 
 
 class Nobody:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from router.openai import ENDPOINTS, Endpoint, Prompted
-from router.worker import Worker
+from router.api.request import ENDPOINTS, Endpoint, Prompted
+from router.fleet.worker import Worker
 from tests.support import Router, Stub, accepting_nobody, until
 
 CHAT = "/v1/chat/completions"

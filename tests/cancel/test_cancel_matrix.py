@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from router.openai import Endpoint
-from router.pool import Pool
+from router.api.request import Endpoint
+from router.fleet.pool import Pool
 from strategies.policies.prefix_aware import PrefixAware
 from tests.cancel.leaving import (
     CHAT,

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from router.protocol import PIPELINED
+from router.http.connection import PIPELINED
 from tests.cancel.leaving import (
     CHAT,
     CHUNK,

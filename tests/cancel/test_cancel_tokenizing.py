@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from router.identity.exact import Exact
-from router.openai import Endpoint
-from router.prompts import Known
+from router.api.request import Endpoint
+from router.prompt.prompts import Known
+from router.rendering.tokens import Exact
 from tests.cancel.leaving import (
     CHAT,
     PATIENT,

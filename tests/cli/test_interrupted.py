@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from router import cli_try, demo
+from router.cli import demo
+from router.cli import trial as cli_try
 from tests.cli.test_cli import trace
 from tests.commands import started
 from tests.support import MakeStub, until

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from router.cli import COMMANDS, app
+from router.cli.main import COMMANDS, app
 
 #: Libraries for tokenizers, chat templates, clients and simulated workers.
 OTHERS = (
@@ -23,7 +23,7 @@ OTHERS = (
 
 def test_a_server_loads_nothing_of_other_commands() -> None:
     """Libraries that most servers do not need are imported when they are used."""
-    script = "import sys, router.cli; router.cli.app(['serve']); print(*sys.modules)"
+    script = "import sys, router.cli.main; router.cli.main.app(['serve']); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

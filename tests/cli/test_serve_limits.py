@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from router.process import OTHERS, raise_descriptors
+from router.runtime.process import OTHERS, raise_descriptors
 
 
 def test_the_soft_limit_is_raised(caplog: pytest.LogCaptureFixture) -> None:

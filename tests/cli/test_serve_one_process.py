@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from router.one_process import refuse_what_needs_one
-from router.rebuild import CannotBuild
-from router.settings import Settings
+from router.fleet.build import CannotBuild
+from router.reload import refuse_what_needs_one
+from router.settings.model import Settings
 from tests.commands import Serve, run
 from tests.support import MakeStub, until
 

@@ -16,8 +16,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.serve import say_what_is_not_shared
-from router.settings import Settings
+from router.cli.run import say_what_is_not_shared
+from router.settings.model import Settings
 from strategies import registry
 from strategies.policies.least_load import LeastLoad
 from strategies.policies.prefix_aware import PrefixAware
@@ -189,7 +189,7 @@ import os, signal, sys
 from pathlib import Path
 
 folder = Path(__file__).parent
-if "router.child" in " ".join(sys.orig_argv):
+if "router.processes.child" in " ".join(sys.orig_argv):
     try:
         (folder / "lived").open("x").close()
     except FileExistsError:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router.state import OLDEST_S
+from router.fleet.state import OLDEST_S
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from tests.commands import Running, Serve, run

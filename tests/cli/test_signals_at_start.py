@@ -29,7 +29,7 @@ main()
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 @pytest.mark.parametrize(
     ("module", "command"),
-    [("router.cli", "check"), ("router.cli", "serve"), ("router.settings_yaml", "serve")],
+    [("router.cli.main", "check"), ("router.cli.main", "serve"), ("router.settings.yaml", "serve")],
 )
 def test_nobody_is_deaf_while_it_loads(
     tmp_path: Path, name: str, code: int, module: str, command: str

@@ -5,7 +5,7 @@ import threading
 from http.client import HTTPResponse
 from typing import Any
 
-from router.events import COMMENT
+from router.http.sse import COMMENT
 from tests.support import Action, MakeStub, Router, Stub, post
 
 PATH = "/v1/chat/completions"

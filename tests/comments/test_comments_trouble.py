@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from router.relay import LONGEST_MESSAGE
+from router.proxy.relay import LONGEST_MESSAGE
 from tests.comments.talk import (
     BODY,
     EVENTS,

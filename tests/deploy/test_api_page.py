@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from router.errors import DoorError
-from router.openai import ENDPOINTS, Engines
-from router.protocol import PROBES
-from router.sagemaker.container import Refusal
+from router.api.errors import DoorError
+from router.api.request import ENDPOINTS, Engines
+from router.http.connection import PROBES
+from router.sagemaker.sessions import Refusal
 from router.sagemaker.sigv4 import Unsigned
 from tests.support import MakeRouter, MakeStub
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from router.hyperpod.notes import Fate
-from router.settings import Settings
-from router.settings_file import load, loads, take
+from router.hyperpod.reading import Fate
+from router.settings.loader import load, loads, take
+from router.settings.model import Settings
 from tests.deploy.files import (
     DEPLOY,
     ROUTES,

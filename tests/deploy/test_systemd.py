@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router.controller_command import ENDING_S
-from router.process import OTHERS
-from router.processes import GRACE_S
-from router.settings import Settings
-from router.settings_file import loads
+from router.cli.controller_service import ENDING_S
+from router.processes.supervisor import GRACE_S
+from router.runtime.process import OTHERS
+from router.settings.loader import loads
+from router.settings.model import Settings
 from tests.commands import started
 from tests.deploy.files import DEPLOY
 from tests.deploy.units import Unit, unit

@@ -4,7 +4,7 @@ import json
 import socket
 import time
 
-from router.worker import Worker
+from router.fleet.worker import Worker
 from tests.support import Action, Router, Stub, post, read_all, until
 
 PATH = "/v1/chat/completions"

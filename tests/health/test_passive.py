@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from router.connection import Connection
-from router.upstream import Upstream
+from router.upstream.connection import Connection
+from router.upstream.pool import Upstream
 from tests.health.failing import (
     CHAT,
     CHUNK,

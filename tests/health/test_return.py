@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-import router.health as health_
+import router.fleet.probes as health_
 from tests.health.failing import CHAT, PATH, ask, ejected, health, says
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, until
 

@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 import pytest
 
-from router.identity.status import TokenizerStatus
-from router.memory_status import KvStatus, KvStreamStatus
-from router.openai import ENDPOINTS
-from router.readiness import Readiness
-from router.shown import Shown
-from router.surfaces import Surface, surface_of
-from router.view import WorkerStatus
+from router.admin.routes import Readiness
+from router.admin.views import WorkerStatus
+from router.api.error_shapes import Surface, surface_of
+from router.api.request import ENDPOINTS
+from router.kv.status import KvStatus, KvStreamStatus
+from router.observe.models import Shown
+from router.tokenizers.status import TokenizerStatus
 from tests.support import MakeRouter, MakeStub, error_of, post, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.worker import State
+from router.fleet.worker import State
 from tests.commands import run
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, error_of, post, until
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from router.worker import State
+from router.fleet.worker import State
 from strategies.api import Decision, Prompt, Strategy, WorkerView
 from tests.commands import run
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, error_of, post, until

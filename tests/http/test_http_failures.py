@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from router.relay import LONGEST_HELD
+from router.proxy.relay import LONGEST_HELD
 from tests.support import Action, MakeRouter, MakeStub, Stub, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}

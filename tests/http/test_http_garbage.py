@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from router.connection import Connection
-from router.exchange import Exchange
-from router.protocol import Client
-from router.reading import Reader
+from router.http.connection import Client
+from router.http.exchange import Exchange
+from router.http.parser import Reader
+from router.upstream.connection import Connection
 from tests.support import (
     OK,
     Action,

@@ -9,9 +9,9 @@ from typing import Any
 import openai
 import pytest
 
-from router.exchange import Exchange
-from router.openai import ENDPOINTS
-from router.surfaces import Surface, surface_of
+from router.api.error_shapes import Surface, surface_of
+from router.api.request import ENDPOINTS
+from router.http.exchange import Exchange
 from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, head, read_all, send
 
 DOOR, ADMIN, BOTH = "sk-door-0123456789", "sk-admin-0123456789", "sk-both-0123456789"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from router import protocol
+from router.http import connection as protocol
 from tests.authority import Authority
 from tests.support import MakeRouter, MakeStub, Router, head, until
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.errors import BadRequest
-from router.images import _WORDS
-from router.limits import Limits
-from router.openai import ENDPOINTS, parse
-from router.settings import LimitSettings
+from router.api.errors import BadRequest
+from router.api.limits import Limits
+from router.api.media import _WORDS
+from router.api.request import ENDPOINTS, parse
+from router.settings.model import LimitSettings
 from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, read_all, send
 
 CHAT, RESPONSES, CLAUDE = "/v1/chat/completions", "/v1/responses", "/v1/messages"

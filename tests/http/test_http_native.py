@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from router.openai import ENDPOINTS, parse
-from router.prompts import Prompts
+from router.api.request import ENDPOINTS, parse
+from router.prompt.prompts import Prompts
 from strategies.api import Prompt
 from tests.support import (
     JSON,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from router.estimates import ANSWER_TOKENS
+from router.prompt.prompts import ANSWER_TOKENS
 from tests.support import (
     OK,
     Router,

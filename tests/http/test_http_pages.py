@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from router.openai import ENDPOINTS
-from router.pages import is_foreign
+from router.api.request import ENDPOINTS
+from router.http.access import is_foreign
 from tests.support import MakeRouter, Router, Stub, error_of, head, read_all, send
 
 CHAT = "/v1/chat/completions"

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from router.openai import ENDPOINTS, Request, Salted
-from router.salts import Salts
-from router.settings import Settings
+from router.api.request import ENDPOINTS, Request, Salted
+from router.prompt.salts import Salts
+from router.settings.model import Settings
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from tests.commands import ENV, run

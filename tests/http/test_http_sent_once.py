@@ -11,8 +11,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from router import rests
-from router.connection import Connection
+from router.fleet import breaker as rests
+from router.upstream.connection import Connection
 from tests.authority import Authority
 from tests.chaos.looped import Looped
 from tests.health.failing import start, status
@@ -55,7 +55,9 @@ def test_workers_that_close_on_many_at_once(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many kept connections close at once: all requests are sent again; no exception lingers."""
-    monkeypatch.setattr("router.connection.CROSSING_LOOKS", 1000)  # more time for a busy machine
+    monkeypatch.setattr(
+        "router.upstream.connection.CROSSING_LOOKS", 1000
+    )  # more time for a busy machine
     answers, closes = threading.Event(), threading.Event()
     worker = stub([answers.is_set, *OK])
     router = route(worker.url, strategy="roundrobin", health=QUIET)

@@ -6,7 +6,7 @@ ranges. Also connections that stay idle, and too many of them.
 
 import pytest
 
-from router.protocol import RESERVE
+from router.http.connection import RESERVE
 from tests.http.raw.crowd import Crowd, Readers, meanwhile
 from tests.http.raw.judge import is_error, says_close
 from tests.http.raw.play import serves

@@ -12,8 +12,8 @@ import httpx
 import openai
 import pytest
 
-from router.settings import TlsSettings
-from router.tls import door_context
+from router.http.tls import door_context
+from router.settings.model import TlsSettings
 from tests.authority import Authority
 from tests.support import (
     MakeRouter,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from router.handshakes import Why
+from router.http.tls import Why
 from tests.authority import Authority
 from tests.support import MakeRouter, MakeStub, Router, send, until
 

@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from router.hyperpod.documents import GROUP, KIND
-from router.hyperpod.mapping import Mapped, Paths, translate
-from router.hyperpod.notes import Note
-from router.hyperpod.reading import Able
+from router.hyperpod.manifest import Mapped, Paths, translate
+from router.hyperpod.reading import GROUP, KIND, Able, Note
 
 WORKERS = "http://llama-{replica}.llama:8000"
 #: A router with every feature.

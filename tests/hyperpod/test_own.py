@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from router.hyperpod.notes import Fate, Note
-from router.settings_file import Loaded, SettingsError, take
+from router.hyperpod.reading import Fate, Note
+from router.settings.loader import Loaded, SettingsError, take
 from tests.hyperpod.manifests import manifest, variables, written
 
 OURS = "warmroute.io/settings"

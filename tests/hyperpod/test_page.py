@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from router.hyperpod.elsewhere import _READ
+from router.hyperpod.manifest import _READ
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "hyperpod.md").read_text(encoding="utf-8")

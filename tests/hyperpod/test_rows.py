@@ -7,7 +7,7 @@ from string import ascii_lowercase
 
 import pytest
 
-from router.settings_file import SettingsError, loads
+from router.settings.loader import SettingsError, loads
 from strategies.api import Candidate, Prompt, Strategy
 from strategies.cost.booking import Booking
 from strategies.cost.load import Load

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from router.openai import ENDPOINTS, parse
-from router.prompts import Known, Prompts
+from router.api.request import ENDPOINTS, parse
+from router.prompt.prompts import Known, Prompts
 from strategies.api import Prompt
 from tests.hyperpod.test_rows import Run
 from tests.identity.folders import CHAT, ids, known, says, text

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from router.hyperpod.notes import Fate
-from router.hyperpod.workers import addresses
-from router.settings_file import SettingsError, take
+from router.hyperpod.environment import addresses
+from router.hyperpod.reading import Fate
+from router.settings.loader import SettingsError, take
 from tests.hyperpod.manifests import manifest, mapped, note, written, wrong
 
 

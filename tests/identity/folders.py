@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from router.identity.exact import Exact
-from router.identity.folder import read_folder
-from router.identity.template import ChatTemplate
-from router.identity.templated import Templated
-from router.identity.tokenizer import Reference, load
-from router.identity.unlike import Unlike
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering.errors import Unlike
+from router.rendering.folder import read_folder
+from router.rendering.renderer import Templated
+from router.rendering.template import ChatTemplate
+from router.rendering.tokenizer import Reference, load
+from router.rendering.tokens import Exact
 from tests.identity.families import FAMILIES, folder, train
 
 CHAT = "/v1/chat/completions"

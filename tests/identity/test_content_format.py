@@ -7,8 +7,7 @@ from unittest.mock import patch
 import pytest
 from jinja2 import Environment, nodes
 
-from router.identity.content_format import wants_parts
-from router.identity.template import ChatTemplate
+from router.rendering.template import ChatTemplate, wants_parts
 from tests.identity.families import FAMILIES
 
 EACH = "{% for m in messages %}"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from router.identity.exact import Exact
-from router.identity.folder import LARGEST, BadFolder, read_folder
-from router.identity.templated import Templated
-from router.identity.tokenizer import load
-from router.identity.unlike import Unlike
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering.errors import Unlike
+from router.rendering.folder import LARGEST, BadFolder, read_folder
+from router.rendering.renderer import Templated
+from router.rendering.tokenizer import load
+from router.rendering.tokens import Exact
 from tests.identity.families import FAMILIES, folder
 from tests.identity.folders import CHAT, TOOL, says
 

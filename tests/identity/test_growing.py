@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.identity.conversation import conversation
-from router.identity.exact import Exact
-from router.identity.folder import read_folder
-from router.identity.reading import read
-from router.identity.templated import Templated
-from router.identity.tokenizer import load
-from router.identity.unlike import Unlike
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering.chat import conversation
+from router.rendering.errors import Unlike
+from router.rendering.folder import read_folder
+from router.rendering.messages import read
+from router.rendering.renderer import Templated
+from router.rendering.tokenizer import load
+from router.rendering.tokens import Exact
 from tests.identity.families import FAMILIES, folder
 from tests.identity.folders import CALL, CHAT, ids, known, reference, says
 

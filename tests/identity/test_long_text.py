@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from router.identity.long_text import encoded
-from router.slices import BYTES
+from router.prompt.canonical import encoded
+from router.runtime.threads import BYTES
 
 #: Characters of every length in UTF-8, and those that JSON writes in another way.
 PIECES = ("a", "é", "日", "😀", "\n", "\\", '"', "\x01", " and words between", "\\" * 7)

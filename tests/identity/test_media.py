@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from router.identity.agreement import head_answer
-from router.identity.exact import Exact
-from router.identity.folder import read_folder
-from router.identity.media import Head
-from router.identity.templated import Templated
-from router.identity.tokenizer import load
-from router.identity.unlike import NOT_TEXT, Unlike
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering.errors import NOT_TEXT, Unlike
+from router.rendering.folder import read_folder
+from router.rendering.renderer import Templated
+from router.rendering.tokenizer import load
+from router.rendering.tokens import Exact, Head
+from router.tokenizers.verify import head_answer
 from tests.identity.families import Family, folder
 from tests.identity.folders import CHAT, TOOL, says
 

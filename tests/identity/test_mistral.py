@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from router.identity import mistral
-from router.identity.exact import LONGEST, Exact
-from router.identity.folder import BadFolder
-from router.identity.mistral import Mistral, mistrals_library
-from router.identity.unlike import Unlike
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering import mistral
+from router.rendering.errors import Unlike
+from router.rendering.folder import BadFolder
+from router.rendering.mistral import Mistral, mistrals_library
+from router.rendering.tokens import LONGEST, Exact
 from tests.identity.folders import CALL, CHAT, TOOL, says
 from tests.identity.other_formats import make_mistral
 

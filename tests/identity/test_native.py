@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from router.identity.unlike import Unlike
-from router.openai import ENDPOINTS, parse
-from router.prompts import Known, Prompts
+from router.api.request import ENDPOINTS, parse
+from router.prompt.prompts import Known, Prompts
+from router.rendering.errors import Unlike
 from tests.identity.folders import ids, known, says
 
 TEXT = "All the king's horses"

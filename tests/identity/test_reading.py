@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from router.identity.chat import chat_of
-from router.identity.conversation import conversation
-from router.identity.dialects import chat_of_messages
-from router.identity.items import chat_of_responses
-from router.identity.reading import read
-from router.identity.unlike import Unlike
+from router.rendering.anthropic import chat_of_messages
+from router.rendering.chat import chat_of, conversation
+from router.rendering.errors import Unlike
+from router.rendering.messages import read
+from router.rendering.responses import chat_of_responses
 from tests.identity.folders import CALL, TOOL, says
 
 HI = says("user", "Hi")

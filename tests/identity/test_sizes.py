@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from router.identity.asked import decoded
-from router.identity.exact import LONGEST
-from router.identity.sizes import ENTRIES, THINGS
-from router.identity.unlike import NOT_TEXT, Unlike
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering.body import decoded
+from router.rendering.errors import NOT_TEXT, Unlike
+from router.rendering.messages import ENTRIES, THINGS
+from router.rendering.tokens import LONGEST
 from tests.identity import test_media
 from tests.identity.folders import CALL, CHAT, ids, known, says
 

@@ -5,10 +5,10 @@ from typing import Any
 import jinja2
 import pytest
 
-from router.identity.probing import effort_for_none, wants_system_first
-from router.identity.template import TOO_DEEP, ChatTemplate
-from router.identity.unlike import Unlike
-from router.identity.watch import WATCH
+from router.rendering.anthropic import effort_for_none, wants_system_first
+from router.rendering.errors import Unlike
+from router.rendering.template import TOO_DEEP, ChatTemplate
+from router.rendering.watch import WATCH
 from tests.identity.folders import HI, reason, rendered, says
 from tests.identity.templates import CHATML, MISTRAL, QWEN
 

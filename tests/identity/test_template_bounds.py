@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from router.identity.probing import wants_system_first
-from router.identity.template import PATIENCE_S
-from router.identity.unlike import Unlike
-from router.identity.watch import Watch
+from router.rendering.anthropic import wants_system_first
+from router.rendering.errors import Unlike
+from router.rendering.template import PATIENCE_S
+from router.rendering.watch import Watch
 from tests.identity.folders import HI, reason, rendered
 
 

@@ -9,9 +9,9 @@ import fastokens  # type: ignore[import-untyped]
 import pytest
 from tokenizers import AddedToken
 
-from router.identity import tokenizer
-from router.identity.folder import BadFolder
-from router.identity.tokenizer import Fast, Reference, load
+from router.rendering import tokenizer
+from router.rendering.folder import BadFolder
+from router.rendering.tokenizer import Fast, Reference, load
 from tests.identity.families import FAMILIES, folder, train
 
 CHATML = FAMILIES["chatml"]
@@ -25,7 +25,7 @@ START = {
 }
 
 
-def encoded(found: tokenizer.Tokenizer, text: str) -> list[int]:
+def encoded(found: tokenizer.TextTokenizer, text: str) -> list[int]:
     """Return the ids of a text."""
     return array("I", found.encode(text, special=False)).tolist()
 

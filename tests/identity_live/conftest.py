@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from router import health
+from router.fleet import probes as health
 from tests.identity_live.engine import Engine
 from tests.identity_live.models import make_model
 from tests.support import MakeRouter, Router
@@ -32,7 +32,7 @@ class Start(Protocol):
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the intervals at which models are listed and due work is done."""
     monkeypatch.setattr(health, "REDISCOVER_S", 0.02)
-    monkeypatch.setattr("router.identity.keeper.LOOK_S", 0.02)
+    monkeypatch.setattr("router.tokenizers.registry.LOOK_S", 0.02)
 
 
 @pytest.fixture

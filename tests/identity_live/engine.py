@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from router.identity.shelf import Shelf
-from router.identity.unlike import Unlike
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering.errors import Unlike
+from router.tokenizers.loader import Shelf
 
 _SHELF = Shelf()
 

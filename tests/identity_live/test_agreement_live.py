@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from router.identity import case, recount, verifying
-from router.identity.agreement import answers
-from router.identity.exact import Exact
-from router.identity.telling import BLIND
+from router.rendering.tokens import Exact
+from router.tokenizers import state as case
+from router.tokenizers import verify as recount
+from router.tokenizers import verify as verifying
+from router.tokenizers.state import BLIND
+from router.tokenizers.verify import answers
 from tests.identity_live.asking import (
     ask,
     keyed,
@@ -157,7 +159,7 @@ def test_a_worker_that_does_not_answer(
     engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The router does not wait for longer than the time limit."""
-    monkeypatch.setattr("router.identity.verifying.ALL_S", 0.1)
+    monkeypatch.setattr("router.tokenizers.verify.ALL_S", 0.1)
     worker = engine(folder)
     worker.hold.clear()
     router = start(worker)

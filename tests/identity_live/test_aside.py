@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from router.identity.aside import aside
+from router.runtime.threads import aside
 
 
 def test_results_and_errors() -> None:

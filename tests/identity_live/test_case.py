@@ -6,12 +6,10 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.identity.agreement import Difference, State, Verdict
-from router.identity.case import DATED_S, FIRST_S, LONGEST_S, Case
-from router.identity.finding import Wanted
-from router.identity.recount import Recount
-from router.identity.sources import Kind, Origin
-from router.identity.volume import Volume
+from router.tokenizers.loader import Volume
+from router.tokenizers.sources import Kind, Origin, Wanted
+from router.tokenizers.state import DATED_S, FIRST_S, LONGEST_S, Case
+from router.tokenizers.verify import Difference, Recount, State, Verdict
 
 AGREES = Verdict(State.AGREES, "")
 UNVERIFIED = Verdict(State.UNVERIFIED, "")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from router.identity.telling import BLIND
+from router.tokenizers.state import BLIND
 from tests.commands import run
 from tests.identity_live.conftest import MakeEngine
 from tests.identity_live.engine import Engine, card

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from router.identity.choice import chosen
-from router.identity.unlike import Unlike
-from router.openai import ENDPOINTS, parse
+from router.api.request import ENDPOINTS, parse
+from router.rendering.body import chosen
+from router.rendering.errors import Unlike
 from strategies.api import Prompt
 from tests.identity.folders import TOOL
 from tests.identity_live.asking import keyed, until_asked, until_known

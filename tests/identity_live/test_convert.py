@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from router.identity import convert
-from router.identity.convert import converted
-from router.identity.folder import BadFolder
-from router.identity.shelf import Shelf
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering import folder as convert
+from router.rendering.folder import BadFolder, converted
+from router.tokenizers.loader import Shelf
 from tests.identity.other_formats import make_sentencepiece
 
 pytest.importorskip("transformers")

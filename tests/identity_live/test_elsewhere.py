@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.identity import elsewhere
+from router.tokenizers import probe as elsewhere
 from strategies.policies.prefix_aware import PrefixAware
 from tests.identity_live.asking import ask, keyed, states, tokenizer, until_asked
 from tests.identity_live.conftest import MakeEngine, Start

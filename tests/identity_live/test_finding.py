@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from router.identity.finding import Finding, Wanted
-from router.identity.shelf import Shelf
-from router.identity.sources import Kind
-from router.identity.volume import Volume
+from router.tokenizers.loader import Shelf, Volume
+from router.tokenizers.sources import Finding, Kind, Wanted
 from tests.identity_live.models import OTHER, make_model
 
 

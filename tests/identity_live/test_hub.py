@@ -10,9 +10,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
-from router.identity import finding
-from router.identity.folder import LARGEST
-from router.identity.hub import NotFetched, is_hub_id, snapshot
+from router.rendering.folder import LARGEST
+from router.tokenizers import sources as finding
+from router.tokenizers.hub import NotFetched, is_hub_id, snapshot
 from tests.identity_live import hub_cache
 from tests.identity_live.asking import ask, knows, states, tokenizer, until_known
 from tests.identity_live.conftest import MakeEngine, Start

@@ -11,19 +11,20 @@ from typing import cast
 
 import pytest
 
-from router.fleet import Fleet
-from router.identity import agreement, finding
-from router.identity.agreement import State
-from router.identity.case import Case
-from router.identity.exact import Exact
-from router.identity.keeper import Keeper
-from router.identity.sources import Kind
-from router.inquiry import Answer, Inquiries
-from router.patience import Patience
-from router.pool import Pool
-from router.settings import Settings
-from router.upstream import Upstream
-from router.worker import Worker
+from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
+from router.fleet.worker import Worker
+from router.rendering.tokens import Exact
+from router.settings.model import Settings
+from router.tokenizers import sources as finding
+from router.tokenizers import verify as agreement
+from router.tokenizers.registry import Keeper
+from router.tokenizers.sources import Kind
+from router.tokenizers.state import Case
+from router.tokenizers.verify import State
+from router.upstream.client import Answer, Inquiries
+from router.upstream.pool import Upstream
+from router.upstream.timeouts import Patience
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 from tests.identity_live.asking import ask, knows, states, tokenizer, until_asked, until_known
 from tests.identity_live.conftest import MakeEngine, Start
@@ -219,7 +220,7 @@ def test_our_own_answers_are_made_in_turns(
             under_way -= 1
         return found
 
-    monkeypatch.setattr("router.identity.verifying.answers", counted)
+    monkeypatch.setattr("router.tokenizers.verify.answers", counted)
     workers = []
     for i in range(12):
         (tmp_path / f"m{i}").symlink_to(folder)

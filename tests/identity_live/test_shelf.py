@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from router.identity.folder import LARGEST, BadFolder, ModelFolder
-from router.identity.shelf import Shelf
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering.folder import LARGEST, BadFolder, ModelFolder
+from router.tokenizers.loader import Shelf
 from tests.identity_live.models import MERGES, OTHER, make_model
 
 CHAT = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
@@ -65,7 +65,7 @@ def test_one_that_never_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     thread = threading.Thread(target=shelf.open, args=(folder,), daemon=True)
     thread.start()
     assert begun.wait(20)
-    monkeypatch.setattr("router.identity.shelf.PATIENCE_S", 0.01)
+    monkeypatch.setattr("router.tokenizers.loader.PATIENCE_S", 0.01)
     try:
         assert shelf.open(make_model(tmp_path / "other", OTHER)).path.name == "other"
         with pytest.raises(BadFolder, match=r"stuck is still being opened, for more than 0\.01s"):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from router.identity.sources import Kind, fingerprint, identity, is_adapter, origin
+from router.tokenizers.sources import Kind, fingerprint, identity, is_adapter, origin
 from tests.identity_live.engine import card
 
 LLAMA = {one["id"]: one for one in (card("llama", "/m/llama"), card("alias", "/m/llama"))}

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from router.identity import finding
-from router.identity.templated import Templated
-from router.prompts import UNKNOWN_MODEL
+from router.prompt.prompts import UNKNOWN_MODEL
 from router.reload import Source
-from router.settings import Settings
+from router.rendering.renderer import Templated
+from router.settings.model import Settings
+from router.tokenizers import sources as finding
 from tests.identity_live.asking import (
     ask,
     keyed,

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from router.identity import trial
-from router.identity.folder import BadFolder
-from router.identity.tokenizer import load
-from router.identity.trial import Outcome, opened, tried
+from router.rendering import tokenizer as trial
+from router.rendering.folder import BadFolder
+from router.rendering.tokenizer import Outcome, load, opened, tried
 
 TEXT = "hello <|im_end|> there <|new|> 日本"
 ADDED = {"300": {"content": "<|new|>", "special": True, "lstrip": True}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router import health
+from router.fleet import probes as health
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from tests.identity_live.asking import until_known
@@ -24,7 +24,7 @@ MakeKvAware = Callable[..., Router]
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the intervals of periodic checks."""
     monkeypatch.setattr(health, "REDISCOVER_S", 0.02)
-    monkeypatch.setattr("router.identity.keeper.LOOK_S", 0.02)
+    monkeypatch.setattr("router.tokenizers.registry.LOOK_S", 0.02)
     monkeypatch.setattr("controller.subscriber.TICK_S", 0.02)
     monkeypatch.setattr("controller.stream.COOLDOWN_S", 0.05)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from router import check_tiers
-from router.check_live import check_live
-from router.settings import Settings
-from router.settings_tiers import LmcacheSettings
+from router.cli import check_live as check_tiers
+from router.cli.check_live import check_live
+from router.settings.fleet import LmcacheSettings
+from router.settings.model import Settings
 from simulator.cache import BlockCache
 from simulator.engine import Engine
 from simulator.generation import Usage

@@ -18,8 +18,8 @@ from fastapi.testclient import TestClient
 from controller.memory import Memory
 from controller.server import serve
 from controller.source import Source
-from router.check_live import check_live
-from router.settings_file import load
+from router.cli.check_live import check_live
+from router.settings.loader import load
 from strategies.prefix.block_keys import even_chain, even_root
 from tests.identity_live.asking import until_known
 from tests.kvaware.conftest import QUICK, MakeFleet

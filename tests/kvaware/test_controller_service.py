@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from controller.memory import Memory
-from router import controller_command
-from router.rebuild import build
-from router.settings import Settings
-from router.snapshots import Snapshots
-from router.tls import Contexts
+from router.cli import controller_service as controller_command
+from router.fleet.build import build
+from router.http.tls import Contexts
+from router.kv.snapshots import Snapshots
+from router.settings.model import Settings
 from tests.controller.test_memory import push, stored
 from tests.kvaware.conftest import MakeFleet
 from tests.kvaware.test_controller import controller
@@ -145,13 +145,13 @@ def test_a_full_disk_is_said(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("router.snapshots.fsync", full)
+        patched.setattr("router.kv.snapshots.fsync", full)
         assert not asyncio.run(kept.write())
     assert "not written: No space left on device" in caplog.text
     assert (kept.written, kept.failed) == (1, 1)
     assert (list(tmp_path.iterdir()), file.read_bytes()) == ([file], good)
     with monkeypatch.context() as patched:
-        patched.setattr("router.snapshots.written", lambda _: 1 // 0)
+        patched.setattr("router.kv.snapshots.written", lambda _: 1 // 0)
         assert not asyncio.run(kept.write())
     assert "not written: unexpected ZeroDivisionError" in caplog.text
     assert asyncio.run(kept.write())

@@ -8,9 +8,9 @@ import httpx
 import msgspec
 import pytest
 
-from router.check_live import check_live
-from router.kv_sources import FLAG
-from router.settings import Settings
+from router.cli.check_live import check_live
+from router.kv.subscriptions import FLAG
+from router.settings.model import Settings
 from simulator import generation
 from simulator.thread import FleetThread
 from tests.kvaware.conftest import QUICK, MakeFleet, MakeKvAware, trusted

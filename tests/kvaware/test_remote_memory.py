@@ -10,8 +10,8 @@ from fastapi.testclient import TestClient
 
 from controller.memory import Memory
 from controller.server import serve
-from router import remote_memory
-from router.remote_memory import RemoteMemory
+from router.kv import remote as remote_memory
+from router.kv.remote import RemoteMemory
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 from strategies.prefix.block_keys import even_chain, even_root

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from router import check_tiers
-from router.check_live import check_live
-from router.rebuild import CannotBuild
-from router.settings import Settings
-from router.settings_idle import idle
-from router.stores.made import refuse_lost_stores
+from router.cli import check_live as check_tiers
+from router.cli.check_live import check_live
+from router.fleet.build import CannotBuild
+from router.kv.lmcache.build import refuse_lost_stores
+from router.reload import idle
+from router.settings.model import Settings
 from strategies.api import Prompt
 from tests.commands import run
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
@@ -201,8 +201,8 @@ def test_chunks_that_do_not_come_are_said(
 ) -> None:
     """Workers compute but write to some other store: the log, the readiness check and a metric say
     so."""
-    monkeypatch.setattr("router.stores.written.WRITTEN_S", 0.2)
-    monkeypatch.setattr("router.stores.shared.LOOK_S", 0.0)
+    monkeypatch.setattr("router.kv.lmcache.shared.WRITTEN_S", 0.2)
+    monkeypatch.setattr("router.kv.lmcache.shared.LOOK_S", 0.0)
     router = kvaware(*fleet(workers=2).urls, strategy=EXACT, tiers=stored(redis))
     numbers = count()
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from router import rescue
+from router.dispatch import preemption as rescue
 from strategies.hold import stuck as rules
 from tests.overload.hanging import Hurry
 from tests.support import MakeStub, Stub

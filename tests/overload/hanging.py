@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from router.worker import Worker
+from router.fleet.worker import Worker
 from tests.overload.busy import QUIET, ask
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from router.tokenizing import THREADS
+from router.prompt.executor import THREADS
 from tests.cancel.test_cancel_tokenizing import Gate as Tokenizer
 from tests.cancel.test_cancel_tokenizing import know, long_chat
 from tests.overload.busy import Gate

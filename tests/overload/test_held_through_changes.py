@@ -7,8 +7,8 @@ from time import monotonic
 
 import pytest
 
-from router.memories import Memories
-from router.settings import Settings
+from router.kv.attach import Memories
+from router.settings.model import Settings
 from tests.overload.busy import QUIET, Gate, ask, busied, waits
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, until

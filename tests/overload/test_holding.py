@@ -6,7 +6,7 @@ from time import monotonic
 import httpx
 import pytest
 
-from router import scheduler
+from router.dispatch import scheduler
 from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, busied, waits
 from tests.support import MakeRouter, MakeStub, send, until

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.worker import State, Worker
+from router.fleet.worker import State, Worker
 from tests.overload.busy import QUIET, Gate
 from tests.overload.test_overload import ask, line_is
 from tests.reload.changing import change

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from router.connection import Connection
-from router.upstream import Upstream
+from router.upstream.connection import Connection
+from router.upstream.pool import Upstream
 from tests.support import OK, MakeRouter, MakeStub, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

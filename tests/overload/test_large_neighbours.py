@@ -10,7 +10,7 @@ from functools import partial
 import httpx
 import pytest
 
-from router.lanes import Lane
+from router.runtime.threads import Lane
 from tests.overload.busy import PATH, QUIET
 from tests.support import MakeRouter, MakeStub, Router, until
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from router.attempt import Attempt
+from router.proxy.attempt import Attempt
 from tests.overload.busy import PATH, asked
 from tests.overload.hanging import NEVER, Hurry, both, routed
 from tests.support import MakeRouter, MakeStub, post, until

@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from router.connection import Connection
-from router.sharing import Sharing
-from router.upstream import Upstream
-from router.wires import Line, Wires, Wiring
-from router.worker_errors import Refused
+from router.replicas.replication import Sharing
+from router.replicas.sockets import Line, Wires, Wiring
+from router.upstream.connection import Connection
+from router.upstream.errors import Refused
+from router.upstream.pool import Upstream
 from tests.overload.busy import PATH, Gate, ask, asked
 from tests.overload.giving_way import LONG, MIDDLE, SHORT, routed, sizes
 from tests.support import OK, MakeRouter, Router, Stub, until

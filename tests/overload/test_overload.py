@@ -7,8 +7,9 @@ from functools import partial
 import httpx
 import pytest
 
-from router import rests, scheduler
-from router.worker import State
+from router.dispatch import scheduler
+from router.fleet import breaker as rests
+from router.fleet.worker import State
 from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.busy import PATH, QUIET, Gate
 from tests.reload.changing import change

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from router.worker import LOSSES
+from router.fleet.worker import LOSSES
 from strategies.cost.load import Load
 from tests.overload.busy import ask, waits
 from tests.overload.giving_way import SHORT, answer, given_way, long, routed, short, sizes

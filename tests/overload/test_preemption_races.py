@@ -6,8 +6,8 @@ from threading import Event
 
 import pytest
 
-from router.attempt import Attempt
-from router.worker_errors import Gone
+from router.proxy.attempt import Attempt
+from router.upstream.errors import Gone
 from tests.overload.busy import ANSWER, QUIET, ask
 from tests.overload.giving_way import LONG, SHORT, long, routed, short, sizes
 from tests.reload.changing import CHUNK, END, SSE

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from router import rescue
-from router.pool import Pool
+from router.dispatch import preemption as rescue
+from router.fleet.pool import Pool
 from strategies.api import Candidate, Outcome, Prompt
 from strategies.cost.booking import Booking
 from tests.overload.busy import QUIET, ask, asked

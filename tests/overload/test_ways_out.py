@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from router import rests
-from router.worker import State
+from router.fleet import breaker as rests
+from router.fleet.worker import State
 from strategies.api import Candidate, Cost, Decision, Prompt
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits
 from tests.reload.changing import change

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from router.settings import Settings
-from router.worker import Worker
+from router.fleet.worker import Worker
+from router.settings.model import Settings
 from tests.support import Action, Router
 
 CHAT = "/v1/chat/completions"

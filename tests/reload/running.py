@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from router.address import Address
-from router.rebuild import CannotBuild
+from router.fleet.build import CannotBuild
 from router.reload import Reload, Source
-from router.settings import Settings
-from router.watch import Watch
+from router.settings.model import Settings
+from router.settings.types import Address
+from router.settings.watch import Watch
 
 WORKERS = "workers: [http://10.0.0.1:8000]\n"
 KEY = "auth: {keys: [{name: k, key: '${SOME_KEY}'}]}\n"

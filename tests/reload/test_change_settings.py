@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from router import rebuild
-from router.prompts import UNKNOWN_MODEL
-from router.rebuild import CannotBuild
+from router.fleet import build as rebuild
+from router.fleet.build import CannotBuild
+from router.prompt.prompts import UNKNOWN_MODEL
 from strategies.api import Candidate, NoOptions, Outcome, Prompt, Strategy, WorkerView
 from strategies.policies.least_load import LeastLoad
 from strategies.registry import make

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.worker import State
+from router.fleet.worker import State
 from tests.pems import write_pems
 from tests.reload.changing import (
     CHAT,

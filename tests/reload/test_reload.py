@@ -8,9 +8,9 @@ from time import time
 import pytest
 
 from router import reload
-from router.address import Address
-from router.settings import Settings
-from router.settings_diff import changes, needs_restart
+from router.reload import changes, needs_restart
+from router.settings.model import Settings
+from router.settings.types import Address
 from tests.reload.running import KEY, Running, eventually, going
 
 

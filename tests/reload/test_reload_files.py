@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from router.reload import Source
-from router.settings_file import Loaded
+from router.settings.loader import Loaded
 from tests.reload.running import TLS, Running, eventually, going
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from router.address import Address
 from router.reload import Source, tell, without_restart
-from router.settings import Settings
+from router.settings.model import Settings
+from router.settings.types import Address
 from tests.reload.running import KEY, TLS, WORKERS
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.worker import State
+from router.fleet.worker import State
 from tests.reload.changing import change
 from tests.responses.asking import PATH, create, follow, get, made, owner
 from tests.responses.conftest import MakeEngines

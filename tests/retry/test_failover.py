@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from router.breaker import Breaker
+from router.fleet.breaker import Breaker
 from tests.health.failing import CHAT, FAULTS, PATH, QUIET, ask, health, says, start, status
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from router.breaker import Breaker, Ejection
-from router.ejection import Breakers
+from router.fleet.breaker import Breaker, Ejection
+from router.fleet.outliers import Breakers
 
 SETTINGS = Ejection(failures=3, first=10, longest=60)
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from router.fleet import Fleet
-from router.patience import NEVER, Patience
-from router.pool import Pool
-from router.upstream import Upstream
-from router.worker import Worker
+from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
+from router.fleet.worker import Worker
+from router.upstream.pool import Upstream
+from router.upstream.timeouts import NEVER, Patience
 from strategies.api import Candidate, Cost, Prompt
 from strategies.prefix.block_keys import TEXT_ENDS, chain
 from strategies.registry import make

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from router.openai import ENDPOINTS, Endpoint, parse
-from router.prompts import Prompts
+from router.api.request import ENDPOINTS, Endpoint, parse
+from router.prompt.prompts import Prompts
 from strategies.api import Prompt
 
 CHAT = ENDPOINTS["/v1/chat/completions"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.settings_file import SettingsError, loads
+from router.settings.loader import SettingsError, loads
 
 WORKER = "workers: [http://a:1]\n"
 

@@ -11,11 +11,11 @@ from typing import ParamSpec
 
 import pytest
 
-from router import addresses
-from router.addresses import Addresses
-from router.patience import Patience
-from router.upstream import Upstream
-from router.worker_errors import Refused
+from router.upstream import dns as addresses
+from router.upstream.dns import Addresses
+from router.upstream.errors import Refused
+from router.upstream.pool import Upstream
+from router.upstream.timeouts import Patience
 from tests.support import accepting_nobody
 
 PATIENCE = Patience(connect=5, first_byte=5, idle=5, keepalive=5)

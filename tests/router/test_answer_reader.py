@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.answer_reader import HEAD_LIMIT, AnswerReader
+from router.upstream.response import HEAD_LIMIT, AnswerReader
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.breaker import Breaker, Ejection, State
+from router.fleet.breaker import Breaker, Ejection, State
 from tests.router.breakers import Pool, fail, work
 
 

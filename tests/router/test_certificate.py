@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from router.certificate import Validity, complaint, validity
+from router.http.tls import Validity, complaint, validity
 from tests.authority import Authority
 from tests.pems import write_pems
 

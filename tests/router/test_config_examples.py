@@ -8,8 +8,8 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from ruamel.yaml import YAML
 
-from router.settings import Settings
-from router.settings_file import SettingsError, describe, load, loads, schema, schema_text
+from router.settings.loader import SettingsError, describe, load, loads, schema, schema_text
+from router.settings.model import Settings
 
 CONFIG = Path(__file__).parents[2] / "config"
 EXAMPLES = sorted(CONFIG.glob("*.yaml"))

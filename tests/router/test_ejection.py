@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.breaker import Ejection, State
+from router.fleet.breaker import Ejection, State
 from tests.router.breakers import SETTINGS, Pool, fail, work
 
 

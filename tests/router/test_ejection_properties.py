@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.breaker import Ejection, State
+from router.fleet.breaker import Ejection, State
 from tests.router.breakers import Pool, work
 
 steps = st.lists(

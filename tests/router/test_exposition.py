@@ -5,9 +5,9 @@ import asyncio
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import generate_latest
 
-from router.exposition import AT_ONCE
-from router.metrics import Metrics
-from router.view import View
+from router.admin.views import View
+from router.observe.metrics import Metrics
+from router.observe.series import AT_ONCE
 from tests.router.fleets import fleet
 
 

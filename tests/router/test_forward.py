@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.identity.exact import Exact
-from router.identity.forward import may_have, with_ids, written
-from router.openai import ENDPOINTS, ENGINE_FIELDS, parse
-from router.prompts import Known, Prompts
+from router.api.request import ENDPOINTS, ENGINE_FIELDS, parse
+from router.prompt.forward import may_have, with_ids, written
+from router.prompt.prompts import Known, Prompts
+from router.rendering.tokens import Exact
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 IDS = array("I", [1, 2, 4_000_000_000]).tobytes()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from router import process
+from router.runtime import process
 
 #: Pieces of memory that are freed, between others that are not.
 PIECES, SIZE = 2000, 100_000

@@ -11,18 +11,15 @@ import httpx
 import msgspec
 import pytest
 
-from router import processes
-from router.address import Address
-from router.channel import Refusal
-from router.child import Order
-from router.heartbeat import Patience
-from router.place import Place
-from router.processes import Processes
-from router.rebuild import CannotBuild
-from router.sealed import seal
-from router.server import bind
-from router.settings import Settings
-from router.shares import SHUT
+from router.fleet.build import CannotBuild
+from router.http.server import bind
+from router.processes import supervisor as processes
+from router.processes.balance import SHUT
+from router.processes.channel import Patience, Refusal
+from router.processes.child import Order, seal
+from router.processes.supervisor import Place, Processes
+from router.settings.model import Settings
+from router.settings.types import Address
 from tests.support import read_all, send
 
 LIVE = b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -236,7 +233,7 @@ def test_one_that_hangs_as_it_starts_is_given_up(
     log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its place would stay empty for ever."""
-    monkeypatch.setattr("router.place._RUN", "import time; time.sleep(1000)")
+    monkeypatch.setattr("router.processes.supervisor._RUN", "import time; time.sleep(1000)")
 
     async def answer(_: str, __: bytes) -> bytes:
         return b""

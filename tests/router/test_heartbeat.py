@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from router.channel import Channel
-from router.heartbeat import Beats, Patience, Sign, watch
+from router.processes.channel import Beats, Channel, Patience, Sign, watch
 
 PATIENCE = Patience(beat_s=0.1, silent=2, dead=5)
 

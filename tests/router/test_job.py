@@ -4,11 +4,11 @@ from typing import cast
 
 import pytest
 
-from router.exchange import Exchange, Line
-from router.guard import Head
-from router.job import Plea
-from router.openai import ENDPOINTS
-from router.worker import Worker
+from router.api.request import ENDPOINTS
+from router.dispatch.request import Plea
+from router.fleet.worker import Worker
+from router.http.exchange import Exchange, Line
+from router.http.validation import Head
 from tests.router.fleets import fleet, prompt
 
 

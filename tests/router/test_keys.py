@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import keys
-from router.keys import Keys
+from router.http import access as keys
+from router.http.access import Keys
 
 ALICE, BOB = "sk-alice-0123456789", "sk-bob-0123456789ab"
 DOOR = Keys([("alice", ALICE), ("bob", BOB)])

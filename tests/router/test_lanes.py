@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.lanes import Crowded, Lane
+from router.runtime.threads import Crowded, Lane
 
 
 class Scene:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.lax_json import MOST, rewrite
+from router.api.lenient_json import MOST, rewrite
 
 #: Pieces of JSON, and of what is nearly that.
 PIECES = [

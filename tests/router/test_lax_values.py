@@ -7,7 +7,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from router.lax_values import true, whole
+from router.api.lenient_json import true, whole
 
 INTEGER, FLAG = TypeAdapter[int](int), TypeAdapter[bool](bool)
 NUMBERS = [

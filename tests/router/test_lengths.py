@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from router.lengths import ROUGHLY, within
-from router.worker import Worker
+from router.dispatch.eligibility import ROUGHLY, within
+from router.fleet.worker import Worker
 from strategies.api import Prompt
 from tests.router.fleets import fleet
 from tests.support import MakeRouter, MakeStub, until

@@ -9,7 +9,7 @@ from typing import TextIO
 
 import pytest
 
-from router.log_handler import PIECE, Unhindered
+from router.runtime.logs import PIECE, Unhindered
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router import logs
-from router.settings import LogSettings
+from router.runtime import logs
+from router.settings.model import LogSettings
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from tests.support import MakeStub, until

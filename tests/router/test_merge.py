@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.app import create_app
-from router.merge import (
+from router.observe.merge import (
     Family,
     families,
     growing,
@@ -21,8 +21,8 @@ from router.merge import (
     merged_workers,
     text,
 )
-from router.metrics import Metrics
-from router.settings import Settings
+from router.observe.metrics import Metrics
+from router.settings.model import Settings
 
 
 def counter(**values: float) -> CounterMetricFamily:

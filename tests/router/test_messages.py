@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.errors import BadRequest
-from router.identity.text import Text, canonical, measured
-from router.limits import Limits
-from router.messages import MOST_ENTRIES, SAFE, messages
-from router.openai import ENDPOINTS, parse
-from router.settings import LimitSettings
+from router.api.errors import BadRequest
+from router.api.limits import Limits
+from router.api.messages import MOST_ENTRIES, SAFE, messages
+from router.api.request import ENDPOINTS, parse
+from router.prompt.canonical import Text, canonical, measured
+from router.settings.model import LimitSettings
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 PART: st.SearchStrategy[object] = st.sampled_from(

@@ -7,14 +7,14 @@ from contextlib import suppress
 
 import pytest
 
-from router.errors import BadRequest
-from router.identity.text import apart, canonical
-from router.limits import Limits
-from router.messages import MOST_ENTRIES, SAFE
-from router.openai import ENDPOINTS, parse
-from router.sagemaker.payload import read, with_model
+from router.api.errors import BadRequest
+from router.api.limits import Limits
+from router.api.messages import MOST_ENTRIES, SAFE
+from router.api.request import ENDPOINTS, parse
+from router.prompt.canonical import apart, canonical
+from router.sagemaker.invocation import read, with_model
 from router.sessions.ids import in_body
-from router.settings import LimitSettings
+from router.settings.model import LimitSettings
 
 #: Number of elements; as a Python object the smallest of them would take at least 24 bytes.
 COUNT = 200_000

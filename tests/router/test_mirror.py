@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from router.fleet import Fleet
-from router.mirror import Mirror
-from router.news import Anew, Began, Booked, Ended, Letter, News, decode, encode
-from router.pool import Pool
+from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
+from router.replicas.messages import Anew, Began, Booked, Ended, Letter, News, decode, encode
+from router.replicas.mirror import Mirror
 from strategies.api import Candidate, NoOptions, Outcome, Prompt, WorkerView
 from strategies.cost.booking import Booking, late_s
 from strategies.cost.load import Load

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from router.news import Anew, Began, Booked, Ended, News, size
+from router.replicas.messages import Anew, Began, Booked, Ended, News, size
 
 _MOST = (1 << 63) - 1
 _count = st.integers(0, _MOST)

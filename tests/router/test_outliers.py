@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from router.outliers import Doubt, Outliers
+from router.fleet.outliers import Doubt, Outliers
 from strategies.api import Candidate, Cost, Decision
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace

@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from router.passing import Commons, Passing, Posts
-from router.protocol import House
+from router.http.connection import House
+from router.processes.balance import Commons, Passing, Posts
 
 
 @pytest.fixture

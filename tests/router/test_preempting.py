@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from router import preempting as preempting_module
-from router.job import Job
-from router.openai import ENDPOINTS, parse
-from router.pool import Pool
-from router.preempting import TELLING, Preempting, Running, resumable
-from router.sessions.visit import Visit
-from router.worker import LOSSES, LOSSES_S, Worker
+from router.api.request import ENDPOINTS, parse
+from router.dispatch import preemption as preempting_module
+from router.dispatch.preemption import TELLING, Preempting, Running, resumable
+from router.dispatch.request import Job
+from router.fleet.pool import Pool
+from router.fleet.worker import LOSSES, LOSSES_S, Worker
+from router.sessions.use import Visit
 from strategies.api import Candidate, Cost, Prompt
 from tests.router.fleets import fleet, prompt
 

@@ -7,14 +7,14 @@ import socket
 
 import pytest
 
-from router.health import Health
-from router.inquiry import Answer, Inquiries, NoAnswer, NotAsked
-from router.lifeline import watch
-from router.patience import Patience
-from router.settings import HealthSettings
-from router.upstream import Upstream
-from router.worker import State, Worker
-from router.worker_errors import Refused
+from router.fleet.probes import Health
+from router.fleet.worker import State, Worker
+from router.http.sockets import watch
+from router.settings.model import HealthSettings
+from router.upstream.client import Answer, Inquiries, NoAnswer, NotAsked
+from router.upstream.errors import Refused
+from router.upstream.pool import Upstream
+from router.upstream.timeouts import Patience
 from tests.router.fleets import fleet
 
 MODELS = b'{"data":[{"id":"m"}]}'

@@ -12,16 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from router import place, processes
-from router.address import Address
-from router.child import Order
-from router.merge import Family, merged
-from router.place import Place
-from router.processes import Processes
-from router.sealed import opened, seal
-from router.server import bind
-from router.settings import Settings
-from router.shares import Shares
+from router.http.server import bind
+from router.observe.merge import Family, merged
+from router.processes import supervisor as place
+from router.processes import supervisor as processes
+from router.processes.balance import Shares
+from router.processes.child import Order, opened, seal
+from router.processes.supervisor import Place, Processes
+from router.settings.model import Settings
+from router.settings.types import Address
 from tests.pems import write_pems
 from tests.reload.changing import CHAT, chat
 from tests.support import MakeStub, post, until

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.estimates import BYTES_PER_TOKEN
-from router.identity.media import same_start
-from router.openai import ENDPOINTS, Endpoint, parse
-from router.prompts import Prompts
+from router.api.request import ENDPOINTS, Endpoint, parse
+from router.prompt.prompts import BYTES_PER_TOKEN, Prompts
+from router.rendering.tokens import same_start
 from strategies.prefix.block_keys import TEXT_BLOCK
 from tests.router.prompted import (
     CHAT,

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from router.identity.text import MOST_IDS, MOST_SPELLED, canonical
-from router.messages import MOST_ENTRIES
-from router.openai import Endpoint, parse
+from router.api.messages import MOST_ENTRIES
+from router.api.request import Endpoint, parse
+from router.prompt.canonical import MOST_IDS, MOST_SPELLED, canonical
 from tests.router.prompted import (
     COMPLETION,
     MESSAGES,

@@ -6,11 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from router.identity.exact import Exact
-from router.identity.media import Head
-from router.identity.unlike import NOT_TEXT, Unlike
-from router.openai import ENDPOINTS, Endpoint, parse
-from router.prompts import PART_TOKENS, UNKNOWN_MODEL, Known, Prompts
+from router.api.request import ENDPOINTS, Endpoint, parse
+from router.prompt.prompts import PART_TOKENS, UNKNOWN_MODEL, Known, Prompts
+from router.rendering.errors import NOT_TEXT, Unlike
+from router.rendering.tokens import Exact, Head
 from strategies.api import Prompt
 from strategies.cost.cost import held_tokens
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.estimates import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER
-from router.openai import parse
-from router.prompts import Prompts
+from router.api.request import parse
+from router.prompt.prompts import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER, Prompts
 from strategies.api import Prompt
 from tests.router.prompted import (
     CHAT,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from router.openai import ENDPOINTS, Endpoint, parse
-from router.prompts import Prompts
+from router.api.request import ENDPOINTS, Endpoint, parse
+from router.prompt.prompts import Prompts
 from strategies.api import Prompt
 from strategies.cost.cost import Costs
 from strategies.policies.least_load import LeastLoad

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from router.errors import BadRequest
-from router.messages import SAFE
-from router.openai import ENDPOINTS, parse
-from router.readable import check
+from router.admin.readable import check
+from router.api.errors import BadRequest
+from router.api.messages import SAFE
+from router.api.request import ENDPOINTS, parse
 
 CHAT, CLAUDE, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 PROMPT, EMBED, POOL = "/v1/completions", "/v1/embeddings", "/pooling"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.bounds import Bounds
-from router.errors import BodyTooLarge
-from router.exchange import Exchange
-from router.reading import Reader
+from router.api.errors import BodyTooLarge
+from router.http.bounds import Bounds
+from router.http.exchange import Exchange
+from router.http.parser import Reader
 
 #: The longest body allowed, in bytes.
 LIMIT = 100

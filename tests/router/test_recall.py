@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.recall import LONGEST, Recall
+from router.http.parser import LONGEST, Recall
 
 
 def message(length: bytes, body: bytes, *more: bytes) -> bytes:

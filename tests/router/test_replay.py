@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from router.replay import Options, Plan, ReplayError, replay, replay_trace, run
-from router.replay_report import Report
+from router.replay.report import Report
+from router.replay.run import Options, Plan, ReplayError, replay, replay_trace, run
 from simulator.traces import TraceRequest, prompt_text
 from simulator.workloads import Conversation, Turn
 from tests.router.misbehaving import HEAD, Stub, event, good, whole

@@ -5,10 +5,18 @@ import json
 import pytest
 from rich.console import Console, RenderableType
 
-from router.replay_plan import Options, Plan
-from router.replay_report import Report, Run, Sample, report_of, spread_of, to_json
-from router.replay_stream import Fault, Usage, _Details
-from router.replay_tables import comparison, tables
+from router.replay.plan import Options, Plan
+from router.replay.report import (
+    Report,
+    Run,
+    Sample,
+    comparison,
+    report_of,
+    spread_of,
+    tables,
+    to_json,
+)
+from router.replay.stream import Fault, Usage, _Details
 from simulator.traces import TraceRequest
 
 PLAN = Plan("trace", [TraceRequest(0.0, 512, 1, (1,))] * 3)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.replay_stream import Answer, Ending, error_message
+from router.replay.stream import Answer, Ending, error_message
 
 ROLE = b'data: {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}\n\n'
 WORD = b'data: {"choices": [{"index": 0, "delta": {"content": "w\\u00e9 "}}]}\n\n'

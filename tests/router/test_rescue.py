@@ -8,16 +8,15 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from router import rescue as rescue_module
-from router.deciding import Deciding
-from router.job import Job
-from router.pool import Pool
-from router.preempting import Preempting, Running
-from router.rescue import LOOKED_AT, Rescue
-from router.retries import Budget
-from router.scheduler import Scheduler
-from router.settings import Settings
-from router.worker import State
+from router.dispatch import preemption as rescue_module
+from router.dispatch.preemption import LOOKED_AT, Preempting, Rescue, Running
+from router.dispatch.ranking import Deciding
+from router.dispatch.request import Job
+from router.dispatch.retry import Budget
+from router.dispatch.scheduler import Scheduler
+from router.fleet.pool import Pool
+from router.fleet.worker import State
+from router.settings.model import Settings
 from strategies.api import Candidate, Cost, Decision
 from strategies.cost.booking import Booking
 from tests.router.fleets import fleet, prompt

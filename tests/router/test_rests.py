@@ -6,13 +6,13 @@ from time import monotonic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.deciding import Deciding
-from router.rebuild import build
-from router.rests import FIRST_S, LONGEST_S, Rests
-from router.retries import Budget
-from router.scheduler import Scheduler
-from router.settings import Settings
-from router.tls import Contexts
+from router.dispatch.ranking import Deciding
+from router.dispatch.retry import Budget
+from router.dispatch.scheduler import Scheduler
+from router.fleet.breaker import FIRST_S, LONGEST_S, Rests
+from router.fleet.build import build
+from router.http.tls import Contexts
+from router.settings.model import Settings
 from strategies.api import Decision, Prompt
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.retries import Budget
+from router.dispatch.retry import Budget
 
 
 @pytest.mark.parametrize(

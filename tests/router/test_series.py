@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import HistogramMetricFamily
 
-from router.series import Counter
-from router.series import Histogram as Ours
+from router.observe.series import Counter
+from router.observe.series import Histogram as Ours
 
 BOUNDS = (0.1, 1.0, 10.0)
 

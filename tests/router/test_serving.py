@@ -6,7 +6,7 @@ import pytest
 
 from router import serving
 from router.serving import Serving
-from router.settings import Settings
+from router.settings.model import Settings
 
 
 @pytest.mark.parametrize("fails", [False, True])

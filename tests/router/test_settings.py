@@ -3,11 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
-from router.address import Address
-from router.settings import PoolSettings, Settings, TokenizerSettings, WorkerSettings
-from router.settings_file import describe, loads
-from router.settings_strategy import StrategySettings
-from router.units import format_duration
+from router.settings.fleet import StrategySettings
+from router.settings.loader import describe, loads
+from router.settings.model import PoolSettings, Settings, TokenizerSettings, WorkerSettings
+from router.settings.types import Address, format_duration
 
 POOLS = """
 strategy: leastload

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter
 
-from router.address import Address
+from router.settings.types import Address
 
 ADDRESS = 'is not an address: write host:port, such as 127.0.0.1:8080 or "[::1]:8080"'
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from router.settings import Settings
-from router.settings_diff import changes, needs_restart
-from router.settings_file import loads
+from router.reload import changes, needs_restart
+from router.settings.loader import loads
+from router.settings.model import Settings
 from tests.pems import write_pems
 
 WORKER = "workers: [http://a:1]\n"

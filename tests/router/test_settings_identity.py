@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from router.sealed import opened, seal
-from router.settings import Settings, TokenizerSettings
-from router.settings_diff import changes
-from router.settings_file import SettingsError, describe, loads
+from router.processes.child import opened, seal
+from router.reload import changes
+from router.settings.loader import SettingsError, describe, loads
+from router.settings.model import Settings, TokenizerSettings
 
 WORKER = "workers: [http://a:1]\n"
 NOT_ONE = (

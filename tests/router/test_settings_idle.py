@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from router.settings_file import load, loads
-from router.settings_idle import idle
+from router.reload import idle
+from router.settings.loader import load, loads
 
 CONFIG = Path(__file__).parents[2] / "config"
 CONTROLLER = "controller: http://c:1"

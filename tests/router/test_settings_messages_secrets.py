@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.settings_file import SettingsError, loads
+from router.settings.loader import SettingsError, loads
 from tests.router.settings_wrong import WORKER, wrong
 
 

@@ -3,8 +3,8 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.settings import Settings
-from router.settings_file import SettingsError, describe, loads
+from router.settings.loader import SettingsError, describe, loads
+from router.settings.model import Settings
 
 WORDS = [
     "workers", "pools", "strategy", "name", "url", "models", "api_key", "timeouts", "connect",

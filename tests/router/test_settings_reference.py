@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field, TypeAdapter
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
-from router.settings import Settings
-from router.settings_file import loads
-from router.settings_schema import BUILT_IN
-from router.settings_strategy import StrategySettings, options_model
+from router.settings.fleet import StrategySettings, options_model
+from router.settings.loader import loads
+from router.settings.model import Settings
+from router.settings.schema import BUILT_IN
 from tests.pems import PEMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
-from router.quoting import shown_file
-from router.secret import Secret, resolve_secret
+from router.runtime.quoting import shown_file
+from router.settings.types import Secret, resolve_secret
 
 TWO_FORMS = (
     "a secret is never written here: give ${NAME} for an environment variable,"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from router.address import Address
-from router.settings import AuthSettings, Settings
-from router.settings_file import SettingsError, describe, loads
+from router.settings.loader import SettingsError, describe, loads
+from router.settings.model import AuthSettings, Settings
+from router.settings.types import Address
 
 WORKER = "workers: [http://a:1]\n"
 KEYS = {

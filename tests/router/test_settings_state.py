@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from router.sealed import opened, seal
-from router.settings import Settings
-from router.settings_file import SettingsError, load
+from router.processes.child import opened, seal
+from router.settings.loader import SettingsError, load
+from router.settings.model import Settings
 
 
 def read(file: Path, state: str) -> Settings:
@@ -45,7 +45,7 @@ def test_it_must_be_one_that_can_be_written_in(
     """Otherwise what is learned would be lost at the shutdown."""
     (tmp_path / "locked").mkdir()
     if state == "locked":  # by its mode it would not be locked for root
-        monkeypatch.setattr("router.settings_files.access", lambda *_: False)
+        monkeypatch.setattr("router.settings.files.access", lambda *_: False)
     with pytest.raises(SettingsError) as refused:
         read(tmp_path / "w.yaml", state)
     (problem,) = refused.value.problems

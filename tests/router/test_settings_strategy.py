@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from router.settings import Settings
-from router.settings_file import SettingsError, describe, loads, schema_text
-from router.settings_strategy import StrategySettings
+from router.settings.fleet import StrategySettings
+from router.settings.loader import SettingsError, describe, loads, schema_text
+from router.settings.model import Settings
 
 OTHER = """
 from dataclasses import dataclass, field

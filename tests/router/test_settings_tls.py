@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from router.settings_file import SettingsError, load, loads
-from router.settings_files import load_chain, load_roots
+from router.settings.files import load_chain, load_roots
+from router.settings.loader import SettingsError, load, loads
 from tests.pems import write_pems
 
 PEM = "certificate and key cannot be read as such: both must be PEM"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from router.units import (
+from router.settings.types import (
     Duration,
     DurationOrOff,
     Share,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from router.settings_file import SettingsError, load
+from router.settings.loader import SettingsError, load
 from tests.router.settings_wrong import WORKER
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.settings_file import SettingsError, loads
+from router.settings.loader import SettingsError, loads
 
 WORKER = "workers: [http://a:1]\n"
 TAG = "a tag (!) is not allowed; only plain text, numbers, lists and mappings"

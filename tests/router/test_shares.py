@@ -2,7 +2,7 @@
 
 from mmap import mmap
 
-from router.shares import SLACK, Shares, cells
+from router.processes.balance import SLACK, Shares, cells
 
 
 def three() -> list[Shares]:

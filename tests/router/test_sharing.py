@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from router import sharing, wires
-from router.news import Booked, Letter, encode
-from router.wires import Wiring
+from router.replicas import replication as sharing
+from router.replicas import sockets as wires
+from router.replicas.messages import Booked, Letter, encode
+from router.replicas.sockets import Wiring
 from strategies.api import Outcome
 from strategies.policies.prefix_aware import PrefixAware
 from tests.router.fleets import choice, prompt

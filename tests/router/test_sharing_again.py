@@ -8,10 +8,10 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from router import sharing
-from router.upstream import Upstream
-from router.wires import Outbox, Wiring
-from router.worker import Worker
+from router.fleet.worker import Worker
+from router.replicas import replication as sharing
+from router.replicas.sockets import Outbox, Wiring
+from router.upstream.pool import Upstream
 from tests.router.fleets import _PATIENCE
 from tests.router.wired import Process, play, until
 

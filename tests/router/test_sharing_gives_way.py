@@ -4,7 +4,7 @@ from time import monotonic
 
 import pytest
 
-from router.wires import Line, Wiring
+from router.replicas.sockets import Line, Wiring
 from strategies.api import Outcome
 from tests.router.wired import Process, play, until, wiring
 

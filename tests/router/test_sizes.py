@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 from prometheus_client import generate_latest
 
-from router.fleet import Fleet
-from router.metrics import Metrics
-from router.pool import Pool
+from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
+from router.observe.metrics import Metrics
 from strategies.api import NoOptions
 from strategies.policies.round_robin import RoundRobin
 

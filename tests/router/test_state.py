@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from router.fleet import Fleet
-from router.pool import Pool
-from router.state import leave, take_over
+from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
+from router.fleet.state import leave, take_over
 from strategies.api import NoOptions
 from strategies.policies.least_load import LeastLoad
 from strategies.policies.prefix_aware import PrefixAware

@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from router.identity.exact import Exact
-from router.openai import ENDPOINTS, Endpoint, Request, parse
-from router.prompts import Asked, Known, Prompts
-from router.tokenizing import ASKING, BUSY, ENTRIES, LEAST, OBJECTS, QUICK, SLOW, Tokenizing
+from router.api.request import ENDPOINTS, Endpoint, Request, parse
+from router.prompt.executor import ASKING, BUSY, ENTRIES, LEAST, OBJECTS, QUICK, SLOW, Tokenizing
+from router.prompt.prompts import Asked, Known, Prompts
+from router.rendering.tokens import Exact
 from strategies.api import Prompt
 
 COMPLETION = ENDPOINTS["/v1/completions"]

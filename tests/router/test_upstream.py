@@ -9,10 +9,10 @@ from contextlib import suppress
 
 import pytest
 
-from router.connection import CROSSING_LOOKS
-from router.patience import Patience
-from router.upstream import TICK_S, Upstream
-from router.worker_errors import Gone, Refused
+from router.upstream.connection import CROSSING_LOOKS
+from router.upstream.errors import Gone, Refused
+from router.upstream.pool import TICK_S, Upstream
+from router.upstream.timeouts import Patience
 
 PATIENCE = Patience(connect=5, first_byte=5, idle=5, keepalive=5)
 ASK = (b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n", b"{}")

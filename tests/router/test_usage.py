@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.usage import TAIL, Usage, UsageTail
+from router.upstream.usage import TAIL, Usage, UsageTail
 
 
 def read(*chunks: bytes) -> Usage:

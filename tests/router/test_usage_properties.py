@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.usage import TAIL, Usage, UsageTail
+from router.upstream.usage import TAIL, Usage, UsageTail
 
 
 class Event(NamedTuple):

@@ -8,9 +8,9 @@ from time import monotonic
 
 import pytest
 
-from router.fleet import Fleet
-from router.sharing import Sharing
-from router.wires import Line, Wires, Wiring
+from router.fleet.fleet import Fleet
+from router.replicas.replication import Sharing
+from router.replicas.sockets import Line, Wires, Wiring
 from strategies.api import Outcome
 from strategies.cost.booking import Booking
 from tests.router.fleets import choice, fleet, prompt

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from router.sagemaker import frames
+from router.sagemaker import response as frames
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from tests.sdk.boto.client import Boto

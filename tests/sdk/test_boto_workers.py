@@ -126,7 +126,7 @@ def _change(router: Router, workers: list[dict[str, Any]]) -> None:
     """Apply other workers, as a reload does."""
     import asyncio  # noqa: PLC0415
 
-    from router.settings import Settings  # noqa: PLC0415
+    from router.settings.model import Settings  # noqa: PLC0415
 
     settings = Settings.model_validate({"workers": workers, "strategy": "session"})
     loop = router._server._loop

@@ -9,7 +9,7 @@ from typing import Any
 from router.sessions.redis import RedisStore
 from router.sessions.store import MemoryStore, Store
 from router.sessions.table import Lease
-from router.settings_session import RedisSettings
+from router.settings.sessions import RedisSettings
 from tests.sessions.redis_server import RedisServer
 
 Make = Callable[[Lease], Store]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from router.settings import Settings
+from router.settings.model import Settings
 from tests.reload.changing import change
 from tests.sessions.asking import Later, ask
 from tests.support import OK, MakeRouter, MakeStub, until

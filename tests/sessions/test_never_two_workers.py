@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from router.fleet.worker import State
 from router.sessions.redis import RedisStore
 from router.sessions.store import MemoryStore, Store
 from router.sessions.table import Lease, Session
-from router.settings_session import RedisSettings
-from router.worker import State
+from router.settings.sessions import RedisSettings
 from tests.sessions.redis_server import RedisServer
 from tests.sessions.wires import Answered, Machine, Yielding
 

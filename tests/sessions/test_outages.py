@@ -12,7 +12,7 @@ from router.sessions.redis import RedisStore
 from router.sessions.sessions import Sessions
 from router.sessions.store import Kept, MemoryStore, StoreDown
 from router.sessions.table import Binding, Bound, Lease, Session
-from router.settings_session import RedisSettings, SessionSettings
+from router.settings.sessions import RedisSettings, SessionSettings
 from tests.reload.changing import change
 from tests.sessions.redis_server import RedisServer
 from tests.sessions.wires import Machine

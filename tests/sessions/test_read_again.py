@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router.events import COMMENT
+from router.http.sse import COMMENT
 from tests.reload.changing import change
 from tests.support import OK, MakeRouter, MakeStub, Router, until
 

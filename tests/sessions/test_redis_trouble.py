@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from router.sessions.redis import RedisStore
-from router.sessions.scripted import CONNECTIONS
+from router.sessions.redis import CONNECTIONS, RedisStore
 from router.sessions.store import StoreDown
 from router.sessions.table import Binding, Lease
-from router.settings_session import RedisSettings
+from router.settings.sessions import RedisSettings
 from tests.sessions.redis_server import RedisServer
 
 

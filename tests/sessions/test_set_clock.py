@@ -6,8 +6,7 @@ import asyncio
 import pytest
 
 from router.sessions.sessions import Sessions
-from router.sessions.steady import steady
-from router.sessions.store import MemoryStore
+from router.sessions.store import MemoryStore, steady
 from router.sessions.table import Binding, Lease
 from tests.support import MakeRouter, MakeStub, Router
 
@@ -80,5 +79,5 @@ def test_two_clocks_that_agree_but_for_a_moment_agree() -> None:
 def test_the_steady_clock_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on whatever the time of day."""
     before = steady()
-    monkeypatch.setattr("router.sessions.steady.time", lambda: 0.0)
+    monkeypatch.setattr("router.sessions.store.time", lambda: 0.0)
     assert before <= steady()

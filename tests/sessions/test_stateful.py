@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router.sessions.expiry import written
+from router.sessions.ids import written
 from tests.cancel.leaving import counted
 from tests.sessions.redis_server import RedisServer
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, post, until
@@ -244,7 +244,7 @@ class TestClosing:
         script: list[Action],
     ) -> None:
         """It is closed here even if the worker refuses or does not answer."""
-        monkeypatch.setattr("router.sagemaker.ending.PATIENCE_S", 0.2)
+        monkeypatch.setattr("router.sagemaker.sessions.PATIENCE_S", 0.2)
         worker = stub(said(f"{NEW}: w-1"))
         router = route({"url": worker.url, "stateful": True}, strategy="session")
         key = opened(invoke(router, OPEN))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from router.sessions import redis as redis_store
+from router.sessions.lua import CLEARED
 from router.sessions.redis import RedisStore
-from router.sessions.scripts import CLEARED
 from router.sessions.table import Binding, Lease
-from router.settings_session import RedisSettings
+from router.settings.sessions import RedisSettings
 from tests.sessions.playing import Make, Play
 from tests.sessions.redis_server import RedisServer
 

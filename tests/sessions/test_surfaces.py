@@ -11,7 +11,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from router.sagemaker.paths import speaks_aws
-from router.settings import Settings
+from router.settings.model import Settings
 from tests.support import MakeRouter, MakeStub, error_of, head, read_all, send
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router.sessions.away import Away
+from router.sessions.outage import Away
 from router.sessions.store import MemoryStore
 from router.sessions.table import Binding, Bound, Lease, Session
 from tests.cancel.leaving import CHAT as PATH

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from router.connection import Connection
 from router.sessions.table import Binding
+from router.upstream.connection import Connection
 from tests.reload.changing import change
 from tests.sessions.asking import Later, ask
 from tests.support import OK, MakeRouter, MakeStub, Router, until

@@ -9,26 +9,26 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
-from router.answer_head import Head as AnswerHead
-from router.breaker import Breaker
-from router.connection import Connection
-from router.exchange import Exchange, Source
-from router.guard import Head
-from router.metrics import Metrics
-from router.openai import ENDPOINTS
-from router.patience import NEVER, Patience
-from router.proxy import Proxy
-from router.rebuild import build
-from router.recall import Recall
+from router.api.request import ENDPOINTS
+from router.fleet.breaker import Breaker
+from router.fleet.build import build
+from router.fleet.worker import State, Worker
+from router.http.exchange import Exchange, Source
+from router.http.parser import Recall
+from router.http.tls import Contexts
+from router.http.validation import Head
+from router.observe.metrics import Metrics
+from router.proxy.proxy import Proxy
+from router.sagemaker.handler import SageMaker
 from router.sagemaker.paths import route
-from router.sagemaker.surface import SageMaker
 from router.sessions.sessions import Sessions
 from router.sessions.store import Clock, Kept, Store
 from router.sessions.table import Binding, Bound, Lease, Session
-from router.settings import Settings
-from router.tls import Contexts
-from router.worker import State, Worker
-from router.worker_errors import Refused
+from router.settings.model import Settings
+from router.upstream.connection import Connection
+from router.upstream.errors import Refused
+from router.upstream.head import Head as AnswerHead
+from router.upstream.timeouts import NEVER, Patience
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
 

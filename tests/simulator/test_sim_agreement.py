@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.identity.exact import Exact
-from router.identity.folder import read_folder
-from router.identity.templated import Templated
-from router.identity.tokenizer import load
-from router.identity.unlike import Unlike
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering.errors import Unlike
+from router.rendering.folder import read_folder
+from router.rendering.renderer import Templated
+from router.rendering.tokenizer import load
+from router.rendering.tokens import Exact
 from simulator import bodies
 from simulator.bodies import decode
 from simulator.errors import ApiError

@@ -4,8 +4,7 @@ from array import array
 
 import pytest
 
-from router.stores.chunks import TOGETHER, Chunking, digests
-from router.stores.kinds import Kind, kind_of
+from router.kv.lmcache.names import TOGETHER, Chunking, Kind, digests, kind_of
 
 #: A prompt that was sent to vLLM 0.32 with LMCache 0.5.6, and the name of its first chunk of 64
 #: tokens in the KV event: the last eight bytes of the digest.

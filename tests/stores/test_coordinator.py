@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from router.stores.chunks import Chunking
-from router.stores.coordinator import Coordinator
-from router.stores.lookup import StoreDown
+from router.kv.lmcache.coordinator import Coordinator
+from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.names import Chunking
 from tests.stores.conftest import ids
 
 CHUNK = 64

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 from redis import Redis
 
-from router.settings_tiers import LmcacheSettings
-from router.stores import cbor
-from router.stores.engine_chunks import EngineChunking, first
+from router.kv.lmcache import names as cbor
+from router.kv.lmcache.names import EngineChunking, first
+from router.settings.fleet import LmcacheSettings
 from tests.sessions.redis_server import RedisServer
 from tests.stores.test_redis_chunks import check, held
 
@@ -86,14 +86,16 @@ def test_numbers_in_cbor(number: int, written: str) -> None:
     """Numbers take as few bytes as possible, one by one and in arrays."""
     assert cbor.head(cbor.NUMBER, number).hex() == written
     if number < 1 << 32:
-        assert cbor.array(array("I", [number] * 3).tobytes()).hex() == "83" + 3 * written
+        assert cbor.cbor_array(array("I", [number] * 3).tobytes()).hex() == "83" + 3 * written
 
 
 def test_many_numbers_in_cbor() -> None:
     """An array of all widths keeps its order."""
     numbers = [seed * 2654435761 % (1 << 32) >> seed % 32 for seed in range(1000)]
     one_by_one = b"".join(cbor.head(cbor.NUMBER, number) for number in numbers)
-    assert cbor.array(array("I", numbers).tobytes()) == cbor.head(cbor.ARRAY, 1000) + one_by_one
+    assert (
+        cbor.cbor_array(array("I", numbers).tobytes()) == cbor.head(cbor.ARRAY, 1000) + one_by_one
+    )
     with pytest.raises(ValueError, match="more than 64 bits"):
         cbor.head(cbor.NUMBER, 1 << 64)
 

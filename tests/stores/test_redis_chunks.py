@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from router.settings_tiers import LmcacheSettings
-from router.stores import chunks
-from router.stores.lookup import StoreDown
-from router.stores.redis import BATCH, FIRST, TOKENS, RedisChunks
+from router.kv.lmcache import names as chunks
+from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.redis import BATCH, FIRST, TOKENS, RedisChunks
+from router.settings.fleet import LmcacheSettings
 from tests.sessions.redis_server import RedisServer
 from tests.stores.conftest import Write, ids
 
@@ -287,7 +287,7 @@ def test_a_redis_that_does_not_let_us_in(
 )
 def test_what_is_no_redis(answer: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Something else listens there, or never answers."""
-    monkeypatch.setattr("router.stores.redis.PATIENCE_S", 0.5)
+    monkeypatch.setattr("router.kv.lmcache.redis.PATIENCE_S", 0.5)
     with ExitStack() as opened:
         server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
 

@@ -6,10 +6,18 @@ from collections import deque
 
 import pytest
 
-from router.stores import shared
-from router.stores.lookup import StoreDown
-from router.stores.shared import AGAIN_S, LOOK_S, SUSPECT, SharedStore
-from router.stores.written import LONGEST, STAYS_S, WAITING, WRITTEN_S
+from router.kv.lmcache import shared
+from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.shared import (
+    AGAIN_S,
+    LONGEST,
+    LOOK_S,
+    STAYS_S,
+    SUSPECT,
+    WAITING,
+    WRITTEN_S,
+    SharedStore,
+)
 from strategies.api import Prompt
 
 PROMPT = Prompt("toy", 400, ids=bytes(1600))

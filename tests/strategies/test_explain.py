@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from router.remote_memory import AWAY, SLOW
+from router.kv.remote import AWAY, SLOW
 from strategies.api import FREE, Candidate, Cost, Decision, Prompt
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace

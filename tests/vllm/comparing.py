@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from router.identity.exact import Exact
-from router.identity.unlike import Unlike
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.rendering.errors import Unlike
+from router.rendering.tokens import Exact
 from tests.vllm.conversations import Bodies, Body
 from tests.vllm.engine import MODEL, Engine
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from router.identity.probes import square
-from router.identity.shelf import Shelf
-from router.openai import ENDPOINTS
+from router.api.request import ENDPOINTS
+from router.tokenizers.loader import Shelf
+from router.tokenizers.probe import square
 from tests.identity.test_media import part
 from tests.identity_live.asking import keyed, knows, tokenizer
 from tests.support import MakeRouter, until

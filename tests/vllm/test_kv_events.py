@@ -8,8 +8,8 @@ from random import Random
 import httpx
 import pytest
 
-from router.check_live import check_live
-from router.settings import Settings
+from router.cli.check_live import check_live
+from router.settings.model import Settings
 from tests.support import MakeRouter, Router, until
 from tests.vllm.engine import BLOCK, MODEL
 from tests.vllm.publishing import (

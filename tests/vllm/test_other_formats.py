@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from router.identity.shelf import Shelf
+from router.tokenizers.loader import Shelf
 from tests.identity.other_formats import KINDS, make_mistral, make_sentencepiece
 from tests.vllm.comparing import CHAT, COMPLETION, chat, compare, tokenize
 from tests.vllm.conftest import StartEngine

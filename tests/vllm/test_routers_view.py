@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from router.identity.forward import with_ids
-from router.openai import ENDPOINTS, parse
+from router.api.request import ENDPOINTS, parse
+from router.prompt.forward import with_ids
 from tests.commands import run
 from tests.identity_live.asking import keyed, knows, states, tokenizer
 from tests.support import MakeRouter, Router, until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from router.identity.shelf import Shelf
+from router.tokenizers.loader import Shelf
 from tests.identity.families import FAMILIES, train
 from tests.vllm.comparing import CHAT, COMPLETION, chat, compare, tokenize
 from tests.vllm.conftest import StartEngine

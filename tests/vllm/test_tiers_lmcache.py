@@ -15,9 +15,9 @@ from redis import Redis
 
 from controller.agreement import First, way
 from controller.events import Tier
-from router.settings import TiersSettings
-from router.stores.chunks import Chunking, digests
-from router.stores.made import lookup_of
+from router.kv.lmcache.build import lookup_of
+from router.kv.lmcache.names import Chunking, digests
+from router.settings.model import TiersSettings
 from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until

@@ -1,0 +1,4 @@
+"""What operators see: health, workers, metrics, explanations, sessions, docs.
+
+Off the request path, on FastAPI.
+"""

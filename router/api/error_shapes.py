@@ -1,0 +1,123 @@
+"""How each surface of the API writes an error of the router: as an answer, and in a stream.
+
+The path decides which surface that is, so an error that comes before anything else of a request is
+known has the right shape too. Errors that a worker answers pass as they are.
+"""
+
+import re
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from router.api.errors import DoorError
+from router.sagemaker import errors as aws
+from router.sagemaker.paths import speaks_aws
+
+
+class Surface(StrEnum):
+    """Whose shape errors have."""
+
+    OPENAI = "OPENAI"
+    ANTHROPIC = "ANTHROPIC"
+    COHERE = "COHERE"
+    OLLAMA = "OLLAMA"
+    AWS = "AWS"
+
+
+class Told(NamedTuple):
+    """An error as an answer."""
+
+    status: int
+    fields: bytes
+    """Its header lines, but for those of every answer."""
+    body: bytes
+    id_field: bytes
+    """The name under which its clients look for the request's id; may be empty."""
+
+
+#: Surfaces by path; whatever is none of these is OpenAI's. They match with a `/v1` too many or too
+#: few, and below SageMaker's `/openai/`. vLLM's `/v2/rerank` and `/v2/embed` are Cohere's, but
+#: their errors are OpenAI's (vllm/entrypoints/pooling).
+_BY_PATH: Final = (
+    (re.compile(r"(?:^|/v1)/messages(?:/|$)"), Surface.ANTHROPIC),
+    (re.compile(r"^/cohere/"), Surface.COHERE),
+    (re.compile(r"^/api/(?:chat|generate|show|tags)$"), Surface.OLLAMA),
+)
+#: Anthropic's types by status (its API reference, "Errors"). 408 and 503 are not in it: 503 is what
+#: others call 529.
+_ANTHROPIC: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_JSON: Final = b"content-type: application/json\r\n"
+
+
+def surface_of(path: str) -> Surface:
+    """Return the surface that a path belongs to, whether or not it is served."""
+    if speaks_aws(path):
+        return Surface.AWS
+    found = (surface for pattern, surface in _BY_PATH if pattern.search(path))
+    return next(found, Surface.OPENAI)
+
+
+def told(path: str, error: DoorError, identity: bytes) -> Told:
+    """Write an error as the answer to a request to `path` with that id."""
+    surface = surface_of(path)
+    if surface is Surface.AWS:
+        said = aws.told(error)
+        return Told(said.status, said.fields(), said.body, b"x-amzn-requestid")
+    extra = b"".join([b"%b: %b\r\n" % pair for pair in error.headers])
+    if surface is Surface.OPENAI:
+        return Told(error.status, _JSON + extra, error.body(), b"")
+    body: dict[str, object] = {"error": error.message}
+    id_field = b""
+    if surface is Surface.ANTHROPIC:
+        body, id_field = _anthropic(error, identity), b"request-id"
+    elif surface is Surface.COHERE:
+        body = {"message": error.message, "id": identity.decode()}
+    return Told(error.status, _JSON + extra, msgspec.json.encode(body), id_field)
+
+
+def event(path: str, error: DoorError, identity: bytes) -> bytes:
+    """Write an error as the last event of a stream at `path`, in place of `[DONE]`.
+
+    OpenAI's clients raise on a data object with the key `error`; the streams of `/v1/responses` and
+    `/v1/messages` also need an event name.
+    """
+    surface = surface_of(path)
+    if surface is Surface.ANTHROPIC:
+        return _named(_anthropic(error, identity))
+    if surface is Surface.COHERE:  # as vLLM does (vllm/entrypoints/cohere/serving.py)
+        ended = {"error": error.message, "finish_reason": "ERROR"}
+        return _data({"type": "message-end", "delta": ended})
+    code = error.code or str(error.status)
+    body: dict[str, object] = {
+        "error": {"message": error.message, "type": error.type, "param": None, "code": code}
+    }
+    return _named({"type": "error", **body}) if path == "/v1/responses" else _data(body)
+
+
+def _anthropic(error: DoorError, identity: bytes) -> dict[str, object]:
+    """Return an error of Anthropic's; its object also has our `param` and `code`, if any."""
+    other = "api_error" if error.type == "server_error" else error.type
+    kind = _ANTHROPIC.get(error.status, other)
+    ours = {"param": error.param, "code": error.code}
+    said = {"type": kind, "message": error.message}
+    said |= {name: value for name, value in ours.items() if value is not None}
+    return {"type": "error", "error": said, "request_id": identity.decode()}
+
+
+def _data(body: dict[str, object]) -> bytes:
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def _named(body: dict[str, object]) -> bytes:
+    return b"event: error\n" + _data(body)

@@ -1,0 +1,156 @@
+"""The command `controller`: the index of one pool as a service of its own.
+
+It runs the fleet, its probes and its index without the front door, from the same settings file.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from controller.memory import Memory
+from controller.server import serve
+from controller.source import Source
+from router.fleet.build import CannotBuild, build
+from router.fleet.fleet import Fleet
+from router.fleet.probes import Health
+from router.http.server import bind
+from router.http.tls import Contexts
+from router.kv.attach import Memories
+from router.kv.snapshots import CannotRestore, Snapshots
+from router.observe.kv import ControllerMetrics
+from router.runtime import logs
+from router.runtime.process import obeying
+from router.settings.model import Settings
+from router.settings.types import Address
+from router.upstream.client import Inquiries
+
+#: Seconds that requests under way may take to end once it is told to stop. Without an end a client
+#: that hangs in the middle of one would keep the last snapshot from being written.
+ENDING_S = 3
+#: Seconds until an engine in a snapshot whose stream is not followed again is forgotten; at most
+#: twice as many.
+CLAIM_S = 300.0
+
+
+class NotOnePool(CannotBuild):
+    """The settings do not have exactly one pool that a controller can serve."""
+
+
+async def run(
+    settings: Settings,
+    listen: Address,
+    snapshot: Path | None,
+    every: float,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until told to stop; write a snapshot `every` so many seconds, and at the end.
+
+    Raises CannotBuild, CannotRestore, PortTaken, ValueError.
+    """
+    settings = settings.listening_on(listen).model_copy(update={"controller": None})
+    logs.set_up(settings.logs)
+    fleet = build(settings, Contexts())
+    inquiries = Inquiries()
+    memories = Memories(fleet, settings, inquiries)
+    memory = _only(memories)
+    snapshots = Snapshots(memory, snapshot) if snapshot is not None else None
+    if snapshots is not None:
+        snapshots.restore()
+    listener = bind(listen)
+    app = _app(settings, memories, memory, snapshots)
+    health = Health(fleet, settings.health, inquiries, lambda worker, _: memories.notice(worker))
+    memories.start()
+    tasks = [asyncio.create_task(_let_go(memory, fleet))]
+    if snapshots is not None:
+        tasks.append(asyncio.create_task(snapshots.keep_writing(every)))
+    try:
+        await health.start()
+        announce(_url(listen, listener))
+        await _serve(app, listener)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await health.stop()
+        await memories.stop()
+        for worker in fleet.workers:
+            worker.upstream.close()
+        if snapshots is not None and not await snapshots.write():
+            raise CannotRestore(f"{snapshot}: the index could not be written down")
+
+
+def _app(
+    settings: Settings, memories: Memories, memory: Memory, snapshots: Snapshots | None
+) -> FastAPI:
+    """Return the paths of the service, over an index and the subscriptions that feed it."""
+
+    async def follow(source: Source, endpoint: str | None, replay: str | None) -> None:
+        if endpoint is not None:
+            memories.subscriber.follow(source, endpoint, replay)
+
+    async def leave(source: Source) -> None:
+        await memories.subscriber.leave([source])
+
+    keys = {key.name: key.key.get_secret_value() for key in settings.door_keys}
+    series = ControllerMetrics(memories, snapshots)
+    return serve(memory, follow, leave, keys, requests=series.requests, series=series.text)
+
+
+async def _serve(app: FastAPI, listener: socket.socket) -> None:
+    """Answer until a signal says to stop."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        lifespan="off",
+        access_log=False,
+        timeout_graceful_shutdown=ENDING_S,
+    )
+    server = _Server(config)
+    with obeying(partial(setattr, server, "should_exit", True), _nothing):
+        await server.serve([listener])
+
+
+async def _let_go(memory: Memory, fleet: Fleet) -> None:
+    """Forget, until cancelled, engines of a snapshot whose streams are not followed any more.
+
+    Names change with every roll-out, and an engine that is gone does not say so. Workers in the
+    settings file are never forgotten: one that is only away may come back as it was.
+    """
+    workers = frozenset(worker.name for worker in fleet.workers)
+    before: frozenset[str] = frozenset()
+    while True:
+        await asyncio.sleep(CLAIM_S)
+        absent = {name for name in memory.absent() if name.partition("\0")[0] not in workers}
+        memory.forget_absent(before & absent)
+        before = frozenset(absent)
+
+
+class _Server(uvicorn.Server):
+    """A server without signal handlers: uvicorn's would exit before the snapshot is written."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture no signals."""
+        yield
+
+
+def _nothing() -> None:
+    """Ignore the signal to reload: there is nothing to reload."""
+
+
+def _only(memories: Memories) -> Memory:
+    found = [memory for _, memory in memories.pools()]
+    if len(found) != 1:
+        raise NotOnePool(
+            f"a controller serves one pool with the strategy kvaware, and there are {len(found)}"
+        )
+    return found[0]
+
+
+def _url(listen: Address, listener: socket.socket) -> str:
+    return f"http://{Address(listen.host, listener.getsockname()[1])}"

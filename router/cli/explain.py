@@ -1,0 +1,204 @@
+"""Explanations on the command line: fetched from a running router, printed as text or JSON.
+
+Explains from a settings file alone where a request would go and why.
+
+No worker is asked: every one counts as ready, idle and empty, so the result shows how a prompt is
+read, how long it is estimated to be, and what it would cost.
+"""
+
+import ssl
+from contextlib import suppress
+from time import monotonic
+
+import httpx
+import msgspec
+from rich.console import Group, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from router.admin import readable
+from router.admin.explain import (
+    PATH,
+    CannotExplain,
+    Question,
+    WrongQuestion,
+    endpoint_of,
+    pools_for,
+    sent_nowhere,
+)
+from router.api.engine_fields import refuse_engine_fields
+from router.api.errors import BadRequest, DoorError, NoWorker, UnknownModel
+from router.api.lenient_json import rewrite
+from router.api.limits import Limits
+from router.api.request import parse
+from router.dispatch.eligibility import left_out, unable
+from router.fleet.build import build
+from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
+from router.fleet.worker import State
+from router.http.tls import Contexts
+from router.settings.model import Settings
+from strategies.explain import Explanation, explain
+
+#: Seconds that a running router may take.
+PATIENCE_S = 30.0
+
+
+def explained_by(
+    url: str, asked: Question, name: str, *, api_key: str | None, trust: ssl.SSLContext | None
+) -> Explanation:
+    """Ask the router at `url`, which may end with `/v1`.
+
+    `name` says where the body is from, for errors. `trust` is the context for https, by default
+    one that trusts the system's roots. Raises CannotExplain.
+    """
+    fields = [(b"content-type", b"application/json"), *asked.headers]
+    if api_key:
+        fields.append((b"authorization", b"Bearer %b" % api_key.encode()))
+    try:
+        answer = httpx.post(
+            url.rstrip("/").removesuffix("/v1") + PATH,
+            params={"path": asked.path, "key": asked.key} if asked.key else {"path": asked.path},
+            content=asked.body,
+            headers=fields,
+            timeout=PATIENCE_S,
+            verify=trust or ssl.create_default_context(),
+            trust_env=False,
+        )
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+        raise CannotExplain(f"{url} is not a URL: write http://host:port") from None
+    except httpx.HTTPError as error:
+        raise CannotExplain(f"{url} does not answer: {error}") from None
+    if answer.status_code != 200:
+        raise _refused(answer, url, name)
+    try:
+        return msgspec.json.decode(answer.content, type=Explanation)
+    except msgspec.DecodeError as error:
+        raise CannotExplain(f"{url} gave no explanation: {error}") from None
+
+
+def _refused(answer: httpx.Response, url: str, name: str) -> CannotExplain:
+    """Return the router's error; or the beginning of the body, if it is none."""
+    try:
+        why = msgspec.json.decode(answer.content, type=_Refusal).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return CannotExplain(f"{url} answered {answer.status_code}: {answer.text[:500]}")
+    if answer.status_code == httpx.codes.BAD_REQUEST:
+        return WrongQuestion(f"{_OPTIONS.get(why.param or '', name)}: {why.message}")
+    return CannotExplain(f"{url} answered {answer.status_code}: {why.message}")
+
+
+#: Options on the command line, by what a running router calls them.
+_OPTIONS = {"path": "--path", "key": "--as"}
+
+
+class _Why(msgspec.Struct):
+    message: str
+    param: str | None = None
+
+
+class _Refusal(msgspec.Struct):
+    """An error in OpenAI's shape."""
+
+    error: _Why
+
+
+def to_json(explanation: Explanation) -> str:
+    """Render as JSON."""
+    return msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode()
+
+
+def sentence(explanation: Explanation) -> Group:
+    """Render for people: what was asked, and why the first worker is first, or why none is."""
+    model = explanation.model or "(no model)"
+    where = f", pool {explanation.pool}" if explanation.pool else ""
+    about = f"{model}{where}: {explanation.tokens} tokens, {explanation.blocks} blocks"
+    return Group(Text(about), Text(f"{explanation.reason}: {explanation.words}"), Text())
+
+
+_HEADINGS = ("worker", "held", "wait", "prefill", "price", "decode", "room", "home", "cost")
+
+
+def table(explanation: Explanation) -> Table:
+    """Return a table of the cost terms, in seconds, the best worker first.
+
+    It has the workers alone if their costs were not compared.
+    """
+    found = Table(box=None, pad_edge=False)
+    costs = any(term.total is not None for term in explanation.workers)
+    for heading in _HEADINGS if costs else _HEADINGS[:1]:
+        justify: JustifyMethod = "left" if heading == "worker" else "right"
+        found.add_column(heading, justify=justify, no_wrap=True)
+    for term in explanation.workers:
+        seconds = (
+            term.wait,
+            term.prefill,
+            term.price,
+            term.decode,
+            term.room,
+            term.home,
+            term.total,
+        )
+        cells = [_cell(term.held_tokens, "d"), *(_cell(value, ".3f") for value in seconds)]
+        found.add_row(Text(term.worker), *(cells if costs else ()))
+    return found
+
+
+def _cell(value: float | None, how: str) -> str:
+    """Return a number as text; empty if there is none."""
+    return "" if value is None else format(value, how)
+
+
+def others(explanation: Explanation) -> Group:
+    """Render for people: which workers were left out, and why; empty if none was."""
+    lines = [f"{one.worker} is left out, {one.state}: {one.reason}" for one in explanation.left_out]
+    if lines and explanation.workers:
+        lines = ["", *lines]  # after the table
+    return Group(*map(Text, lines))
+
+
+def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> Explanation:
+    """Explain from settings alone; `name` says where the body is from, for errors.
+
+    Raises WrongQuestion, CannotBuild.
+    """
+    try:
+        endpoint = endpoint_of(path)
+        with suppress(ValueError):  # no text: refused below
+            body = rewrite(body).seen
+        request = parse(endpoint, body, b"application/json")
+        Limits(settings.limits).check(endpoint, request)
+        pool = _told(build(settings, Contexts()), request.model)
+        if not pool.engine_fields:
+            refuse_engine_fields(request)
+        readable.check(endpoint, body)
+        prompt = pool.prompts.uncounted(endpoint, request, body).prompt
+    except DoorError as error:
+        what = "--path" if error.param == "path" else name
+        raise WrongQuestion(f"{what}: {error.message}") from None
+    model, most = prompt.model, settings.limits.in_flight
+    workers = [worker for worker in pool.taking if Pool.serves(worker, model)]
+    if not workers:
+        lacking = NoWorker("Every worker that serves this model is draining.")
+        return sent_nowhere([pool], prompt, unable(pool, prompt, most), lacking)
+    decision = pool.strategy.rank(prompt, workers, monotonic())
+    others = left_out(pool, prompt, decision, most)
+    return explain(prompt, decision, left_out=others, pool=pool.name)
+
+
+def _told(fleet: Fleet, model: str | None) -> Pool:
+    """Return a model's pool as far as settings tell; an empty name fits every worker.
+
+    Takes every worker as ready, and as serving the model if its models are not told. Raises
+    BadRequest, UnknownModel.
+    """
+    pools = pools_for(fleet, model)
+    if len(pools) > 1:
+        raise BadRequest("The field `model` is missing, and the file has several pools.")
+    workers = [worker for pool in pools for worker in pool.workers]
+    for worker in workers:
+        worker.become(State.READY, "not asked")
+        worker.models = worker.models or {model or "": {}}
+    if not any(Pool.serves(worker, model or "") for worker in workers):
+        raise UnknownModel(model or "")
+    return pools[0]

@@ -1,0 +1,171 @@
+"""What a worker tells of the endpoints and media that it serves.
+
+Asks workers whether they have got a model, when a request names one that none is known to have.
+
+Adapters are loaded while workers run, and requests come at once. Clients may also send any number
+of names that never existed: after one that no worker has, a pool's workers are not asked again for
+a few seconds.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from math import inf
+
+import msgspec
+
+from router.api.request import ENDPOINTS, Prompted
+from router.fleet.pool import Pool
+from router.fleet.worker import DOUBT_S, Worker
+from router.upstream.client import Answer, NoAnswer
+
+#: FastAPI's description of all paths. vLLM adds only those of the model's tasks (`build_app` in
+#: vllm/entrypoints/openai/api_server.py); SGLang adds all.
+PATHS = "/openapi.json"
+#: SGLang's description of its model, and the older path of that (sglang/srt/entrypoints).
+MODEL = ("/model_info", "/get_model_info")
+#: Most lists and objects in such a description that is read; vLLM's has some ten thousand.
+MOST_THINGS = 1 << 17
+
+#: What a model that generates does not do, and what one that does not generate cannot.
+_EMBEDS = frozenset(
+    path for path, one in ENDPOINTS.items() if one.prompted is Prompted.INPUT and not one.answers
+)
+_GENERATES = frozenset(path for path, one in ENDPOINTS.items() if one.answers and not one.form)
+
+
+class _Api(msgspec.Struct):
+    paths: dict[str, msgspec.Raw]
+
+
+class _Model(msgspec.Struct):
+    is_generation: bool | None = None
+    has_image_understanding: bool | None = None
+    has_audio_understanding: bool | None = None
+
+
+_api = msgspec.json.Decoder(_Api)
+_model = msgspec.json.Decoder(_Model)
+
+
+async def lacking(ask: Callable[[str], Awaitable[Answer]]) -> frozenset[str]:
+    """Return the paths of endpoints, and kinds of media, that a worker says it does not serve.
+
+    `ask` fetches a document from it. Raises what that raises.
+    """
+    paths = _paths(await ask(PATHS))
+    found = [path for path in ENDPOINTS if not _serves(paths, path)]
+    if len(found) == len(ENDPOINTS):  # it tells of none, so there may be any
+        return frozenset()
+    described = next((path for path in MODEL if path in paths), None)
+    return frozenset(found) | (_unable(await ask(described)) if described else frozenset())
+
+
+def _paths(answer: Answer) -> Collection[str]:
+    body = answer.body
+    if not answer.good or body.count(b"{") + body.count(b"[") > MOST_THINGS:
+        return ()
+    try:
+        return _api.decode(body).paths
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ()
+
+
+def _serves(paths: Collection[str], path: str) -> bool:
+    """Whether a path is among these, perhaps as one of all below a prefix (`/v1/{rest}`)."""
+    return path in paths or any(
+        path.startswith(one.partition("{")[0]) for one in paths if "{" in one
+    )
+
+
+def _unable(answer: Answer) -> frozenset[str]:
+    """Return what SGLang's description of the model excludes."""
+    try:
+        told = _model.decode(answer.body) if answer.good else _Model()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        told = _Model()
+    found = set[str]()
+    if told.is_generation is not None:
+        found |= _EMBEDS if told.is_generation else _GENERATES
+    if told.has_image_understanding is False:
+        found.add("images")
+    if told.has_audio_understanding is False:
+        found.add("audio")
+    return frozenset(found)
+
+
+class _Round:
+    """One time that the workers of a pool are asked."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[asyncio.Future[None], str] = {}
+        """Requests that wait for a model, each until a worker has it, or all have answered."""
+        self.task: asyncio.Task[None] | None = None
+
+    def wake(self, worker: Worker | None = None) -> bool:
+        """Wake the requests for a model that the worker has; without a worker, all.
+
+        Returns whether there were any.
+        """
+        waiters = [
+            waiter
+            for waiter, model in self.waiting.items()
+            if not waiter.done() and (worker is None or model in worker.models)
+        ]
+        for waiter in waiters:
+            waiter.set_result(None)
+        return bool(waiters)
+
+
+class Seeking:
+    """Asks the workers of pools for their models, out of turn."""
+
+    def __init__(self, ask: Callable[[Worker], Awaitable[None]]) -> None:
+        """`ask` reads the models of a worker, for a bounded time; it may raise NoAnswer."""
+        self._ask = ask
+        self._rounds: dict[Pool, _Round] = {}
+        """Those that are under way."""
+
+    async def seek(self, pool: Pool, model: str) -> None:
+        """Ask the pool's workers for their models, unless they were asked a moment ago.
+
+        Returns when one has the model, or all have answered.
+        """
+        asked = self._rounds.get(pool) or self._begin(pool)
+        if asked is None:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        asked.waiting[waiter] = model
+        try:
+            await waiter
+        finally:
+            del asked.waiting[waiter]
+
+    def stop(self) -> None:
+        """Ask no more."""
+        for asked in self._rounds.values():
+            if asked.task is not None:
+                asked.task.cancel()
+
+    def _begin(self, pool: Pool) -> _Round | None:
+        now = asyncio.get_running_loop().time()
+        workers = [one for one in pool.taking if one.ready and not one.fixed_models]
+        if not workers or now - pool.sought_at < DOUBT_S:
+            return None
+        pool.sought_at = now
+        self._rounds[pool] = asked = _Round()
+        asked.task = asyncio.create_task(self._all(pool, workers, asked))
+        return asked
+
+    async def _all(self, pool: Pool, workers: Sequence[Worker], asked: _Round) -> None:
+        try:
+            await asyncio.gather(*(self._one(pool, worker, asked) for worker in workers))
+        finally:
+            del self._rounds[pool]
+            asked.wake()
+
+    async def _one(self, pool: Pool, worker: Worker, asked: _Round) -> None:
+        with suppress(NoAnswer):
+            await self._ask(worker)
+            if asked.wake(worker):  # no client can invent such a name: the next may be asked for
+                pool.sought_at = -inf

@@ -1,0 +1,319 @@
+"""Passive health of one worker: if its requests keep failing, it is ejected for a while.
+
+Probes ask whether a worker is there; its breaker watches the outcome of the requests sent to it.
+
+    CLOSED  -- failures in a row -->  OPEN  -- its time is over -->  HALF_OPEN: one trial request
+       ^                               ^                                |       |
+       |                               '---- it fails: twice as long ---'       |
+       '------------------------- it works, or its answer begins ---------------'
+
+A worker that was restarted is let in at once: what failed is gone.
+
+Outcomes of a request, and what they mean:
+
+- worked: an answer below 400. It ends a row of failures.
+- failed: the connection could not be made, broke, stayed silent or carried something other than
+  HTTP; a status of 500 or more, or an error event; or the request was moved to another worker, as
+  this one is stuck and has begun no answer since. A row of these opens the breaker, unless its
+  peers fail alike (`outliers.py`).
+- neutral: 503 and 429 are back pressure. Other 4xx and 501 are the request's doing: vLLM's front
+  process writes them without its engine, so they neither count nor end a row. Otherwise one client
+  with bad requests could hide an engine that fails all good ones. A client that leaves says
+  nothing either.
+
+Lets workers that refuse requests back off for a moment, while others can answer.
+
+503 and 429 are back pressure and no fault of the worker (`breaker.py`). But a quick refusal must
+not look like a quick answer: nothing stays booked on a full worker for long, so it would always
+seem the least busy and attract every request. The same goes for a worker that rejects the router's
+own key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import ceil, inf
+from typing import Final, Protocol, TypeVar
+
+#: Marks a request that was sent although the breaker was open: its outcome does not count.
+_STRAY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Ejection:
+    """When a worker is ejected, and for how long."""
+
+    failures: int = 5
+    """Failures in a row that eject a worker."""
+    first: float = 5.0
+    """Seconds of the first ejection; each that follows soon after lasts twice as long."""
+    longest: float = 300.0
+    """Most seconds of an ejection, and of a trial. After as long without one, `first` is next."""
+    share: float = 0.5
+    """Largest share of a pool ejected at once, rounded down; never all of its workers."""
+    panic: float = 0.5
+    """If less than this share of a pool is healthy, ejections are ignored."""
+
+
+class State(Enum):
+    """Whether requests may go to the worker."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+    """One request at a time, to see whether it works again."""
+
+
+#: Read once, for what runs with every request (as `CHAT` in `openai.py`).
+_CLOSED: Final = State.CLOSED
+_HALF_OPEN: Final = State.HALF_OPEN
+
+
+class Keeper(Protocol):
+    """The pool that a breaker belongs to."""
+
+    def room(self, now: float) -> bool:
+        """Whether one more breaker may open."""
+
+    def changed(self, news: str) -> None:
+        """Take note that a breaker has opened or closed; `news` is a sentence for the log."""
+
+
+class Breaker:
+    """Circuit breaker of one worker.
+
+    Call `began` when a request is sent, then exactly one of `worked`, `failed` and `neutral` with
+    the mark that `began` returned; or `answered`, which maps a status to one of them. It opens only
+    if it belongs to a pool that allows it.
+    """
+
+    __slots__ = (
+        "_closed_at",
+        "_failures",
+        "_last",
+        "_mark",
+        "_pool",
+        "_settings",
+        "_span",
+        "_state",
+        "_trial_until",
+        "ejections",
+        "name",
+        "until",
+    )
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.ejections: dict[str, int] = {}
+        """How often the worker was ejected, by the kind of the last failure."""
+        self.until = 0.0
+        """When the time of its last ejection is over."""
+        self._pool: Keeper | None = None
+        self._settings = Ejection()
+        self._state = State.CLOSED
+        self._failures = 0
+        self._last = ""
+        # An outcome counts only if its request's mark is still the current one.
+        self._mark = 0
+        self._span = 0.0
+        self._closed_at = -inf
+        self._trial_until = -inf
+
+    # Called by the request path.
+
+    def began(self, now: float) -> int:
+        """Return the mark of a request that is being sent; if half open, it is the trial."""
+        if self._state is _CLOSED:
+            return self._mark
+        if not self.admits(now):
+            return _STRAY
+        self._mark += 1
+        self._trial_until = now + self._settings.longest
+        return self._mark
+
+    def answering(self, now: float, mark: int) -> None:
+        """Note the first byte of an answer: for a trial, that is enough to let others follow.
+
+        An answer may take minutes to end. The row of failures is kept until then, so one more
+        failure, even the trial's own, opens the breaker again.
+        """
+        if mark == self._mark and self._state is State.HALF_OPEN:
+            self.let_in(now)
+
+    def worked(self, now: float, mark: int) -> None:
+        """Note that the request was answered to the end."""
+        if mark != self._mark:
+            return
+        self._failures = 0
+        if self._state is _HALF_OPEN:
+            self.let_in(now)
+
+    def failed(self, now: float, mark: int, kind: str, *, alone: bool = True) -> None:
+        """Note that the worker did not answer, or with its own error; `kind` is a metric label.
+
+        Unless it is `alone`, failing what its peers answer, that does not eject it.
+        """
+        if mark != self._mark:
+            return
+        self._failures += 1
+        self._last = kind
+        if not alone:
+            self.neutral(mark)
+        elif self._state is State.HALF_OPEN:
+            self._open(now, 2 * self._span)
+        elif self._pool and self._failures >= self._settings.failures and self._pool.room(now):
+            anew = now - self._closed_at >= self._settings.longest
+            self._open(now, self._settings.first if anew else 2 * self._span)
+
+    def neutral(self, mark: int) -> None:
+        """Note an outcome that says nothing of the worker; after a trial, another may follow."""
+        if mark == self._mark and self._state is State.HALF_OPEN:
+            self._trial_until = -inf
+
+    def answered(self, now: float, mark: int, status: int) -> None:
+        """Note an answer that has ended, and judge it by its status."""
+        if status < 400:
+            self.worked(now, mark)
+        elif status < 500 or status in {501, 503}:
+            self.neutral(mark)
+        else:
+            self.failed(now, mark, "5xx")
+
+    def restarted(self, now: float) -> None:
+        """Start anew after a restart of the worker: what failed is gone."""
+        self._mark += 1  # requests sent before the restart say nothing of the new process
+        self._failures = 0
+        if not self.closed:
+            self.let_in(now)
+        self._closed_at = -inf
+
+    # Queries.
+
+    def state(self, now: float) -> State:
+        """Return the current state; an open breaker becomes half open when its time is over."""
+        if self._state is State.OPEN and now >= self.until:
+            self._state = State.HALF_OPEN
+            self._trial_until = -inf
+        return self._state
+
+    def admits(self, now: float) -> bool:
+        """Whether it is closed, or half open with no trial under way."""
+        state = self.state(now)
+        return state is State.CLOSED or (state is State.HALF_OPEN and now >= self._trial_until)
+
+    def reason(self, now: float) -> str:
+        """Return why the worker is ejected and until when; empty if it is not."""
+        state = self.state(now)
+        if state is State.CLOSED:
+            return ""
+        row = "1 failure" if self._failures == 1 else f"{self._failures} failures in a row"
+        back = f"back in {ceil(self.until - now)} s" if state is State.OPEN else "on trial"
+        return f"{row}, the last: {self._last}; {back}"
+
+    # Called by the pool.
+
+    @property
+    def closed(self) -> bool:
+        """Whether the worker is not ejected, or was let back in."""
+        return self._state is _CLOSED
+
+    def join(self, pool: Keeper, settings: Ejection) -> None:
+        """Belong to this pool from now on."""
+        self._pool, self._settings = pool, settings
+
+    def leave(self, pool: Keeper) -> None:
+        """Leave this pool, unless another one has taken the breaker already."""
+        if self._pool is pool:
+            self._pool = None
+
+    def let_in(self, now: float) -> None:
+        """Close the breaker; the row of failures stays until a request has worked."""
+        self._state = State.CLOSED
+        self._closed_at = now
+        if self._pool:
+            self._pool.changed(f"worker {self.name} is let back in")
+
+    def _open(self, now: float, span: float) -> None:
+        self._span = min(span, self._settings.longest)
+        self.until = now + self._span
+        self._state = State.OPEN
+        self._mark += 1
+        self.ejections[self._last] = self.ejections.get(self._last, 0) + 1
+        if self._pool:
+            self._pool.changed(f"worker {self.name} is ejected: {self.reason(now)}")
+
+    def __repr__(self) -> str:
+        return f"<Breaker {self.name} {self._state.name} failures={self._failures}>"
+
+
+#: Seconds of the first rest; each further one, without an answer in between, is twice as long.
+FIRST_S = 0.1
+#: Seconds of the longest rest.
+LONGEST_S = 2.0
+
+W = TypeVar("W")
+
+
+@dataclass
+class Rest:
+    """Why a worker rests, and until when."""
+
+    since: float
+    until: float
+    span: float
+    why: str = ""
+    full: bool = False
+    """It said that it is full."""
+    here: int = 0
+    """How many requests from here it had then."""
+
+
+class Rests:
+    """The workers that rest. All times are in seconds of the caller's clock."""
+
+    def __init__(self) -> None:
+        self._rests: dict[object, Rest] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any worker refused lately; else nothing else needs to be asked here."""
+        return bool(self._rests)
+
+    def refused(self, worker: object, now: float) -> Rest:
+        """Start or extend the rest of a worker that refused a request; return it."""
+        rest = self._rests.get(worker)
+        if rest is None:
+            rest = self._rests[worker] = Rest(now, now + FIRST_S, FIRST_S)
+        elif now >= rest.until:  # otherwise it was asked before this rest: no new information
+            rest.span = min(2 * rest.span, LONGEST_S)
+            rest.since, rest.until = now, now + rest.span
+        return rest
+
+    def answered(self, worker: object, asked: float) -> None:
+        """End the rest of a worker that accepted a request sent at `asked`, after it refused."""
+        rest = self._rests.get(worker)
+        if rest is not None and asked >= rest.since:
+            del self._rests[worker]
+
+    def most(self, worker: object, now: float) -> int | None:
+        """Return how many requests a worker may have that said that it is full; None: any number.
+
+        That is fewer than it had then, until its rest is over. Then it may have one more than they
+        were, whose answer tells whether it takes others; and as an answer may take minutes, but a
+        refusal does not, another one each time that as long passes without one.
+        """
+        rest = self._rests.get(worker)
+        if rest is None or not rest.full:
+            return None
+        return rest.here + (now >= rest.until) * (1 + int((now - rest.until) / rest.span))
+
+    def awake(self, workers: Sequence[W], now: float) -> Sequence[W]:
+        """Return the workers that do not rest, or all of them if all rest."""
+        rests = self._rests
+        found = [
+            worker for worker in workers if (rest := rests.get(worker)) is None or now >= rest.until
+        ]
+        return found or workers
+
+    def keep(self, workers: Sequence[object]) -> None:
+        """Forget all workers but these."""
+        self._rests = {one: rest for one, rest in self._rests.items() if one in workers}

@@ -1,0 +1,134 @@
+"""LMCache's coordinator, whose directory tells over HTTP where the chunks of a prompt are.
+
+`POST /directory/lookup` with the whole token sequence returns, for each chunk and each GPU, where
+it is stored (`lmcache/v1/mp_coordinator/schemas.py`). By its own account it is eventually
+consistent.
+"""
+
+from array import array
+
+import httpx
+import msgspec
+
+from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.names import Chunking
+
+#: Largest answer in bytes, and most tokens of a prompt that are sent.
+LARGEST, MOST_TOKENS = 16 << 20, 1 << 20
+PATIENCE_S = 5.0
+
+
+class _Placement(msgspec.Struct):
+    shared: bool = False
+    """Whether all workers can load the chunk from there."""
+
+
+class _Chunk(msgspec.Struct):
+    placements: list[_Placement] = []
+    token_ids: list[int] = []
+
+
+class _Said(msgspec.Struct):
+    chunks: int = 0
+    results: list[_Chunk] = []
+
+
+class Coordinator:
+    """Asks LMCache's coordinator, which takes whole prompts."""
+
+    def __init__(self, url: str, chunking: Chunking) -> None:
+        """`url` is the coordinator's address, without a path."""
+        self._url = url
+        self._chunking = chunking
+        self._client = httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False)
+        self._wrong = ""
+
+    @property
+    def chunk(self) -> int:
+        """See `Lookup`."""
+        return self._chunking.tokens
+
+    async def held(self, ids: bytes, model: str, salt: str) -> int:
+        """See `Lookup`."""
+        tokens = array("I", ids)[:MOST_TOKENS].tolist()
+        if len(tokens) < self._chunking.tokens:
+            return 0
+        said = await self._ask(tokens, model, salt)
+        there = _there(said)
+        if not there:
+            return 0
+        found = there.index(False) if False in there else len(there)
+        return found * self._compared(len(tokens), said)
+
+    async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
+        """See `Lookup`."""
+        tokens = array("I", ids)[:MOST_TOKENS].tolist()
+        there = _there(await self._ask(tokens, model, salt))
+        return there[-1] if there else None
+
+    def compare(self, model: str) -> str:
+        """See `Lookup`."""
+        return (
+            f"by what tiers.l2.lmcache says ({self._chunking.said(model)}): compare it with the"
+            f" engines' own, and see that their servers report to {self._url}"
+        )
+
+    def _compared(self, tokens: int, said: _Said) -> int:
+        """Return the coordinator's chunk size, as stated or as evident; 0 if unknown."""
+        told = next((len(one.token_ids) for one in said.results if one.token_ids), 0)
+        expected = self._chunking.tokens
+        if said.chunks == tokens // expected and told in {0, expected}:
+            self._wrong = ""
+            return expected
+        size = told or f"about {tokens // said.chunks}"
+        self._wrong = (
+            f"{self._url} cuts prompts into chunks of {size} tokens; tiers.l2.lmcache.chunk is"
+            f" {expected}"
+        )
+        return told
+
+    async def check(self) -> str:
+        """See `Lookup`."""
+        expected = self._chunking.tokens
+        said = await self._ask(list(range(expected)), self._chunking.model or "model", "")
+        if said.chunks != 1:
+            return (
+                f"{self._url} makes {said.chunks} chunks of {expected} tokens, which is what"
+                " tiers.l2.lmcache.chunk says that one has"
+            )
+        return self._wrong
+
+    async def _ask(self, tokens: list[int], model: str, salt: str) -> _Said:
+        question = {
+            "token_ids": tokens,
+            "model_name": self._chunking.model or model,
+            "world_size": self._chunking.gpus,
+            "cache_salt": salt,
+        }
+        try:
+            answer = await self._client.post("/directory/lookup", content=_encode(question))
+        except (TimeoutError, httpx.HTTPError, OSError) as error:
+            raise StoreDown(
+                f"no coordinator answers at {self._url}: {type(error).__name__}"
+            ) from None
+        if answer.status_code != 200 or len(answer.content) > LARGEST:
+            raise StoreDown(f"{self._url} answers {answer.status_code} to /directory/lookup")
+        try:
+            return msgspec.json.decode(answer.content, type=_Said)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            raise StoreDown(f"{self._url} answers something else than a directory") from None
+
+    async def close(self) -> None:
+        """See `Lookup`."""
+        await self._client.aclose()
+
+
+def _there(said: _Said) -> list[bool]:
+    """Return for each chunk whether the parts of all GPUs are where every worker can load them."""
+    fan_out = len(said.results) // said.chunks if said.chunks else 0
+    shared = [any(one.shared for one in part.placements) for part in said.results]
+    starts = range(0, len(shared), fan_out) if fan_out else ()
+    return [all(shared[start : start + fan_out]) for start in starts]
+
+
+_encode = msgspec.json.Encoder().encode

@@ -1,0 +1,261 @@
+"""The metrics for Prometheus. Labels come from the configuration only, never from a request."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+
+from controller.truth import ERRORS
+from router.dispatch.retry import Budget
+from router.dispatch.scheduler import Scheduler
+from router.fleet.fleet import Fleet
+from router.kv.attach import Memories
+from router.observe.kv import memory_metrics
+from router.observe.pools import gauges, hyperpod, prompts, tokenizers
+from router.observe.series import Counter, Histogram
+from router.sessions.metrics import session_metrics
+from router.tokenizers.state import Case
+from strategies.cost.tiers import Held
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_MICRO = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
+#: Shares of a prompt; even of a prompt that is held whole, the last token is always computed.
+_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+#: The class that each status is counted under; 499 is a client that left.
+_CLASSES: Final = {status: f"{status // 100}xx" for status in range(100, 600)} | {499: "499"}
+#: Classes for which each worker has a series from the start.
+_TOLD = ("2xx", "4xx", "499", "5xx")
+
+#: Name, help and labels of every counter.
+_COUNTERS = {
+    "requests": (
+        "Requests answered by a worker, by class of status; 499 is a client that left.",
+        ("pool", "worker", "status"),
+    ),
+    "refused_requests": ("Requests answered by the router itself, by status.", ("status",)),
+    "decisions": (
+        "Why the first worker was first, or a session is where it is.",
+        ("pool", "reason"),
+    ),
+    "worker_errors": ("Failures between the router and a worker.", ("pool", "worker", "kind")),
+    "prompt_tokens": ("Prompt tokens that workers reported.", ("pool",)),
+    "cached_tokens": ("Prompt tokens that workers reported as cached.", ("pool",)),
+    "predicted_cached_tokens": (
+        "Prompt tokens that the decision expected to be cached, where workers report them.",
+        ("pool",),
+    ),
+    "kv_hit_tokens": (
+        "Prompt tokens that workers reported as cached, by tier: as they said, or as was known.",
+        ("pool", "tier"),
+    ),
+}
+
+
+class PoolMetrics:
+    """The series of one pool."""
+
+    def __init__(self, counters: dict[str, Counter], pool: str) -> None:
+        self._pool = pool
+        self._counters = counters
+        self._requests = counters["requests"]
+        self._decisions = counters["decisions"]
+        self._errors = counters["worker_errors"]
+        self._prompt = counters["prompt_tokens"]
+        self._cached = counters["cached_tokens"]
+        self._predicted = counters["predicted_cached_tokens"]
+        self._hits = counters["kv_hit_tokens"]
+        self.first_byte = Histogram(_SECONDS)
+        self.duration = Histogram(_SECONDS)
+        self.matched = Histogram(_SHARES)
+        self.error = Histogram(ERRORS)
+
+    def begin(self, workers: Iterable[str]) -> None:
+        """Create the counters at 0 at the start.
+
+        If a counter first appears as 1, Prometheus cannot see that it has increased.
+        """
+        for worker in workers:
+            for status in _TOLD:
+                self._counters["requests"].begin(self._pool, worker, status)
+        for name in ("prompt_tokens", "cached_tokens", "predicted_cached_tokens"):
+            self._counters[name].begin(self._pool)
+
+    def answered(self, worker: str, status: int) -> None:
+        """Count an answer that was relayed."""
+        self._requests.inc((self._pool, worker, _CLASSES[status]))
+
+    def decided(self, reason: str) -> None:
+        """Count a decision by its reason."""
+        self._decisions.inc((self._pool, reason))
+
+    def expected(self, held: int, tokens: int) -> None:
+        """Observe how many of a prompt's tokens the chosen worker is believed to hold."""
+        self.matched.observe(held / tokens if tokens else 0.0)
+
+    def failed(self, worker: str, kind: str) -> None:
+        """Count a failure between the router and a worker."""
+        self._errors.inc((self._pool, worker, kind))
+
+    def used(self, prompt_tokens: int, cached: int | None, expected: int) -> None:
+        """Count the tokens that a worker reported, and the cached tokens expected."""
+        self._prompt.inc((self._pool,), prompt_tokens)
+        if cached is not None:
+            self._cached.inc((self._pool,), cached)
+            self._predicted.inc((self._pool,), expected)
+
+    def compared(self, cached: int, expected: int) -> None:
+        """Observe reported minus expected cached tokens."""
+        self.error.observe(cached - expected)
+
+    def hit(self, found: Held) -> None:
+        """Count cached tokens by tier, as the worker reported them or as they were believed."""
+        for tier, tokens in found._asdict().items():
+            if tokens:
+                self._hits.inc((self._pool, tier), tokens)
+
+
+class Metrics:
+    """All series of one router, in a registry of their own.
+
+    It acts as a `Collector` without subclassing it, because then it could not be compiled.
+    """
+
+    def __init__(self, fleet: Fleet, cases: Callable[[], Sequence[Case]] = tuple) -> None:
+        """`cases` returns what is known of tokenizers."""
+        self._fleet = fleet
+        self._cases = cases
+        self._counters = {
+            name: Counter(f"warmroute_{name}", says, labels)
+            for name, (says, labels) in _COUNTERS.items()
+        }
+        self.aliases = False
+        """Whether to repeat some series under HyperPod's names."""
+        self.overhead = Histogram(_MICRO)
+        self._pools: dict[str, PoolMetrics] = {}
+        self._scheduler: Scheduler | None = None
+        self._budget: Budget | None = None
+        self._memories: Memories | None = None
+        self._also: list[Callable[[], Iterable[Metric]]] = []
+        self._preempted: Callable[[], int] = int
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def watch(self, scheduler: Scheduler, budget: Budget, preempted: Callable[[], int]) -> None:
+        """Include these in every scrape; `preempted` returns the number of preemptions."""
+        self._scheduler, self._budget, self._preempted = scheduler, budget, preempted
+
+    def remember(self, memories: Memories) -> None:
+        """Include the memories in every scrape."""
+        self._memories = memories
+
+    def also(self, more: Callable[[], Iterable[Metric]]) -> None:
+        """Include more metrics in every scrape."""
+        self._also.append(more)
+
+    def pool(self, name: str) -> PoolMetrics:
+        """Return the series of the pool of that name."""
+        found = self._pools.get(name)
+        if found is None:
+            found = self._pools[name] = PoolMetrics(self._counters, name)
+        return found
+
+    def forget(self, worker: str) -> None:
+        """End the series of a worker that has left."""
+        for counter in self._counters.values():
+            counter.forget("worker", worker)
+
+    def refused(self, status: int) -> None:
+        """Count an answer with this status from the router itself."""
+        self._counters["refused_requests"].inc((str(status),))
+
+    def collect(self) -> Iterator[Metric]:
+        """Return every series; gauges are read from the fleet now."""
+        for pool in self._fleet.pools:
+            self.pool(pool.name).begin(worker.name for worker in pool.workers)
+        for counter in self._counters.values():
+            yield counter.family()
+        yield from self._histograms()
+        yield from self._waiting()
+        yield from gauges(self._fleet.pools)
+        yield from prompts(self._fleet.pools)
+        yield from session_metrics(self._fleet.pools)
+        yield from tokenizers(self._fleet.pools, self._cases())
+        if self._memories is not None:
+            yield from memory_metrics(self._memories)
+        if self.aliases:
+            yield from hyperpod(self._counters["requests"], self._fleet.pools, self._pools)
+        for more in self._also:
+            yield from more()
+
+    def _waiting(self) -> Iterator[Metric]:
+        if self._scheduler is None or self._budget is None:
+            return
+        yield GaugeMetricFamily(
+            "warmroute_queue_length",
+            "Requests that wait for a worker that has room and is about to be free.",
+            self._scheduler.waiting,
+        )
+        yield CounterMetricFamily(
+            "warmroute_queued", "Requests that had to wait.", self._scheduler.queued
+        )
+        yield CounterMetricFamily(
+            "warmroute_queue_refused",
+            "Requests that found the queue full.",
+            self._scheduler.refused,
+        )
+        yield CounterMetricFamily(
+            "warmroute_preempted_requests",
+            "How often a request was taken back from its worker so that a shorter one went first.",
+            self._preempted(),
+        )
+        yield CounterMetricFamily(
+            "warmroute_retries_denied",
+            "Requests that ended because the retry budget allowed no second attempt.",
+            self._budget.denied,
+        )
+        yield GaugeMetricFamily("warmroute_tasks", "Tasks on the event loop.", _tasks())
+
+    def _histograms(self) -> Iterator[Metric]:
+        first_byte = HistogramMetricFamily(
+            "warmroute_first_byte_seconds",
+            "From the request's last byte to the answer's first, streaming requests.",
+            labels=("pool",),
+        )
+        duration = HistogramMetricFamily(
+            "warmroute_request_seconds",
+            "From the request's last byte to the answer's last.",
+            labels=("pool",),
+        )
+        matched = HistogramMetricFamily(
+            "warmroute_match_ratio",
+            "Share of a prompt that the worker chosen was believed to hold.",
+            labels=("pool",),
+        )
+        error = HistogramMetricFamily(
+            "warmroute_cached_error_tokens",
+            "Cached tokens that workers reported, minus those that the decision expected.",
+            labels=("pool",),
+        )
+        for name, pool in self._pools.items():
+            pool.first_byte.add_to(first_byte, (name,))
+            pool.duration.add_to(duration, (name,))
+            pool.matched.add_to(matched, (name,))
+            pool.error.add_to(error, (name,))
+        overhead = HistogramMetricFamily(
+            "warmroute_decision_seconds", "From the request's last byte to the decision.", labels=()
+        )
+        self.overhead.add_to(overhead, ())
+        yield from (first_byte, duration, matched, error, overhead)
+
+
+def _tasks() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:  # called outside the event loop
+        return 0

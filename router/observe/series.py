@@ -1,0 +1,117 @@
+"""Metric series that are cheap to update: plain numbers, turned into Prometheus' when scraped.
+
+prometheus_client's own counters take a lock and look up labels at every update, some 2 µs each, and
+a request makes a dozen. These are written and read by one thread, so they need no lock.
+
+Metrics in Prometheus' text format, written bit by bit.
+
+A thousand workers have ten thousand series, which take some 70 ms to write. No stream has to wait
+for that.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+
+class Counter:
+    """Counts by label values. `inc` is the hot path."""
+
+    __slots__ = ("_labels", "_name", "_says", "_values")
+
+    def __init__(self, name: str, says: str, labels: Sequence[str]) -> None:
+        self._name, self._says, self._labels = name, says, tuple(labels)
+        self._values: dict[tuple[str, ...], float] = {}
+
+    def inc(self, labels: tuple[str, ...], by: float = 1) -> None:
+        """Add to the series of these label values, in the order of the labels."""
+        self._values[labels] = self._values.get(labels, 0) + by
+
+    def begin(self, *labels: str) -> None:
+        """Create the series of these label values at 0, unless it exists."""
+        self._values.setdefault(labels, 0)
+
+    def forget(self, label: str, value: str) -> None:
+        """Drop every series with this label value, which is no longer in the configuration."""
+        if label in self._labels:
+            place = self._labels.index(label)
+            gone = [labels for labels in self._values if labels[place] == value]
+            for labels in gone:
+                del self._values[labels]
+
+    def items(self) -> Iterable[tuple[tuple[str, ...], float]]:
+        """Return the label values and count of every series."""
+        return self._values.items()
+
+    def family(self) -> CounterMetricFamily:
+        """Return the series for Prometheus."""
+        family = CounterMetricFamily(self._name, self._says, labels=self._labels)
+        for labels, value in self._values.items():
+            family.add_metric(labels, value)
+        return family
+
+
+class Histogram:
+    """One series of observations in buckets; `bounds` are their upper ends, in any unit."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(
+        self, family: HistogramMetricFamily, labels: Sequence[str], scale: float = 1.0
+    ) -> None:
+        """Add this series to a family, with all values multiplied by `scale`."""
+        total, buckets = 0, list[tuple[str, float]]()
+        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound * scale), float(total)))
+        family.add_metric(labels, buckets, self._sum * scale)
+
+
+#: Series written at once: about two milliseconds.
+AT_ONCE = 200
+
+
+class _Part(Collector):
+    """Some series of one name, in the form that `generate_latest` asks for."""
+
+    def __init__(self, part: Metric) -> None:
+        self._part = part
+
+    def collect(self) -> Iterator[Metric]:
+        """Return them."""
+        yield self._part
+
+
+async def written(metrics: Iterable[Metric]) -> bytes:
+    """Return the text. All series are read at once; other work goes on while they are written."""
+    text: list[bytes] = []
+    for metric in list(metrics):
+        for piece in _pieces(metric):
+            text.append(piece)
+            await asyncio.sleep(0)
+    return b"".join(text)
+
+
+def _pieces(metric: Metric) -> Iterator[bytes]:
+    """Yield the text of one metric in pieces; the first has its two lines of comment."""
+    samples = metric.samples
+    for first in range(0, len(samples) or 1, AT_ONCE):
+        part = Metric(metric.name, metric.documentation, metric.type)
+        part.samples = samples[first : first + AT_ONCE]
+        piece = generate_latest(_Part(part))
+        yield piece if first == 0 else piece.split(b"\n", 2)[2]

@@ -1,0 +1,4 @@
+"""Several serving processes on one port, and the parent that keeps them running.
+
+What they tell each other of requests is in `replicas/`.
+"""

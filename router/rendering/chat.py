@@ -1,0 +1,179 @@
+"""A chat request in any dialect, in the form that an engine's renderer sees.
+
+What an engine makes of the messages it has read, before its chat template sees them.
+
+The rules are vLLM's: renderers/chat_utils.py, `_parse_chat_message_content` and
+`_postprocess_messages`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from router.rendering.errors import Json, Unlike
+from router.rendering.messages import BARE, Message, Part, Tool, chat_tools, check_things, read
+
+Body = Mapping[str, Any]
+
+#: Efforts that a client may ask for: how much the model should think.
+EFFORTS = frozenset(("none", "minimal", "low", "medium", "high", "xhigh", "max"))
+
+
+class Chat(NamedTuple):
+    """Everything that determines a chat's prompt."""
+
+    messages: list[Message]
+    """As returned by `reading.read`."""
+    tools: list[Tool] | None
+    keywords: Mapping[str, Any]
+    """The request's keywords for the template."""
+    effort: str | None = None
+    documents: list[dict[str, str]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    special: bool = False
+    """Whether the tokenizer adds BOS and the like to the text."""
+    ids: list[int] | None = None
+    """The prompt's token ids, if the request contains them."""
+
+
+def chat_of(asked: Body) -> Chat:
+    """Return the chat of a request to `/v1/chat/completions`. Raises Unlike."""
+    if asked.get("chat_template") is not None:
+        raise Unlike("a template of its own")
+    return Chat(
+        read(asked.get("messages")),
+        chat_tools(asked.get("tools")),
+        keywords(asked),
+        effort(asked.get("reasoning_effort")),
+        _documents(asked.get("documents")),
+        flag(asked, "add_generation_prompt", default=True),
+        flag(asked, "continue_final_message", default=False),
+        flag(asked, "add_special_tokens", default=False),
+        None if flag(asked, "echo", default=False) else forwarded(asked),
+    )
+
+
+def keywords(asked: Body) -> Mapping[str, Any]:
+    """Return the request's own keywords for the template. Raises Unlike."""
+    found = asked.get("chat_template_kwargs")
+    if not isinstance(found, dict | None):
+        raise Unlike("odd template keywords")
+    return found or {}
+
+
+def effort(found: Json) -> str | None:
+    """Return the requested effort, if any. Raises Unlike."""
+    if found is None or (isinstance(found, str) and found in EFFORTS):
+        return found
+    raise Unlike("odd template keywords")
+
+
+def flag(asked: Body, name: str, *, default: bool) -> bool:
+    """Return a boolean field. Raises Unlike."""
+    value = asked.get(name, default)
+    if not isinstance(value, bool):
+        raise Unlike("odd flags")
+    return value
+
+
+def forwarded(asked: Body) -> list[int] | None:
+    """Return the prompt's token ids if the request contains them. Raises Unlike."""
+    given = asked.get("kv_transfer_params")
+    ids = given.get("prompt_token_ids") if isinstance(given, dict) else None
+    if ids is not None and not (isinstance(ids, list) and ids):
+        raise Unlike("odd token ids")
+    return ids
+
+
+def _documents(found: Json) -> list[dict[str, str]] | None:
+    if found is not None and not (
+        isinstance(found, list)
+        and all(isinstance(one, dict) for one in found)
+        and all(isinstance(value, str) for one in found for value in one.values())
+    ):
+        raise Unlike("odd documents")
+    return found
+
+
+#: A line that Claude Code puts before its system prompt, different each time; engines drop it.
+BILLING = "x-anthropic-billing-header"
+
+#: Roles whose messages are changed even if their content is a single text.
+_CHANGED = ("system", "developer")
+
+
+def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
+    """Return the messages as a chat template gets them, contents as `parts` or as text.
+
+    `messages` are as returned by `reading.read`, and are not changed. Raises Unlike.
+    """
+    return [_message(message, parts=parts) for message in messages]
+
+
+def _message(message: Message, *, parts: bool) -> Message:
+    role = message["role"]
+    content: str | Sequence[Part] | None = message["content"]
+    if isinstance(content, str):
+        if not parts and role not in _CHANGED:
+            return message  # nearly all messages are this plain
+        content = (Part("text", content),)
+    given = content or ()
+    if role == "system":
+        given = [kept for part in given if (kept := _without_billing(part)) is not None]
+    made: Message = {"role": role, "content": _content(given, parts=parts, joined=role == "tool")}
+    if role == "assistant":
+        _assistant(message, made)
+    elif role == "tool" and "tool_call_id" in message:
+        made["tool_call_id"] = message["tool_call_id"]
+    for name in ("name", "task"):
+        if name in message:
+            made[name] = message[name]
+    if role == "developer":
+        made["tools"] = message.get("tools")
+    return made
+
+
+def _content(given: Sequence[Part], *, parts: bool, joined: bool) -> str | list[dict[str, Any]]:
+    """Return the texts as parts, or joined. Unless templates want parts, empty texts are left
+    out."""
+    said = [part for part in given if part.text is not None]
+    if parts and not joined:
+        return [{"type": "text", "text": part.text, **part.more} for part in said]
+    return "\n".join([part.text or "" for part in said if part.text or parts])
+
+
+def _without_billing(part: Part) -> Part | None:
+    if part.kind not in {"text", BARE} or not (part.text or "").startswith(BILLING):
+        return part
+    rest = (part.text or "").partition("\n")[2]
+    return part._replace(text=rest) if rest else None
+
+
+def _assistant(message: Mapping[str, Any], made: Message) -> None:
+    if message.get("tool_calls"):
+        made["tool_calls"] = [with_arguments(call) for call in message["tool_calls"]]
+    reasoning = message.get("reasoning")
+    if reasoning is not None:
+        made["reasoning"] = made["reasoning_content"] = reasoning
+
+
+def with_arguments(call: Mapping[str, Any]) -> Message:
+    """Return a tool call with its arguments as an object, empty if they are not a JSON object.
+
+    Raises Unlike.
+    """
+    given = call["function"]["arguments"]
+    if given:
+        check_things(
+            given.encode(errors="surrogatepass")
+        )  # the body may have them escaped, so they were not counted there
+    try:
+        arguments = json.loads(given) if given else {}
+    except json.JSONDecodeError:
+        arguments = {}
+    except (ValueError, RecursionError):  # too many digits, too deep: engines refuse these
+        raise Unlike("odd tool calls") from None
+    if not isinstance(arguments, dict):
+        arguments = {}
+    return {**call, "function": {**call["function"], "arguments": arguments}}

@@ -1,0 +1,280 @@
+"""A model's folder: its tokenizer, chat templates and special tokens. Nothing else is read.
+
+Where things are, and what takes precedence, is as in Transformers (tokenization_utils_base.py,
+`_from_pretrained`): `chat_template.jinja` before the field of `tokenizer_config.json`, and a
+template named `tool_use` for requests with tools.
+
+Tokenizers in other formats than `tokenizer.json`: SentencePiece, tiktoken, and older ones.
+
+Engines have Transformers convert them when they load a model (vLLM tokenizers/hf.py). So does this
+module, with the same library, in a separate process (`trial`). The library is large, so it is an
+extra, `warmroute[transformers]`. It needs no PyTorch, and no code from a model's folder is run.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from router.rendering.errors import Json
+
+TOKENIZER = "tokenizer.json"
+#: Tokenizers in Mistral's own format.
+MISTRAL = ("tekken.json", "tokenizer.model.v*")
+#: Tokenizers that the engine converts to a `tokenizer.json`: SentencePiece, tiktoken, older ones.
+OTHERS = (
+    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
+    *("tiktoken.model", "*.tiktoken", "vocab.json", "merges.txt", "vocab.txt"),
+)
+_CONFIG = "tokenizer_config.json"
+_MODEL = "config.json"
+_MISTRALS_MODEL = "params.json"
+_TEMPLATE = "chat_template.jinja"
+_MORE_TEMPLATES = "additional_chat_templates"
+#: Extra files of multimodal models, and the older file of their template.
+_PROCESSORS = ("processor_config.json", "preprocessor_config.json")
+_OLDER_TEMPLATE = "chat_template.json"
+#: Models, by type or architecture, whose prompts engines build with model-specific code (vLLM
+#: config/model.py, where it chooses the tokenizer's mode; and the Harmony models).
+_PROGRAMS = frozenset(
+    (
+        "gpt_oss",
+        "deepseek_v32",
+        "deepseek_v4",
+        "deepseek_v41",
+        "kimi_k3",
+        "inkling",
+        "DeepseekV32ForCausalLM",
+        "DeepseekV4ForCausalLM",
+        "DeepseekV4ForConditionalGeneration",
+        "DeepseekV41ForCausalLM",
+        "KimiK3ForConditionalGeneration",
+        "InklingForCausalLM",
+        "InklingForConditionalGeneration",
+    )
+)
+#: Models that engines tokenize with a library of their own.
+_TOKENIZERS = frozenset(("MoonshotKimiaForCausalLM",))
+#: Tokenizer classes that follow `tokenizer.json`. Others may have code of their own that takes
+#: little more from it than vocabulary and merges (Transformers 5, tokenization_utils_tokenizers.py,
+#: `convert_to_native_format`).
+_AS_WRITTEN = frozenset(("TokenizersBackend", "PythonBackend", "PreTrainedTokenizer"))
+#: Fields with further special tokens; the second is the older spelling.
+UNNAMED = ("extra_special_tokens", "additional_special_tokens")
+#: Files that may be fetched from a model's repository.
+PATTERNS = (
+    TOKENIZER,
+    _CONFIG,
+    "special_tokens_map.json",
+    _TEMPLATE,
+    f"{_MORE_TEMPLATES}/*.jinja",
+    *_PROCESSORS,
+    _OLDER_TEMPLATE,
+    *MISTRAL,
+    *OTHERS,
+    _MISTRALS_MODEL,
+    _MODEL,
+)
+#: Special tokens given to templates (SPECIAL_TOKENS_ATTRIBUTES of Transformers).
+SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+#: Largest file that is read, in bytes.
+LARGEST = 256 << 20
+
+
+class BadFolder(Exception):
+    """Something in a model's folder is wrong; the message says what and where."""
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """What routing needs of a model's folder."""
+
+    path: Path
+    templates: dict[str, str] = field(default_factory=dict)
+    """Chat templates by name; the usual one is `default`."""
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    """Special tokens by attribute, for example `bos_token`."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """All of `tokenizer_config.json`, with the special tokens of their older file."""
+    own_program: bool = False
+    """Whether engines build chat prompts with code of their own rather than a template."""
+    own_tokenizer: bool = False
+    """Whether engines tokenize with a library of their own, not as `tokenizer.json` says."""
+    mistral: bool = False
+    """Whether engines use Mistral's library, unless told otherwise."""
+    processor: str | None = None
+    """The template of a multimodal model; takes precedence for requests without tools."""
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether engines build the tokenizer by its class, so it may differ from the file."""
+        named = self.config.get("tokenizer_class")
+        return isinstance(named, str) and named.removesuffix("Fast") not in _AS_WRITTEN
+
+    def template(self, *, tools: bool) -> str | None:
+        """Return the template for requests with or without tools."""
+        if tools and "tool_use" in self.templates:
+            return self.templates["tool_use"]
+        if not tools and self.processor is not None:
+            return self.processor
+        return self.templates.get("default")
+
+
+def read_folder(path: Path) -> ModelFolder:
+    """Read a model's folder. Raises BadFolder."""
+    if not path.is_dir():
+        raise BadFolder(f"{path} is not a folder")
+    config = _json(path / _CONFIG)
+    if not isinstance(config, dict):
+        raise BadFolder(f"{path / _CONFIG} is not a JSON object")
+    config = _with_older(path, config)
+    templates = _templates(path, config)
+    return ModelFolder(
+        path,
+        templates,
+        _special_tokens(config),
+        config,
+        own_program=_is_one_of(path, _PROGRAMS),
+        own_tokenizer=_is_one_of(path, _TOKENIZERS),
+        mistral=_is_of_mistrals_format(path),
+        processor=_processor_template(path, config),
+    )
+
+
+def has_tokenizer(path: Path, patterns: Sequence[str] = (TOKENIZER, *MISTRAL, *OTHERS)) -> bool:
+    """Whether a folder holds any tokenizer. Raises OSError."""
+    return any(file.is_file() for pattern in patterns for file in path.glob(pattern))
+
+
+def check_sizes(files: Iterable[Path]) -> None:
+    """Raise BadFolder if a file is too large to be read, OSError if it is missing."""
+    for file in files:
+        if file.stat().st_size > LARGEST:
+            raise BadFolder(f"{file} is over {LARGEST >> 20} MiB")
+
+
+def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
+    """Whether `config.json` names the type or an architecture of one of these models."""
+    model = _json(path / _MODEL)
+    if not isinstance(model, dict):
+        return False
+    named = model.get("architectures")
+    found = [model.get("model_type"), *(named if isinstance(named, list) else ())]
+    return any(isinstance(one, str) and one in kinds for one in found)
+
+
+def _is_of_mistrals_format(path: Path) -> bool:
+    """If the folder has no weights, `params.json`, the format's description of a model, decides."""
+    if not any(any(path.glob(pattern)) for pattern in MISTRAL):
+        return False
+    if any(path.glob("*.safetensors")):
+        return any(path.glob("consolidated*.safetensors"))
+    return (path / _MISTRALS_MODEL).is_file() or not has_tokenizer(path, (TOKENIZER, *OTHERS))
+
+
+def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Return the templates in files if there are any, else those of the configuration."""
+    files = {more.stem: more for more in sorted((path / _MORE_TEMPLATES).glob("*.jinja"))}
+    if (path / _TEMPLATE).is_file():
+        files["default"] = path / _TEMPLATE
+    if files:
+        return {name: _text(file) for name, file in files.items()}
+    given = config.get("chat_template")
+    if isinstance(given, str):
+        return {"default": given}
+    found = given if isinstance(given, list) else []
+    return {
+        str(one.get("name")): one["template"]
+        for one in found
+        if isinstance(one, dict) and isinstance(one.get("template"), str)
+    }
+
+
+def _processor_template(path: Path, config: dict[str, Any]) -> str | None:
+    """Return the template of the model's processor, if any (Transformers, processing_utils.py)."""
+    own = [_json(path / name) for name in _PROCESSORS]
+    found = own[0].get("chat_template") if isinstance(own[0], dict) else None
+    if found is None:
+        older = _json(path / _OLDER_TEMPLATE)
+        found = older.get("chat_template") if isinstance(older, dict) else None
+    named = any(isinstance(one, dict) and "processor_class" in one for one in (*own, config))
+    return found if named and isinstance(found, str) else None
+
+
+def _with_older(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration, with `special_tokens_map.json` if that still counts."""
+    if "added_tokens_decoder" in config:
+        return config
+    older = _json(path / "special_tokens_map.json")
+    if not isinstance(older, dict):
+        return config
+    named = {name: older[name] for name in older if name in SPECIAL or name in UNNAMED}
+    return {**config, **named}
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    found = {}
+    for name in SPECIAL:
+        token = config.get(name)
+        if isinstance(token, dict):  # an AddedToken, with flags
+            token = token.get("content")
+        if isinstance(token, str):
+            found[name] = token
+    return found
+
+
+def _json(path: Path) -> Json:
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(_text(path))
+    except ValueError as error:
+        raise BadFolder(f"{path} is not JSON: {error}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        check_sizes([path])
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFolder(f"{path} cannot be read: {error}") from None
+
+
+class Converted(NamedTuple):
+    """A converted tokenizer."""
+
+    text: str
+    """The content of a `tokenizer.json`."""
+    special_tokens: Mapping[str, str]
+    """Special tokens given to templates, by attribute, including those of the model's class."""
+
+
+def converted(path: Path) -> Converted:
+    """Convert the tokenizer in a model's folder. Takes seconds. Raises BadFolder."""
+    if find_spec("transformers") is None:
+        raise BadFolder(
+            f"{path} holds no {TOKENIZER}; what it holds instead is read by Transformers:"
+            " pip install 'warmroute[transformers]'"
+        )
+    _check_sizes(path)
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read at import
+    from transformers import AutoTokenizer  # noqa: PLC0415 - slow to import, and seldom needed
+
+    try:
+        made = AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+        text = made.backend_tokenizer.to_str()
+    except Exception as error:  # noqa: BLE001 - that library raises all kinds of exceptions
+        said = str(error).split("\n")[0][:200]
+        raise BadFolder(f"Transformers makes no {TOKENIZER} of {path}: {said}") from None
+    named = {name: getattr(made, name, None) for name in SPECIAL}
+    return Converted(text, {name: str(token) for name, token in named.items() if token is not None})
+
+
+def _check_sizes(path: Path) -> None:
+    for pattern in OTHERS:
+        for file in path.glob(pattern):
+            if file.stat().st_size > LARGEST:
+                raise BadFolder(f"{file} is over {LARGEST >> 20} MiB")

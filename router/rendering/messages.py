@@ -1,0 +1,343 @@
+"""How engines read the messages of a chat: what they accept, and the order of the fields.
+
+vLLM has two models of a message: OpenAI's for its role, and one of its own that takes any role. It
+uses the one that knows more of the message's fields, including those of parts and tool calls, and
+OpenAI's if both know equally many; OpenAI's knows fewer kinds of parts. Fields that the model knows
+come first, in its order, then the others. (Its renderers/chat_utils.py,
+`ChatCompletionMessageParam`; the choice is pydantic's, for a union.)
+
+The parts of a message's content that are text.
+
+Limits on a request's content, so that decoding it holds the GIL only briefly.
+
+Decoding and encoding JSON in C blocks all other threads until it ends, even if done in a thread.
+
+Tools as chat templates get them: fields in the order of the engine's models.
+
+vLLM entrypoints/generate/base/protocol.py, `FunctionDefinition`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from router.rendering.errors import NOT_TEXT, Json, Unlike
+
+#: Types of parts that are text, and the field that holds it.
+_TEXTS = {
+    "text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+    "input_text": "text",
+    "output_text": "text",
+}
+#: Kinds for which engines have a pydantic model.
+_MODELLED = frozenset(("text", "refusal", "thinking"))
+#: Kinds that are skipped if their text is null.
+_NULLABLE = frozenset(("text", "refusal"))
+#: Fields that engines know, for parts of any kind; all others reach the template.
+_KNOWN = frozenset(
+    ("closed", "data", "name", "prompt_cache_breakpoint", "refusal", "text", "thinking", "type")
+)
+#: Fields that may make a part something other than text.
+_ELSE = frozenset(
+    (
+        "audio_embeds",
+        "audio_url",
+        "file",
+        "image_embeds",
+        "image_pil",
+        "image_url",
+        "input_audio",
+        "uuid",
+        "video_embeds",
+        "video_url",
+    )
+)
+#: The kind of a part that is a bare string.
+BARE = "a string"
+
+
+class Part(NamedTuple):
+    """One text of a message's content."""
+
+    kind: str
+    text: str | None
+    """None if the part is to be skipped."""
+    more: Mapping[str, Any] = {}
+    """Fields that engines do not know."""
+    proper: bool = True
+    """Whether engines have a model for this kind, and it accepts this part."""
+
+
+def read_parts(content: Json) -> tuple[list[Part], int]:
+    """Return the texts of a content, and how many of their fields are counted. Raises Unlike."""
+    if content is None:
+        return [], 0
+    if isinstance(content, str):
+        return [Part("text", content)], 0
+    if not isinstance(content, list):
+        raise Unlike("odd contents")
+    parts, known = [], 0
+    for one in content:
+        part, fields = (Part(BARE, one, proper=False), 0) if isinstance(one, str) else _part(one)
+        parts.append(part)
+        known += fields
+    return parts, known
+
+
+def _part(one: Json) -> tuple[Part, int]:
+    kind = one.get("type") if isinstance(one, dict) else None
+    field = _TEXTS.get(kind) if isinstance(kind, str) else None
+    if kind is None or field is None or not _ELSE.isdisjoint(one):
+        raise Unlike(NOT_TEXT)
+    text = one.get(field)
+    if text is None and kind in _NULLABLE:
+        return Part(kind, None, proper=False), 0
+    closed = kind == "thinking" and "closed" in one
+    if not isinstance(text, str) or (closed and not isinstance(one["closed"], bool)):
+        raise Unlike("odd parts")
+    marked = _marked(one) if kind == "text" else int(closed)
+    more = {name: one[name] for name in one if name not in _KNOWN}
+    if kind not in _MODELLED or marked is None:
+        return Part(kind, text, more, proper=False), 0
+    return Part(kind, text, more), 2 + marked
+
+
+def _marked(one: Mapping[str, Any]) -> int | None:
+    """Return how many fields a cache mark adds; None if it is not valid."""
+    if "prompt_cache_breakpoint" not in one:
+        return 0
+    mark = one["prompt_cache_breakpoint"]
+    if not isinstance(mark, dict) or mark.get("mode") != "explicit":
+        return None
+    if "ttl" not in mark:
+        return 2
+    return 3 if mark["ttl"] in ("30m", "12h") else None
+
+
+#: Most objects and lists in a request. `ENTRIES` entries of lists or objects, or as many commas in
+#: text, count as one. The maximum takes some hundredths of a second to read.
+THINGS, ENTRIES = 1 << 18, 4
+#: Bytes scanned at a time.
+_SLICE = 1 << 20
+
+
+def check_things(json: bytes) -> None:
+    """Raise Unlike if a body holds too many objects, lists and entries, before it is decoded."""
+    if len(json) <= THINGS:
+        return
+    things = 0.0
+    for start in range(0, len(json), _SLICE):
+        objects, lists, commas = (
+            json.count(mark, start, start + _SLICE) for mark in (b"{", b"[", b",")
+        )
+        things += objects + lists + commas / ENTRIES
+        if things > THINGS:
+            raise Unlike("too long")
+
+
+Tool = dict[str, Any]
+
+
+def chat_tools(given: Json) -> list[Tool] | None:
+    """Return the tools of a chat request; None if there are none. Raises Unlike."""
+    if given is None:
+        return None
+    if not isinstance(given, list) or not given:
+        raise Unlike("odd tools")
+    return [_chat_tool(one) for one in given]
+
+
+def _chat_tool(given: Json) -> Tool:
+    if not isinstance(given, dict) or given.get("type", "function") != "function":
+        raise Unlike("odd tools")
+    deferred = given.get("defer_loading")
+    made: Tool = {"type": "function", "function": definition(given.get("function"), deferred)}
+    return made if deferred is None else {**made, "defer_loading": deferred}
+
+
+def definition(given: Json, deferred: Json = None) -> Tool:
+    """Return a function's definition; `deferred` is its tool's `defer_loading`. Raises Unlike."""
+    if not isinstance(given, Mapping):
+        raise Unlike("odd tools")
+    name, description, parameters = map(given.get, ("name", "description", "parameters"))
+    if (
+        not isinstance(name, str)
+        or not isinstance(description, str | None)
+        or not isinstance(parameters, dict | None)
+    ):
+        raise Unlike("odd tools")
+    own = given.get("defer_loading")
+    flags = {"strict": given.get("strict"), "defer_loading": deferred if own is None else own}
+    if not all(isinstance(flag, bool | None) for flag in (*flags.values(), deferred)):
+        raise Unlike("odd tools")
+    made: Tool = {"name": name, "description": description, "parameters": parameters}
+    return made | {name: flag for name, flag in flags.items() if flag is not None}
+
+
+def ordered(given: Mapping[str, Any], first: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields with those in `first` first, in that order."""
+    known = {name: given[name] for name in first if name in given}
+    return known | {name: value for name, value in given.items() if name not in known}
+
+
+_PLAIN = frozenset(("role", "content"))
+_SPOKEN = _PLAIN | {"name"}
+#: The fields of OpenAI's models, by role.
+_THEIRS = {
+    "developer": _SPOKEN,
+    "system": _SPOKEN,
+    "user": _SPOKEN,
+    "assistant": _SPOKEN | {"audio", "function_call", "refusal", "tool_calls"},
+    "tool": frozenset(("role", "content", "tool_call_id")),
+    "function": _SPOKEN,
+}
+_OWN = _SPOKEN | {"tool_call_id", "tool_calls", "reasoning", "tools", "task"}
+#: Kinds of parts that OpenAI's models know.
+_KINDS = {"assistant": frozenset(("text", "refusal"))}
+_TEXT = frozenset(("text",))
+#: Fields that must be strings or null.
+_NULLABLE_FIELDS = ("tool_call_id", "reasoning", "refusal")
+#: Fields that must be strings if present.
+_STRINGS = ("name", "task")
+#: Objects in an assistant's message, and their required fields.
+_INNER = {"audio": ("id",), "function_call": ("arguments", "name")}
+#: Number of fields counted for a tool call and its function.
+_IN_CALL = 5
+
+Message = dict[str, Any]
+
+
+def read(messages: Json) -> list[Message]:
+    """Return decoded messages as an engine reads them; they are not changed. Raises Unlike.
+
+    `content` is a list of `Part`, or a string if the message has only a role and a string. Other
+    fields are included only if given.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise Unlike("no messages")
+    return [_message(message) for message in messages]
+
+
+def _message(given: Json) -> Message:
+    # Nearly all messages are this plain, and both models accept them.
+    if isinstance(given, dict) and given.keys() == _PLAIN:
+        role, content = given["role"], given["content"]
+        if isinstance(role, str) and isinstance(content, str):
+            return given if next(iter(given)) == "role" else {"role": role, "content": content}
+    return _other(given)
+
+
+def _other(given: Json) -> Message:
+    if not isinstance(given, dict) or "author" in given:
+        raise Unlike("odd messages")
+    message = renamed(given)
+    role = message.get("role")
+    if (
+        not isinstance(role, str)
+        or not all(isinstance(message.get(name, ""), str) for name in _STRINGS)
+        or not all(isinstance(message.get(name), str | None) for name in _NULLABLE_FIELDS)
+    ):
+        raise Unlike("odd messages")
+    parts, in_parts = read_parts(message.get("content"))
+    calls = _calls(message.get("tool_calls"))
+    tools, in_tools = _tools(message.get("tools"))
+    if calls and role != "assistant":
+        raise Unlike("odd tool calls")
+    theirs = _known_to_openai(role, message)
+    own = None
+    if message.get("content", "") is not None:
+        own = len(_OWN & message.keys()) + in_parts + in_tools + _IN_CALL * len(calls or ())
+    if theirs is not None and (own is None or theirs >= own):
+        kinds = _KINDS.get(role, _TEXT)
+        if any(part.kind not in kinds or not part.proper for part in parts):
+            raise Unlike("odd contents")
+    elif own is None:
+        raise Unlike("odd messages")
+    found = {"tool_calls": calls, "tools": tools}
+    return {**message, "content": parts, **{name: found[name] for name in found if name in message}}
+
+
+def renamed(given: Message) -> Message:
+    """Return a message with `reasoning_content` renamed to `reasoning`, its current name."""
+    if "reasoning_content" not in given:
+        return given
+    message = dict(given)
+    older = message.pop("reasoning_content")
+    if older is not None and message.get("reasoning") is None:
+        message["reasoning"] = older
+    return message
+
+
+def _known_to_openai(role: str, message: Mapping[str, Any]) -> int | None:
+    """Return how many fields OpenAI's model knows; None if it does not accept the message."""
+    fields = _THEIRS.get(role)
+    if fields is None or not _taken_by_openai(role, message):
+        return None
+    known = len(fields & message.keys())
+    if role == "assistant":
+        for name, needed in _INNER.items():
+            value = message.get(name)
+            if value is not None:
+                if not isinstance(value, dict) or not all(
+                    isinstance(value.get(one), str) for one in needed
+                ):
+                    return None
+                known += len(needed)
+    return known
+
+
+def _taken_by_openai(role: str, message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    match role:
+        case "assistant":
+            return message.get("tool_calls", ()) is not None
+        case "function":
+            return {"content", "name"} <= message.keys() and isinstance(content, str | None)
+        case "tool":
+            return content is not None and isinstance(message.get("tool_call_id"), str)
+    return content is not None
+
+
+def _calls(given: Json) -> list[Message] | None:
+    if given is None:
+        return None
+    if not isinstance(given, list):
+        raise Unlike("odd tool calls")
+    return [_call(one) for one in given]
+
+
+def _call(given: Json) -> Message:
+    function = given.get("function") if isinstance(given, dict) else None
+    if (
+        not isinstance(function, dict)
+        or given.get("type") != "function"
+        or not isinstance(given.get("id"), str)
+        or not isinstance(function.get("name"), str)
+        or not isinstance(function.get("arguments"), str)
+    ):
+        raise Unlike("odd tool calls")
+    inner = ordered(function, ("arguments", "name"))
+    return ordered({**given, "function": inner}, ("id", "function", "type"))
+
+
+def _tools(given: Json) -> tuple[list[Tool] | None, int]:
+    """Return the tools of a developer message, and how many of their fields are known."""
+    if given is None:
+        return None, 0
+    if not isinstance(given, list):
+        raise Unlike("odd tools")
+    kinds = {"name": str, "description": str, "parameters": dict, "strict": bool | None}
+    tools, known = [], 0
+    for one in given:
+        function = one.get("function") if isinstance(one, dict) else None
+        if not isinstance(function, dict) or one.get("type") != "function":
+            raise Unlike("odd tools")
+        if "name" not in function or not all(
+            isinstance(function[name], kind) for name, kind in kinds.items() if name in function
+        ):
+            raise Unlike("odd tools")
+        inner = ordered(function, tuple(kinds))
+        tools.append(ordered({**one, "function": inner}, ("function", "type")))
+        known += 2 + len(kinds.keys() & function.keys())
+    return tools, known

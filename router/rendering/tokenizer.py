@@ -1,0 +1,353 @@
+"""Text to token ids: with fastokens if it agrees with tokenizers, else with tokenizers.
+
+`tokenizers` is what engines use, so it is the reference. `fastokens` reads the same
+`tokenizer.json` and is ten times as fast, but younger; it is used only if both agree on samples of
+everything known to differ.
+
+Tokens that a model's configuration adds to its tokenizer, or whose flags it changes.
+
+Done as in Transformers (tokenization_utils_tokenizers.py, `TokenizersBackend.__init__`): first
+those of `added_tokens_decoder`, then the special tokens that are added tokens neither there nor in
+the tokenizer itself.
+
+Text on which tokenizers have been known to differ: scripts, code, emoji, runs, odd spaces.
+
+Tests a large tokenizer in a separate process.
+
+Reading a large `tokenizer.json` with `tokenizers` holds the GIL for a third of a second, and every
+stream would wait; `fastokens` releases it. So the reference is read and compared with fastokens in
+the other process, and if both agree, only fastokens is loaded here. A tokenizer in another format
+is converted to a `tokenizer.json` there too.
+"""
+
+import json
+import logging
+import subprocess
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import fastokens  # type: ignore[import-untyped]
+import msgspec
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+
+from router.rendering.errors import Json
+from router.rendering.folder import SPECIAL, TOKENIZER, UNNAMED, BadFolder, converted, read_folder
+
+#: Setting that splits special tokens written by users into ordinary tokens.
+SPLIT = "split_special_tokens"
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def add(tokenizer: HuggingFaceTokenizer, config: Mapping[str, Any]) -> bool:
+    """Add the configuration's tokens; return whether that changed anything. Raises BadFolder."""
+    before = tokenizer.to_str() if config else ""
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    told = _told(config)
+    known.update(token.content for token in told)
+    for special in (*map(config.get, SPECIAL), *_more(config)):
+        token = _special(special)
+        if token is not None and token.content not in known:
+            told.append(token)
+            known.add(token.content)
+    if not told:
+        return False
+    tokenizer.add_tokens(told)
+    return tokenizer.to_str() != before
+
+
+def that_count(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a configuration that affects a tokenizer's ids."""
+    names = ("added_tokens_decoder", *SPECIAL, *UNNAMED, SPLIT)
+    return {name: config[name] for name in names if name in config}
+
+
+def _told(config: Mapping[str, Any]) -> list[AddedToken]:
+    given = config.get("added_tokens_decoder") or {}
+    try:
+        return [_token(given[place]) for place in sorted(given, key=int)]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise BadFolder("added_tokens_decoder of tokenizer_config.json is not valid") from None
+
+
+def _token(given: Json) -> AddedToken:
+    flags = {name: bool(given[name]) for name in _FLAGS if name in given}
+    return AddedToken(given["content"], **flags)
+
+
+def _special(given: Json) -> AddedToken | None:
+    if isinstance(given, dict) and isinstance(given.get("content"), str):
+        return _token({**given, "special": True})
+    return AddedToken(given, special=True) if isinstance(given, str) else None
+
+
+def _more(config: Mapping[str, Any]) -> list[Json]:
+    """Special tokens without a name of their own; the second is the older spelling."""
+    found = next((config[name] for name in UNNAMED if config.get(name)), None)
+    return found if isinstance(found, list) else []
+
+
+# ruff: noqa: RUF001 - characters that look like others are what this is about
+
+_WORDS = "The quick brown fox jumps over the lazy dog, doesn't it? "
+
+SAMPLES: tuple[str, ...] = (
+    "",
+    " ",
+    "a",
+    _WORDS,
+    _WORDS * 40,
+    _WORDS.upper(),
+    "  two  spaces   three    four\ttab\t\ttabs \n newline\n\n\ntwo\r\nwindows\rold mac ",
+    " leading, trailing \u00a0 no-break \u2003 em \u200b zero \u3000 wide \ufeff mark ",
+    "I'm you're he'LL they'Ve we'd it'S don't O'Neill 'quoted' ’twas l’été",
+    "0 1 12 123 1234 12345 123456789 3.14159 1,000,000 1e-9 0x7fff 2026-11-21T18:30:00Z ½ ² Ⅷ ४२",
+    'def f(x: int) -> str:\n    return f"{x!r:>10}"  # comment\n\n\nclass A(B):\n\tpass\n',
+    "for (int i = 0; i < n; ++i) { a[i] += b->c * ~d ^ 0xFFu; } /* ... */ // end\n",
+    "SELECT * FROM \"t\" WHERE a<>'b' AND c>=1;--\n<div class='x'>&nbsp;&lt;</div>\n",
+    "```json\n{}\n``` ~~~ ***bold*** __it__ [a](b) | c | d |\n|---|---|\n- [x] e\n",
+    '{"name":"search","arguments":{"q":"caf\\u00e9 \\n","n":[1,2,3],"ok":true,"none":null}}',
+    "$x^2 + \\frac{a}{b} \\leq \\sum_{i=1}^{n} \\alpha_i$ ∀ε>0 ∃δ: |x−y|<δ ⇒ |f(x)−f(y)|<ε",
+    "https://user@example.com:8080/a/b.html?q=1&r=%20#frag C:\\dir\\file.txt /usr/lib ~/.ssh",
+    "Zürich, naïve façade, señor, Łódź, Đà Nẵng, İstanbul, ß ẞ ﬁ ﬂ Å Å e\u0301 é ñ n\u0303",
+    "Съешь же ещё этих мягких французских булок. Ελληνικά γράμματα. Հայերեն. ქართული.",
+    "今日は良い天気ですね。東京都に住んでいます。カタカナ ｶﾀｶﾅ 漢字，標點「」。",
+    "我喜欢喝茶！한국어 문장입니다.",
+    "مرحبا بالعالم، كيف حالك؟ שלום עולם. \u202bחץ\u202c ",
+    "हिन्दी में वाक्य। ภาษาไทยไม่มีเว้นวรรค ខ្មែរ မြန်မာ தமிழ்",
+    "😀😃👍🏽👩‍👩‍👧‍👦🏳️‍🌈🇩🇪🇯🇵❤️‍🔥 1️⃣ ☃ ☃️ 🧑🏿‍💻 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𐍈 \U0001f9ff",
+    "a" * 3000,
+    "ab" * 1500,
+    " " * 1000 + "x",
+    "\n" * 500,
+    "=" * 300 + "-" * 300 + "." * 300 + "!" * 200 + "?" * 200,
+    "0" * 777,
+    "é" * 500 + "字" * 500 + "👍" * 300,
+    "\x00\x01\x02\x07\x1b[31m\x7f\x80\x9f\u2028\u2029\ufffd\ufffe\uffff",
+    "Zalgo: h\u0315\u0300\u0301\u0302e\u0316\u0317l\u0334\u0335lo",
+    "<|im_start|>system\nYou are<|im_end|>\n<|endoftext|><|im_start|>user\n",
+    "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>",
+    "<s>[INST] Hi [/INST] Hello</s> <unk><pad><mask> [CLS] [SEP] <bos><start_of_turn>user\n",
+    "<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜><think>\n</think> <tool_call>\n</tool_call>",
+    " <|im_end|> <|im_end|><|im_en d|> <|IM_END|> <|im_end|>\u00a0</s> \n</s>\n",
+    "▁underline ▁▁ Ġ Ċ ĉ âĢĻ <0x0A> <0xFF> ##piece Ã©",
+)
+
+#: Bytes of text and ids that fastokens may cache for pieces between special tokens.
+SEGMENTS = 64 << 20
+#: Most added tokens of a model that are tested.
+ADDED = 256
+
+
+class TextTokenizer(Protocol):
+    """Turns text into ids. May be used by several threads at once."""
+
+    name: str
+    short: int
+    """Size of a request, in bytes, that takes hardly a millisecond if nothing of it is cached."""
+
+    def encode(self, text: str, *, special: bool) -> bytes:
+        """Return ids as 32-bit integers, little-endian; with `special`, BOS and the like."""
+
+
+class Reference:
+    """Hugging Face's `tokenizers`."""
+
+    name = "tokenizers"
+    short = 1 << 10
+
+    def __init__(self, tokenizer: HuggingFaceTokenizer) -> None:
+        self._tokenizer = tokenizer
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+
+    def encode(self, text: str, *, special: bool) -> bytes:
+        """Return the ids of `text`."""
+        # Only its batch functions release the GIL.
+        found = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        return array("I", found[0].ids).tobytes()
+
+
+class Fast:
+    """fastokens, with a cache for the pieces between special tokens."""
+
+    name = "fastokens"
+    short = 32 << 10
+
+    def __init__(self, tokenizer: fastokens.Tokenizer, memory: int = SEGMENTS) -> None:
+        self._tokenizer = tokenizer
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.enable_segment_cache(memory)
+
+    def encode(self, text: str, *, special: bool) -> bytes:
+        """Return the ids of `text`."""
+        found: list[bytes] = self._tokenizer.encode_batch_flat([text], add_special_tokens=special)
+        return found[0]
+
+
+def load(
+    path: Path, memory: int = SEGMENTS, *, text: str | None = None
+) -> tuple[TextTokenizer, str]:
+    """Return the fastest tokenizer that can be trusted, and why it was chosen. Raises BadFolder.
+
+    `text` replaces the `tokenizer.json`, and includes the tokens of the configuration.
+    """
+    file, config = path / TOKENIZER, read_folder(path).config
+    try:
+        if text is None:
+            tokenizer = HuggingFaceTokenizer.from_file(str(file))
+        else:
+            tokenizer = HuggingFaceTokenizer.from_str(text)
+    except Exception as error:  # noqa: BLE001 - that library raises plain Exceptions
+        raise BadFolder(f"{file} cannot be read: {error}") from None
+    changed = text is not None or add(tokenizer, config)
+    reference = Reference(tokenizer)
+    if config.get(SPLIT):
+        tokenizer.encode_special_tokens = True
+        return reference, "special tokens are split, which fastokens does not do"
+    try:
+        if changed:
+            other = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
+        else:
+            other = fastokens.Tokenizer.from_file(str(file))
+        fast = Fast(other, memory)
+        sample = _first_difference(fast, reference, _samples(tokenizer))
+    except Exception as error:  # noqa: BLE001 - so does fastokens
+        return reference, f"fastokens does not take it ({error})"
+    if sample is not None:
+        return reference, f"fastokens gives other ids, first for {sample[:40]!r}"
+    return fast, "fastokens and tokenizers agree"
+
+
+def _samples(tokenizer: HuggingFaceTokenizer) -> Iterator[str]:
+    """Yield samples known to differ, and the tokenizer's own special tokens in odd places."""
+    yield from SAMPLES
+    yield "".join(SAMPLES)
+    added = tokenizer.get_added_tokens_decoder().values()
+    for token in islice(added, ADDED):
+        mark = token.content
+        yield f"a {mark} b{mark}{mark}\n{mark}  \t{mark.upper()} x{mark}y {mark[:-1]}"
+
+
+def _first_difference(
+    one: TextTokenizer, other: TextTokenizer, samples: Iterable[str]
+) -> str | None:
+    """Return the first sample for which the ids differ; each runs twice, to test the cache."""
+    for sample in samples:
+        for special in (False, True, False):
+            if one.encode(sample, special=special) != other.encode(sample, special=special):
+                return sample
+    return None
+
+
+log = logging.getLogger("warmroute.tokenizers")
+
+#: Largest `tokenizer.json`, in bytes, that is read in this process, in a few milliseconds.
+SMALL = 1 << 20
+#: Seconds that a trial may take.
+PATIENCE_S = 90.0
+#: Uses exactly this process's module path.
+_RUN = "import sys; sys.path = sys.argv[2:]; from router.rendering.tokenizer import main; main()"
+
+
+class Outcome(NamedTuple):
+    """The result of a trial."""
+
+    fast: bool = False
+    """Whether fastokens may be used."""
+    why: str = ""
+    text: str | None = None
+    """Content to read instead of the file, if the configuration adds tokens to it or there is no
+    file."""
+    special_tokens: dict[str, str] | None = None
+    """Special tokens given to templates, by attribute, if the folder does not say."""
+    refusal: str = ""
+    """Why there is no tokenizer."""
+
+
+class Opened(NamedTuple):
+    """A tokenizer, and what else was found out."""
+
+    tokenizer: TextTokenizer
+    why: str
+    """Why this library was chosen."""
+    special_tokens: Mapping[str, str] | None = None
+
+
+def opened(path: Path) -> Opened:
+    """Return what `load` returns, while holding the GIL only briefly.
+
+    Raises BadFolder.
+    """
+    file = path / TOKENIZER
+    here = file.is_file()
+    if here and file.stat().st_size <= SMALL:
+        return Opened(*load(path))
+    outcome = _elsewhere(path)
+    if outcome is None and not here:
+        raise BadFolder(f"the tokenizer in {path} took too long to be read")
+    if outcome is None:
+        return Opened(*load(path))
+    if outcome.refusal:
+        raise BadFolder(outcome.refusal)
+    if here and not outcome.fast:
+        return Opened(*load(path))
+    return Opened(_passed(path, outcome), outcome.why, outcome.special_tokens)
+
+
+def _passed(path: Path, outcome: Outcome) -> TextTokenizer:
+    """Open the tokenizer that the trial was about."""
+    if outcome.text is None:
+        return Fast(fastokens.Tokenizer.from_file(str(path / TOKENIZER)))
+    if outcome.fast:
+        return Fast(fastokens.Tokenizer.from_json_str(outcome.text))
+    tokenizer = HuggingFaceTokenizer.from_str(outcome.text)
+    tokenizer.encode_special_tokens = bool(read_folder(path).config.get(SPLIT))
+    return Reference(tokenizer)
+
+
+def _elsewhere(path: Path) -> Outcome | None:
+    """Run the trial; None if it gives no answer, for whatever reason."""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, "-P", "-c", _RUN, str(path), *sys.path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=PATIENCE_S,
+            check=True,
+        )
+        return msgspec.json.decode(done.stdout, type=Outcome)
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
+        log.debug("no trial of %s: %s", path, error)
+        return None
+
+
+def tried(path: Path) -> Outcome:
+    """Load the tokenizer in this process and return the outcome. Raises BadFolder."""
+    if not (path / TOKENIZER).is_file():
+        made = converted(path)
+        tokenizer, why = load(path, text=made.text)
+        why = f"made a {TOKENIZER} by Transformers; {why}"
+        fast = isinstance(tokenizer, Fast)
+        return Outcome(fast, why, made.text, dict(made.special_tokens))
+    tokenizer, why = load(path)
+    if not isinstance(tokenizer, Fast):
+        return Outcome(fast=False, why=why)
+    reference = HuggingFaceTokenizer.from_file(str(path / TOKENIZER))
+    changed = add(reference, read_folder(path).config)
+    return Outcome(fast=True, why=why, text=reference.to_str() if changed else None)
+
+
+def main() -> None:
+    """Print the outcome for the folder in the first argument."""
+    try:
+        outcome = tried(Path(sys.argv[1]))
+    except BadFolder as bad:
+        outcome = Outcome(refusal=str(bad))
+    print(json.dumps(outcome))

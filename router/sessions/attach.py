@@ -1,0 +1,58 @@
+"""Give pools their sessions, and keep them across a change of settings."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from router.sessions.redis import RedisStore
+from router.sessions.sessions import Sessions
+
+if TYPE_CHECKING:
+    from router.fleet.fleet import Fleet
+    from router.fleet.pool import Pool
+    from router.settings.sessions import SessionSettings
+
+
+log = logging.getLogger("warmroute.sessions")
+
+#: Seconds between two checks of session stores.
+LOOK_S = 1.0
+
+
+def keep_sessions(pool: "Pool", before: Sessions | None, settings: "SessionSettings") -> None:
+    """Give a pool its sessions, or those it had before, if its strategy keeps any."""
+    if not getattr(pool.strategy, "keeps_sessions", False):
+        pool.sessions = None
+        return
+    stays = bool(getattr(pool.strategy, "stays", True))
+    sessions = before
+    if sessions is None or (sessions.redis is None) != (settings.redis is None):
+        sessions = Sessions(settings, stays=stays)
+    else:  # also with another Redis: only this router knows what it did while the old one was down
+        sessions.change(settings, stays=stays)
+    if settings.redis is not None and sessions.redis != settings.redis:
+        sessions.keep_in(RedisStore(settings.redis, pool.name, settings.lease))
+        sessions.redis = settings.redis
+    pool.sessions = sessions
+
+
+async def look_after(fleet: "Fleet") -> None:
+    """Check stores regularly: how many sessions they hold, whether they can be reached, and, in
+    memory, what has expired there."""
+    while True:
+        for pool in fleet.pools:
+            if pool.sessions is not None:
+                try:
+                    await pool.sessions.look()
+                except Exception:  # so that this loop never ends
+                    log.exception(
+                        "pool %s: internal error while its sessions were checked", pool.name
+                    )
+        await asyncio.sleep(LOOK_S)
+
+
+async def let_go(fleet: "Fleet") -> None:
+    """Close the connections to stores."""
+    for pool in fleet.pools:
+        if pool.sessions is not None:
+            await pool.sessions.stop()

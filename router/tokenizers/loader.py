@@ -1,0 +1,180 @@
+"""The tokenizers in use: one for equal files, however many models and pools share it.
+
+The shelf holds only weak references, so a tokenizer that is no longer used is freed.
+
+What was read from a model's folder.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from router.rendering.folder import (
+    PATTERNS,
+    TOKENIZER,
+    BadFolder,
+    ModelFolder,
+    check_sizes,
+    read_folder,
+)
+from router.rendering.mistral import Mistral, mistrals_library
+from router.rendering.renderer import Templated
+from router.rendering.tokenizer import Opened, opened, that_count
+from router.rendering.tokens import Exact, Way
+
+if TYPE_CHECKING:
+    from router.rendering.mistral import MistralsLibrary
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedLibrary:
+    """An opened tokenizer library."""
+
+    name: str
+    """The library's name."""
+    why: str
+    library: "Opened | MistralsLibrary"
+
+
+@dataclass(frozen=True, eq=False)
+class Volume:
+    """The result of a folder, a template and keywords; equal ones are the same object."""
+
+    path: Path
+    """A folder that it was read from."""
+    exact: Exact
+    opened: OpenedLibrary
+    sure: bool = True
+    """Whether engines read the same; otherwise a worker has to confirm it."""
+
+    @property
+    def library(self) -> str:
+        """The name of the library that tokenizes."""
+        return self.opened.name
+
+    @property
+    def why(self) -> str:
+        """Why that library was chosen."""
+        return self.opened.why
+
+
+#: Bytes read at a time for a hash.
+_CHUNK = 1 << 20
+#: Seconds that one thread waits for another that opens the same files.
+PATIENCE_S = 120.0
+
+
+class Shelf:
+    """Opens folders. May be used by several threads; those that open the same files take turns."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._opening: WeakValueDictionary[str, Lock] = WeakValueDictionary()
+        self._opened: WeakValueDictionary[str, OpenedLibrary] = WeakValueDictionary()
+        self._volumes: WeakValueDictionary[str, Volume] = WeakValueDictionary()
+
+    def open(
+        self,
+        path: Path,
+        template: Path | None = None,
+        keywords: Mapping[str, Any] | None = None,
+        mode: str = "auto",
+    ) -> Volume:
+        """Read a model's folder, or reuse what was read from an equal one. Raises BadFolder.
+
+        `template` is the file of a chat template that replaces the model's own. `keywords` are
+        those that engines give every template. `mode` is how engines tokenize: `hf`, `mistral`, or
+        `auto`, which depends on the folder. Takes a second for a large tokenizer.
+        """
+        files = _hashes(path)
+        text = _template(template)
+        key = json.dumps([files, text, dict(keywords or {}), mode], sort_keys=True)
+        with self._turn(key, path):
+            found = self._volumes.get(key)
+            if found is None:
+                folder = read_folder(path)
+                by_mistral = mode == "mistral" or (mode == "auto" and folder.mistral)
+                opened = self._library(folder, files, by_mistral=by_mistral)
+                if text is not None:
+                    folder = replace(folder, templates={"default": text}, processor=None)
+                sure = by_mistral or not folder.rebuilt or TOKENIZER not in files
+                exact = Exact(_way(folder, opened, keywords or {}))
+                found = self._volumes[key] = Volume(path, exact, opened, sure)
+            return found
+
+    def _library(
+        self, folder: ModelFolder, files: Mapping[str, str], *, by_mistral: bool
+    ) -> OpenedLibrary:
+        config = that_count(folder.config)
+        counting = [by_mistral, (not by_mistral and files.get(TOKENIZER)) or files, config]
+        key = json.dumps(counting, sort_keys=True)
+        with self._turn(key, folder.path):
+            found = self._opened.get(key)
+            if found is None:
+                made = _by_mistral(folder.path) if by_mistral else _usual(folder.path)
+                found = self._opened[key] = made
+            return found
+
+    @contextmanager
+    def _turn(self, key: str, path: Path) -> Iterator[None]:
+        """Let one thread at a time open the files with that key. Raises BadFolder.
+
+        A thread that never finishes, because its template does not, blocks only those with the same
+        key.
+        """
+        with self._lock:
+            turn = self._opening.setdefault(key, Lock())
+        if not turn.acquire(timeout=PATIENCE_S):
+            raise BadFolder(f"{path} is still being opened, for more than {PATIENCE_S:g}s")
+        try:
+            yield
+        finally:
+            turn.release()
+
+
+def _by_mistral(path: Path) -> OpenedLibrary:
+    return OpenedLibrary(Mistral.name, "the model is in Mistral's format", mistrals_library(path))
+
+
+def _usual(path: Path) -> OpenedLibrary:
+    found = opened(path)
+    return OpenedLibrary(found.tokenizer.name, found.why, found)
+
+
+def _way(folder: ModelFolder, found: OpenedLibrary, keywords: Mapping[str, Any]) -> Way:
+    if not isinstance(found.library, Opened):
+        return Mistral(found.library, keywords)
+    if found.library.special_tokens is not None:
+        folder = replace(folder, special_tokens=dict(found.library.special_tokens))
+    return Templated(folder, found.library.tokenizer, keywords=keywords)
+
+
+def _hashes(path: Path) -> dict[str, str]:
+    """Return the hash of every relevant file, by name. Raises BadFolder."""
+    try:
+        files = {file for pattern in PATTERNS for file in path.glob(pattern) if file.is_file()}
+        check_sizes(files)
+        return {str(file.relative_to(path)): _hash(file) for file in files}
+    except OSError as error:
+        raise BadFolder(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _hash(file: Path) -> str:
+    found = sha256()
+    with file.open("rb") as read:
+        while piece := read.read(_CHUNK):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def _template(path: Path | None) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8") if path else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFolder(f"the chat template {path} cannot be read: {error}") from None

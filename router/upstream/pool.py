@@ -1,0 +1,218 @@
+"""The connections to one worker: those in use, and idle ones kept for the next request."""
+
+import asyncio
+import errno
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
+
+from router.http.parser import Recall
+from router.http.tls import explain
+from router.upstream.connection import Connection
+from router.upstream.dns import Addresses
+from router.upstream.errors import Refused, Stale
+from router.upstream.head import Head
+from router.upstream.timeouts import Patience
+from strategies.api import nothing
+
+#: Errors of the router itself: out of file descriptors, memory or local ports.
+_OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
+#: Noted on a cancellation that came before there was a connection: nothing was sent.
+UNSENT = "nothing was sent"
+#: Seconds between checks for late answers. One timer per worker is cheaper than one per request.
+TICK_S = 0.1
+
+
+class Upstream:
+    """The connections to one worker."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None,
+        patience: Patience,
+        addresses: Addresses | None = None,
+    ) -> None:
+        """`addresses` are those of `host`, if they are shared with another Upstream."""
+        self._host = host
+        self._port = port
+        self._addresses = addresses or Addresses(host)
+        self.tls = tls
+        """The TLS context; None without TLS."""
+        self._patience = patience
+        self._recall: Recall[Head] = Recall()
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._aside: Upstream | None = None
+
+    def aside(self) -> "Upstream":
+        """Return separate connections to the same worker, for probes and other small questions.
+
+        This way the idle connections here come from requests only, and are as old as those. The
+        separate ones are closed together with these.
+        """
+        if self._aside is None:
+            self._aside = Upstream(
+                *(self._host, self._port),
+                tls=self.tls,
+                patience=self._patience,
+                addresses=self._addresses,
+            )
+            if self._closed:
+                self._aside.close()
+        return self._aside
+
+    def serves(self, tls: ssl.SSLContext | None, patience: Patience) -> bool:
+        """Whether this Upstream was made with these settings; if not, it must be replaced."""
+        return self.tls is tls and self._patience == patience
+
+    async def ask(
+        self, head: bytes, body: bytes, sends: Callable[[], object] = nothing
+    ) -> Connection:
+        """Send a request; return the connection once the answer's head and first byte are there.
+
+        `sends` is called in the moment before its first byte is sent. It must not raise.
+
+        A kept connection that the worker was just closing as idle is replaced, once. Raises Stale
+        if the worker then refuses a new connection (it is shutting down), else WorkerError. A
+        cancellation has the note UNSENT if it came before anything was sent.
+        """
+        connection = self._kept() or await self._dial()
+        self._engage(connection)
+        sends()
+        try:
+            return await connection.ask(head, body)
+        except Stale as error:
+            self._busy.discard(connection)
+            stale = str(error)
+        except BaseException:
+            self._busy.discard(connection)
+            raise
+        try:
+            connection = await self._dial()
+        except Refused:
+            raise Stale(stale) from None
+        self._engage(connection)
+        try:
+            return await connection.ask(head, body)
+        except BaseException:
+            self._busy.discard(connection)
+            raise
+
+    def _engage(self, connection: Connection) -> None:
+        self._busy.add(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in self._busy:
+            connection.check(now)
+        self._timer = loop.call_later(TICK_S, self._tick) if self._busy else None
+
+    def _kept(self) -> Connection | None:
+        """Return the most recently used idle connection, if there is one."""
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if self._good(connection):
+                return connection
+            connection.close()
+        return None
+
+    def _good(self, connection: Connection) -> bool:
+        """Whether another request may be sent over this connection."""
+        return connection.fresh() and self._addresses.leads_to(connection.address)
+
+    async def _dial(self) -> Connection:
+        try:
+            async with asyncio.timeout(self._patience.connect):
+                return await self._connect(await self._addresses.current())
+        except TimeoutError:
+            raise Refused("could not be reached in time") from None
+        except asyncio.CancelledError as cancelled:
+            cancelled.add_note(UNSENT)
+            raise
+        except OSError as error:  # refused, no route, unknown host, bad certificate
+            reason = explain(error) or str(error) or "it closed the connection"
+            raise Refused(f"could not be reached: {reason}", ours=error.errno in _OURS) from error
+
+    async def _connect(self, addresses: Sequence[str]) -> Connection:
+        """Try the addresses in order, each for its share of the time. Raises OSError."""
+        *others, last = addresses
+        for address in others:
+            with suppress(OSError):
+                async with asyncio.timeout(self._patience.connect / len(addresses)):
+                    return await self._connect_to(address)
+        return await self._connect_to(last)
+
+    async def _connect_to(self, address: str) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: Connection(loop, self._patience, self._recall),
+            address,
+            self._port,
+            ssl=self.tls,
+            # Strip the dot of an absolute name: certificates never have it (RFC 6066 section 3).
+            server_hostname=self._host.removesuffix(".") if self.tls is not None else None,
+        )
+        connection.address = address
+        return connection
+
+    def release(self, connection: Connection) -> None:
+        """Keep `connection` for the next request if its answer is complete, else close it."""
+        self._busy.discard(connection)
+        if connection.release():
+            self._idle.append(connection)
+            if self._closed:
+                self.close()
+
+    def expire(self) -> None:
+        """Close connections that were idle too long or whose address the name no longer has."""
+        self._addresses.look()
+        kept = []
+        for connection in self._idle:
+            if self._good(connection):
+                kept.append(connection)
+            else:
+                connection.close()
+        self._idle = kept
+        if self._aside is not None:
+            self._aside.expire()
+
+    def close(self) -> None:
+        """Close every idle connection, and those in use when they are released."""
+        self._closed = True
+        self.part()
+        if self._aside is not None:
+            self._aside.close()
+
+    def doubt(self) -> None:
+        """Make the next probe use a new connection, because a new one was refused.
+
+        A kept connection may still answer although the worker no longer listens, or now has a
+        certificate that is not trusted.
+        """
+        if self._aside is not None:
+            self._aside.part()
+
+    def part(self) -> None:
+        """Close every idle connection."""
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+
+    def heard_at(self, now: float) -> float:
+        """Return when more of an answer under way came last; by the loop's clock, as `now`."""
+        return max((one.heard_at(now) for one in self._busy), default=-inf)
+
+    @property
+    def idle(self) -> int:
+        """Number of idle connections."""
+        return len(self._idle)
