@@ -10,8 +10,11 @@ from statistics import fmean
 from benchmarks.routing.columns import SMALL
 from benchmarks.routing.drive import ENDS, Fleet, Placed
 from benchmarks.routing.workloads import Talk, Turn, Work, chats, long_answers, no_reuse
-from benchmarks.scenarios.checks import ROOMY, drive, hit_rate, run, ttft
+from benchmarks.scenarios.checks import drive, hit_rate, run, ttft
 from strategies.api import Prompt, WorkerView
+
+#: Two workers with host memory.
+TWO = Fleet(SMALL, 2, cache_tokens=2_000_000)
 
 
 def test_answers_do_not_pile_up_with_the_holder() -> None:
@@ -57,7 +60,7 @@ def test_a_newcomer_is_not_drowned() -> None:
 
 def test_a_nearly_finished_prefill_scares_nobody() -> None:
     """A long prefill counts in full until its first token (dynamo, without a time model)."""
-    runs = drive(fleet=ROOMY._replace(workers=2))
+    runs = drive(fleet=TWO)
     holder, idle = runs.seats
     prompt = Prompt("model", 60 * 512 + 9, tuple(range(60)), ENDS)
     runs.strategy.placed(prompt, holder, 0.0)
@@ -84,7 +87,7 @@ def test_no_prompt_waits_for_room_where_its_prefix_lies() -> None:
     early = [asked(5.0 * number, number, 100) for number in range(4)]
     others = [asked(40.0 + 0.1 * number, 100 + number, 2_500) for number in range(20)]
     again = [asked(90.0 + number, number, 100) for number in range(4)]
-    runs = drive(fleet=ROOMY._replace(workers=2))
+    runs = drive(fleet=TWO)
     late = runs.eligible.pop()
     runs.at(85.0, lambda: runs.eligible.append(late))
     done = runs.run(Work("documents", [*early, *others, *again]))

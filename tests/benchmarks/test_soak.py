@@ -19,7 +19,6 @@ from benchmarks.soak.worker import Entry, FaultKind, read_book
 SENT, ENDED = 100.0, 101.0
 LONG_BEFORE = SENT - RECOVERY_S - 1
 JSON, STREAM = WantedAnswer(stream=False, length=30), WantedAnswer(stream=True, length=4)
-FAILURE = Failure(7, SENT, ENDED, End.FAILED, 503, "no_worker", "", "")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -65,6 +64,11 @@ def worker(
     return book(name, timeline, [read] if read else [], stays=stays)
 
 
+def failure(worker: str = "") -> Failure:
+    """Return a request that failed, at `worker` if the answer names one."""
+    return Failure(7, SENT, ENDED, End.FAILED, 503, "no_worker", worker, "")
+
+
 READ, REFUSED = Entry(7, refused=False, at=SENT), Entry(7, refused=True, at=SENT)
 
 
@@ -91,7 +95,7 @@ READ, REFUSED = Entry(7, refused=False, at=SENT), Entry(7, refused=True, at=SENT
 )
 def test_which_failures_are_the_routers(books: list[Book], is_lost: bool) -> None:
     """A request that could have been answered, by a worker that was there, is lost."""
-    assert bool(lost([FAILURE], books)) == is_lost
+    assert bool(lost([failure()], books)) == is_lost
 
 
 def test_what_a_killed_worker_never_read() -> None:
@@ -99,7 +103,7 @@ def test_what_a_killed_worker_never_read() -> None:
     killed, other = worker(LONG_BEFORE, SENT + 0.5, name="killed"), worker(LONG_BEFORE)
     killed.timeline.blind(SENT + 0.5, SENT + 0.6)
     for name, is_lost in (("killed", False), ("one", True), ("", True)):
-        assert bool(lost([FAILURE._replace(worker=name)], [killed, other])) == is_lost
+        assert bool(lost([failure(name)], [killed, other])) == is_lost
 
 
 @pytest.mark.parametrize(("death", "died"), [(SENT + 0.05, True), (SENT - 1, False), (101, False)])
@@ -131,8 +135,8 @@ def test_how_a_request_ended() -> None:
     begun = b"".join(chunks[:2])
     for request, received, end in (
         (chat, reply(body), End.ANSWERED),
-        (chat._replace(number=6), reply(body), End.WRONG),
-        (chat._replace(body=b"{}"), reply(body), End.WRONG),
+        (Request(6, chat.body, JSON), reply(body), End.WRONG),
+        (Request(5, b"{}", JSON), reply(body), End.WRONG),
         (chat, reply(body[:-1]), End.WRONG),
         (chat, reply(body[:-1], complete=False), End.CUT),
         (chat, reply(b"", 0, complete=False), End.CUT),
@@ -158,11 +162,11 @@ def test_a_book_that_was_torn(tmp_path: Path) -> None:
     assert read_book(path) == [READ, REFUSED]
 
 
-REST = State(
-    Sample(at=0.0, memory_mb=80.0, descriptors=20, cpu_s=1.0),
-    Gauges(in_flight=0, booked_tokens=0, waiting=0, tasks=9, denied=0),
-    Counter(listens=1),
-)
+def state(descriptors: int = 20, **gauges: int) -> State:
+    """Return a router's state, at rest unless gauges are given."""
+    values = {"in_flight": 0, "booked_tokens": 0, "waiting": 0, "tasks": 9, "denied": 0, **gauges}
+    sample = Sample(at=0.0, memory_mb=80.0, descriptors=descriptors, cpu_s=1.0)
+    return State(sample, Gauges(**values), Counter(listens=1))
 
 
 def report(growth: float = 0.0) -> SoakReport:
@@ -178,8 +182,8 @@ def report(growth: float = 0.0) -> SoakReport:
         machine_share=1.0,
         samples=[Sample(60.0 * at, 80 + growth * at, 30, at) for at in range(11)],
         tasks=[(60.0 * at, 9.0) for at in range(11)],
-        before=REST,
-        after=REST,
+        before=state(),
+        after=state(),
         complaints=(),
         exit_code=0,
     )
@@ -196,11 +200,11 @@ def wrong(end: End) -> Tally:
     "bad",
     [
         report(1.5),
-        replace(report(), lost=(FAILURE,)),
+        replace(report(), lost=(failure(),)),
         replace(report(), twice=(Twice(1, "a", "b", died=False),)),
-        replace(report(), after=REST._replace(sample=REST.sample._replace(descriptors=21))),
+        replace(report(), after=state(descriptors=21)),
         *(
-            replace(report(), after=REST._replace(gauges=REST.gauges._replace(**{gauge: 10})))
+            replace(report(), after=state(**{gauge: 10}))
             for gauge in ("tasks", "in_flight", "booked_tokens", "waiting")
         ),
         *(replace(report(), tally=wrong(end)) for end in NEVER),
