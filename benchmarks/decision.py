@@ -107,7 +107,10 @@ def _measured_there(
 
 
 def measured(size: int, count: int, *, busy: bool = True) -> tuple[float, float, float]:
-    """CPU microseconds for keys, rank and record: a prompt of `size` bytes, `count` workers."""
+    """Return the CPU microseconds for keys, rank and record.
+
+    A prompt has `size` bytes, and there are `count` workers.
+    """
     chance = random.Random(size + count)
     curve = Curve()  # shared by the workers of a pool
     workers = [WorkerStub(f"w{number}", pace=Pace(curve)) for number in range(count)]
@@ -150,7 +153,7 @@ def _prompt(text: bytes) -> Prompt:
 
 
 def _cpu(work: Callable[[], object]) -> float:
-    """CPU microseconds of `work`, divided by `ROUNDS`."""
+    """Return the CPU microseconds of `work`, divided by `ROUNDS`."""
     began = process_time()
     work()
     return (process_time() - began) / ROUNDS * 1e6

@@ -65,7 +65,7 @@ def stored_events(
 
 
 def resident() -> int:
-    """Resident memory of this process in bytes."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
 
 
@@ -165,7 +165,7 @@ def shared(index: Index, tokens: int, workers: int) -> bytes:
 
 
 def latency(work: Callable[[], object]) -> float:
-    """Median microseconds of many calls."""
+    """Return the median microseconds of many calls."""
     times = []
     for _ in range(300):
         start = perf_counter_ns()
@@ -183,7 +183,7 @@ def filled(blocks: int, workers: int) -> Index:
 
 
 def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
-    """Bytes per block and holder, measured and as the index counts them; run in a new process."""
+    """Return the bytes per block and holder, measured and as counted; run in a new process."""
     for sent in stored_events(Random(0), EVENT_BLOCKS * workers, workers):
         Index(1 << 40).store(str(sent.worker), sent.event)
     gc.collect()
@@ -194,7 +194,7 @@ def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
 
 
 def matched(index: Index, tokens: int, workers: int) -> tuple[float, list[int]]:
-    """Microseconds to match a prompt of `tokens` tokens, and its keys."""
+    """Return microseconds to match a prompt of `tokens` tokens, and its keys."""
     keys = even_chain(even_root("", ""), shared(index, tokens, workers), BLOCK_TOKENS)
     return latency(lambda: index.find(keys)), keys
 

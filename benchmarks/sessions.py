@@ -47,7 +47,7 @@ class PathCost(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The cost of a request in a session, as a multiple of the cost without."""
+        """Return the cost of a request in a session, as a multiple of the cost without."""
         return self.within / self.without
 
 
@@ -123,7 +123,7 @@ def filled(sessions: int, expiring: int = 0, *, sliding: bool = False) -> tuple[
 
 
 def bytes_of(sessions: int) -> tuple[float, float]:
-    """Bytes per session: of the table alone, and including the ids."""
+    """Return the bytes per session: of the table alone, and including the ids."""
     names = [new_id() for _ in range(sessions)]
     collect()
     tracemalloc.start()
@@ -137,7 +137,7 @@ def bytes_of(sessions: int) -> tuple[float, float]:
 
 
 def lookups(sessions: int) -> list[float]:
-    """Microseconds of single uses spread over the table, sorted."""
+    """Return microseconds of single uses spread over the table, sorted."""
     table, names = filled(sessions)
     times = []
     for number in range(LOOKUPS):
@@ -149,7 +149,7 @@ def lookups(sessions: int) -> list[float]:
 
 
 def evictions(sessions: int) -> float:
-    """Mean microseconds to add a session to a full table, which evicts another."""
+    """Return the mean microseconds to add a session to a full table, which evicts another."""
     table, _ = filled(sessions)
     names = [new_id() for _ in range(LOOKUPS // 5)]
     began = perf_counter_ns()

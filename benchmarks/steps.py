@@ -86,7 +86,7 @@ class _NullTransport(asyncio.Transport):
         """Do nothing."""
 
     def get_write_buffer_size(self) -> int:
-        """Always empty."""
+        """Return 0: nothing is ever buffered."""
         return 0
 
 
@@ -200,7 +200,7 @@ def _pool(strategy: str) -> Pool:
 
 
 def _cpu(work: Callable[[], object]) -> float:
-    """Microseconds per call in the fastest of many rounds."""
+    """Return microseconds per call in the fastest of many rounds."""
     number = 200
     return min(timeit.repeat(work, number=number, repeat=15)) / number * 1e6
 

@@ -70,7 +70,7 @@ class StreamsRow:
 
     @property
     def saturated(self) -> bool:
-        """Whether events fall short of what is due, or streams did not begin."""
+        """Return true if events fall short of what is due, or streams did not begin."""
         return self.delivered < SATURATED_BELOW * self.due or self.begun < self.streams
 
 

@@ -83,7 +83,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection can be used again."""
+        """Return true if the connection can be used again."""
         return not self.closed.done() and not self._transport.is_closing()
 
     # Called by the transport.

@@ -34,12 +34,12 @@ class NotReady(Exception):
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process in seconds, user and system."""
+    """Return the CPU time of a process in seconds, user and system."""
     return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
 
 
 def machine_seconds() -> float:
-    """CPU time of everything on this machine in seconds, including what its host took (steal)."""
+    """Return the CPU seconds of everything on this machine, with what its host took (steal)."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     user, nice, system, _, _, irq, soft_irq, steal = map(int, fields[1:9])
     return (user + nice + system + irq + soft_irq + steal) / _TICKS_PER_S
@@ -59,7 +59,7 @@ def tree(root: int) -> list[int]:
 
 
 def memory_bytes(pids: Sequence[int]) -> int:
-    """Memory of processes in bytes (PSS): a shared page is divided among those that share it."""
+    """Return the memory of processes in bytes (PSS), a shared page divided among its users."""
     return sum(map(_memory, pids)) * 1024
 
 

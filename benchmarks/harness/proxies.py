@@ -40,7 +40,7 @@ class Place:
 
     @property
     def urls(self) -> list[str]:
-        """The workers' URLs."""
+        """Return the workers' URLs."""
         return [f"http://{worker}" for worker in self.workers]
 
 

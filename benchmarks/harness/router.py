@@ -56,7 +56,7 @@ class Router:
         self.process.send_signal(signal.SIGHUP)
 
     def ready(self) -> bool:
-        """Whether it has a worker to send requests to."""
+        """Return true if it has a worker to send requests to."""
         try:
             with urlopen(f"http://127.0.0.1:{self.port}/health/ready", timeout=2):
                 return True

@@ -183,7 +183,7 @@ class Engine:
 
     @property
     def tokenizes(self) -> bool:
-        """Whether it answers `/tokenize`."""
+        """Return true if it answers `/tokenize`."""
         return self._settings.tokenizes
 
 

@@ -41,7 +41,7 @@ class Case:
     at_once: int
 
     def slower(self) -> "Case":
-        """The same with fewer requests, for a proxy that would take minutes.
+        """Return the same with fewer requests, for a proxy that would take minutes.
 
         Fewer streams at once too: a saturated proxy reads several events at once and seems cheap.
         """

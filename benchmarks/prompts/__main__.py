@@ -22,7 +22,7 @@ from strategies.prefix.block_keys import chain
 PROMPT_TOKENS = (500, 8_000, 32_000, 128_000)
 #: Approximate tokens that the router processes per round.
 _ROUND_TOKENS = 400_000
-#: Most bodies of a round, and most of them that the slower, plain way gets.
+#: Most bodies of a round, and most of them that the slower, plain implementation gets.
 _MAX_BODIES, _MAX_PLAIN_BODIES = 100, 10
 #: Tokens added by a turn.
 _TURN_TOKENS = 300
@@ -52,7 +52,7 @@ class PromptCosts:
 
     @property
     def ratio(self) -> float:
-        """CPU time of the plain way, as a multiple of the router's."""
+        """Return the CPU time of the plain implementation, as a multiple of the router's."""
         return self.plain.cpu / self.router.cpu
 
 
@@ -128,20 +128,20 @@ class _Both:
         for _ in range(10):  # so that both have seen most words
             conversation = body(self._texts.conversation(20_000))
             if self._router.prompt(conversation).tokens != len(self._plain.ids(conversation)):
-                raise SystemExit("the two ways give different tokens")
+                raise SystemExit("the two implementations give different tokens")
 
     def rows(self, tokens: int, rounds: int) -> list[PromptCosts]:
-        """Measure both ways for prompts of one size."""
+        """Measure both implementations for prompts of one size."""
         costs: dict[str, tuple[list[Cost], list[Cost]]] = {}
         length = len(self._plain.ids(body(self._texts.conversation(tokens))))
         for _ in range(rounds):
             for bodies in self._bodies(tokens):
-                routers, plain = costs.setdefault(bodies.kind, ([], []))
-                routers.append(cost(self._router.prompt, bodies.measured))
+                router, plain = costs.setdefault(bodies.kind, ([], []))
+                router.append(cost(self._router.prompt, bodies.measured))
                 plain.append(cost(self._plain.keys, bodies.measured[:_MAX_PLAIN_BODIES]))
         return [
-            PromptCosts(self._name, length, kind, _median(routers), _median(plain))
-            for kind, (routers, plain) in costs.items()
+            PromptCosts(self._name, length, kind, _median(router), _median(plain))
+            for kind, (router, plain) in costs.items()
         ]
 
     def steps(self, tokens: int) -> list[tuple[str, dict[str, float]]]:

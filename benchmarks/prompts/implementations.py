@@ -27,7 +27,7 @@ from strategies.api import Prompt
 from strategies.prefix.block_keys import chain
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
-#: Tokens per block for the plain way, as is the default of engines.
+#: Tokens per block for the plain implementation, as is the default of engines.
 BLOCK_TOKENS = 16
 _decode = msgspec.json.Decoder().decode
 
@@ -56,7 +56,7 @@ def cost(work: Callable[[bytes], object], bodies: Sequence[bytes]) -> Cost:
 
 
 class RouterKeys:
-    """The router's way."""
+    """The router's implementation."""
 
     def __init__(self, path: Path) -> None:
         folder = read_folder(path)

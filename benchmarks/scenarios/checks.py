@@ -24,7 +24,7 @@ class Check(Struct, frozen=True):
 
     @property
     def met(self) -> bool:
-        """Whether the check holds."""
+        """Return true if the check holds."""
         return self.value >= self.bound if self.least else self.value <= self.bound
 
 
@@ -43,24 +43,24 @@ def run(work: Work, policy: str = "prefixaware", fleet: Fleet = ROOMY) -> list[P
 
 
 def ttft(done: Sequence[Placed]) -> float:
-    """Mean seconds to the first token."""
+    """Return the mean seconds to the first token."""
     return fmean(placed.first_s for placed in done)
 
 
 def p99(done: Sequence[Placed]) -> float:
-    """99th percentile of the seconds to the first token."""
+    """Return the 99th percentile of the seconds to the first token."""
     ordered = sorted(placed.first_s for placed in done)
     return ordered[int(0.99 * (len(ordered) - 1))]
 
 
 def hit_rate(done: Sequence[Placed]) -> float:
-    """Prompt tokens found in a cache, as a share of all prompt tokens."""
+    """Return the prompt tokens found in a cache, as a share of all prompt tokens."""
     cached = sum(placed.asked.job.cached_tokens or 0 for placed in done)
     return cached / sum(placed.asked.prompt.tokens for placed in done)
 
 
 def imbalance(done: Sequence[Placed], workers: int) -> float:
-    """Booked prefill seconds of the busiest worker, divided by the mean over workers."""
+    """Return the booked prefill seconds of the busiest worker, divided by the mean over workers."""
     booked: dict[str, float] = {}
     for placed in done:
         name = placed.seat.name

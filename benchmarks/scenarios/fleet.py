@@ -81,7 +81,7 @@ def _change(work: Work, *, joins: bool) -> tuple[float, float, float, float, flo
 
 
 def _moved(done: Sequence[Placed], at_s: float) -> float:
-    """Share of sessions whose first request after `at_s` went to another worker than the last."""
+    """Return the share of sessions whose first request after `at_s` left the last one's worker."""
     before: dict[int, str] = {}
     after: dict[int, str] = {}
     for placed in sorted(done, key=lambda placed: placed.at_s):
@@ -204,7 +204,7 @@ def _left(placed: Placed) -> int:
 
 
 def _wrong(done: Sequence[Placed]) -> float:
-    """Tokens wrongly assumed to be cached, as a share of all prompt tokens.
+    """Return the tokens wrongly assumed to be cached, as a share of all prompt tokens.
 
     (What a preempted request had computed itself does not count as cached.)
     """

@@ -41,7 +41,7 @@ class SeedResult(Struct, frozen=True):
 
     @property
     def hit(self) -> float:
-        """Prompt tokens found on any tier, as a share of all."""
+        """Return the prompt tokens found on any tier, as a share of all."""
         return self.gpu + self.l1 + self.l2
 
     @property

@@ -45,7 +45,7 @@ class TierSetup(NamedTuple):
     rates: Rates | None
 
     def fleet(self, block_tokens: int) -> Fleet:
-        """The fleet with these tiers and blocks of `block_tokens` tokens."""
+        """Return the fleet with these tiers and blocks of `block_tokens` tokens."""
         if self.rates is None:
             return Fleet(PROFILE, REPLICAS, block_tokens=block_tokens)
         return Fleet(

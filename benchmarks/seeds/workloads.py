@@ -126,7 +126,7 @@ class Contexts:
 
 @lru_cache(maxsize=8192)
 def _context(number: int, tokens: int, size: int) -> tuple[int, ...]:
-    """Keys of a context whose length is a multiple of the block size."""
+    """Return keys of a context whose length is a multiple of the block size."""
     return chained([(number, tokens)], size)
 
 

@@ -104,17 +104,17 @@ class Timeline:
         self._deaths.append((start, end))
 
     def died_within(self, start: float, end: float) -> bool:
-        """Whether it may have been killed in this time."""
+        """Return true if it may have been killed in this time."""
         return any(first <= end and start <= last for first, last in self._deaths)
 
     def well_from(self, start: float, end: float) -> bool:
-        """Whether it was well during all of this time."""
+        """Return true if it was well during all of this time."""
         if self.since is not None and self.since <= start:
             return True
         return any(first <= start and end <= last for first, last in self._spells)
 
     def blind_within(self, start: float, end: float) -> bool:
-        """Whether this time overlaps one for which its book may miss requests."""
+        """Return true if this time overlaps one for which its book may miss requests."""
         return any(first <= end and start <= last for first, last in self._blind)
 
 
@@ -280,7 +280,7 @@ class Workers:
 
     @property
     def well(self) -> bool:
-        """Whether all workers are well."""
+        """Return true if all workers are well."""
         return all(worker.timeline.since is not None for worker in self.all)
 
     def books(self) -> list[Book]:

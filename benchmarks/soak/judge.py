@@ -149,7 +149,7 @@ def _error(body: bytes) -> tuple[str, str]:
 
 
 def is_lost(failure: Failure, books: Sequence[Book]) -> bool:
-    """Whether a failed request was lost, as defined above."""
+    """Return true if a failed request was lost, as defined above."""
     start, end = failure.sent - _CLOCK_MARGIN_S, failure.ended
     readers = [book for book in books if failure.number in book.read]
     if readers:

@@ -38,12 +38,12 @@ class SoakReport:
 
     @property
     def asked_twice(self) -> list[Twice]:
-        """The requests whose first worker was still alive."""
+        """Return the requests whose first worker was still alive."""
         return [request for request in self.twice if not request.died]
 
     @property
     def memory_growth(self) -> float:
-        """Memory growth in MB a minute, after the first quarter."""
+        """Return the memory growth in MB a minute, after the first quarter."""
         return 60 * slope(after_warm_up([(sample.at, sample.memory_mb) for sample in self.samples]))
 
     @property
@@ -58,7 +58,7 @@ class SoakReport:
 
     @property
     def router_share(self) -> float:
-        """CPU use of the router as a share of a core, after the first quarter."""
+        """Return the CPU use of the router as a share of a core, after the first quarter."""
         used = after_warm_up([(sample.at, sample.cpu_s) for sample in self.samples])
         return slope(used)
 

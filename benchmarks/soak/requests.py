@@ -136,7 +136,7 @@ class Source:
 
     @property
     def random(self) -> Random:
-        """The random generator that all requests are drawn from."""
+        """Return the random generator that all requests are drawn from."""
         return self._random
 
     def request(

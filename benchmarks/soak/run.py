@@ -67,7 +67,7 @@ class Gauges(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is booked and no request waits."""
+        """Return true if nothing is booked and no request waits."""
         return not (self.in_flight or self.booked_tokens or self.waiting)
 
 
@@ -84,7 +84,7 @@ class State(NamedTuple):
         return {**self.sample._asdict(), **self.gauges._asdict(), "ends": self.ends}
 
     def nothing_more(self, before: "State") -> bool:
-        """Whether it is idle, with no more descriptors and tasks than before."""
+        """Return true if it is idle, with no more descriptors and tasks than before."""
         return (
             self.gauges.idle
             and self.sample.descriptors <= before.sample.descriptors
