@@ -1,4 +1,4 @@
-"""The script in the README, and the command that the demo prints, do what they promise."""
+"""The script for boto3 in the manual, and the command that the demo prints, do what they promise."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ from tests.commands import started
 from tests.sdk.boto.client import Boto
 from tests.support import until
 
-README = Path(__file__).parents[2] / "README.md"
+MANUAL = Path(__file__).parents[2] / "docs" / "sessions.md"
 
 
 class Demo(NamedTuple):
@@ -41,9 +41,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 
 @pytest.mark.timeout(240)  # the demo's comparison comes first
 def test_three_turns_on_one_worker(boto: Boto, demo: Demo) -> None:
-    """The README's script, at most ten lines, run against the demo: cached tokens grow with each
+    """The manual's script, at most ten lines, run against the demo: cached tokens grow with each
     turn."""
-    script = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[0]
+    script = re.findall(r"```python\n(.*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)[0]
     assert "boto3.client" in script
     assert len(list(filter(None, script.splitlines()))) <= 10
     text = script.replace("http://127.0.0.1:8080", demo.url)
