@@ -122,7 +122,7 @@ def test_a_worker_that_does_not_answer(
     engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first request waits briefly, later ones do not."""
-    monkeypatch.setattr(elsewhere, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(elsewhere, "PROMPT_TIMEOUT_S", 0.1)
     monkeypatch.setattr(elsewhere, "PAUSE_S", 3600.0)
     worker = engine(folder, [card("m")])
     router = start(worker, **ASKING)

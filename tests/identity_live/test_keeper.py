@@ -208,13 +208,14 @@ def test_our_own_answers_are_made_in_turns(
 ) -> None:
     """At most two at once for all models, as these threads compete with the event loop."""
     lock, under_way, most = threading.Lock(), 0, 0
+    answers = agreement.answers
 
     def counted(exact: Exact) -> dict[str, bytes]:
         nonlocal under_way, most
         with lock:
             under_way += 1
             most = max(most, under_way)
-        found = agreement.answers(exact)
+        found = answers(exact)
         time.sleep(0.01)
         with lock:
             under_way -= 1
