@@ -11,7 +11,6 @@ from router.fleet.state import leave, take_over
 from router.fleet.worker import Worker
 from router.http.server import Ending, Server
 from router.http.tls import DoorContext, door_context
-from router.processes.balance import Passing
 from router.runtime import logs
 from router.settings.files import check_chain
 from router.settings.model import Settings, TlsSettings
@@ -25,13 +24,8 @@ FAREWELL_S = 0.2
 class Serving:
     """Serves as the settings say, and follows their changes."""
 
-    def __init__(
-        self, settings: Settings, place: int | None = None, passing: Passing | None = None
-    ) -> None:
-        """`place` is this process's among several; `passing` balances connections between them.
-
-        Raises CannotBuild.
-        """
+    def __init__(self, settings: Settings, place: int | None = None) -> None:
+        """`place` is this process's among several. Raises CannotBuild."""
         self._settings = settings
         self._place = place
         self.door = create_app(settings)
@@ -39,7 +33,7 @@ class Serving:
         self._tls = _context(settings)
         if self._tls is not None:
             self.door.metrics.also(self._tls.handshakes.metrics)
-        self.server = Server(self.door, Ending.told(settings.shutdown), self._tls, passing)
+        self.server = Server(self.door, Ending.told(settings.shutdown), self._tls)
         self._farewells: set[asyncio.Task[None]] = set()
         self.at_rest: Callable[[], None] = _nothing
         """Called when all is answered, before the learned state is saved; it must not change

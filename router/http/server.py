@@ -18,7 +18,6 @@ from typing import Self
 
 from router.app import Door
 from router.http.connection import Client, House
-from router.processes.balance import Passing
 from router.settings.model import ShutdownSettings
 from router.settings.types import Address, format_duration
 
@@ -90,10 +89,8 @@ class Server:
         door: Door,
         ending: Ending | None = None,
         tls: ssl.SSLContext | None = None,
-        passing: Passing | None = None,
     ) -> None:
         self._door = door
-        self._passing = passing
         self.ending = ending or Ending()
         """Read only when shutdown begins, so a reload may replace it."""
         self._tls = tls
@@ -165,9 +162,8 @@ class Server:
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, house: House, listener: socket.socket
     ) -> asyncio.Server:
-        passing = self._passing if house is self._door else None
         return await loop.create_server(
-            passing.begin(house, loop) if passing else lambda: Client(house, loop),
+            lambda: Client(house, loop),
             sock=listener,
             backlog=BACKLOG,
             ssl=self._tls,
@@ -196,8 +192,6 @@ class Server:
         await self._unless_now(ending.delay)
         for server in servers:
             server.close()
-        if self._passing is not None:
-            await self._passing.end()
         for client in door.everyone:
             client.stop()
         if left := self._busy():

@@ -16,7 +16,6 @@ from pydantic import SecretStr, ValidationError
 
 from router.fleet.build import CannotBuild
 from router.http.server import PortTaken, bind
-from router.processes.balance import Passing, Posts
 from router.processes.channel import Channel, Lost, Refusal, first
 from router.replicas.replication import Sharing
 from router.replicas.sockets import Wires
@@ -75,8 +74,6 @@ class Order(msgspec.Struct, frozen=True):
     listen: Address
     """The address with the port that all processes share."""
     admin: Address | None
-    posts: Posts | None = None
-    """Descriptors for passing client connections on to other processes."""
     wires: Wires | None = None
     """Descriptors for telling each other what is sent to workers."""
 
@@ -86,8 +83,7 @@ class Child:
 
     def __init__(self, order: Order, settings: Settings) -> None:
         """Raises CannotBuild and PortTaken."""
-        self._passing = Passing(order.posts, order.place - 1) if order.posts else None
-        self._serving = Serving(settings, order.place, self._passing)
+        self._serving = Serving(settings, order.place)
         self._server = self._serving.server
         door, wires = self._serving.door, order.wires
         self._sharing: Sharing | None = None
@@ -144,8 +140,6 @@ class Child:
                 self._end()
             case "now":
                 self._server.stop(now=True)
-            case "again" if self._passing is not None:
-                self._passing.again()
             case "alive":
                 pass  # any answer is enough
             case "gone" if self._sharing is not None:

@@ -34,7 +34,6 @@ from router.observe.merge import (
     text,
 )
 from router.observe.pools import process_metrics
-from router.processes.balance import Commons, Posts
 from router.processes.channel import USUAL, Channel, Hear, Lost, Patience, Refusal, Sign, watch
 from router.processes.child import Order, seal
 from router.reload import refuse_what_needs_one
@@ -75,14 +74,12 @@ class Place:
         gone: Callable[[int], None] = _nothing,
         *,
         number: int = 1,
-        silent: Callable[[], None] = _nothing,
         patience: Patience = USUAL,
     ) -> None:
         """`order` is called at every start; `answer` handles what the process asks.
 
-        The process inherits `descriptors`. `gone` is called with its pid when it has ended, and
-        `silent` when it stops answering; `patience` says how long it may do that. `number` is that
-        of its own log lines.
+        The process inherits `descriptors`. `gone` is called with its pid when it has ended.
+        `patience` says how long it may not answer. `number` is that of its own log lines.
         """
         self.ready = asyncio.Event()
         """Set once a process has begun to serve."""
@@ -97,7 +94,6 @@ class Place:
         self._answer = answer
         self._descriptors = tuple(descriptors)
         self._has_gone = gone
-        self._is_silent = silent
         self._patience = patience
         self._watching: asyncio.Task[None] | None = None
         self._hangs = asyncio.Event()
@@ -206,15 +202,12 @@ class Place:
         match sign:
             case Sign.SILENT:
                 self._hangs.set()
-                self._is_silent()
                 log.error(
-                    "process %d has not answered for %gs: no connections are passed to it until it"
-                    " does, and if it has not after %gs it is killed",
+                    "process %d has not answered for %gs: if it has not after %gs it is killed",
                     *(pid, patience.silent_s, patience.dead_s),
                 )
             case Sign.BACK:
                 self._hangs.clear()
-                self.tell("again", b"")
                 log.warning("process %d answers again", pid)
             case Sign.DEAD:
                 log.error("process %d has not answered for %gs: killed", pid, patience.dead_s)
@@ -318,17 +311,14 @@ class Processes:
         self._listen, self._admin = listen, admin
         self._told = False
         self._also: list[Callable[[], Iterable[Metric]]] = [process_metrics, self._lost]
-        # TLS connections cannot be passed on: the handshake begins in the process that accepts.
-        self._commons = None if settings.tls else Commons(count)
         self._wiring = Wiring(count)
         self._places = [
             Place(
                 partial(self._order, number),
                 self._answer,
-                self._descriptors(number),
+                self._wiring.wires(number - 1).all,
                 partial(self._gone, number),
                 number=number,
-                silent=partial(self._shut, number),
                 patience=patience,
             )
             for number in range(1, count + 1)
@@ -355,8 +345,6 @@ class Processes:
             ended = await asyncio.gather(*runs)
         finally:
             self._kill()
-            if self._commons is not None:
-                self._commons.close()
             self._wiring.close()
         return 0 if all(ended) and not failed else 1
 
@@ -414,24 +402,12 @@ class Processes:
             await place.tried.wait()
 
     def _order(self, number: int) -> Order:
-        posts, wires = self._posts(number), self._wiring.wires(number - 1)
-        return Order(number, seal(self._settings), self._listen, self._admin, posts, wires)
-
-    def _descriptors(self, number: int) -> Sequence[int]:
-        posts, wires = self._posts(number), self._wiring.wires(number - 1)
-        return (*wires.all, *posts.all) if posts else wires.all
-
-    def _posts(self, number: int) -> Posts | None:
-        return self._commons.posts(number - 1) if self._commons else None
+        wires = self._wiring.wires(number - 1)
+        return Order(number, seal(self._settings), self._listen, self._admin, wires)
 
     def _gone(self, number: int, pid: int) -> None:
-        self._shut(number)
         for place in self._places:
             place.tell("gone", msgspec.msgpack.encode((number - 1, pid)))
-
-    def _shut(self, number: int) -> None:
-        if self._commons is not None:
-            self._commons.shut(number - 1)
 
     async def _answer(self, what: str, _: bytes) -> bytes:
         """Answer a process that asks for something merged from all processes. Raises Refusal."""

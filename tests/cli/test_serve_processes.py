@@ -87,23 +87,6 @@ def by_process(running: Running) -> Counter[str]:
     return Counter(re.findall(r"\[(\d)\] id=", running.err.read_text()))
 
 
-def test_all_have_equally_many_connections(stub: MakeStub, serve: Serve, stack: ExitStack) -> None:
-    """This holds however the kernel spreads connections; each connection stays where it is."""
-    running = serve(stub().url, args=THREE, logs={"requests": True})
-    url = running.url()
-    clients = [stack.enter_context(httpx.Client()) for _ in range(30)]
-    for client in clients:
-        assert answered_by(client.post(url + CHAT, json=chat()))
-    until(lambda: by_process(running).total() == 30)
-    first = by_process(running)
-    assert sorted(first) == ["1", "2", "3"]
-    assert max(first.values()) - min(first.values()) <= 2
-    for client in clients:
-        assert answered_by(client.post(url + CHAT, json=chat()))
-    until(lambda: by_process(running).total() == 60)
-    assert by_process(running) == Counter({place: 2 * count for place, count in first.items()})
-
-
 def test_what_is_under_way_adds_up(stub: MakeStub, serve: Serve, stack: ExitStack) -> None:
     """Requests in flight are summed in `/metrics` and in `/workers`."""
     running = serve(stub([SSE + CHUNK, "stall"]).url, args=THREE)

@@ -16,7 +16,6 @@ from router.http.server import bind
 from router.observe.merge import Family, merged
 from router.processes import supervisor as place
 from router.processes import supervisor as processes
-from router.processes.balance import Shares
 from router.processes.child import Order, opened, seal
 from router.processes.supervisor import Place, Processes
 from router.settings.model import Settings
@@ -69,28 +68,6 @@ def test_one_that_will_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
         listen = Address("127.0.0.1", kept.getsockname()[1])
         shutdown = {"delay": "0s", "drain": "0s"}
         assert serving(script, listen, shutdown=shutdown) == 1
-
-
-def test_one_that_has_ended_is_passed_no_connections() -> None:
-    """It gets none until its successor serves."""
-
-    async def script(running: Processes) -> None:
-        commons = running._commons
-        assert commons is not None
-        other = Shares(commons._cells, 0, 2)
-        other.opened(5)
-        assert other.freest() == 1
-        running._places[1].kill()
-        while other.freest() is not None:  # noqa: ASYNC110 - another process writes it
-            await asyncio.sleep(0.01)
-        while other.freest() is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        other.close()
-        running.stop()
-
-    with bind(LOCAL, shared=True, listen=False) as kept:
-        listen = Address("127.0.0.1", kept.getsockname()[1])
-        assert serving(script, listen, shutdown={"delay": "0s"}) == 0
 
 
 def test_one_that_has_ended_has_nothing_under_way(
