@@ -60,7 +60,7 @@ class Serving:
         self._show(settings.tls)
         self.server.ending = Ending.told(settings.shutdown)
         if settings.logs != self._settings.logs:
-            logs.set_up(settings.logs, self._place)
+            logs.set_up(settings.logs.level, settings.logs.format, self._place)
         self._settings = settings
         for worker in left:
             task = asyncio.create_task(self._see_off(worker))

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from router.admin import readable
 from router.api.errors import BadRequest, DoorError, Headers, NoWorker
 from router.api.lenient_json import rewritten
 from router.api.request import ENDPOINTS, Endpoint, Request, parse
@@ -118,7 +116,6 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
         return await _decided(fleet, router, asked, endpoint, request)
     except NoWorker as error:
         pools = pools_for(fleet, request.model)
-        await router.apart(asked, partial(readable.check, endpoint, body))
         prompt = await router.foresee(pools[0], endpoint, request, asked)
         others = [one for pool in pools for one in router.unable(pool, prompt)]
         return sent_nowhere(pools, prompt, others, error)
@@ -129,7 +126,6 @@ async def _decided(
 ) -> Explanation:
     body = asked.body
     pool, request.model, workers = await fleet.find(request.model, in_session=True)
-    await router.apart(asked, partial(readable.check, endpoint, body))
     prompt = await router.foresee(pool, endpoint, request, asked)
     only = await router.only(endpoint, request, asked)
     barred = NOBODY if only else prompt.barred

@@ -54,7 +54,7 @@ async def run(
     Raises CannotBuild, CannotRestore, PortTaken, ValueError.
     """
     settings = settings.listening_on(listen).model_copy(update={"controller": None})
-    logs.set_up(settings.logs)
+    logs.set_up(settings.logs.level, settings.logs.format)
     fleet = build(settings, Contexts())
     inquiries = Inquiries()
     memories = Memories(fleet, settings, inquiries)

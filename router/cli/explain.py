@@ -16,7 +16,6 @@ from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from router.admin import readable
 from router.admin.explain import (
     PATH,
     CannotExplain,
@@ -171,7 +170,6 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
         pool = _told(build(settings, Contexts()), request.model)
         if not pool.engine_fields:
             refuse_engine_fields(request)
-        readable.check(endpoint, body)
         prompt = pool.prompts.uncounted(endpoint, request, body).prompt
     except DoorError as error:
         what = "--path" if error.param == "path" else name

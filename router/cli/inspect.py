@@ -29,7 +29,6 @@ from router.cli.terminal import (
     is_file,
     key_of,
     load,
-    out,
     tell,
     trust_of,
     url_of,
@@ -43,7 +42,7 @@ from router.runtime import logs
 from router.sessions.ids import kept
 from router.settings import loader as settings_file
 from router.settings.loader import Arguments
-from router.settings.model import LogSettings, Settings
+from router.settings.model import Settings
 from strategies.explain import Explanation
 
 #: Width in columns of a table that must not be cut, if there is no terminal.
@@ -159,12 +158,13 @@ def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(heading, overflow="fold")  # never cut: these values are what is used
     for row in rows:
         table.add_row(*map(escape, row))
-    (out if out.is_terminal else Console(width=_WIDEST)).print(table)
+    console = Console()
+    (console if console.is_terminal else Console(width=_WIDEST)).print(table)
 
 
 def _check_live(settings: Settings, *, ask: bool) -> int:
     """Check the live fleet and print what every worker says; return the exit code."""
-    logs.set_up(LogSettings(level="error"))
+    logs.set_up("error")
     try:
         lines, well = uvloop.run(check_live(settings, ask=ask))
     except CannotBuild as error:
@@ -246,7 +246,7 @@ def _saying_why_not() -> Iterator[None]:
 
 
 def _print_explanation(found: Explanation) -> None:
-    out.print(explain_told.sentence(found))
+    Console().print(explain_told.sentence(found))
     # As wide as needed: names may differ only at their ends.
     wide = Console(width=_WIDEST)
     if found.workers:

@@ -44,7 +44,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     settings = reload.settings
     listener = bind(settings.listen)
     admin = [bind(settings.admin.listen)] if settings.admin.listen else []
-    logs.set_up(settings.logs)
+    logs.set_up(settings.logs.level, settings.logs.format)
     reload.say_what_is_served()
     reload.say_what_is_lost()
     reload.say_what_is_idle()
@@ -85,7 +85,7 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
         listen = stack.enter_context(_kept(settings.listen))
         apart = settings.admin.listen
         admin = stack.enter_context(_kept(apart)) if apart else None
-        logs.set_up(settings.logs)
+        logs.set_up(settings.logs.level, settings.logs.format)
         reload.say_what_is_served()
         reload.say_what_is_lost()
         reload.say_what_is_idle()

@@ -1,6 +1,6 @@
-"""Shared by all commands: where they print, how they fail, and the options they have in common.
+"""Shared by all commands: how they fail, and the options they have in common.
 
-The consoles of commands that print tables. A server prints only lines and never loads this.
+Prints lines only: a server loads this, and none of what tables need.
 """
 
 import ssl
@@ -11,7 +11,6 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
 
 from router.hyperpod.environment import said_by
 from router.hyperpod.reading import KIND
@@ -148,7 +147,3 @@ def duration_of(option: str, text: str) -> float:
     if seconds <= 0:
         raise fail(f"{option}: more than 0s is needed", 2)
     return seconds
-
-
-out = Console()
-err = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -8,18 +8,21 @@ from typing import Annotated
 
 import typer
 import uvloop
+from rich.console import Console
 
 from router.cli import demo
-from router.cli.terminal import Ca, address_of, err, fail, key_of, out, trust_of, url_of
+from router.cli.terminal import Ca, address_of, fail, key_of, trust_of, url_of
 from router.http import server
 from router.replay.plan import Endpoint, NoModel
 from router.replay.report import tables, to_json
 from router.replay.run import ReplayError, replay_trace
 from router.runtime import logs
-from router.settings.model import LogSettings
 from simulator.fleet import Fleet, FleetSettings, run_fleet
 from simulator.profiles import PROFILES
 from simulator.wire import Encoding
+
+out = Console()
+err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 #: The exit code of a command that Ctrl-C ended before it was done.
 _INTERRUPTED = 130
@@ -138,7 +141,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Run simulated vLLM workers, to try a router with."""
-    logs.set_up(LogSettings(level="warning"))
+    logs.set_up("warning")
     with _advising():
         settings = FleetSettings(
             workers=workers,

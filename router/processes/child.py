@@ -172,7 +172,8 @@ def main(descriptor: int) -> None:
             order = msgspec.msgpack.decode(first(end), type=Order)
         except Lost:
             return
-        logs.set_up(logs_of(order.sealed), order.place)
+        form = logs_of(order.sealed)
+        logs.set_up(form.level, form.format, order.place)
         try:
             settings = opened(order.sealed)
             raise_descriptors(settings.clients.connections)

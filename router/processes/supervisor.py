@@ -385,7 +385,7 @@ class Processes:
             if isinstance(problem, BaseException):
                 log.error("one process has not changed its settings: %s", problem)
         if settings.logs != before.logs:
-            logs.set_up(settings.logs)
+            logs.set_up(settings.logs.level, settings.logs.format)
 
     async def _all_tried(self, runs: Sequence[asyncio.Task[bool]]) -> bool:
         """Wait until all processes serve or have ended, or are told to stop.

@@ -1,9 +1,8 @@
 """Log lines for people or for machines, on standard error. They never contain prompts.
 
-A log handler that drops lines rather than wait for whoever should read them.
-
 Standard error is often a pipe, and a pipe is full once its reader hangs. A router that waited for
-it would answer nobody.
+it would answer nobody, so lines are dropped then, and counted. No thread writes them: one that
+waits for a full pipe would keep the process from ending.
 """
 
 import logging
@@ -17,13 +16,11 @@ from typing import Final, TextIO
 
 import msgspec
 
-from router.settings.model import LogSettings
-
 #: Characters per write. In UTF-8 these are at most 4096 bytes, which a pipe that is ready takes.
-PIECE: Final = 1024
+MAX_WRITE_CHARS: Final = 1024
 
 
-class Unhindered(logging.StreamHandler[TextIO]):
+class NonBlockingHandler(logging.StreamHandler[TextIO]):
     """Writes to a stream as long as that takes something.
 
     If several processes write to one pipe, one of them may still take the last room in it between
@@ -58,19 +55,19 @@ class Unhindered(logging.StreamHandler[TextIO]):
 
     def _write(self, text: str) -> bool:
         """Write as much as the stream takes; return whether that was all."""
-        for start in range(0, len(text), PIECE):
+        for start in range(0, len(text), MAX_WRITE_CHARS):
             if self._poll is not None and not self._poll.poll(0):
                 self._cut = self._cut or start > 0
                 return False
-            self.stream.write(text[start : start + PIECE])
+            self.stream.write(text[start : start + MAX_WRITE_CHARS])
             self.flush()
         self._cut = False
         return True
 
 
 def _missing(lines: int) -> logging.LogRecord:
-    said = "%d lines are missing here: nobody read the log"
-    return logging.LogRecord("warmroute", logging.WARNING, __file__, 0, said, (lines,), None)
+    message = "%d lines are missing here: nobody read the log"
+    return logging.LogRecord("warmroute", logging.WARNING, __file__, 0, message, (lines,), None)
 
 
 class _Json(logging.Formatter):
@@ -106,18 +103,18 @@ class _CutOnPurpose(logging.Filter):
         return not ended and "without completing response" not in record.msg
 
 
-def set_up(settings: LogSettings, place: int | None = None) -> None:
-    """Send every log line to standard error in the form asked for.
+def set_up(level: str, form: str = "plain", place: int | None = None) -> None:
+    """Send log lines of `level` and above to standard error, in the form `plain` or `json`.
 
     `place` marks the lines of one of several processes.
     """
-    handler = Unhindered(sys.stderr)
-    if settings.format == "json":
+    handler = NonBlockingHandler(sys.stderr)
+    if form == "json":
         handler.setFormatter(_Json(place))
     else:
         mark = "" if place is None else f"[{place}] "
         handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s {mark}%(message)s"))
-    logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)  # they log each request, with headers
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs each bad upload

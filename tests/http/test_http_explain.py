@@ -194,36 +194,3 @@ def test_the_command_with_wrong_input_for_a_running_router(
     body.write_text(json.dumps({**chat("x"), "model": "no"}))
     lacking = run(*command)
     assert (lacking.returncode, f"{router.url} answered 404" in lacking.stderr) == (1, True)
-
-
-def test_a_prompt_that_cannot_be_read_is_not_explained(
-    stub: MakeStub, route: MakeRouter, tmp_path: Path
-) -> None:
-    """What a worker would refuse is an error that names the field, from a file and by a router."""
-    worker = stub()
-    router = route(worker.url)
-    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
-    file.write_text("workers: [{url: 'http://127.0.0.1:9'}]\n")
-    body.write_text('{"messages": 5}')
-    said = "The request body is not as expected: Expected `array`, got `int` - at `$.messages`."
-    for where in ((), ("--url", router.url)):
-        wrong = run("explain", file, "--request", body, *where)
-        assert (wrong.returncode, wrong.stdout) == (2, "")
-        assert wrong.stderr.replace("\n", " ").strip() == f"{body}: {said}"
-    answer = router.http.post("/explain", content=body.read_bytes())
-    assert answer.status_code == 400
-    assert answer.json()["error"] == {
-        "message": said,
-        "type": "invalid_request_error",
-        "param": "messages",
-        "code": None,
-    }
-    sent = router.http.post(PATH, content=body.read_bytes())  # the worker is the judge of that
-    assert (sent.status_code, len(worker.requests)) == (200, 1)
-
-
-def test_nor_is_one_that_no_worker_could_take(route: MakeRouter, dead_url: str) -> None:
-    """A prompt that cannot be read is the request's own mistake, whatever the workers' states."""
-    router = route(dead_url)
-    assert router.http.post("/explain", json={"messages": 5}).status_code == 400
-    assert router.http.post("/explain", json=chat("x")).json()["refused"]["status"] == 503

@@ -9,7 +9,7 @@ from typing import TextIO
 
 import pytest
 
-from router.runtime.logs import PIECE, Unhindered
+from router.runtime.logs import MAX_WRITE_CHARS, NonBlockingHandler
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def pipe() -> Iterator[tuple[int, TextIO]]:
     os.close(reader)
 
 
-def say(handler: Unhindered, *lines: str) -> None:
+def say(handler: NonBlockingHandler, *lines: str) -> None:
     """Log these lines; fail if that does not end."""
 
     def speak() -> None:
@@ -34,11 +34,11 @@ def say(handler: Unhindered, *lines: str) -> None:
     assert not speaking.is_alive()
 
 
-@pytest.mark.parametrize("length", [50, PIECE * 7])
+@pytest.mark.parametrize("length", [50, MAX_WRITE_CHARS * 7])
 def test_a_full_pipe(pipe: tuple[int, TextIO], length: int) -> None:
     """Lines that it does not take are dropped and counted, and the next ones are written."""
     reader, stream = pipe
-    handler = Unhindered(stream)
+    handler = NonBlockingHandler(stream)
     lines = [f"{number} {'ü' * length}" for number in range(200_000 // length)]
     say(handler, *lines)
     told = os.read(reader, 1 << 20)
@@ -54,5 +54,5 @@ def test_a_full_pipe(pipe: tuple[int, TextIO], length: int) -> None:
 def test_a_stream_that_is_no_file() -> None:
     """It gets all lines."""
     stream = io.StringIO()
-    say(Unhindered(stream), "one", "two " * PIECE)
-    assert stream.getvalue() == "one\n" + "two " * PIECE + "\n"
+    say(NonBlockingHandler(stream), "one", "two " * MAX_WRITE_CHARS)
+    assert stream.getvalue() == "one\n" + "two " * MAX_WRITE_CHARS + "\n"

@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 from router.runtime import logs
-from router.settings.model import LogSettings
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from tests.support import MakeStub, until
@@ -42,7 +41,7 @@ def _logging() -> Iterator[None]:
 @pytest.mark.usefixtures("_logging")
 def test_plain(capsys: pytest.CaptureFixture[str]) -> None:
     """A line has a time, a level and a message."""
-    logs.set_up(LogSettings())
+    logs.set_up("info")
     logging.getLogger("warmroute.test").warning("worker %s is gone", "gpu-1")
     logging.getLogger("warmroute.test").debug("not shown")
     said = capsys.readouterr()
@@ -55,7 +54,7 @@ def test_plain(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("_logging")
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Every record is one line with one JSON object, whatever it contains, exceptions included."""
-    logs.set_up(LogSettings(format="json", level="debug"))
+    logs.set_up("debug", "json")
     log = logging.getLogger("warmroute.test")
     log.info('quotes " and\nnew lines \u2028 and \x00')
     try:
@@ -74,7 +73,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("_logging")
 def test_level(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing below the level is written, not even the probes that httpx logs."""
-    logs.set_up(LogSettings(level="error"))
+    logs.set_up("error")
     logging.getLogger("warmroute.test").warning("no")
     logging.getLogger("httpx").info("no")
     logging.getLogger("warmroute.test").error("yes")
