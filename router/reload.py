@@ -27,11 +27,11 @@ from pydantic import BaseModel
 from controller.line import binds
 from router.fleet.build import CannotBuild
 from router.http.tls import Validity, complaint, validity
+from router.hyperpod.loader import Loaded, take
 from router.hyperpod.reading import Fate, Note
 from router.kv.lmcache.build import asks
-from router.settings import loader as settings_file
 from router.settings.errors import SettingsError
-from router.settings.loader import Arguments, Loaded
+from router.settings.loader import Arguments
 from router.settings.model import KeySettings, PoolSettings, Settings, WorkerSettings
 from router.settings.schema import describe
 from router.settings.types import Address
@@ -249,7 +249,7 @@ class Source:
         """Read the settings and the notes on a manifest's fields. Raises the same as `read`."""
         if isinstance(self.file, Arguments):
             return Loaded(self.file.settings(), ())
-        settings, notes = settings_file.take(self.file, self.workers)
+        settings, notes = take(self.file, self.workers)
         return Loaded(settings.listening_on(self.listen) if self.listen else settings, notes)
 
     def files(self, settings: Settings) -> list[Path]:

@@ -16,7 +16,7 @@ from router.observe.merge import families
 from router.observe.metrics import Metrics
 from router.observe.models import Shown
 from router.observe.series import written
-from router.processes.channel import Lost, Refusal
+from router.replicas.channel import Lost, Refusal
 from router.tokenizers.state import Case
 from router.tokenizers.status import TokenizerStatus
 

@@ -13,6 +13,8 @@ BUSY = "Every worker is busy and the queue is full; please try again."
 BUSY_HYPERPOD = "Too many concurrent requests"
 
 Headers = list[tuple[bytes, bytes]]
+#: Where clients of OpenAI, Anthropic and Azure put their keys.
+CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 
 
 def perhaps(meant: str) -> str:

@@ -36,13 +36,15 @@ from router.cli.terminal import (
 from router.fleet.build import CannotBuild
 from router.http.tls import complaint
 from router.hyperpod.environment import OPTION, said_by
+from router.hyperpod.loader import Loaded, take
 from router.prompt.salts import Salts
 from router.reload import Source, idle
 from router.runtime import logs
 from router.sessions.ids import kept
-from router.settings import loader as settings_file
+from router.settings.errors import SettingsError
 from router.settings.loader import Arguments
 from router.settings.model import Settings
+from router.settings.schema import describe, schema_text
 from strategies.explain import Explanation
 
 #: Width in columns of a table that must not be cut, if there is no terminal.
@@ -103,7 +105,7 @@ def check(
         print(_file(source.file))
         return
     if every or not explain_mapping:
-        rows = settings_file.describe(settings)
+        rows = describe(settings)
         _print(("setting", "value", "from"), [row for row in rows if every or row.told])
         if not every:
             print("all other settings have their defaults: --all shows them")
@@ -121,13 +123,13 @@ def _source(
     return Source(Path(words[0]), address_of(listen) if listen else None, workers)
 
 
-def _taken(source: Source) -> settings_file.Loaded:
+def _taken(source: Source) -> Loaded:
     """Read what is to be checked. Raises Exit with 2 if there are mistakes in it."""
     try:
         if isinstance(source.file, Arguments):
-            return settings_file.Loaded(source.file.settings(served=False), ())
+            return Loaded(source.file.settings(served=False), ())
         return source.take()
-    except settings_file.SettingsError as error:
+    except SettingsError as error:
         raise fail(str(error), 2) from None
     except ValueError as error:
         raise fail(f"--listen: {error}", 2) from None
@@ -261,8 +263,8 @@ def _session(file: Path, workers: str | None, name: str, url: str | None) -> Hea
     if not name.strip(" \t"):
         raise fail("--session: an empty id names no session", 2)
     try:
-        header = settings_file.take(file, workers).settings.session.header
-    except settings_file.SettingsError as error:
+        header = take(file, workers).settings.session.header
+    except SettingsError as error:
         enough = "one with `session.header` as at the router, and any `workers`, is enough"
         raise fail(
             f"{error}\n--session: only its header is taken from {file}: {enough}", 2
@@ -272,4 +274,4 @@ def _session(file: Path, workers: str | None, name: str, url: str | None) -> Hea
 
 def schema() -> None:
     """Print the JSON schema of the YAML file."""
-    print(settings_file.schema_text(), end="")
+    print(schema_text(), end="")

@@ -21,7 +21,7 @@ from router.fleet.build import CannotBuild
 from router.http import server
 from router.reload import Source
 from router.runtime import logs
-from router.settings import loader as settings_file
+from router.settings.errors import SettingsError
 
 _EXAMPLE = "warmroute serve http://10.0.0.11:8000 http://10.0.0.12:8000"
 
@@ -55,7 +55,7 @@ def serve(
             processes,
             lambda url: logs.announce(f"Warmroute {__version__} listens on {url}", tell),
         )
-    except settings_file.SettingsError as error:
+    except SettingsError as error:
         raise fail(str(error), 2) from None
     except ValueError as error:
         raise fail(f"--listen: {error}", 2) from None

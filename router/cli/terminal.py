@@ -13,12 +13,13 @@ from urllib.parse import urlsplit
 import typer
 
 from router.hyperpod.environment import said_by
+from router.hyperpod.loader import Loaded, take
 from router.hyperpod.reading import KIND
 from router.runtime.quoting import shown
-from router.settings import loader as settings_file
 from router.settings.checks import LISTEN
+from router.settings.errors import SettingsError
 from router.settings.files import load_roots, readable
-from router.settings.loader import Arguments, Loaded
+from router.settings.loader import Arguments
 from router.settings.types import Address, parse_duration
 from strategies import registry
 
@@ -70,8 +71,8 @@ def fail(message: str, code: int = 1) -> typer.Exit:
 def load(file: Path, workers: str | None) -> Loaded:
     """Read the settings. Raises Exit with 2 if they are wrong."""
     try:
-        return settings_file.take(file, workers)
-    except settings_file.SettingsError as error:
+        return take(file, workers)
+    except SettingsError as error:
         raise fail(str(error), 2) from None
 
 

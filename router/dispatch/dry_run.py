@@ -14,6 +14,7 @@ from router.fleet.worker import Worker
 from router.prompt.executor import SMALL, Tokenizing
 from router.prompt.salts import Salts
 from router.proxy.parse import Parsing
+from router.sessions.ids import Names
 from router.sessions.use import Visit
 from router.settings.model import Settings
 from strategies.api import Prompt
@@ -42,7 +43,7 @@ class Foreseeing:
         self._salts = Salts(settings)
         self._operated = bool(settings.admin.keys)
         self._steering = settings.steering
-        self._names = settings.session.names
+        self._names = Names.of(settings.session)
 
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Check `request`, and give it what its header and its API key would. Raises BadRequest."""

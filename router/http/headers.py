@@ -8,7 +8,7 @@ A request as a worker may see it: without a header field that is not for it, or 
 from random import getrandbits
 from typing import Protocol
 
-from router.api.errors import Headers
+from router.api.errors import CREDENTIALS, Headers
 
 #: RFC 9110 section 7.6.1; `Proxy-*` fields are hop-by-hop as well (section 11.7).
 HOP_BY_HOP = frozenset(
@@ -63,8 +63,6 @@ _REWRITTEN = (
         b"http2-settings",
     }
 )
-#: Where clients of OpenAI, Anthropic and Azure put their keys.
-CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _REWRITTEN_KEYED = _REWRITTEN | CREDENTIALS
 #: By which routers choose for an engine, or for a sidecar in front of it: an address that it dials,
 #: a rank, an instance. Dropped too, unless the operator trusts the client (`engine_fields`).

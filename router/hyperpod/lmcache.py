@@ -10,8 +10,8 @@ from pathlib import PurePath
 from typing import get_args
 
 from router.hyperpod.reading import SPEC, Reading, decimal
-from router.kv.lmcache.names import LARGEST_SEED, Hash
 from router.settings.errors import KeyPath
+from router.settings.fleet import MAX_PYTHONHASHSEED, Hash
 
 #: The settings set from this.
 LMCACHE: KeyPath = ("tiers", "l2", "lmcache")
@@ -73,7 +73,7 @@ class Naming:
             self._take("hash", _HASH, function)
         elif _HASH in self._variables:
             self.lacking.append(f"{_HASH}, {' or '.join(get_args(Hash))}")
-        if decimal(seed, LARGEST_SEED) is not None:
+        if decimal(seed, MAX_PYTHONHASHSEED) is not None:
             self._take("seed", _SEED, seed)
         elif _SEED in self._variables or function in {None, "builtin"}:
             self.lacking.append(f"{_SEED}, a number")

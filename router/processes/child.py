@@ -16,7 +16,7 @@ from pydantic import SecretStr, ValidationError
 
 from router.fleet.build import CannotBuild
 from router.http.server import PortTaken, bind
-from router.processes.channel import Channel, Lost, Refusal, first
+from router.replicas.channel import Channel, Lost, Refusal, first
 from router.replicas.replication import Sharing
 from router.replicas.sockets import Wires
 from router.runtime import logs

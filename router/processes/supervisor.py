@@ -34,9 +34,9 @@ from router.observe.merge import (
     text,
 )
 from router.observe.pools import process_metrics
-from router.processes.channel import USUAL, Channel, Hear, Lost, Patience, Refusal, Sign, watch
 from router.processes.child import Order, seal
 from router.reload import refuse_what_needs_one
+from router.replicas.channel import USUAL, Channel, Hear, Lost, Patience, Refusal, Sign, watch
 from router.replicas.sockets import Wiring
 from router.runtime import logs
 from router.settings.model import Settings

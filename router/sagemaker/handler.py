@@ -29,6 +29,7 @@ from router.sagemaker.paths import Operation, Route, is_name
 from router.sagemaker.response import Answer
 from router.sagemaker.sessions import Refusal, Words, open_there, sessions_of
 from router.sagemaker.sigv4 import Verifier
+from router.sessions.ids import Names
 from router.sessions.use import Visit
 from router.settings.model import Settings
 
@@ -59,7 +60,7 @@ class SageMaker:
     def change(self, settings: Settings) -> None:
         """Apply new settings to later requests."""
         self._models = {one.name: one.model or "" for one in settings.sagemaker.endpoints}
-        self._names = settings.session.names
+        self._names = Names.of(settings.session)
         self._verifier = Verifier(settings.sagemaker.sigv4)
 
     async def serve(self, route: Route, exchange: Exchange) -> None:

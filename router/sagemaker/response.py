@@ -16,9 +16,9 @@ from struct import pack
 from typing import Final
 from zlib import crc32
 
-from router.api.errors import Headers, NoWorker
+from router.api.errors import CREDENTIALS, Headers, NoWorker
 from router.http.exchange import Exchange, Source, date_line
-from router.http.headers import CREDENTIALS, FOR_SAGEMAKER, header, passing_fields
+from router.http.headers import FOR_SAGEMAKER, header, passing_fields
 from router.sagemaker.errors import LONGEST, AwsError, model_error, stream_error, told
 from router.sagemaker.invocation import as_generation
 from router.sessions.ids import AWS_HEADER

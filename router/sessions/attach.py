@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from router.sessions.redis import RedisStore
 from router.sessions.sessions import Sessions
+from router.sessions.table import Lease
 
 if TYPE_CHECKING:
     from router.fleet.fleet import Fleet
@@ -31,7 +32,7 @@ def keep_sessions(pool: "Pool", before: Sessions | None, settings: "SessionSetti
     else:  # also with another Redis: only this router knows what it did while the old one was down
         sessions.change(settings, stays=stays)
     if settings.redis is not None and sessions.redis != settings.redis:
-        sessions.keep_in(RedisStore(settings.redis, pool.name, settings.lease))
+        sessions.keep_in(RedisStore(settings.redis, pool.name, Lease.of(settings)))
         sessions.redis = settings.redis
     pool.sessions = sessions
 

@@ -15,6 +15,7 @@ import msgspec
 
 from router.api.errors import BadRequest, Headers
 from router.runtime.quoting import shown
+from router.settings.sessions import SessionSettings
 
 #: SageMaker's header, in both directions between client and platform (botocore's service model
 #: `sagemaker-runtime/2017-05-13`, shape InvokeEndpointInput).
@@ -61,6 +62,11 @@ class Names(NamedTuple):
     header: bytes
     field: str | None
     """A field of the JSON body, read if the header is absent."""
+
+    @classmethod
+    def of(cls, settings: SessionSettings) -> "Names":
+        """Return what the settings say."""
+        return cls(settings.header.encode(), settings.field)
 
     def find(self, headers: Headers, body: bytes) -> str | None:
         """Return the id as it is `kept`; None if the request names none. Raises BadRequest."""

@@ -61,11 +61,11 @@ class Sessions:
         """A session waits for its worker rather than move away from it."""
         self._lost_is_over = settings.on_worker_lost == "error"
         self._creates = settings.create
-        self.names = settings.names
+        self.names = ids.Names.of(settings)
         self.line = b"\n%b:" % self.names.header
         """How the header line that names a session begins."""
-        self._store.lease = settings.lease
-        self.away.most = settings.lease.most
+        self._store.lease = Lease.of(settings)
+        self.away.most = self._store.lease.most
 
     def keep_in(self, store: Store) -> None:
         """Keep sessions in this store from now on; the next `look` closes the one before."""

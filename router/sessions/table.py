@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from router.settings.sessions import SessionSettings
+
 #: Most moved ends that one sweep puts back, and most others that it drops: a few milliseconds each.
 #: Expired sessions behind them stay in the table until a later sweep, but are refused if used.
 MOVED = 1000
@@ -34,6 +36,12 @@ class Lease(NamedTuple):
     """Seconds from creation, however often the session is used."""
     most: int = 100_000
     """Most open sessions; beyond it one of the owner that has most is evicted."""
+
+    @classmethod
+    def of(cls, settings: SessionSettings) -> "Lease":
+        """Return what the settings say."""
+        longest = inf if settings.longest is None else settings.longest
+        return cls(settings.lifetime, settings.sliding, longest, settings.most)
 
     def end(self, created: float, now: float) -> float:
         """Return when a session ends if it is used now."""

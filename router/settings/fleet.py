@@ -29,7 +29,6 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
-from router.kv.lmcache.names import LARGEST_SEED, Chunking, EngineChunking, Hash
 from router.runtime.quoting import shown
 from router.settings.errors import nearest, refusal, refuse
 from router.settings.sessions import RedisUrl
@@ -270,6 +269,12 @@ class HostSettings(Model):
     """Bytes per second that a worker loads from it, until that is measured. Default: 25GiB."""
 
 
+#: `pre_caching_hash_algorithm` of LMCache in the engine.
+Hash = Literal["builtin", "sha256", "sha256_cbor"]
+#: Python does not start with a larger PYTHONHASHSEED.
+MAX_PYTHONHASHSEED = 2**32 - 1
+
+
 class LmcacheSettings(Model):
     """Where LMCache's server (0.5) keeps chunks for all workers; one of `redis`, `coordinator`."""
 
@@ -313,21 +318,9 @@ class LmcacheSettings(Model):
     @field_validator("seed")
     @classmethod
     def _startable(cls, seed: str | None) -> str | None:
-        if seed is not None and int(seed) > LARGEST_SEED:
-            raise ValueError(f"{seed} is beyond {LARGEST_SEED}, with which no Python starts")
+        if seed is not None and int(seed) > MAX_PYTHONHASHSEED:
+            raise ValueError(f"{seed} is beyond {MAX_PYTHONHASHSEED}, with which no Python starts")
         return seed
-
-    @property
-    def chunking(self) -> Chunking:
-        """How LMCache's server cuts and names chunks."""
-        return Chunking(self.chunk, self.gpus, self.model)
-
-    @property
-    def naming(self) -> Chunking | EngineChunking:
-        """How chunks in Redis are cut and named, by LMCache's server or in the engine."""
-        if self.names == "server":
-            return self.chunking
-        return EngineChunking(self.chunk, self.gpus, self.model, self.hash, self.seed, self.dtype)
 
 
 class SharedSettings(Model):

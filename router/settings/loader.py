@@ -1,10 +1,7 @@
-"""Reads a YAML file into settings, or reports all of its mistakes at once.
+"""Reads a YAML file or the arguments of a command into settings, or reports all mistakes at once.
 
-Turns pydantic's errors into messages for operators: where in the file, and what is allowed.
-
-Settings from a command line: URLs of workers, a strategy and an address, without a file.
-
-They are checked like those of a file, and can be written as one.
+Pydantic's errors become messages for operators: where in the file, and what is allowed. Arguments
+(URLs of workers, a strategy and an address) are checked like a file, and can be written as one.
 """
 
 import os
@@ -14,29 +11,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 
-from router.api.request import ENDPOINTS
-from router.http.access import OPEN
-from router.hyperpod.environment import said_by
-from router.hyperpod.manifest import Paths
-from router.hyperpod.manifest import translate as translate_manifest
-from router.hyperpod.reading import KIND, Able, Note, is_manifest
-from router.sagemaker.paths import INVOCATIONS
 from router.settings import yaml as settings_yaml
 from router.settings.checks import LISTEN
 from router.settings.errors import KeyPath, Problem, SettingsError, nearest
 from router.settings.fleet import StrategySettings, all_options, options_of
-from router.settings.model import Settings, WorkerSettings
+from router.settings.model import Settings
 from router.settings.schema import Row, describe, schema, schema_text
 from router.settings.types import Address, url_address
 from router.settings.watch import Mark
 from router.settings.yaml import Document
-from strategies import registry
 
 _SENTENCES = {
     "missing": "required key is missing",
@@ -111,7 +100,6 @@ def _model(annotation: object) -> type[BaseModel]:
 
 
 __all__ = [
-    "Loaded",
     "Problem",
     "Row",
     "SettingsError",
@@ -120,49 +108,23 @@ __all__ = [
     "loads",
     "schema",
     "schema_text",
-    "take",
 ]
 
 MAX_BYTES = 1 << 20
 
 
-class Loaded(NamedTuple):
-    """The content of a file."""
-
-    settings: Settings
-    notes: tuple[Note, ...]
-    """What each field of a manifest was turned into; empty for a settings file."""
-
-
 def load(path: str | os.PathLike[str]) -> Settings:
     """Read a settings file. Raises SettingsError with every problem in it."""
-    return take(path).settings
-
-
-def take(path: str | os.PathLike[str], workers: str | None = None) -> Loaded:
-    """Read a settings file, or a manifest whose workers are at `workers`. Raises SettingsError."""
-    text, file = _read(Path(path)), str(path)
-    if not is_manifest(text):
-        if workers is not None:
-            message = f"holds its own workers: {said_by(workers)} is for an {KIND}"
-            raise SettingsError([Problem(file, None, None, "", message)])
-        return Loaded(loads(text, file, Path(path).parent), ())
-    paths = Paths(frozenset((*ENDPOINTS, INVOCATIONS)), OPEN)
-    able = Able(registry.names(), Settings.model_fields, WorkerSettings.model_fields, os.environ)
-    mapped = translate_manifest(text, file, workers, able, paths)
-    if mapped.problems and not {"workers", "pools"}.intersection(mapped.data):
-        raise SettingsError(_sorted(mapped.problems))  # they already say that workers are missing
-    settings = _settings(mapped.document, mapped.problems, Path(path).parent)
-    return Loaded(settings, tuple(mapped.notes))
+    return loads(read(Path(path)), str(path), Path(path).parent)
 
 
 def loads(text: str, file: str = "settings", folder: Path | None = None) -> Settings:
     """Read settings from a text; problems name `file`, and paths are relative to `folder`."""
     document = settings_yaml.parse(text, file)
-    return _settings(document, document.problems, folder or Path())
+    return validate(document, document.problems, folder or Path())
 
 
-def _settings(document: Document, found: Iterable[Problem], folder: Path) -> Settings:
+def validate(document: Document, found: Iterable[Problem], folder: Path) -> Settings:
     """Validate a document. Raises SettingsError with the problems `found` before and all others."""
     problems, files = list(found), dict[Path, Mark]()
     try:
@@ -172,15 +134,17 @@ def _settings(document: Document, found: Iterable[Problem], folder: Path) -> Set
         problems += translate(error, document)
     if problems:
         # Outside the handler: a traceback must not show pydantic's error, which holds the values.
-        raise SettingsError(_sorted(problems), files)
+        raise SettingsError(in_order(problems), files)
     return settings
 
 
-def _sorted(problems: Iterable[Problem]) -> list[Problem]:
-    return sorted(problems, key=lambda one: (one.line or 0, one.column or 0))
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Return problems in the order of the file."""
+    return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
+    """Return the text of a file. Raises SettingsError."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)

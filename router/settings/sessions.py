@@ -6,16 +6,13 @@ Settings of the paths that are compatible with SageMaker.
 import os
 import re
 from collections.abc import Mapping
-from math import inf
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema, model_validator
 
-from router.http.headers import CREDENTIALS
+from router.api.errors import CREDENTIALS
 from router.runtime.quoting import shown
-from router.sessions.ids import Names
-from router.sessions.table import Lease
 from router.settings.types import (
     Capacity,
     Count,
@@ -34,7 +31,7 @@ FIELD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 REDIS_PATTERN = r"^rediss?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$"
 TTL_S = 1200.0
 #: Short enough that the end of a session can still be written as a date.
-LONGEST_TTL_S = 10_000 * 86400
+MAX_TTL_S = 10_000 * 86400
 #: Environment variables that tell AWS's containers how long a session lasts, and their units in
 #: seconds: from aws-samples' example server, and from model-hosting-container-standards.
 _TOLD = {"SES_TTL_MIN": 60.0, "SAGEMAKER_SESSIONS_EXPIRATION": 1.0}
@@ -74,7 +71,7 @@ def _leads_somewhere(url: str) -> bool:
 
 
 def _lasting(seconds: float) -> float:
-    if seconds > LONGEST_TTL_S:
+    if seconds > MAX_TTL_S:
         raise ValueError("must be at most 10000d")
     return seconds
 
@@ -131,17 +128,12 @@ class SessionSettings(Model):
     Default: none, in memory."""
 
     @property
-    def names(self) -> Names:
-        """The header and the body field in which clients name their session."""
-        return Names(self.header.encode(), self.field)
-
-    @property
-    def lease(self) -> Lease:
-        """How long sessions last, and how many there may be."""
-        told = None if self.ttl else ttl_told()
-        ttl = told.seconds if told else TTL_S
-        longest = inf if self.longest is None else self.longest
-        return Lease(self.ttl or ttl, self.sliding, longest, self.most)
+    def lifetime(self) -> float:
+        """Seconds that a session lasts: by the settings, else by the environment."""
+        if self.ttl:
+            return self.ttl
+        variable = ttl_told()
+        return variable.seconds if variable else TTL_S
 
 
 class Told(NamedTuple):
@@ -159,7 +151,7 @@ def ttl_told() -> Told | None:
     """
     for name, unit in _TOLD.items():
         text = os.environ.get(name, "")
-        most = int(LONGEST_TTL_S / unit)
+        most = int(MAX_TTL_S / unit)
         if text and not (re.fullmatch("[0-9]{1,9}", text) and 0 < int(text) <= most):
             raise ValueError(f"{name} in the environment must be a whole number from 1 to {most}")
         if text:

@@ -1,5 +1,6 @@
 """`tokenizer:` in the YAML: where a model's tokenizer comes from, and how engines use it."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -18,7 +19,21 @@ from router.runtime.quoting import shown, shown_file
 from router.settings.errors import nearest, refusal, refuse
 from router.settings.files import ReadableFile
 from router.settings.types import Model
-from router.tokenizers.hub import is_hub_id
+
+_HUB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
+MAX_HUB_ID_CHARS = 96
+
+
+def is_hub_id(text: str) -> bool:
+    """Return whether a text could be the id of a model on the hub: `org/name`."""
+    return (
+        len(text) <= MAX_HUB_ID_CHARS
+        and _HUB_ID.fullmatch(text) is not None
+        and "--" not in text
+        and ".." not in text
+        and not text.endswith((".", "-", ".git"))
+    )
+
 
 #: Sources that are neither a folder nor on the hub.
 WORDS = ("auto", "bytes", "worker")

@@ -4,31 +4,17 @@ A folder comes from its cache, else from a download of the few small files that 
 Everything here blocks for as long as the network takes, so it is called in threads.
 """
 
-import re
 from fnmatch import fnmatch
 from pathlib import Path
 
 from router.rendering.folder import LARGEST, PATTERNS, has_tokenizer
 
-_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
-_LONGEST_ID = 96
 #: Files to fetch; the presence of the last one tells which format a model's weights have.
 _WANTED = [*PATTERNS, "model.safetensors.index.json"]
 
 
 class NotFetched(Exception):
     """A model's folder cannot be obtained; the message says why, on one line."""
-
-
-def is_hub_id(text: str) -> bool:
-    """Whether a text could be the id of a model on the hub: `org/name`."""
-    return (
-        len(text) <= _LONGEST_ID
-        and _ID.fullmatch(text) is not None
-        and "--" not in text
-        and ".." not in text
-        and not text.endswith((".", "-", ".git"))
-    )
 
 
 def snapshot(name: str, *, fresh: bool = False) -> Path:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from router.rendering.folder import BadFolder, has_tokenizer
 from router.runtime.threads import aside
-from router.settings.tokenizer import TokenizerSettings
-from router.tokenizers.hub import NotFetched, is_hub_id, snapshot
+from router.settings.tokenizer import TokenizerSettings, is_hub_id
+from router.tokenizers.hub import NotFetched, snapshot
 from router.tokenizers.loader import Volume
 from router.tokenizers.verify import answers
 

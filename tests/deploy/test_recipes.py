@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from router.hyperpod.loader import take
 from router.hyperpod.reading import Fate
-from router.settings.loader import load, loads, take
+from router.settings.loader import load, loads
 from router.settings.model import Settings
 from tests.deploy.files import (
     DEPLOY,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from router.hyperpod.loader import take
 from router.hyperpod.reading import GROUP, find, is_manifest
 from router.settings.errors import SettingsError
-from router.settings.loader import take
 from tests.hyperpod.manifests import manifest, written
 
 ENDPOINT = json.dumps(manifest())

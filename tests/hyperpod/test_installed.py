@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from router.hyperpod.loader import Loaded, take
 from router.hyperpod.reading import Fate, Note
-from router.settings.loader import Loaded, SettingsError, take
+from router.settings.loader import SettingsError
 from tests.hyperpod.manifests import manifest, variables, written
 
 EVENTS = '--kv-events-config={"enable_kv_cache_events":true,"publisher":"zmq"}'
@@ -54,7 +55,7 @@ def test_session_key_and_lifetime(tmp_path: Path, key: str, field: str | None, h
     )
     found = taken(tmp_path, intelligentRoutingSpec=routed("session"), worker=worker)
     session = found.settings.session
-    assert (session.field, session.header, session.lease.ttl) == (field, header, 600)
+    assert (session.field, session.header, session.lifetime) == (field, header, 600)
     assert all(one.stateful for one in found.settings.workers)
     for number in range(3):
         assert note(found, f"spec.worker.environmentVariables[{number}]").fate is Fate.MAPPED

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from router.hyperpod.loader import Loaded, take
 from router.hyperpod.reading import Fate, Note
-from router.settings.loader import Loaded, SettingsError, take
+from router.settings.loader import SettingsError
 from tests.hyperpod.manifests import manifest, variables, written
 
 OURS = "warmroute.io/settings"

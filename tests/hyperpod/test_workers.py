@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from router.hyperpod.environment import addresses
+from router.hyperpod.loader import take
 from router.hyperpod.reading import Fate
-from router.settings.loader import SettingsError, take
+from router.settings.loader import SettingsError
 from tests.hyperpod.manifests import manifest, mapped, note, written, wrong
 
 

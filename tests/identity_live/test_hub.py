@@ -11,8 +11,9 @@ import pytest
 from huggingface_hub import constants, errors
 
 from router.rendering.folder import LARGEST
+from router.settings.tokenizer import is_hub_id
 from router.tokenizers import sources as finding
-from router.tokenizers.hub import NotFetched, is_hub_id, snapshot
+from router.tokenizers.hub import NotFetched, snapshot
 from tests.identity_live import hub_cache
 from tests.identity_live.asking import ask, knows, states, tokenizer, until_known
 from tests.identity_live.conftest import MakeEngine, Start

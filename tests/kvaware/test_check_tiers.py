@@ -11,6 +11,7 @@ from redis import Redis
 
 from router.cli import check_live as check_tiers
 from router.cli.check_live import check_live
+from router.kv.lmcache.names import naming
 from router.settings.fleet import LmcacheSettings
 from router.settings.model import Settings
 from simulator.cache import BlockCache
@@ -67,10 +68,10 @@ def writes(monkeypatch: pytest.MonkeyPatch, url: str, engines: Sequence[dict[str
     def add(engine: Engine, request: Request, now: float) -> None:
         added(engine, request, now)
         told = engines[place.setdefault(id(engine), len(place)) % len(engines)]
-        naming = LmcacheSettings(redis=url, **told).naming
+        found = naming(LmcacheSettings(redis=url, **told))
         with Redis.from_url(url) as client:
-            for name in naming.names(request.tokens.tobytes(), ""):
-                for key in naming.keys(request.lora_name or "toy", name)[-1]:
+            for name in found.names(request.tokens.tobytes(), ""):
+                for key in found.keys(request.lora_name or "toy", name)[-1]:
                     client.set(key, b"kv")
 
     monkeypatch.setattr(Engine, "add", add)

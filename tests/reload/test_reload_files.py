@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from router.hyperpod.loader import Loaded
 from router.reload import Source
-from router.settings.loader import Loaded
 from tests.reload.running import TLS, Running, eventually, going
 
 

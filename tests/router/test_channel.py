@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from router.processes.channel import Channel, Lost, Refusal, first
+from router.replicas.channel import Channel, Lost, Refusal, first
 
 Script = Callable[[Channel, Channel], Awaitable[None]]
 

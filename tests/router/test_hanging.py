@@ -14,9 +14,9 @@ import pytest
 from router.fleet.build import CannotBuild
 from router.http.server import bind
 from router.processes import supervisor as processes
-from router.processes.channel import Patience, Refusal
 from router.processes.child import Order, seal
 from router.processes.supervisor import Place, Processes
+from router.replicas.channel import Patience, Refusal
 from router.settings.model import Settings
 from router.settings.types import Address
 from tests.support import read_all, send

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from router.processes.channel import Beats, Channel, Patience, Sign, watch
+from router.replicas.channel import Beats, Channel, Patience, Sign, watch
 
 PATIENCE = Patience(beat_s=0.1, silent=2, dead=5)
 

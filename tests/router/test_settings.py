@@ -284,7 +284,7 @@ def test_the_listing_tells_how_long_sessions_last(
         settings = loads(f"workers: [http://a:1]\n{given}")
         found = next(one for one in describe(settings) if one.path == "session.ttl")
         assert found == ("session.ttl", *row)
-        assert format_duration(settings.session.lease.ttl) == row[0]
+        assert format_duration(settings.session.lifetime) == row[0]
 
 
 def test_the_listing_tells_what_pools_inherit() -> None:

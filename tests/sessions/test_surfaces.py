@@ -225,7 +225,7 @@ def test_an_environment_that_says_no_lifetime(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("SES_TTL_MIN", text)
     with pytest.raises(ValueError, match="SES_TTL_MIN in the environment must be"):
         Settings.model_validate(told({}))
-    assert Settings.model_validate(told({}, session={"ttl": "20m"})).session.lease.ttl == 1200
+    assert Settings.model_validate(told({}, session={"ttl": "20m"})).session.lifetime == 1200
 
 
 @pytest.mark.parametrize("told_s", ["10000d", None])

@@ -12,6 +12,7 @@ from redis import Redis
 
 from router.kv.lmcache import names as chunks
 from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.names import naming
 from router.kv.lmcache.redis import BATCH, FIRST, TOKENS, RedisChunks
 from router.settings.fleet import LmcacheSettings
 from tests.sessions.redis_server import RedisServer
@@ -31,7 +32,7 @@ def asked(
     settings = LmcacheSettings(redis=redis.url, **{"chunk": CHUNK, **more})
 
     async def run() -> Any:
-        store = RedisChunks(settings, settings.naming, bytes_per_token)
+        store = RedisChunks(settings, naming(settings), bytes_per_token)
         try:
             return await work(store)
         finally:
@@ -235,7 +236,7 @@ def why(url: str, secret: str | None = None) -> str:
     settings = LmcacheSettings.model_validate({"redis": url, "password": secret})
 
     async def run() -> None:
-        store = RedisChunks(settings, settings.naming, None)
+        store = RedisChunks(settings, naming(settings), None)
         try:
             await store.check()
         finally:

@@ -2,6 +2,7 @@
 
 from router.fleet.build import CannotBuild
 from router.kv.lmcache.lookup import Lookup, StoreDown
+from router.kv.lmcache.names import chunking, naming
 from router.kv.lmcache.shared import SharedStore
 from router.settings.fleet import StrategySettings
 from router.settings.model import Settings, TiersSettings
@@ -19,14 +20,14 @@ def lookup_of(tiers: TiersSettings) -> Lookup | None:
     if told.coordinator is not None:
         from router.kv.lmcache.coordinator import Coordinator  # noqa: PLC0415 - httpx takes memory
 
-        return Coordinator(told.coordinator, told.chunking)
+        return Coordinator(told.coordinator, chunking(told))
     size = tiers.bytes_per_token if "bytes_per_token" in tiers.model_fields_set else None
     try:
         import blake3  # noqa: F401, PLC0415
 
         from router.kv.lmcache.redis import RedisChunks  # noqa: PLC0415
 
-        return RedisChunks(told, told.naming, size)
+        return RedisChunks(told, naming(told), size)
     except ImportError as error:
         raise CannotBuild(
             f"tiers.l2.lmcache.redis: {error.name} is not installed: pip install"

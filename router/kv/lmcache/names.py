@@ -32,7 +32,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from sys import byteorder
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from router.settings.fleet import Hash, LmcacheSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,6 +131,11 @@ class Chunking(NamedTuple):
         return f"chunk {self.tokens}, model {self.model or model}, gpus {self.gpus}"
 
 
+def chunking(settings: LmcacheSettings) -> Chunking:
+    """Return how LMCache's server cuts and names chunks."""
+    return Chunking(settings.chunk, settings.gpus, settings.model)
+
+
 def ending(salt: str) -> str | None:
     """Return the part of a key after the digest; None for a salt that LMCache does not accept."""
     if not salt:
@@ -215,11 +222,8 @@ def _written() -> "NDArray[np.bool_]":
     return np.array([[1, 0, 0, 0, 0], [1, 0, 0, 0, 1], [1, 0, 0, 1, 1], [1, 1, 1, 1, 1]], bool)
 
 
-Hash = Literal["builtin", "sha256", "sha256_cbor"]
 #: What vLLM hashes first if PYTHONHASHSEED is not set.
 UNSEEDED = "vllm-none-hash"
-#: Largest PYTHONHASHSEED: Python does not start with a larger one.
-LARGEST_SEED = 2**32 - 1
 _BYTES = 8
 
 
@@ -272,6 +276,16 @@ class EngineChunking(NamedTuple):
             f"chunk {self.tokens}, model {self.model or model}, gpus {self.gpus},"
             f" hash {self.hash}, PYTHONHASHSEED {seed}, dtype {self.dtype}"
         )
+
+
+def naming(settings: LmcacheSettings) -> Chunking | EngineChunking:
+    """Return how chunks in Redis are cut and named, by LMCache's server or in the engine."""
+    if settings.names == "server":
+        return chunking(settings)
+    return EngineChunking(
+        *(settings.chunk, settings.gpus, settings.model),
+        *(settings.hash, settings.seed, settings.dtype),
+    )
 
 
 @cache
