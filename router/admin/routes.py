@@ -1,6 +1,6 @@
-"""Everything off the hot path: health, workers, merged models, metrics, docs. Plain FastAPI.
+"""The paths off the request path: health, workers, merged models, metrics, docs. Plain FastAPI.
 
-The health paths: whether the process lives, and whether requests should come here.
+The health paths say whether the process lives, and whether requests should come here.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,10 @@
-"""The command line: one file for the commands of a kind, and what they run.
+"""The command line: what is typed, what is printed, and exit codes.
 
-Modules with work to do are imported when their command is run.
+`main.py` names the module of each command. `serve.py` (with `run.py`), `controller.py` (with
+`controller_service.py`), `inspect.py` (check, explain, schema) and `trial.py` (demo, simulate,
+replay) have the options of the commands. `explain.py`, `check_live.py` and `demo.py` do the work of
+one each. `terminal.py` is shared by all.
+
+Only the module of the requested command is loaded: a server would keep the others in memory. What a
+server does is not here but in `router/serving.py` and `router/processes/`.
 """

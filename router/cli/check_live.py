@@ -1,18 +1,11 @@
-"""`warmroute check FILE --live`: asks every worker in a settings file once.
+"""`warmroute check --live`: asks every worker in the settings once, after building what serving needs.
 
-Has workers compute a short prompt twice, to see whether they report cached tokens.
-
-All get the same prompt, and it is a new one, so the KV events they send for it can be compared.
-
-Part of `warmroute check --live`: each worker computes the same small prompt twice.
-
-This reveals mistakes in its flags: cached tokens that are not reported, KV events of the GPU or of
-L1 that do not arrive, and chunks that do not appear on L2 under the names that follow from the
-settings. If a separate controller listens to the events, only that one knows about them.
-
-Reports to operators whether engines name equal blocks alike.
-
-Builds everything that serving needs and drops it again: valid settings may still not serve.
+Valid settings may still not serve, so everything is built first and dropped again. Then each worker
+computes the same small prompt twice. This reveals mistakes in its flags: cached tokens that are not
+reported, KV events of the GPU or of L1 that do not arrive, and chunks that do not appear on L2 under
+the names that follow from the settings. The prompt is a new one and the same for all, so the events
+that they send for it show whether engines name equal blocks alike. If a separate controller listens
+to the events, only that one knows about them.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""Explanations on the command line: fetched from a running router, printed as text or JSON.
+"""Explains where a request would go: asks a running router, or looks at a settings file alone.
 
-Explains from a settings file alone where a request would go and why.
-
-No worker is asked: every one counts as ready, idle and empty, so the result shows how a prompt is
-read, how long it is estimated to be, and what it would cost.
+Prints text or JSON. With a file alone no worker is asked: every one counts as ready, idle and
+empty, so the result shows how a prompt is read, how long it is estimated to be, and what it would
+cost.
 """
 
 import ssl

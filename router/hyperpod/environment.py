@@ -1,6 +1,7 @@
-"""The workers' environment and arguments, where they matter to the router too.
+"""What a manifest tells of the workers: their environment, their arguments, and where they are.
 
-Where the workers are: a manifest does not say, since HyperPod's operator starts them.
+A manifest itself does not say where, since HyperPod's operator starts them: its annotation, the
+command line or the environment does.
 """
 
 import os

@@ -1,15 +1,9 @@
 """Turns a manifest into settings as in a settings file, with a note on every field.
 
-The ways in: paths, load balancer, metrics, the endpoint's name.
-
-Fields that become no setting, with the reason; and unknown fields.
-
-Names are those of the InferenceEndpointConfig of HyperPod's inference operator, v1 and v1alpha1.
-
-`worker.requestLimits`: enforced by HyperPod's proxy beside each model, and here by the
-router.
-
-`kvCacheSpec`: cache tiers beyond the GPU. Mistakes in it are reported at startup.
+Covers paths, load balancer, metrics and the endpoint's name; `worker.requestLimits`, which
+HyperPod's proxy beside each model enforces there, and the router here; and `kvCacheSpec`, the tiers
+beyond the GPU. Fields that become no setting are noted with the reason, and so are unknown ones.
+Names are those of HyperPod's inference operator, v1 and v1alpha1.
 """
 
 import re

@@ -1,9 +1,4 @@
-"""Reading a manifest: each field is checked, and noted with what became of it.
-
-Notes on what became of each field of a manifest.
-
-Finds the document in a Kubernetes file that describes the endpoint.
-"""
+"""Finds the endpoint in a Kubernetes file and reads its fields; each is noted with what became of it."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,9 +1,8 @@
-"""One of several processes that serve on one port: started by `processes.py`, never by hand.
+"""One of several processes that serve on one port: started by `supervisor.py`, never by hand.
 
 It gets its instructions from the parent, over the socket whose descriptor it is given: first its
-order, later new settings, and when to stop. If the parent is gone, it shuts down in an orderly way.
-
-Serialises settings for another process of this router: as JSON, including secrets.
+order, later new settings, and when to stop. Settings travel as JSON, secrets included. If the parent
+is gone, the process shuts down in an orderly way.
 """
 
 import asyncio

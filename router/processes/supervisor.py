@@ -1,12 +1,9 @@
 """Several serving processes on one port, and the parent process that supervises them.
 
 The kernel spreads connections over the processes. The parent serves no requests. It reads the
-settings, passes on signals, restarts a process that ends unexpectedly or hangs, and adds up all
-metrics: whichever process is scraped asks the parent.
-
-Keeps one serving process running: if it ends unexpectedly, another one takes its place.
-
-A process that hangs is killed, but only after a while, because it may just be slow.
+settings, passes on signals, and adds up all metrics: whichever process is scraped asks the parent.
+It restarts a process that ends unexpectedly, or that hangs: one that does not answer is killed, but
+only after a while, because it may just be slow.
 """
 
 import asyncio

@@ -1,10 +1,9 @@
 """Sends one request to the server under test and reads its answer, whatever comes back.
 
-The router's own connections to workers, as a transport for httpx.
-
-httpx's own transport takes about 100 µs for every event of a stream. An answer has hundreds of
-them, and the fleet under test often shares the machine. This one returns all bytes of one read as
-one chunk, and so leaves more CPU to the fleet.
+Connections are those that the router has to workers, as a transport for httpx. httpx's own takes
+about 100 µs for every event of a stream. An answer has hundreds of them, and the fleet under test
+often shares the machine. This one returns all bytes of one read as one chunk, and so leaves more CPU
+to the fleet.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""The result of a replay, in seconds of the fleet's own time, and as JSON.
+"""The result of a replay, in seconds of the fleet's own time: as JSON, or as tables for people.
 
-Replay reports as tables for people; rich omits colours where there is no terminal.
+rich omits colours where there is no terminal.
 """
 
 from collections import Counter

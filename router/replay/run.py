@@ -1,11 +1,8 @@
-"""Replays traces and conversations against any OpenAI-compatible server, and measures it.
-
-Progress of a replay: a bar on a terminal, otherwise a line every ten seconds; on stderr.
-
-Runs a plan: sends requests when they are due and collects the answers.
+"""Runs a plan: sends requests when they are due and collects the answers.
 
 Traces are an open loop: a request is sent at its time, whatever happened to earlier ones.
-Conversations are a closed loop: a turn follows the previous answer after some think time.
+Conversations are a closed loop: a turn follows the previous answer after some think time. Progress
+goes to stderr: a bar on a terminal, otherwise a line every ten seconds.
 """
 
 import asyncio

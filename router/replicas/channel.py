@@ -3,8 +3,7 @@
 Either side may send a message (`tell`) or a question (`ask`). Each received message is handled in
 its own task, so a slow answer delays nothing else. The channel ends with the other process.
 
-Watches whether another process still answers: asks at every beat and counts the missed ones.
-
+`watch` asks at every beat whether the other process still answers, and counts the missed ones.
 Beats are counted, not seconds: if the machine was suspended, or the asking process got no CPU, at
 most one beat is missed, however long that took.
 """

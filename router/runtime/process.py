@@ -1,6 +1,6 @@
-"""Process-wide resources: file descriptors, garbage collection, and how memory is kept.
+"""What a process is given: file descriptors, garbage collection, memory, and signals.
 
-Signal handling: SIGTERM and SIGINT stop the router, SIGHUP reloads the settings.
+SIGTERM and SIGINT stop the router, SIGHUP reloads the settings.
 """
 
 import asyncio

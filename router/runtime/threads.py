@@ -1,15 +1,14 @@
-"""Threads for what would block the event loop, in fair order.
+"""Threads for what would block the event loop, in fair order; work in slices, and with a deadline.
 
 Tenants take turns. Of one tenant's work the smallest goes first, so that a few large requests do
 not delay the others for long.
 
-Work in slices: a thread that handles a large body lets go of the interpreter after each.
-
 Only one thread at a time can hold the GIL, and a call into C may hold it until it ends. A large
 body takes many such calls. In a row they would stop the event loop, and so everybody else's
-streams, for as long as all of them together.
+streams, for as long as all of them together. So a thread that handles a large body lets go of the
+interpreter after each slice.
 
-Blocking work off the event loop, with a deadline, that never keeps the process from exiting.
+Work with a deadline never keeps the process from exiting.
 """
 
 import asyncio

@@ -1,13 +1,9 @@
-"""Checks of settings that contradict each other.
+"""Checks of settings that contradict each other, or that leave an address open by accident.
 
-They work on the raw values, so that contradictions are reported together with other mistakes and
-not one correction later. A value that cannot be read is skipped: its field's own check reports it.
-
-Checks session settings against those of strategies and workers, and the environment.
-
-Finds addresses open by accident: reachable from other machines, but without access rules.
-
-Works on the raw values, like all checks for contradictions.
+Sessions are checked against strategies, workers and the environment; addresses that others can
+reach must say who may come in. All checks work on the raw values, so that contradictions are
+reported together with other mistakes and not one correction later. A value that cannot be read is
+skipped: its field's own check reports it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

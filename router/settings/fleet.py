@@ -1,10 +1,8 @@
-"""Settings of probes and ejection: how the router tells whether a worker can serve.
+"""Settings of the fleet: probes and ejection, strategies, the controller, and the tiers.
 
-`strategy:` in the YAML: a name, or a mapping of a name and that strategy's own options.
-
-`controller:` in the YAML: a remote controller that knows what workers hold.
-
-`tiers:` in the YAML: the tiers behind the engines' GPUs, and their initial load speeds.
+`strategy:` is a name, or a mapping of a name and that strategy's own options. `controller:` names a
+remote controller that knows what workers hold. `tiers:` describes what lies behind the engines'
+GPUs, and how fast it loads at first.
 """
 
 import re

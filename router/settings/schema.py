@@ -1,8 +1,7 @@
-"""The JSON schema of the settings file, for editors, made from the models.
+"""Describes the settings: as a JSON schema for editors, and as a list of all values in effect.
 
-It is the same on every machine: strategies of other installed packages are allowed but not named.
-
-Lists every setting in effect, for `warmroute check`.
+The schema is the same on every machine: strategies of other installed packages are allowed but not
+named.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Settings of limits and timeouts for clients, requests and workers.
-
-Settings of keys, CORS origins and TLS.
-"""
+"""Settings of the server: limits and timeouts of clients, requests and workers; keys, CORS and TLS."""
 
 import re
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""Settings of sessions: how long they last, how clients name them, and where they are kept.
+"""Settings of sessions and of the paths that are compatible with SageMaker.
 
-Settings of the paths that are compatible with SageMaker.
+Sessions have a lifetime, names that clients give them, and a place where they are kept.
 """
 
 import os

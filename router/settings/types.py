@@ -1,12 +1,8 @@
-"""Field types of the settings (worker URLs, names, model patterns, ...), and the base model.
+"""Types of settings' fields, and their base model.
 
-Types for settings values with a unit: durations, sizes and shares.
-
-Each is parsed strictly, so that a forgotten unit is an error and not a surprise.
-
-The type for addresses in settings: host and port of a socket.
-
-The type for secrets in settings: read from the environment or from a file, and never shown.
+URLs of workers, names, patterns of models, addresses. Values with a unit (durations, sizes, shares)
+are parsed strictly, so that a forgotten unit is an error and not a surprise. Secrets are read from
+the environment or from a file, and never shown.
 """
 
 import os
