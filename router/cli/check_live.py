@@ -1,11 +1,11 @@
-"""`warmroute check --live`: asks every worker in the settings once, after building what serving needs.
+"""`warmroute check --live`: asks every worker once, after building all that serving needs.
 
 Valid settings may still not serve, so everything is built first and dropped again. Then each worker
 computes the same small prompt twice. This reveals mistakes in its flags: cached tokens that are not
-reported, KV events of the GPU or of L1 that do not arrive, and chunks that do not appear on L2 under
-the names that follow from the settings. The prompt is a new one and the same for all, so the events
-that they send for it show whether engines name equal blocks alike. If a separate controller listens
-to the events, only that one knows about them.
+reported, KV events of the GPU or of L1 that do not arrive, and chunks that do not appear on L2
+under the names that follow from the settings. The prompt is a new one and the same for all, so the
+events that they send for it show whether engines name equal blocks alike. If a separate controller
+listens to the events, only that one knows about them.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Finds the endpoint in a Kubernetes file and reads its fields; each is noted with what became of it."""
+"""Finds the endpoint in a Kubernetes file, and notes what becomes of each of its fields."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """One of several processes that serve on one port: started by `supervisor.py`, never by hand.
 
 It gets its instructions from the parent, over the socket whose descriptor it is given: first its
-order, later new settings, and when to stop. Settings travel as JSON, secrets included. If the parent
-is gone, the process shuts down in an orderly way.
+order, later new settings, and when to stop. Settings travel as JSON, secrets included. If the
+parent is gone, the process shuts down in an orderly way.
 """
 
 import asyncio

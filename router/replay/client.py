@@ -2,8 +2,8 @@
 
 Connections are those that the router has to workers, as a transport for httpx. httpx's own takes
 about 100 µs for every event of a stream. An answer has hundreds of them, and the fleet under test
-often shares the machine. This one returns all bytes of one read as one chunk, and so leaves more CPU
-to the fleet.
+often shares the machine. This one returns all bytes of one read as one chunk, and so leaves more
+CPU to the fleet.
 """
 
 import asyncio

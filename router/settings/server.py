@@ -1,4 +1,4 @@
-"""Settings of the server: limits and timeouts of clients, requests and workers; keys, CORS and TLS."""
+"""Settings of the server: limits and timeouts of clients and workers; keys, CORS and TLS."""
 
 import re
 from collections.abc import Mapping
