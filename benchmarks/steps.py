@@ -27,7 +27,7 @@ from router.http.headers import upstream_head
 from router.http.parser import Reader
 from router.prompt.prompts import Prompts
 from router.proxy.relay import Relay
-from router.settings.model import LimitSettings
+from router.settings.server import ClientSettings, LimitSettings
 from router.upstream.connection import Connection
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
@@ -122,11 +122,12 @@ def steps(strategy: str, size: int) -> dict[str, float]:
 
 def _reading(line: NullConnection, request: bytes) -> tuple[float, float]:
     """Measure reading it after one with the same head, and after none."""
-    fresh, again = Reader(line, Bounds()), Reader(line, Bounds())
+    bounds = Bounds.of(ClientSettings(), LimitSettings())
+    fresh, again = Reader(line, bounds), Reader(line, bounds)
     again.feed(request)
 
     def first() -> None:
-        fresh.follow(Bounds())
+        fresh.follow(bounds)
         fresh.feed(request)
 
     return _cpu(lambda: again.feed(request)), _cpu(first)

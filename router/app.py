@@ -81,7 +81,7 @@ class Door:
     def _rule(self, settings: Settings) -> None:
         """Apply bounds and access rules, from the next request on."""
         self.metrics.aliases = settings.metrics.aliases == "hyperpod"
-        self.bounds = _bounds(settings)
+        self.bounds = Bounds.of(settings.clients, settings.limits)
         self._prefix = settings.sagemaker.prefix or ""
         self.admit = main_gate(settings, self._operators, apart=self._apart).admit
         self.backdoor.admit = admin_gate(settings, self._operators).admit
@@ -233,20 +233,6 @@ class Backdoor:
 async def _permit(exchange: Exchange) -> None:
     """Answer a CORS preflight; the gate has added the header fields already."""
     exchange.answer(204, b"x-request-id: %b\r\n%b" % (exchange.identity, date_line()), b"")
-
-
-def _bounds(settings: Settings) -> Bounds:
-    clients, limits = settings.clients, settings.limits
-    return Bounds(
-        header_s=clients.header,
-        body_s=clients.body,
-        write_s=clients.write,
-        keepalive_s=clients.keepalive,
-        connections=clients.connections,
-        url=limits.url,
-        headers=limits.headers,
-        header_count=limits.header_count,
-    )
 
 
 def create_app(settings: Settings) -> Door:

@@ -9,7 +9,7 @@ from router.app import create_app
 from router.fleet.build import CannotBuild
 from router.fleet.state import leave, take_over
 from router.fleet.worker import Worker
-from router.http.server import Ending, Server
+from router.http.server import Server
 from router.http.tls import DoorContext, door_context
 from router.runtime import logs
 from router.settings.files import check_chain
@@ -33,7 +33,7 @@ class Serving:
         self._tls = _context(settings)
         if self._tls is not None:
             self.door.metrics.also(self._tls.handshakes.metrics)
-        self.server = Server(self.door, Ending.told(settings.shutdown), self._tls)
+        self.server = Server(self.door, settings.shutdown, self._tls)
         self._farewells: set[asyncio.Task[None]] = set()
         self.at_rest: Callable[[], None] = _nothing
         """Called when all is answered, before the learned state is saved; it must not change
@@ -58,7 +58,7 @@ class Serving:
             _check(settings.tls)
         left = await self.door.change(settings)
         self._show(settings.tls)
-        self.server.ending = Ending.told(settings.shutdown)
+        self.server.ending = settings.shutdown
         if settings.logs != self._settings.logs:
             logs.set_up(settings.logs.level, settings.logs.format, self._place)
         self._settings = settings

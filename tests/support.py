@@ -16,9 +16,10 @@ import uvloop
 
 from router.app import Door, create_app
 from router.fleet.worker import Worker
-from router.http.server import Ending, Server, bind
+from router.http.server import Server, bind
 from router.http.tls import door_context
 from router.settings.model import Settings
+from router.settings.server import ShutdownSettings
 from router.settings.types import Address
 
 
@@ -45,7 +46,7 @@ class Router:
         self.door: Door = create_app(parsed)
         if tls is not None:
             self.door.metrics.also(tls.handshakes.metrics)
-        self._server = Server(self.door, Ending(delay=0.0), tls)
+        self._server = Server(self.door, ShutdownSettings.model_construct(delay=0.0), tls)
         self._thread = threading.Thread(
             target=lambda: uvloop.run(self._server.serve([listener], operators)), daemon=True
         )

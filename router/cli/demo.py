@@ -17,7 +17,7 @@ import httpx
 from rich.console import Console
 
 from router.app import create_app
-from router.http.server import Ending, Server, bind
+from router.http.server import Server, bind
 from router.replay.report import Report, comparison
 from router.replay.run import Options, Plan, replay
 from router.settings.model import Settings
@@ -104,10 +104,11 @@ async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncItera
             "workers": workers,
             "strategy": SERVES.get(strategy, strategy),
             "logs": {"level": "warning"},
+            "shutdown": {"delay": "0s"},
         }
     )
     listener = bind(settings.listen)
-    running = Server(create_app(settings), Ending(delay=0.0))
+    running = Server(create_app(settings), settings.shutdown)
     task = asyncio.create_task(running.serve([listener]))
     await running.started.wait()
     try:

@@ -35,24 +35,10 @@ from enum import Enum
 from math import ceil, inf
 from typing import Final, Protocol, TypeVar
 
+from router.settings.fleet import EjectionSettings
+
 #: Marks a request that was sent although the breaker was open: its outcome does not count.
 _STRAY = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Ejection:
-    """When a worker is ejected, and for how long."""
-
-    failures: int = 5
-    """Failures in a row that eject a worker."""
-    first: float = 5.0
-    """Seconds of the first ejection; each that follows soon after lasts twice as long."""
-    longest: float = 300.0
-    """Most seconds of an ejection, and of a trial. After as long without one, `first` is next."""
-    share: float = 0.5
-    """Largest share of a pool ejected at once, rounded down; never all of its workers."""
-    panic: float = 0.5
-    """If less than this share of a pool is healthy, ejections are ignored."""
 
 
 class State(Enum):
@@ -109,7 +95,7 @@ class Breaker:
         self.until = 0.0
         """When the time of its last ejection is over."""
         self._pool: Keeper | None = None
-        self._settings = Ejection()
+        self._settings = EjectionSettings()
         self._state = State.CLOSED
         self._failures = 0
         self._last = ""
@@ -217,7 +203,7 @@ class Breaker:
         """Whether the worker is not ejected, or was let back in."""
         return self._state is _CLOSED
 
-    def join(self, pool: Keeper, settings: Ejection) -> None:
+    def join(self, pool: Keeper, settings: EjectionSettings) -> None:
         """Belong to this pool from now on."""
         self._pool, self._settings = pool, settings
 

@@ -13,7 +13,6 @@ from functools import partial
 from importlib.util import find_spec
 from ssl import SSLContext
 
-from router.fleet.breaker import Ejection
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
@@ -43,7 +42,7 @@ class Plan:
         self._fleet = fleet
         self._contexts = contexts
         self._patience = _patience(new.timeouts)
-        self._ejection = Ejection(**new.health.ejection.model_dump())
+        self._ejection = new.health.ejection
         self._keyed = bool(new.door_keys)
         self._session = new.session
         _check_installed(new)

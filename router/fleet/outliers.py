@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from typing import Final, Protocol, TypeVar
 
-from router.fleet.breaker import Breaker, Ejection, State
+from router.fleet.breaker import Breaker, State
+from router.settings.fleet import EjectionSettings
 from strategies.api import Candidate, Decision
 
 #: Most requests that are sent elsewhere before a worker in doubt is asked again.
@@ -305,7 +306,7 @@ class Breakers:
     """The breakers of one pool: limits how many are open, and decides when to ignore them."""
 
     def __init__(
-        self, settings: Ejection, members: Iterable[Ejectable], tell: Callable[[str], None]
+        self, settings: EjectionSettings, members: Iterable[Ejectable], tell: Callable[[str], None]
     ) -> None:
         """Take the members' breakers in their current state.
 
@@ -323,7 +324,7 @@ class Breakers:
         self._tell = tell
         self.change(settings, members)
 
-    def change(self, settings: Ejection, members: Iterable[Ejectable]) -> None:
+    def change(self, settings: EjectionSettings, members: Iterable[Ejectable]) -> None:
         """Apply new settings or members; each breaker keeps its state.
 
         If more workers are ejected than the pool now allows, those due back first are let in.

@@ -9,11 +9,11 @@ from time import monotonic
 from typing import Protocol
 
 from router.api.errors import NoWorker, UnknownModel
-from router.fleet.breaker import Ejection
 from router.fleet.outliers import Breakers, Outliers
 from router.fleet.worker import State, Worker
 from router.prompt.prompts import Prompts
 from router.sessions.sessions import Sessions
+from router.settings.fleet import EjectionSettings
 from strategies.api import NOBODY, Candidate, Outcome, Prompt, Strategy, nothing
 from strategies.cost.booking import Booking
 from strategies.cost.preemption import computes_from
@@ -88,7 +88,7 @@ class Pool:
         """Asks a remote controller or a shared store about a prompt before the decision."""
         self.sought_at = -inf
         """When its workers were last asked for a model that none was known to have."""
-        self._ejection = Ejection()
+        self._ejection = EjectionSettings()
         self.outliers.failures = self._ejection.failures
         self.breakers = Breakers(self._ejection, self.workers, self._tell)
 
@@ -129,7 +129,7 @@ class Pool:
             worker.lacks |= {path}
             self.compare()
 
-    def eject(self, settings: Ejection) -> None:
+    def eject(self, settings: EjectionSettings) -> None:
         """Use other settings for the ejection of workers from now on."""
         self._ejection = settings
         self.outliers.failures = settings.failures

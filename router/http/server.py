@@ -13,8 +13,6 @@ import socket
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Self
 
 from router.app import Door
 from router.http.connection import Client, House
@@ -66,32 +64,17 @@ def bind(address: Address, *, shared: bool = False, listen: bool = True) -> sock
     return listener
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How long shutdown may take, in seconds."""
-
-    delay: float = 5.0
-    """How long it keeps accepting after it was told to stop."""
-    drain: float = 600.0
-    """How long answers may take to finish after that."""
-
-    @classmethod
-    def told(cls, settings: ShutdownSettings) -> Self:
-        """Take the times from the settings."""
-        return cls(settings.delay, settings.drain)
-
-
 class Server:
     """Serves a `Door` on listening sockets, once."""
 
     def __init__(
         self,
         door: Door,
-        ending: Ending | None = None,
+        ending: ShutdownSettings | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._door = door
-        self.ending = ending or Ending()
+        self.ending = ending or ShutdownSettings()
         """Read only when shutdown begins, so a reload may replace it."""
         self._tls = tls
         self._told = asyncio.Event()

@@ -9,12 +9,13 @@ from router.api.errors import UnknownPath
 from router.http.bounds import Bounds
 from router.http.connection import AT_ONCE, CHUNKS_AT_ONCE, Client
 from router.http.exchange import Exchange
+from router.settings.server import ClientSettings, LimitSettings
 
 
 class Nobody:
     """A door that refuses every request."""
 
-    bounds = Bounds()
+    bounds = Bounds.of(ClientSettings(), LimitSettings())
     stopping = False
 
     def __init__(self) -> None:

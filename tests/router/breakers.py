@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from router.fleet.breaker import Breaker, Ejection
+from router.fleet.breaker import Breaker
 from router.fleet.outliers import Breakers
+from router.settings.fleet import EjectionSettings
 
-SETTINGS = Ejection(failures=3, first=10, longest=60)
+SETTINGS = EjectionSettings.model_construct(failures=3, first=10, longest=60)
 
 
 @dataclass
@@ -23,7 +24,7 @@ class Member:
 class Pool:
     """Members with their breakers, and every line the breakers logged."""
 
-    def __init__(self, size: int, settings: Ejection = SETTINGS) -> None:
+    def __init__(self, size: int, settings: EjectionSettings = SETTINGS) -> None:
         self.members = [Member(f"w{place}") for place in range(size)]
         self.told: list[str] = []
         self.breakers = Breakers(settings, self.members, self.told.append)

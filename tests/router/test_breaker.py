@@ -2,7 +2,8 @@
 
 import pytest
 
-from router.fleet.breaker import Breaker, Ejection, State
+from router.fleet.breaker import Breaker, State
+from router.settings.fleet import EjectionSettings
 from tests.router.breakers import Pool, fail, work
 
 
@@ -189,7 +190,7 @@ def test_words_for_people() -> None:
 
 def test_one_failure_is_no_row() -> None:
     """With a threshold of one, the text says "1 failure", not "failures in a row"."""
-    pool = Pool(2, Ejection(failures=1))
+    pool = Pool(2, EjectionSettings.model_construct(failures=1))
     fail(pool[0], 0)
     assert pool[0].reason(1) == "1 failure, the last: closed; back in 4 s"
 

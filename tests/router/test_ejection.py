@@ -2,7 +2,8 @@
 
 import pytest
 
-from router.fleet.breaker import Ejection, State
+from router.fleet.breaker import State
+from router.settings.fleet import EjectionSettings
 from tests.router.breakers import SETTINGS, Pool, fail, work
 
 
@@ -23,7 +24,7 @@ from tests.router.breakers import SETTINGS, Pool, fail, work
 )
 def test_no_more_than_a_share_is_left_out(size: int, share: float, most: int) -> None:
     """The number is rounded down, and never covers the whole pool."""
-    pool = Pool(size, Ejection(failures=1, share=share, panic=0))
+    pool = Pool(size, EjectionSettings.model_construct(failures=1, share=share, panic=0))
     for place in range(size):
         fail(pool[place], 0)
     assert len(pool.admitted(0)) == size - most
@@ -85,7 +86,7 @@ def test_too_few_healthy_workers_and_nobody_is_left_out() -> None:
 
 def test_the_share_of_the_healthy_is_exact() -> None:
     """7 of 100 is not less than a share of 0.07, despite floating point."""
-    pool = Pool(100, Ejection(failures=1, panic=0.07))
+    pool = Pool(100, EjectionSettings.model_construct(failures=1, panic=0.07))
     for member in pool.members[8:]:
         member.ready = False
     fail(pool[0], 0)
@@ -149,7 +150,7 @@ def test_a_reload_keeps_who_is_left_out() -> None:
     smaller = pool.members[:3]
     pool.breakers.change(SETTINGS, smaller)
     assert pool.breakers.admitted(6, smaller) == [pool.members[0], pool.members[2]]
-    pool.breakers.change(Ejection(share=0), smaller)
+    pool.breakers.change(EjectionSettings.model_construct(share=0), smaller)
     assert pool.out() == []
     assert pool.told[2:] == ["worker w0 is let back in", "worker w1 is let back in"]
 
@@ -157,7 +158,7 @@ def test_a_reload_keeps_who_is_left_out() -> None:
 def test_other_settings_hold_at_once() -> None:
     """New settings apply to the failures that follow."""
     pool = Pool(2)
-    pool.breakers.change(Ejection(failures=1, first=7), pool.members)
+    pool.breakers.change(EjectionSettings.model_construct(failures=1, first=7), pool.members)
     fail(pool[0], 0)
     assert pool[0].until == 7
 

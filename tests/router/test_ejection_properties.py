@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.fleet.breaker import Ejection, State
+from router.fleet.breaker import State
+from router.settings.fleet import EjectionSettings
 from tests.router.breakers import Pool, work
 
 steps = st.lists(
@@ -40,7 +41,9 @@ class Play:
     """A pool, the requests under way, and which of them are trials."""
 
     def __init__(self, size: int, share: float, panic: float) -> None:
-        settings = Ejection(failures=2, first=10, longest=60, share=share, panic=panic)
+        settings = EjectionSettings.model_construct(
+            failures=2, first=10, longest=60, share=share, panic=panic
+        )
         self.pool = Pool(size, settings)
         self.now = 0.0
         self.sent: list[tuple[int, int]] = []
