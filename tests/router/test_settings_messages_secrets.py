@@ -3,7 +3,7 @@
 import pytest
 
 from router.settings.loader import SettingsError, loads
-from tests.router.settings_wrong import WORKER, wrong
+from tests.router.settings_wrong import wrong
 
 
 @pytest.mark.parametrize(
@@ -49,38 +49,6 @@ def test_no_message_shows_the_secret_in_a_url(line: str, url: str) -> None:
     said = "\n".join(wrong(line.replace("{}", "{0}").format(url)))
     assert said
     assert not any(part in said for part in ("sek", "ret"))
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (
-            "controller: http://user:sekret@h:8090",
-            "controller: a controller's URL holds no user name or password; use key",
-        ),
-        (
-            "controller: http://h:1/x",
-            'controller: "http://h:1/x" is not a controller\'s URL: write http://host:port',
-        ),
-        (
-            "tiers: {l2: {lmcache: {coordinator: 'http://user:sekret@h'}}}",
-            "tiers.l2.lmcache.coordinator: a coordinator's URL holds no user name or password",
-        ),
-        (
-            "tiers: {l2: {lmcache: {coordinator: 'http://h?key=sekret'}}}",
-            'tiers.l2.lmcache.coordinator: "http://h?***" is not a coordinator\'s URL:'
-            " write http://host:port",
-        ),
-        (
-            "cors: ['https://user:sekret@app.example']",
-            'cors[0]: "https://***@app.example" is not an origin: write it as browsers do, such as'
-            ' https://app.example or http://localhost:3000, without a path; or "*" for all',
-        ),
-    ],
-)
-def test_a_wrong_url_of_others_gets_one_sentence(line: str, said: str) -> None:
-    """It names the service that the URL is for, and no secret."""
-    assert wrong(WORKER + line) == [f"f:2: {said}"]
 
 
 def test_a_traceback_does_not_hold_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:

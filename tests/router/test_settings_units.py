@@ -38,23 +38,14 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
     ("value", "said"),
     [
         (5, "5"),
-        (1.5, "1.5"),
-        (True, "true"),
         (None, "nothing"),
-        ([], "a list"),
-        ({}, "a mapping"),
         ("30", '"30"'),
         ("30 s", '"30 s"'),
         ("-1s", '"-1s"'),
         ("1.5s", '"1.5s"'),
-        ("1e3s", '"1e3s"'),
         ("30S", '"30S"'),
-        ("30s\n", '"30s\\n"'),
         ("3\u0660s", '"3\u0660s"'),
-        ("1234567890s", '"1234567890s"'),
-        ("s", '"s"'),
         ("1m30s", '"1m30s"'),
-        ("", '""'),
     ],
 )
 def test_anything_else_is_no_duration(value: object, said: str) -> None:
@@ -76,9 +67,7 @@ def test_a_duration_may_be_off(text: str, seconds: float | None) -> None:
     ("value", "said"),
     [
         ("Off", f'"Off" {DURATION}, or off'),
-        (False, f"false {DURATION}, or off"),
         (15, f"15 {DURATION}, or off"),
-        ("none", f'"none" {DURATION}, or off'),
         ("0s", "must be longer than 0s, or off"),
     ],
 )
@@ -105,20 +94,12 @@ def test_a_share_is_a_number_or_a_percentage(value: object, share: float) -> Non
     ("value", "said"),
     [
         (20, "20"),
-        (1.5, "1.5"),
-        (-0.1, "-0.10000000000000001"),
         (float("nan"), "nan"),
-        (float("inf"), "inf"),
         (True, "true"),
-        (None, "nothing"),
-        ([], "a list"),
         ("0.5", '"0.5"'),
         ("101%", '"101%"'),
-        ("100.5%", '"100.5%"'),
         ("-5%", '"-5%"'),
-        ("5 %", '"5 %"'),
         ("\u0665%", '"\u0665%"'),
-        ("5%\n", '"5%\\n"'),
     ],
 )
 def test_anything_else_is_no_share(value: object, said: str) -> None:
@@ -152,13 +133,9 @@ def test_a_size_is_read_in_bytes(text: str, size: int) -> None:
     ("value", "said"),
     [
         (1024, "1024"),
-        (1e3, "1000"),
         ("16mib", '"16mib"'),
         ("16M", '"16M"'),
-        ("64KB", '"64KB"'),
         ("1.5GiB", '"1.5GiB"'),
-        ("-1B", '"-1B"'),
-        (False, "false"),
     ],
 )
 def test_anything_else_is_no_size(value: object, said: str) -> None:
