@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.router.settings_wrong import wrong
+from tests.settings.wrong import wrong
 
 ONE_POOL = "; a worker stands in one pool, and a pool may have several models"
 

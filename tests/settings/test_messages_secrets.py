@@ -3,7 +3,7 @@
 import pytest
 
 from router.settings.loader import SettingsError, loads
-from tests.router.settings_wrong import wrong
+from tests.settings.wrong import wrong
 
 
 @pytest.mark.parametrize(

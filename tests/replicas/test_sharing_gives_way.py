@@ -6,7 +6,7 @@ import pytest
 
 from router.replicas.sockets import Line, Wiring
 from strategies.api import Outcome
-from tests.router.wired import Process, play, until, wiring
+from tests.replicas.wired import Process, play, until, wiring
 
 __all__ = ["wiring"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from router.settings.loader import Problem, SettingsError, loads
-from tests.router.settings_wrong import WORKER, wrong
+from tests.settings.wrong import WORKER, wrong
 
 DURATION = "is not a duration: write a whole number and a unit (ms, s, m, h, d), such as 30s"
 URL = "is not a worker's URL: write http://host:port"

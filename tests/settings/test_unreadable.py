@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from router.settings.loader import SettingsError, load
-from tests.router.settings_wrong import WORKER
+from tests.settings.wrong import WORKER
 
 
 def test_a_file_that_cannot_be_read_says_why(

@@ -13,8 +13,8 @@ from router.replicas.messages import Booked, Letter, encode
 from router.replicas.sockets import Wiring
 from strategies.api import Outcome
 from strategies.policies.prefix_aware import PrefixAware
+from tests.replicas.wired import Process, play, until, wiring
 from tests.router.fleets import choice, prompt
-from tests.router.wired import Process, play, until, wiring
 
 __all__ = ["wiring"]
 

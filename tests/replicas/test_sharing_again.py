@@ -12,8 +12,8 @@ from router.fleet.worker import Worker
 from router.replicas import replication as sharing
 from router.replicas.sockets import Outbox, Wiring
 from router.upstream.pool import Upstream
+from tests.replicas.wired import Process, play, until
 from tests.router.fleets import _PATIENCE
-from tests.router.wired import Process, play, until
 
 LONG = "long " * 12_000
 
