@@ -28,7 +28,7 @@ from router.api.request import (
 )
 from router.prompt.canonical import Text, apart, canonical, further, measured
 from router.prompt.forward import may_have, written
-from router.rendering.errors import NOT_TEXT, Unlike
+from router.rendering.errors import NOT_TEXT, NotReproducible
 from router.rendering.tokens import Exact
 from strategies.api import NO_BLOCKS, Prompt
 from strategies.prefix.block_keys import TEXT_ENDS, chain, even_chain, even_root, root_key
@@ -111,7 +111,7 @@ class Asked(NamedTuple):
 
     identity: str
     ids: Callable[[Endpoint, bytes], Awaitable[bytes]]
-    """Returns the token ids of a request's body, 32-bit little-endian. Raises Unlike."""
+    """Returns the token ids of a request's body, 32-bit little-endian. Raises NotReproducible."""
 
 
 class Along(NamedTuple):
@@ -192,10 +192,10 @@ class Prompts:
         if known is not None:
             try:
                 return self._tokenized(endpoint, request, known, body)
-            except Unlike as unlike:
+            except NotReproducible as unlike:
                 reason = unlike.reason
         if known is not None and known.media and reason == NOT_TEXT:
-            with suppress(Unlike):
+            with suppress(NotReproducible):
                 return Made(self._of_head(endpoint, request, known, body))
         return Made(self._by_text(endpoint, request, known), reason)
 
@@ -208,7 +208,7 @@ class Prompts:
         """
         try:
             ids = await asked.ids(endpoint, body)
-        except Unlike as unlike:
+        except NotReproducible as unlike:
             return partial(self.by_text, endpoint, request, unlike.reason)
         return lambda: Made(self._of_ids(endpoint, request, asked.identity, ids))
 

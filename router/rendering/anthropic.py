@@ -1,7 +1,7 @@
 """`/v1/messages` as the chat that an engine makes of it.
 
 vLLM entrypoints/anthropic/serving.py, `to_chat_completion_request`. Content that is not text, and
-anything that adds or removes tools on the way, raises Unlike.
+anything that adds or removes tools on the way, raises NotReproducible.
 
 Properties of a chat template that engines detect by rendering it, for the Messages API.
 
@@ -10,18 +10,14 @@ vLLM entrypoints/anthropic/serving.py: `_detect_merge_inline_system`, and
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from time import monotonic
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jinja2.ext import loopcontrols
-
 from router.rendering.chat import BILLING, Body, Chat, effort, forwarded, keywords
-from router.rendering.errors import NOT_TEXT, Json, Unlike
+from router.rendering.errors import NOT_TEXT, Json, NotReproducible
 from router.rendering.messages import Message, Tool, definition, read
-from router.rendering.sandbox import Bounded, run
-from router.rendering.template import PATIENCE_S, ChatTemplate
-from router.rendering.watch import Watch
+from router.rendering.sandbox import Sandbox, render
+from router.rendering.template import ChatTemplate
 
 #: Blocks that engines skip.
 _SAY_NOTHING = ("redacted_thinking", "tool_reference")
@@ -33,14 +29,14 @@ _FOLLOWED = {
 
 
 def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Chat:
-    """Return the chat equivalent to a request to `/v1/messages`. Raises Unlike.
+    """Return the chat equivalent to a request to `/v1/messages`. Raises NotReproducible.
 
     With `system_first`, all system messages are merged into one at the start. `unthinking` is the
     effort used for "do not think".
     """
     given = asked.get("messages")
     if not isinstance(given, list):
-        raise Unlike("odd messages")
+        raise NotReproducible("odd messages")
     system = _system_texts(asked.get("system") or [], whole=True)
     messages: list[Message] = []
     for message in given:
@@ -54,7 +50,7 @@ def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Cha
         elif isinstance(role, str) and role in _FOLLOWED:
             messages.extend(_messages(role, message.get("content")))
         else:
-            raise Unlike("odd messages")
+            raise NotReproducible("odd messages")
     if system:
         messages.insert(0, {"role": "system", "content": "".join(system)})
     return Chat(
@@ -83,7 +79,7 @@ def _messages(role: str, content: Json) -> list[Message]:
         return [{"role": role, "content": content}]
     blocks = [block for block in _blocks(content) if block.get("type") not in _SAY_NOTHING]
     if any(block.get("type") not in _FOLLOWED[role] for block in blocks):
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     texts = [text for block in _of(blocks, "text") if (text := _text(block))]
     said: Message = {"role": role}
     if thoughts := [_text(block, "thinking") for block in _of(blocks, "thinking")]:
@@ -103,21 +99,21 @@ def _of(blocks: Iterable[Message], kind: str) -> list[Message]:
 
 def _blocks(content: Json) -> list[Message]:
     if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
-        raise Unlike("odd contents")
+        raise NotReproducible("odd contents")
     return content
 
 
 def _text(block: Message, field: str = "text") -> str:
     text = block.get(field)
     if not isinstance(text, str | None):
-        raise Unlike("odd parts")
+        raise NotReproducible("odd parts")
     return text or ""
 
 
 def _call(block: Message) -> Message:
     called, arguments = block.get("id"), block.get("input")
     if not isinstance(called, str) or not called or not isinstance(arguments, dict | None):
-        raise Unlike("odd tool calls")
+        raise NotReproducible("odd tool calls")
     function = {"name": _text(block, "name"), "arguments": json.dumps(arguments or {})}
     return {"id": called, "type": "function", "function": function}
 
@@ -126,10 +122,10 @@ def _result(block: Message) -> Message:
     content = block.get("content")
     if isinstance(content, list):
         if not all(isinstance(one, dict) and one.get("type") == "text" for one in content):
-            raise Unlike(NOT_TEXT)
+            raise NotReproducible(NOT_TEXT)
         content = "\n".join(_text(one) for one in content)
     elif not isinstance(content, str | None):
-        raise Unlike("odd contents")
+        raise NotReproducible("odd contents")
     return {"role": "tool", "tool_call_id": _text(block, "tool_use_id"), "content": content or ""}
 
 
@@ -137,12 +133,12 @@ def _tools(given: Json) -> list[Tool] | None:
     if given is None:
         return None
     if not isinstance(given, list):
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     tools: list[Tool] = []
     for one in given:
         schema = one.get("input_schema") if isinstance(one, dict) else None
         if not isinstance(schema, dict):
-            raise Unlike("odd tools")
+            raise NotReproducible("odd tools")
         typed = schema if "type" in schema else {**schema, "type": "object"}
         tools.append({"type": "function", "function": definition({**one, "parameters": typed})})
     return tools
@@ -152,31 +148,30 @@ def _effort(asked: Body, unthinking: str) -> str | None:
     """Return the effort; switched-off thinking takes precedence."""
     thinking, output = asked.get("thinking"), asked.get("output_config")
     if not isinstance(thinking, dict | None) or not isinstance(output, dict | None):
-        raise Unlike("odd template keywords")
+        raise NotReproducible("odd template keywords")
     if thinking and thinking.get("type") == "disabled":
         return unthinking
     said = effort(output.get("effort")) if output else None
     if said in {"none", "minimal"}:
-        raise Unlike("odd template keywords")
+        raise NotReproducible("odd template keywords")
     return said
 
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 #: Longest output for four words, in characters.
-_LONGEST = 1 << 20
+_MAX_PROBE_CHARS = 1 << 20
 
 
-def wants_system_first(text: str, clock: Callable[[], float] = monotonic) -> bool:
-    """Whether a template refuses system messages after the first, so that they have to be merged.
+def wants_system_first(text: str) -> bool:
+    """Return true if a template refuses system messages after the first: they have to be merged.
 
     As in the engine, this is tested in an environment without most of what templates usually get,
-    so a template that needs that counts as refusing. One that takes too long does too.
+    so a template that needs that counts as refusing.
     """
-    said = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
+    messages = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
+    variables = {"messages": messages, "add_generation_prompt": False}
     try:
-        environment = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        keywords = {"messages": said, "add_generation_prompt": False}
-        run(environment.compiled(text), keywords, Watch(_LONGEST, PATIENCE_S, clock))
+        render(Sandbox().compiled(text), variables, _MAX_PROBE_CHARS)
     except Exception:  # noqa: BLE001 - on errors not Jinja's an engine would not even start
         return True
     return False
@@ -197,5 +192,5 @@ def _said(template: ChatTemplate | None, keywords: Mapping[str, Any], effort: st
     more = {**keywords, "reasoning_effort": effort, "enable_thinking": effort != "none"}
     try:
         return template.render([{"role": "user", "content": content}], more=more)
-    except Unlike:
+    except NotReproducible:
         return None

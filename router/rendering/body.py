@@ -16,7 +16,7 @@ import msgspec
 from router.api.native import BESIDE
 from router.api.request import Endpoint
 from router.rendering.chat import flag
-from router.rendering.errors import NOT_TEXT, Json, Unlike
+from router.rendering.errors import NOT_TEXT, Json, NotReproducible
 from router.rendering.messages import check_things
 
 Body = Mapping[str, Any]
@@ -38,46 +38,46 @@ class Text(NamedTuple):
 
 
 def decoded(body: bytes) -> Body:
-    """Return a request's fields. Raises Unlike."""
+    """Return a request's fields. Raises NotReproducible."""
     check_things(body)
     try:
         asked = _decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise Unlike("not understood") from None
+        raise NotReproducible("not understood") from None
     if not isinstance(asked, dict):
-        raise Unlike("not understood")
+        raise NotReproducible("not understood")
     if asked.get("truncate_prompt_tokens") is not None:
-        raise Unlike("truncated by the engine")
+        raise NotReproducible("truncated by the engine")
     return asked
 
 
 def readable(endpoint: Endpoint, body: bytes) -> Body:
     """Return the fields of a request whose tokens can be made; of its conversations, the first.
 
-    Raises Unlike.
+    Raises NotReproducible.
     """
     if not endpoint.exact:
-        raise Unlike(DIALECT)
+        raise NotReproducible(DIALECT)
     asked = decoded(body)
     if not endpoint.batched:
         return asked
     batch = asked.get("messages")
     if not isinstance(batch, list) or not batch or not isinstance(batch[0], list):
-        raise Unlike("not understood")
+        raise NotReproducible("not understood")
     return {**asked, "messages": batch[0]}
 
 
 def plain(asked: Body, endpoint: Endpoint) -> Text | bytes:
     """Return the text or the packed ids of a request without messages.
 
-    Of several prompts it is the first. Raises Unlike.
+    Of several prompts it is the first. Raises NotReproducible.
     """
     if asked.get("prompt_embeds") is not None:
-        raise Unlike("embeddings")
+        raise NotReproducible("embeddings")
     if asked.get("suffix") is not None:
-        raise Unlike("a suffix")
+        raise NotReproducible("a suffix")
     if endpoint.native and any(asked.get(name) is not None for name in BESIDE):
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     given = (asked[name] for name in endpoint.sources if asked.get(name) is not None)
     prompt = found = next(given, None)
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
@@ -88,15 +88,15 @@ def plain(asked: Body, endpoint: Endpoint) -> Text | bytes:
 
 
 def packed(ids: Json) -> bytes:
-    """Pack a list of ids as 32-bit integers, little-endian. Raises Unlike."""
+    """Pack a list of ids as 32-bit integers, little-endian. Raises NotReproducible."""
     if not ids:
-        raise Unlike("no prompt")
+        raise NotReproducible("no prompt")
     if not isinstance(ids, list) or bool in set(map(type, ids)):
-        raise Unlike("odd token ids")
+        raise NotReproducible("odd token ids")
     try:
         return array("I", ids).tobytes()
     except (TypeError, OverflowError):
-        raise Unlike("odd token ids") from None
+        raise NotReproducible("odd token ids") from None
 
 
 NONE = "none"
@@ -107,7 +107,7 @@ UNKNOWN = "tools that engines may leave out"
 def chosen(asked: Body, *, left_out: bool | None) -> Body:
     """Return a chat in any dialect, without its tools if the engine leaves them out.
 
-    `left_out` says whether it does; None: not known. Raises Unlike.
+    `left_out` says whether it does; None: not known. Raises NotReproducible.
     """
     if left_out is False or not asked.get("tools"):
         return asked
@@ -117,5 +117,5 @@ def chosen(asked: Body, *, left_out: bool | None) -> Body:
     if choice != NONE:
         return asked
     if left_out is None:
-        raise Unlike(UNKNOWN)
+        raise NotReproducible(UNKNOWN)
     return {name: value for name, value in asked.items() if name != "tools"}

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from router.rendering.errors import Json, Unlike
+from router.rendering.errors import Json, NotReproducible
 from router.rendering.messages import BARE, Message, Part, Tool, chat_tools, check_things, read
 
 Body = Mapping[str, Any]
@@ -38,9 +38,9 @@ class Chat(NamedTuple):
 
 
 def chat_of(asked: Body) -> Chat:
-    """Return the chat of a request to `/v1/chat/completions`. Raises Unlike."""
+    """Return the chat of a request to `/v1/chat/completions`. Raises NotReproducible."""
     if asked.get("chat_template") is not None:
-        raise Unlike("a template of its own")
+        raise NotReproducible("a template of its own")
     return Chat(
         read(asked.get("messages")),
         chat_tools(asked.get("tools")),
@@ -55,34 +55,34 @@ def chat_of(asked: Body) -> Chat:
 
 
 def keywords(asked: Body) -> Mapping[str, Any]:
-    """Return the request's own keywords for the template. Raises Unlike."""
+    """Return the request's own keywords for the template. Raises NotReproducible."""
     found = asked.get("chat_template_kwargs")
     if not isinstance(found, dict | None):
-        raise Unlike("odd template keywords")
+        raise NotReproducible("odd template keywords")
     return found or {}
 
 
 def effort(found: Json) -> str | None:
-    """Return the requested effort, if any. Raises Unlike."""
+    """Return the requested effort, if any. Raises NotReproducible."""
     if found is None or (isinstance(found, str) and found in EFFORTS):
         return found
-    raise Unlike("odd template keywords")
+    raise NotReproducible("odd template keywords")
 
 
 def flag(asked: Body, name: str, *, default: bool) -> bool:
-    """Return a boolean field. Raises Unlike."""
+    """Return a boolean field. Raises NotReproducible."""
     value = asked.get(name, default)
     if not isinstance(value, bool):
-        raise Unlike("odd flags")
+        raise NotReproducible("odd flags")
     return value
 
 
 def forwarded(asked: Body) -> list[int] | None:
-    """Return the prompt's token ids if the request contains them. Raises Unlike."""
+    """Return the prompt's token ids if the request contains them. Raises NotReproducible."""
     given = asked.get("kv_transfer_params")
     ids = given.get("prompt_token_ids") if isinstance(given, dict) else None
     if ids is not None and not (isinstance(ids, list) and ids):
-        raise Unlike("odd token ids")
+        raise NotReproducible("odd token ids")
     return ids
 
 
@@ -92,7 +92,7 @@ def _documents(found: Json) -> list[dict[str, str]] | None:
         and all(isinstance(one, dict) for one in found)
         and all(isinstance(value, str) for one in found for value in one.values())
     ):
-        raise Unlike("odd documents")
+        raise NotReproducible("odd documents")
     return found
 
 
@@ -106,7 +106,7 @@ _CHANGED = ("system", "developer")
 def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
     """Return the messages as a chat template gets them, contents as `parts` or as text.
 
-    `messages` are as returned by `reading.read`, and are not changed. Raises Unlike.
+    `messages` are as returned by `reading.read`, and are not changed. Raises NotReproducible.
     """
     return [_message(message, parts=parts) for message in messages]
 
@@ -161,7 +161,7 @@ def _assistant(message: Mapping[str, Any], made: Message) -> None:
 def with_arguments(call: Mapping[str, Any]) -> Message:
     """Return a tool call with its arguments as an object, empty if they are not a JSON object.
 
-    Raises Unlike.
+    Raises NotReproducible.
     """
     given = call["function"]["arguments"]
     if given:
@@ -173,7 +173,7 @@ def with_arguments(call: Mapping[str, Any]) -> Message:
     except json.JSONDecodeError:
         arguments = {}
     except (ValueError, RecursionError):  # too many digits, too deep: engines refuse these
-        raise Unlike("odd tool calls") from None
+        raise NotReproducible("odd tool calls") from None
     if not isinstance(arguments, dict):
         arguments = {}
     return {**call, "function": {**call["function"], "arguments": arguments}}

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 NOT_TEXT = "parts that are not text"
 
 
-class Unlike(Exception):
+class NotReproducible(Exception):
     """The engine's tokens cannot be known.
 
     The reason is a few words, the same for all prompts of that kind. It is a metric's label, so it

@@ -20,7 +20,7 @@ vLLM entrypoints/generate/base/protocol.py, `FunctionDefinition`.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from router.rendering.errors import NOT_TEXT, Json, Unlike
+from router.rendering.errors import NOT_TEXT, Json, NotReproducible
 
 #: Types of parts that are text, and the field that holds it.
 _TEXTS = {
@@ -70,13 +70,13 @@ class Part(NamedTuple):
 
 
 def read_parts(content: Json) -> tuple[list[Part], int]:
-    """Return the texts of a content, and how many of their fields are counted. Raises Unlike."""
+    """Return the texts of a content, and how many of their fields are counted. Raises NotReproducible."""
     if content is None:
         return [], 0
     if isinstance(content, str):
         return [Part("text", content)], 0
     if not isinstance(content, list):
-        raise Unlike("odd contents")
+        raise NotReproducible("odd contents")
     parts, known = [], 0
     for one in content:
         part, fields = (Part(BARE, one, proper=False), 0) if isinstance(one, str) else _part(one)
@@ -89,13 +89,13 @@ def _part(one: Json) -> tuple[Part, int]:
     kind = one.get("type") if isinstance(one, dict) else None
     field = _TEXTS.get(kind) if isinstance(kind, str) else None
     if kind is None or field is None or not _ELSE.isdisjoint(one):
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     text = one.get(field)
     if text is None and kind in _NULLABLE:
         return Part(kind, None, proper=False), 0
     closed = kind == "thinking" and "closed" in one
     if not isinstance(text, str) or (closed and not isinstance(one["closed"], bool)):
-        raise Unlike("odd parts")
+        raise NotReproducible("odd parts")
     marked = _marked(one) if kind == "text" else int(closed)
     more = {name: one[name] for name in one if name not in _KNOWN}
     if kind not in _MODELLED or marked is None:
@@ -123,7 +123,7 @@ _SLICE = 1 << 20
 
 
 def check_things(json: bytes) -> None:
-    """Raise Unlike if a body holds too many objects, lists and entries, before it is decoded."""
+    """Raise NotReproducible if a body holds too many objects, lists and entries, before it is decoded."""
     if len(json) <= THINGS:
         return
     things = 0.0
@@ -133,44 +133,44 @@ def check_things(json: bytes) -> None:
         )
         things += objects + lists + commas / ENTRIES
         if things > THINGS:
-            raise Unlike("too long")
+            raise NotReproducible("too long")
 
 
 Tool = dict[str, Any]
 
 
 def chat_tools(given: Json) -> list[Tool] | None:
-    """Return the tools of a chat request; None if there are none. Raises Unlike."""
+    """Return the tools of a chat request; None if there are none. Raises NotReproducible."""
     if given is None:
         return None
     if not isinstance(given, list) or not given:
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     return [_chat_tool(one) for one in given]
 
 
 def _chat_tool(given: Json) -> Tool:
     if not isinstance(given, dict) or given.get("type", "function") != "function":
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     deferred = given.get("defer_loading")
     made: Tool = {"type": "function", "function": definition(given.get("function"), deferred)}
     return made if deferred is None else {**made, "defer_loading": deferred}
 
 
 def definition(given: Json, deferred: Json = None) -> Tool:
-    """Return a function's definition; `deferred` is its tool's `defer_loading`. Raises Unlike."""
+    """Return a function's definition; `deferred` is its tool's `defer_loading`. Raises NotReproducible."""
     if not isinstance(given, Mapping):
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     name, description, parameters = map(given.get, ("name", "description", "parameters"))
     if (
         not isinstance(name, str)
         or not isinstance(description, str | None)
         or not isinstance(parameters, dict | None)
     ):
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     own = given.get("defer_loading")
     flags = {"strict": given.get("strict"), "defer_loading": deferred if own is None else own}
     if not all(isinstance(flag, bool | None) for flag in (*flags.values(), deferred)):
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     made: Tool = {"name": name, "description": description, "parameters": parameters}
     return made | {name: flag for name, flag in flags.items() if flag is not None}
 
@@ -209,13 +209,13 @@ Message = dict[str, Any]
 
 
 def read(messages: Json) -> list[Message]:
-    """Return decoded messages as an engine reads them; they are not changed. Raises Unlike.
+    """Return decoded messages as an engine reads them; they are not changed. Raises NotReproducible.
 
     `content` is a list of `Part`, or a string if the message has only a role and a string. Other
     fields are included only if given.
     """
     if not isinstance(messages, list) or not messages:
-        raise Unlike("no messages")
+        raise NotReproducible("no messages")
     return [_message(message) for message in messages]
 
 
@@ -230,7 +230,7 @@ def _message(given: Json) -> Message:
 
 def _other(given: Json) -> Message:
     if not isinstance(given, dict) or "author" in given:
-        raise Unlike("odd messages")
+        raise NotReproducible("odd messages")
     message = renamed(given)
     role = message.get("role")
     if (
@@ -238,12 +238,12 @@ def _other(given: Json) -> Message:
         or not all(isinstance(message.get(name, ""), str) for name in _STRINGS)
         or not all(isinstance(message.get(name), str | None) for name in _NULLABLE_FIELDS)
     ):
-        raise Unlike("odd messages")
+        raise NotReproducible("odd messages")
     parts, in_parts = read_parts(message.get("content"))
     calls = _calls(message.get("tool_calls"))
     tools, in_tools = _tools(message.get("tools"))
     if calls and role != "assistant":
-        raise Unlike("odd tool calls")
+        raise NotReproducible("odd tool calls")
     theirs = _known_to_openai(role, message)
     own = None
     if message.get("content", "") is not None:
@@ -251,9 +251,9 @@ def _other(given: Json) -> Message:
     if theirs is not None and (own is None or theirs >= own):
         kinds = _KINDS.get(role, _TEXT)
         if any(part.kind not in kinds or not part.proper for part in parts):
-            raise Unlike("odd contents")
+            raise NotReproducible("odd contents")
     elif own is None:
-        raise Unlike("odd messages")
+        raise NotReproducible("odd messages")
     found = {"tool_calls": calls, "tools": tools}
     return {**message, "content": parts, **{name: found[name] for name in found if name in message}}
 
@@ -303,7 +303,7 @@ def _calls(given: Json) -> list[Message] | None:
     if given is None:
         return None
     if not isinstance(given, list):
-        raise Unlike("odd tool calls")
+        raise NotReproducible("odd tool calls")
     return [_call(one) for one in given]
 
 
@@ -316,7 +316,7 @@ def _call(given: Json) -> Message:
         or not isinstance(function.get("name"), str)
         or not isinstance(function.get("arguments"), str)
     ):
-        raise Unlike("odd tool calls")
+        raise NotReproducible("odd tool calls")
     inner = ordered(function, ("arguments", "name"))
     return ordered({**given, "function": inner}, ("id", "function", "type"))
 
@@ -326,17 +326,17 @@ def _tools(given: Json) -> tuple[list[Tool] | None, int]:
     if given is None:
         return None, 0
     if not isinstance(given, list):
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     kinds = {"name": str, "description": str, "parameters": dict, "strict": bool | None}
     tools, known = [], 0
     for one in given:
         function = one.get("function") if isinstance(one, dict) else None
         if not isinstance(function, dict) or one.get("type") != "function":
-            raise Unlike("odd tools")
+            raise NotReproducible("odd tools")
         if "name" not in function or not all(
             isinstance(function[name], kind) for name, kind in kinds.items() if name in function
         ):
-            raise Unlike("odd tools")
+            raise NotReproducible("odd tools")
         inner = ordered(function, tuple(kinds))
         tools.append(ordered({**one, "function": inner}, ("function", "type")))
         known += 2 + len(kinds.keys() & function.keys())

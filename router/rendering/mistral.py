@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from router.api.request import Endpoint, Prompted
 from router.rendering.body import Body, packed
 from router.rendering.chat import Chat, chat_of, with_arguments
-from router.rendering.errors import NOT_TEXT, Json, Unlike
+from router.rendering.errors import NOT_TEXT, Json, NotReproducible
 from router.rendering.folder import LARGEST, BadFolder
 from router.rendering.messages import Message
 from router.rendering.tokens import LONGEST, Head
@@ -46,34 +46,34 @@ class Mistral:
         self._effort = keywords.get("reasoning_effort")
 
     def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
-        """Return the ids of a chat whose body has `size` bytes. Raises Unlike."""
+        """Return the ids of a chat whose body has `size` bytes. Raises NotReproducible."""
         if endpoint.prompted is not Prompted.CHAT:
-            raise Unlike("a dialect that is not known of Mistral's tokenizers")
+            raise NotReproducible("a dialect that is not known of Mistral's tokenizers")
         chat = chat_of(asked)
         if chat.ids is not None:
             return packed(chat.ids)
         if size > LONGEST:
-            raise Unlike("too long")
+            raise NotReproducible("too long")
         if asked.get("chat_template_kwargs") is not None:
-            raise Unlike("odd template keywords")
+            raise NotReproducible("odd template keywords")
         _check_end(chat)
         try:
             return self._encoded(chat, asked["messages"])
-        except Unlike:
+        except NotReproducible:
             raise
         except Exception:  # noqa: BLE001 - that library refuses by all kinds of exceptions
-            raise Unlike("refused by Mistral's library") from None
+            raise NotReproducible("refused by Mistral's library") from None
 
     def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:  # noqa: ARG002 - the protocol's
-        """Always raises Unlike: nothing is known of chats with images."""
-        raise Unlike(NOT_TEXT)
+        """Always raises NotReproducible: nothing is known of chats with images."""
+        raise NotReproducible(NOT_TEXT)
 
     def text(self, text: str, *, special: bool) -> bytes:
-        """Return the ids of a text; with `special`, with BOS. Raises Unlike."""
+        """Return the ids of a text; with `special`, with BOS. Raises NotReproducible."""
         try:
             ids = self._library.instruct_tokenizer.tokenizer.encode(text, bos=special, eos=False)
         except Exception:  # noqa: BLE001 - lone surrogates, and whatever a library may find
-            raise Unlike("not tokenized") from None
+            raise NotReproducible("not tokenized") from None
         return array("I", ids).tobytes()
 
     def _encoded(self, chat: Chat, given: list[Json]) -> bytes:
@@ -113,12 +113,12 @@ def mistrals_library(path: Path) -> MistralsLibrary:
 
 
 def _check_end(chat: Chat) -> None:
-    """Raise Unlike if the chat both continues an answer and starts one, which engines refuse."""
+    """Raise NotReproducible if the chat both continues an answer and starts one, which engines refuse."""
     answered = chat.messages[-1]["role"] == "assistant"
     if chat.add_generation_prompt and (answered or chat.continue_final_message):
-        raise Unlike("continues and begins a message")
+        raise NotReproducible("continues and begins a message")
     if chat.continue_final_message and not answered:
-        raise Unlike("nothing to continue")
+        raise NotReproducible("nothing to continue")
 
 
 def _message(given: Json, read: Message) -> Message:
@@ -139,7 +139,7 @@ def _content(given: Json) -> Json:
     if given is None or isinstance(given, str):
         return given
     if not all(isinstance(one, dict) and one.get("type") == "text" for one in given):
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     return [{"type": "text", "text": one.get("text")} for one in given]
 
 

@@ -10,11 +10,12 @@ from router.rendering import tokens as media
 from router.rendering.anthropic import chat_of_messages, effort_for_none, wants_system_first
 from router.rendering.body import ID_BYTES, Body, packed
 from router.rendering.chat import Chat, chat_of, conversation
-from router.rendering.errors import NOT_TEXT, Unlike
+from router.rendering.errors import NOT_TEXT, NotReproducible
 from router.rendering.folder import BadFolder, ModelFolder
 from router.rendering.messages import Message
 from router.rendering.responses import chat_of_responses
-from router.rendering.template import TOO_DEEP, ChatTemplate
+from router.rendering.sandbox import TOO_DEEP
+from router.rendering.template import ChatTemplate
 from router.rendering.tokenizer import TextTokenizer as Tokenizer
 from router.rendering.tokens import LONGEST, Head
 
@@ -54,7 +55,7 @@ class Templated:
         return self._tokenizer.short
 
     def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
-        """Return the ids of a chat in any dialect whose body has `size` bytes. Raises Unlike."""
+        """Return the ids of a chat in any dialect whose body has `size` bytes. Raises NotReproducible."""
         chat = self._chat(endpoint, asked)
         if chat.ids is not None:
             return packed(chat.ids)
@@ -63,14 +64,14 @@ class Templated:
         return self.text(self._rendered(template, chat, messages, size), special=chat.special)
 
     def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
-        """Return what is known of a chat with images and the like. Raises Unlike."""
+        """Return what is known of a chat with images and the like. Raises NotReproducible."""
         if endpoint.prompted is not Prompted.CHAT:
-            raise Unlike(NOT_TEXT)
+            raise NotReproducible(NOT_TEXT)
         asked, count = media.with_words(asked)
         chat = chat_of(asked)
         template = self._template(chat)
         if chat.ids is not None or chat.continue_final_message or not template.wants_parts:
-            raise Unlike(NOT_TEXT)  # with a template that takes texts, only the engine knows
+            raise NotReproducible(NOT_TEXT)  # with a template that takes texts, only the engine knows
         messages = conversation(chat.messages, parts=True)
         all_, one, none = (
             self._rendered(template, chat, media.with_media(messages, most), size)
@@ -83,10 +84,10 @@ class Templated:
 
     def _template(self, chat: Chat) -> ChatTemplate:
         if self._own_program:
-            raise Unlike("a prompt program of its own")
+            raise NotReproducible("a prompt program of its own")
         template = self._plain if chat.tools is None else self._tooled
         if template is None:
-            raise Unlike("no chat template")
+            raise NotReproducible("no chat template")
         return template
 
     def _rendered(
@@ -99,17 +100,17 @@ class Templated:
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
             more={**self._keywords, **_more(chat)},
-            limit=min(_GROWTH * size + _MARGIN, LONGEST),
+            max_chars=min(_GROWTH * size + _MARGIN, LONGEST),
         )
 
     def text(self, text: str, *, special: bool) -> bytes:
-        """Return the ids of a text; with `special`, with BOS. Raises Unlike."""
+        """Return the ids of a text; with `special`, with BOS. Raises NotReproducible."""
         if self._own_tokenizer:
-            raise Unlike("a tokenizer of its own")
+            raise NotReproducible("a tokenizer of its own")
         try:
             return self._tokenizer.encode(text, special=special)
         except Exception:  # noqa: BLE001 - lone surrogates, and whatever a library may find
-            raise Unlike("not tokenized") from None
+            raise NotReproducible("not tokenized") from None
 
     def _chat(self, endpoint: Endpoint, asked: Body) -> Chat:
         match endpoint.prompted:

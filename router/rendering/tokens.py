@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from router.api.request import Endpoint, Prompted
 from router.rendering.body import Body, chosen, plain, readable
-from router.rendering.errors import NOT_TEXT, Json, Unlike
+from router.rendering.errors import NOT_TEXT, Json, NotReproducible
 from router.rendering.messages import Message
 from router.runtime.threads import BYTES, rest
 
@@ -46,10 +46,10 @@ class Head(NamedTuple):
 
 
 def with_words(asked: Body) -> tuple[Body, int]:
-    """Return the request with words in place of media, and their number. Raises Unlike."""
+    """Return the request with words in place of media, and their number. Raises NotReproducible."""
     messages = asked.get("messages")
     if not isinstance(messages, list):
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     made = [_with_words(message) for message in messages]
     count = sum(
         _is_word(part)
@@ -58,7 +58,7 @@ def with_words(asked: Body) -> tuple[Body, int]:
         for part in message["content"]
     )
     if not count:
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     return {**asked, "messages": made}, count
 
 
@@ -74,20 +74,20 @@ def with_media(conversation: Sequence[Message], most: int) -> list[Message]:
 
 
 def head(one: str, all_: str, none: str) -> str:
-    """Return the text before the first of the media. Raises Unlike.
+    """Return the text before the first of the media. Raises NotReproducible.
 
     `one` is the prompt with only the first of the media, `all_` with all, `none` with words only.
     """
     place = none.find(_WORD)
     if place < 0:
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     found = none[:place] if one.startswith(none[:place]) else none[: same_start(one, none)]
     after = none[place + len(_WORD) :]
     shown = one[len(found) : len(one) - _same_end(one, after)]
     tokens = _TOKENS.findall(shown)
     # A user may have written the image's token: engines could take that for the first image.
     if not tokens or any(token in found for token in tokens) or not all_.startswith(found):
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     return found
 
 
@@ -108,7 +108,7 @@ def _with_words(message: Json) -> Json:
     if not isinstance(content, list) or not any(map(_is_medium, content)):
         return message
     if not message.keys() <= _PLAIN:
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     return {**message, "content": [_word(part) for part in content]}
 
 
@@ -121,7 +121,7 @@ def _word(part: Json) -> Json:
         return part
     kind = part["type"]
     if part.keys() != {"type", kind} or not part[kind]:
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     return {"type": "text", "text": f"{_WORD}{_MEDIA[kind]}"}
 
 
@@ -160,14 +160,14 @@ class Way(Protocol):
         """Whether prompts may contain the time, by the engine's clock and in its time zone."""
 
     def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
-        """Return the ids of a chat in any dialect whose body has `size` bytes. Raises Unlike."""
+        """Return the ids of a chat in any dialect whose body has `size` bytes. Raises NotReproducible."""
 
     def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
-        """Return what is known of a chat with images and the like. Raises Unlike."""
+        """Return what is known of a chat with images and the like. Raises NotReproducible."""
 
     def text(self, text: str, *, special: bool) -> bytes:
         """Return the ids of a text of at most `LONGEST` characters; with `special`, BOS too. Raises
-        Unlike."""
+        NotReproducible."""
 
 
 class Exact:
@@ -187,22 +187,22 @@ class Exact:
         return self._way.dated
 
     def ids(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> bytes:
-        """Return the prompt's ids, 32 bits each, little-endian. Raises Unlike.
+        """Return the prompt's ids, 32 bits each, little-endian. Raises NotReproducible.
 
         `left_out`: whether the engine leaves out tools with `tool_choice: none`; None: not known.
         """
         if len(body) > LONGEST:
-            raise Unlike(NOT_TEXT if _has_media(body) else "too long")
+            raise NotReproducible(NOT_TEXT if _has_media(body) else "too long")
         asked = readable(endpoint, body)
         match endpoint.prompted:
             case Prompted.COMPLETION | Prompted.INPUT:
                 return self._plain(asked, endpoint)
             case Prompted.NOTHING:
-                raise Unlike("no prompt")
+                raise NotReproducible("no prompt")
         return self._way.chat(endpoint, chosen(asked, left_out=left_out), len(body))
 
     def head(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> Head:
-        """Return what is known of a chat with images and the like. Raises Unlike."""
+        """Return what is known of a chat with images and the like. Raises NotReproducible."""
         return self._way.head(
             endpoint, chosen(readable(endpoint, body), left_out=left_out), len(body)
         )
@@ -212,7 +212,7 @@ class Exact:
         if isinstance(found, bytes):
             return found
         if len(found.text) > LONGEST:
-            raise Unlike("too long")
+            raise NotReproducible("too long")
         return self._way.text(found.text, special=found.special)
 
 

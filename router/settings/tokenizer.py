@@ -66,7 +66,8 @@ def _template(path: Path) -> Path:
     """Check that a template compiles. Raises ValueError with a sentence."""
     import jinja2  # noqa: PLC0415 - takes 2 MB, needed only with a template
 
-    from router.rendering.template import TOO_DEEP, ChatTemplate  # noqa: PLC0415
+    from router.rendering.sandbox import TOO_DEEP  # noqa: PLC0415
+    from router.rendering.template import ChatTemplate  # noqa: PLC0415
 
     try:
         ChatTemplate(path.read_text(encoding="utf-8"), {})

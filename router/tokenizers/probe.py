@@ -37,7 +37,7 @@ from router.api.request import ENDPOINTS, Endpoint, Prompted
 from router.fleet.worker import Worker
 from router.rendering.body import NONE, Body, chosen, packed, plain, readable
 from router.rendering.chat import chat_of
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.rendering.messages import renamed
 from router.rendering.tokenizer import SAMPLES
 from router.upstream.client import Inquiries, NoAnswer
@@ -328,47 +328,47 @@ class Elsewhere:
         self._again = 0.0
 
     async def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
-        """Return the prompt's ids, 32 bits each, little-endian. Raises Unlike."""
+        """Return the prompt's ids, 32 bits each, little-endian. Raises NotReproducible."""
         if len(body) > LONGEST:
-            raise Unlike("too long")
+            raise NotReproducible("too long")
         asked = _question(endpoint, chosen(readable(endpoint, body), left_out=self._left_out()))
         if isinstance(asked, bytes):
             return asked
         now = asyncio.get_running_loop().time()
         workers = self._workers() if now >= self._again else ()
         if not workers:
-            raise Unlike("no worker tokenizes")
+            raise NotReproducible("no worker tokenizes")
         worker = min(workers, key=lambda one: one.load.in_flight)
         try:
             return await tokenize(self._inquiries, worker, self._model, asked, PROMPT_TIMEOUT_S)
         except Refused:
-            raise Unlike("refused by a worker") from None
+            raise NotReproducible("refused by a worker") from None
         except (NoTokenizer, NoAnswer):
             self._again = asyncio.get_running_loop().time() + PAUSE_S
-            raise Unlike("no worker tokenizes") from None
+            raise NotReproducible("no worker tokenizes") from None
 
 
 def _question(endpoint: Endpoint, asked: Body) -> dict[str, Any] | bytes:
     """Return the question for `/tokenize`, or the ids if the request contains them. Raises
-    Unlike."""
+    NotReproducible."""
     match endpoint.prompted:
         case Prompted.CHAT:
             return _chat_prompt(asked)
         case Prompted.COMPLETION | Prompted.INPUT:
             found = plain(asked, endpoint)
         case _:
-            raise Unlike("a dialect that workers do not tokenize")
+            raise NotReproducible("a dialect that workers do not tokenize")
     if isinstance(found, bytes):
         return found
     return {"prompt": found.text, "add_special_tokens": found.special}
 
 
 def _chat_prompt(asked: Body) -> dict[str, Any] | bytes:
-    chat = chat_of(asked)  # raises Unlike for anything but text
+    chat = chat_of(asked)  # raises NotReproducible for anything but text
     if chat.ids is not None:
         return packed(chat.ids)
     if chat.documents is not None:
-        raise Unlike("documents")
+        raise NotReproducible("documents")
     keywords = dict(chat.keywords)
     if chat.effort is not None:  # `/tokenize` has no field for it
         keywords["reasoning_effort"] = chat.effort

@@ -18,7 +18,7 @@ import msgspec
 
 from router.fleet.worker import Worker
 from router.rendering.body import ID_BYTES
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.rendering.folder import TOKENIZER
 from router.rendering.tokens import Exact
 from router.runtime.threads import aside
@@ -93,14 +93,14 @@ def answers(exact: Exact) -> dict[str, bytes]:
     """Return our ids for every probe that we can tokenize, by the probe's name."""
     found: dict[str, bytes] = {}
     for probe in PROBES:
-        with suppress(Unlike):  # such requests are keyed by their text
+        with suppress(NotReproducible):  # such requests are keyed by their text
             found[probe.name] = exact.ids(probe.endpoint, msgspec.json.encode(probe.body))
     return found
 
 
 def head_answer(exact: Exact) -> bytes:
     """Return our ids before the image of the image probe; empty if they are not known."""
-    with suppress(Unlike):
+    with suppress(NotReproducible):
         return exact.head(IMAGE.endpoint, msgspec.json.encode(IMAGE.body)).ids
     return b""
 

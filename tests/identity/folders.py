@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.rendering.folder import read_folder
 from router.rendering.renderer import Templated
 from router.rendering.template import ChatTemplate
@@ -58,7 +58,7 @@ def rendered(template: str, *messages: dict[str, Any], **more: Any) -> str:
 
 def reason(template: str, *messages: dict[str, Any], **more: Any) -> str:
     """Why a template says nothing."""
-    with pytest.raises(Unlike) as told:
+    with pytest.raises(NotReproducible) as told:
         rendered(template, *messages, **more)
     return told.value.reason
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.rendering.folder import LARGEST, BadFolder, read_folder
 from router.rendering.renderer import Templated
 from router.rendering.tokenizer import load
@@ -223,7 +223,7 @@ def test_no_chat_without_a_template(
     path = write(folder(tmp_path, FAMILIES["chatml"], config=config), **files)
     exact = Exact(Templated(read_folder(path), load(path)[0]))
     body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
-    with pytest.raises(Unlike, match=reason):
+    with pytest.raises(NotReproducible, match=reason):
         exact.ids(ENDPOINTS[CHAT], body)
     assert exact.ids(ENDPOINTS["/v1/completions"], b'{"prompt": "Hi"}')
 
@@ -235,7 +235,7 @@ def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
     exact = Exact(Templated(read_folder(path), load(path)[0]))
     for where, body in ((CHAT, b'{"messages": [{"role": "user", "content": "Hi"}]}'),
                         ("/v1/completions", b'{"prompt": "Hi"}')):  # fmt: skip
-        with pytest.raises(Unlike, match="a tokenizer of its own"):
+        with pytest.raises(NotReproducible, match="a tokenizer of its own"):
             exact.ids(ENDPOINTS[where], body)
     assert exact.ids(ENDPOINTS["/v1/completions"], b'{"prompt": [5]}') == b"\5\0\0\0"
 

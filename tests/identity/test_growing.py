@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from router.api.request import ENDPOINTS
 from router.rendering.chat import conversation
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.rendering.folder import read_folder
 from router.rendering.messages import read
 from router.rendering.renderer import Templated
@@ -109,8 +109,8 @@ FIELDS = (
 @unhurried
 @given(asked=st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4))
 def test_nothing_else_than_unlike(path: str, asked: dict[str, Any]) -> None:
-    """Any request gives ids or raises Unlike with a reason."""
-    with suppress(Unlike):
+    """Any request gives ids or raises NotReproducible with a reason."""
+    with suppress(NotReproducible):
         found = known("witness").ids(ENDPOINTS[path], json.dumps(asked).encode())
         assert len(found) % 4 == 0
 
@@ -119,15 +119,15 @@ def test_nothing_else_than_unlike(path: str, asked: dict[str, Any]) -> None:
 @given(body=st.binary(max_size=60) | st.sampled_from([b"\xff", b"[]", b"5", b'"\\ud800"', b""]))
 def test_bodies_that_are_not_understood(body: bytes) -> None:
     """Not JSON, or not a JSON object."""
-    with pytest.raises(Unlike):
+    with pytest.raises(NotReproducible):
         known("chatml").ids(ENDPOINTS[CHAT], body)
 
 
 @unhurried
 @given(messages=st.lists(json_values, max_size=3))
 def test_reading_ends(messages: list[Any]) -> None:
-    """Any messages become messages that templates accept, or raise Unlike."""
-    with suppress(Unlike):
+    """Any messages become messages that templates accept, or raise NotReproducible."""
+    with suppress(NotReproducible):
         found = read(messages)
         for parts in (True, False):
             for one in conversation(found, parts=parts):
@@ -153,7 +153,7 @@ LONG = {**CALL, "function": {"name": "f", "arguments": "9" * 99_999}}
 )
 def test_what_engines_would_not_take(asked: dict[str, Any], reason: str) -> None:
     """Requests that engines refuse, or that only the engine can tokenize."""
-    with pytest.raises(Unlike) as told:
+    with pytest.raises(NotReproducible) as told:
         ids("chatml", **asked)
     assert told.value.reason == reason
 
@@ -177,7 +177,7 @@ def test_what_engines_would_not_take(asked: dict[str, Any], reason: str) -> None
 )
 def test_texts_that_are_none(asked: dict[str, Any], reason: str) -> None:
     """Prompts that are invalid, or more than a plain text."""
-    with pytest.raises(Unlike) as told:
+    with pytest.raises(NotReproducible) as told:
         ids("chatml", "/v1/completions", **asked)
     assert told.value.reason == reason
 
@@ -185,13 +185,13 @@ def test_texts_that_are_none(asked: dict[str, Any], reason: str) -> None:
 def test_deep_json_is_refused() -> None:
     """Deeply nested JSON does not exhaust the stack."""
     deep = b'{"messages": ' + b"[" * 99_999 + b"]" * 99_999 + b"}"
-    with pytest.raises(Unlike, match="not understood"):
+    with pytest.raises(NotReproducible, match="not understood"):
         known("chatml").ids(ENDPOINTS[CHAT], deep)
 
 
 def test_endpoints_without_a_prompt() -> None:
     """Their requests have no tokens."""
-    with pytest.raises(Unlike, match="no prompt"):
+    with pytest.raises(NotReproducible, match="no prompt"):
         known("chatml").ids(ENDPOINTS["/v1/score"], b"{}")
 
 
@@ -205,7 +205,7 @@ def test_a_rendering_is_bounded_by_its_request(tmp_path: Path) -> None:
         if fine:
             assert exact.ids(ENDPOINTS[CHAT], body)
         else:
-            with pytest.raises(Unlike, match="rendered too long"):
+            with pytest.raises(NotReproducible, match="rendered too long"):
                 exact.ids(ENDPOINTS[CHAT], body)
 
 
@@ -228,10 +228,10 @@ CASES: list[dict[str, Any]] = json.loads(
 @unhurried
 @given(case=st.sampled_from(CASES), place=st.integers(0, 999), odd=json_values)
 def test_one_thing_may_be_odd(case: dict[str, Any], place: int, odd: Any) -> None:
-    """An arbitrary value somewhere in a valid request gives ids or raises Unlike."""
+    """An arbitrary value somewhere in a valid request gives ids or raises NotReproducible."""
     asked = json.loads(json.dumps(case["asked"]))
     found = places(asked)
     holder, key = found[place % len(found)]
     holder[key] = odd
-    with suppress(Unlike):
+    with suppress(NotReproducible):
         known(case["family"]).ids(ENDPOINTS[case["path"]], json.dumps(asked).encode())

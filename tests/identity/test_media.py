@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS
-from router.rendering.errors import NOT_TEXT, Unlike
+from router.rendering.errors import NOT_TEXT, NotReproducible
 from router.rendering.folder import read_folder
 from router.rendering.renderer import Templated
 from router.rendering.tokenizer import load
@@ -107,14 +107,14 @@ def test_a_template_that_counts_them() -> None:
     """If what precedes the first image depends on the others, nothing is known."""
     count = "messages[0].content | selectattr('type', 'equalto', 'image') | list | length"
     counting = "{% if (" + count + ") > 1 %}An album: {% endif %}"
-    with pytest.raises(Unlike, match=NOT_TEXT):
+    with pytest.raises(NotReproducible, match=NOT_TEXT):
         head(says("user", [IMAGE, OTHER]), template=counting + SEEING)
 
 
 @pytest.mark.parametrize("written", ["<|image_pad|>", "<|vision_start|>", "a<|vision_end|>b"])
 def test_a_user_who_writes_what_stands_for_images(written: str) -> None:
     """Engines might take such text for the first image."""
-    with pytest.raises(Unlike, match=NOT_TEXT):
+    with pytest.raises(NotReproducible, match=NOT_TEXT):
         head(says("user", [part(written), IMAGE]))
     assert head(says("user", [IMAGE, part(written)])).ids
 
@@ -133,13 +133,13 @@ def test_a_user_who_writes_what_stands_for_images(written: str) -> None:
 )
 def test_what_is_not_known(message: dict[str, Any]) -> None:
     """Messages that engines might read differently."""
-    with pytest.raises(Unlike):
+    with pytest.raises(NotReproducible):
         head(SYSTEM, message)
 
 
 def test_templates_that_take_texts() -> None:
     """Then only the engine knows where it puts an image."""
-    with pytest.raises(Unlike, match=NOT_TEXT):
+    with pytest.raises(NotReproducible, match=NOT_TEXT):
         head(says("user", [IMAGE]), template="{{ messages[0].content }}")
 
 
@@ -155,7 +155,7 @@ def test_tools_and_the_rest_count_too() -> None:
 def test_other_endpoints() -> None:
     """Images at other endpoints are not supported."""
     for path in ("/v1/responses", "/v1/messages", "/v1/completions"):
-        with pytest.raises(Unlike, match=NOT_TEXT):
+        with pytest.raises(NotReproducible, match=NOT_TEXT):
             exact().head(ENDPOINTS[path], b'{"messages": [], "input": "x", "prompt": "x"}')
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from router.api.request import ENDPOINTS
 from router.rendering import mistral
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.rendering.folder import BadFolder
 from router.rendering.mistral import Mistral, mistrals_library
 from router.rendering.tokens import LONGEST, Exact
@@ -40,7 +40,7 @@ def ids(kind: str = "tekken-v13", path: str = CHAT, **asked: Any) -> list[int]:
 
 def refusal(**asked: Any) -> str:
     """Return why the tokens of a request are not known."""
-    with pytest.raises(Unlike) as raised:
+    with pytest.raises(NotReproducible) as raised:
         ids(**asked)
     return raised.value.reason
 

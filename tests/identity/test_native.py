@@ -7,7 +7,7 @@ import pytest
 
 from router.api.request import ENDPOINTS, parse
 from router.prompt.prompts import Known, Prompts
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from tests.identity.folders import ids, known, says
 
 TEXT = "All the king's horses"
@@ -62,7 +62,7 @@ def test_what_is_not_tokenized(path: str, asked: dict[str, Any]) -> None:
     """With images, adapters and sessions, and in dialects whose rendering is the engine's own."""
     body = json.dumps(asked).encode()
     for call in (known("qwen").ids, known("qwen").head):
-        with pytest.raises(Unlike):
+        with pytest.raises(NotReproducible):
             call(ENDPOINTS[path], body)
 
 

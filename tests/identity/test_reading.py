@@ -6,7 +6,7 @@ import pytest
 
 from router.rendering.anthropic import chat_of_messages
 from router.rendering.chat import chat_of, conversation
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.rendering.messages import read
 from router.rendering.responses import chat_of_responses
 from tests.identity.folders import CALL, TOOL, says
@@ -120,7 +120,7 @@ def test_fields_are_in_the_engines_order(role: str, *, parts: bool) -> None:
 )
 def test_messages_are_refused(message: dict[str, Any], reason: str) -> None:
     """vLLM 0.32.0 refuses them, or only the engine can know what it makes of them."""
-    with pytest.raises(Unlike) as told:
+    with pytest.raises(NotReproducible) as told:
         read([HI, message])
     assert told.value.reason == reason
 
@@ -128,7 +128,7 @@ def test_messages_are_refused(message: dict[str, Any], reason: str) -> None:
 @pytest.mark.parametrize("messages", [None, [], "a", {"0": HI}, 5])
 def test_there_have_to_be_messages(messages: object) -> None:
     """They have to be in a list that is not empty."""
-    with pytest.raises(Unlike, match="no messages"):
+    with pytest.raises(NotReproducible, match="no messages"):
         read(messages)
 
 
@@ -168,7 +168,7 @@ def test_what_was_given_is_not_changed() -> None:
 )
 def test_chats_are_refused(more: dict[str, Any], reason: str) -> None:
     """Engines refuse them, or treat them in a way that only they know."""
-    with pytest.raises(Unlike) as told:
+    with pytest.raises(NotReproducible) as told:
         chat_of({"messages": [HI], **more})
     assert told.value.reason == reason
 
@@ -239,7 +239,7 @@ def test_null_is_as_good_as_nothing() -> None:
 )
 def test_responses_are_refused(asked: dict[str, Any], reason: str) -> None:
     """Because of what is not text, and of what only the engine remembers."""
-    with pytest.raises(Unlike) as told:
+    with pytest.raises(NotReproducible) as told:
         chat_of_responses(asked)
     assert told.value.reason == reason
 
@@ -275,7 +275,7 @@ def test_responses_are_refused(asked: dict[str, Any], reason: str) -> None:
 )
 def test_messages_of_the_other_api_are_refused(asked: dict[str, Any], reason: str) -> None:
     """Because of what is not text, and of what engines refuse."""
-    with pytest.raises(Unlike) as told:
+    with pytest.raises(NotReproducible) as told:
         chat_of_messages(asked, system_first=False, unthinking="none")
     assert told.value.reason == reason
 

@@ -8,7 +8,7 @@ import pytest
 
 from router.api.request import ENDPOINTS
 from router.rendering.body import decoded
-from router.rendering.errors import NOT_TEXT, Unlike
+from router.rendering.errors import NOT_TEXT, NotReproducible
 from router.rendering.messages import ENTRIES, THINGS
 from router.rendering.tokens import LONGEST
 from tests.identity import test_media
@@ -24,7 +24,7 @@ def exactly(body: bytes) -> bytes:
 
 def reason(body: bytes) -> str:
     """Return why the tokens of a chat are not known."""
-    with pytest.raises(Unlike) as told:
+    with pytest.raises(NotReproducible) as told:
         exactly(body)
     return told.value.reason
 

@@ -6,7 +6,7 @@ import jinja2
 import pytest
 
 from router.rendering.anthropic import effort_for_none, wants_system_first
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.rendering.template import TOO_DEEP, ChatTemplate
 from router.rendering.watch import WATCH
 from tests.identity.folders import HI, reason, rendered, says
@@ -136,7 +136,7 @@ def test_templates_that_are_none(text: str) -> None:
 
 def test_messages_there_must_be() -> None:
     """Engines refuse to render nothing."""
-    with pytest.raises(Unlike, match="no messages"):
+    with pytest.raises(NotReproducible, match="no messages"):
         ChatTemplate("a", {}).render([])
 
 

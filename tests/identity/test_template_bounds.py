@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.rendering.anthropic import wants_system_first
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.rendering.template import PATIENCE_S
 from router.rendering.watch import Watch
 from tests.identity.folders import HI, reason, rendered
@@ -246,7 +246,7 @@ def test_what_is_filled_up_is_refused_before() -> None:
     """A list of many is not made of a short one and a number, to find that it is too long."""
     watch = Watch(100, PATIENCE_S, ticking(0.0))
     watch.widened([1], [100, "x"])
-    with pytest.raises(Unlike, match="rendered too long"):
+    with pytest.raises(NotReproducible, match="rendered too long"):
         watch.widened([1], [101, "x"])
 
 

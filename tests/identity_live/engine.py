@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from router.api.request import ENDPOINTS
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.tokenizers.loader import Shelf
 
 _SHELF = Shelf()
@@ -88,7 +88,7 @@ class Engine:
             return array(
                 "I", self.volume.exact.ids(ENDPOINTS[path], json.dumps(asked).encode())
             ).tolist()
-        except Unlike:
+        except NotReproducible:
             return None
 
     def get(self, path: str) -> tuple[int, bytes]:

@@ -8,7 +8,7 @@ import pytest
 
 from router.api.request import ENDPOINTS, parse
 from router.rendering.body import chosen
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from strategies.api import Prompt
 from tests.identity.folders import TOOL
 from tests.identity_live.asking import keyed, until_asked, until_known
@@ -87,7 +87,7 @@ def test_dialects(choice: object) -> None:
     asked = {"tools": [TOOL], "tool_choice": choice}
     assert chosen(asked, left_out=True) == {"tool_choice": choice}
     assert chosen(asked, left_out=False) is asked
-    with pytest.raises(Unlike, match="leave out"):
+    with pytest.raises(NotReproducible, match="leave out"):
         chosen(asked, left_out=None)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from router.api.request import ENDPOINTS, Endpoint, parse
 from router.prompt.prompts import PART_TOKENS, UNKNOWN_MODEL, Known, Prompts
-from router.rendering.errors import NOT_TEXT, Unlike
+from router.rendering.errors import NOT_TEXT, NotReproducible
 from router.rendering.tokens import Exact, Head
 from strategies.api import Prompt
 from strategies.cost.cost import held_tokens
@@ -26,7 +26,7 @@ class Letters:
         asked = json.loads(body)
         text = asked.get("prompt") or "".join(one["content"] for one in asked["messages"])
         if "?" in text:
-            raise Unlike("a question")
+            raise NotReproducible("a question")
         return array("I", list(text.encode())).tobytes()
 
 
@@ -165,7 +165,7 @@ class Seeing:
 
     def ids(self, _endpoint: Endpoint, _body: bytes, **_: object) -> bytes:
         """Refuse: there are images."""
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
 
     def head(self, _endpoint: Endpoint, _body: bytes, **_: object) -> Head:
         """Return 400 tokens, and two images with 500 more beside them."""

@@ -10,7 +10,7 @@ import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from router.api.request import ENDPOINTS
-from router.rendering.errors import Unlike
+from router.rendering.errors import NotReproducible
 from router.rendering.tokens import Exact
 from tests.vllm.conversations import Bodies, Body
 from tests.vllm.engine import MODEL, Engine
@@ -47,7 +47,7 @@ def ours(exact: Exact, path: str, body: Body) -> list[int] | str:
     """Return the router's ids, or why there are none."""
     try:
         return array("I", exact.ids(ENDPOINTS[path], json.dumps(body).encode())).tolist()
-    except Unlike as unlike:
+    except NotReproducible as unlike:
         return unlike.reason
 
 
