@@ -16,7 +16,7 @@ from typing import Any
 from router.rendering.chat import BILLING, Body, Chat, effort, forwarded, keywords
 from router.rendering.errors import NOT_TEXT, Json, NotReproducible
 from router.rendering.messages import Message, Tool, definition, read
-from router.rendering.sandbox import Sandbox, render
+from router.rendering.sandbox import TOO_LONG, Sandbox, render
 from router.rendering.template import ChatTemplate
 
 #: Blocks that engines skip.
@@ -166,31 +166,41 @@ def wants_system_first(text: str) -> bool:
     """Return true if a template refuses system messages after the first: they have to be merged.
 
     As in the engine, this is tested in an environment without most of what templates usually get,
-    so a template that needs that counts as refusing.
+    so a template that needs that counts as refusing. Raises NotReproducible if it writes too much.
     """
     messages = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
     variables = {"messages": messages, "add_generation_prompt": False}
     try:
         render(Sandbox().compiled(text), variables, _MAX_PROBE_CHARS)
+    except NotReproducible:
+        raise
     except Exception:  # noqa: BLE001 - on errors not Jinja's an engine would not even start
         return True
     return False
 
 
 def effort_for_none(template: ChatTemplate | None, keywords: Mapping[str, Any]) -> str:
-    """Return the effort to use for "do not think": `low` if `none` changes nothing."""
-    nothing = _said(template, keywords, "none")
-    if nothing is None or any(_said(template, keywords, one) == nothing for one in _EFFORTS):
+    """Return the effort to use for "do not think": `low` if `none` changes nothing.
+
+    Raises NotReproducible if the template writes too much.
+    """
+    unthinking = _prompt(template, keywords, "none")
+    if unthinking is None or any(
+        _prompt(template, keywords, level) == unthinking for level in _EFFORTS
+    ):
         return "low"
     return "none"
 
 
-def _said(template: ChatTemplate | None, keywords: Mapping[str, Any], effort: str) -> str | None:
+def _prompt(template: ChatTemplate | None, keywords: Mapping[str, Any], effort: str) -> str | None:
     if template is None:
         return None
     content = [{"type": "text", "text": "Hi"}] if template.wants_parts else "Hi"
     more = {**keywords, "reasoning_effort": effort, "enable_thinking": effort != "none"}
+    messages = [{"role": "user", "content": content}]
     try:
-        return template.render([{"role": "user", "content": content}], more=more)
-    except NotReproducible:
+        return template.render(messages, more=more, max_chars=_MAX_PROBE_CHARS)
+    except NotReproducible as error:
+        if error.reason == TOO_LONG:
+            raise
         return None

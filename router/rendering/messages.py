@@ -70,7 +70,10 @@ class Part(NamedTuple):
 
 
 def read_parts(content: Json) -> tuple[list[Part], int]:
-    """Return the texts of a content, and how many of their fields are counted. Raises NotReproducible."""
+    """Return the texts of a content, and how many of their fields are counted.
+
+    Raises NotReproducible.
+    """
     if content is None:
         return [], 0
     if isinstance(content, str):
@@ -123,7 +126,7 @@ _SLICE = 1 << 20
 
 
 def check_things(json: bytes) -> None:
-    """Raise NotReproducible if a body holds too many objects, lists and entries, before it is decoded."""
+    """Raise NotReproducible if a body, not decoded yet, holds too many objects and entries."""
     if len(json) <= THINGS:
         return
     things = 0.0
@@ -157,7 +160,10 @@ def _chat_tool(given: Json) -> Tool:
 
 
 def definition(given: Json, deferred: Json = None) -> Tool:
-    """Return a function's definition; `deferred` is its tool's `defer_loading`. Raises NotReproducible."""
+    """Return a function's definition; `deferred` is its tool's `defer_loading`.
+
+    Raises NotReproducible.
+    """
     if not isinstance(given, Mapping):
         raise NotReproducible("odd tools")
     name, description, parameters = map(given.get, ("name", "description", "parameters"))
@@ -209,7 +215,9 @@ Message = dict[str, Any]
 
 
 def read(messages: Json) -> list[Message]:
-    """Return decoded messages as an engine reads them; they are not changed. Raises NotReproducible.
+    """Return decoded messages as an engine reads them; they are not changed.
+
+    Raises NotReproducible.
 
     `content` is a list of `Part`, or a string if the message has only a role and a string. Other
     fields are included only if given.

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from router.api.request import Endpoint, Prompted
-from router.rendering.body import Body, packed
-from router.rendering.chat import Chat, chat_of, with_arguments
-from router.rendering.errors import NOT_TEXT, Json, NotReproducible
-from router.rendering.folder import LARGEST, BadFolder
+from router.rendering.chat import Body, Chat, chat_of, with_arguments
+from router.rendering.errors import NOT_TEXT, BadFolder, Json, NotReproducible
+from router.rendering.folder import MAX_FILE_BYTES
 from router.rendering.messages import Message
-from router.rendering.tokens import LONGEST, Head
+from router.rendering.tokens import LONGEST, Head, packed
 
 if TYPE_CHECKING:
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
@@ -102,8 +101,8 @@ def mistrals_library(path: Path) -> MistralsLibrary:
         raise BadFolder(NOT_INSTALLED) from None
     try:
         name = get_one_valid_tokenizer_file([file.name for file in path.iterdir()])
-        if (path / name).stat().st_size > LARGEST:
-            raise BadFolder(f"{path / name} is over {LARGEST >> 20} MiB")
+        if (path / name).stat().st_size > MAX_FILE_BYTES:
+            raise BadFolder(f"{path / name} is over {MAX_FILE_BYTES >> 20} MiB")
         return MistralTokenizer.from_file(path / name)
     except BadFolder:
         raise
@@ -113,7 +112,7 @@ def mistrals_library(path: Path) -> MistralsLibrary:
 
 
 def _check_end(chat: Chat) -> None:
-    """Raise NotReproducible if the chat both continues an answer and starts one, which engines refuse."""
+    """Raise NotReproducible if the chat both continues an answer and starts one."""
     answered = chat.messages[-1]["role"] == "assistant"
     if chat.add_generation_prompt and (answered or chat.continue_final_message):
         raise NotReproducible("continues and begins a message")

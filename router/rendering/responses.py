@@ -1,8 +1,9 @@
 """`/v1/responses` as the chat that an engine makes of it.
 
 vLLM entrypoints/openai/responses/utils.py, `construct_input_messages`. One turn may come as several
-items (reasoning, text, tool calls), which become one message if they follow each other. Earlier
-responses that only the engine remembers raise NotReproducible, and so does anything that is not text.
+items (reasoning, text, tool calls), which become one message if they follow each other.
+Earlier responses that only the engine remembers raise NotReproducible, and so does anything that is
+not text.
 """
 
 from router.rendering.chat import Body, Chat, effort, forwarded, keywords

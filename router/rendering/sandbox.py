@@ -105,11 +105,14 @@ def render(template: jinja2.Template, variables: Mapping[str, Any], max_chars: i
     """Return a template's output. Raises NotReproducible, and what templates raise."""
     pieces: list[str] = []
     left = max_chars
-    for piece in template.generate(variables):
-        pieces.append(piece)
-        left -= len(piece)
-        if left < 0:
-            raise NotReproducible(TOO_LONG)
+    try:
+        for piece in template.generate(variables):
+            pieces.append(piece)
+            left -= len(piece)
+            if left < 0:
+                raise NotReproducible(TOO_LONG)
+    except MemoryError:
+        raise NotReproducible(TOO_LONG) from None
     return "".join(pieces)
 
 

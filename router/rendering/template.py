@@ -6,8 +6,10 @@ result here must be the same as theirs, including where they give up: if a loop 
 that matters has a target that is not a plain name.
 
 A last message that is to be continued gets a mark at the end of its text, and the prompt is cut off
-there (Transformers utils/chat_template_utils.py, `render_jinja_template`). Developer messages become
-system messages for templates that do not know that role (vLLM renderers/hf.py).
+there (Transformers utils/chat_template_utils.py, `render_jinja_template`).
+
+Developer messages become system messages for templates that do not know that role (vLLM
+renderers/hf.py).
 """
 
 from collections import defaultdict
@@ -19,7 +21,7 @@ import jinja2
 from jinja2 import meta, nodes
 
 from router.rendering.errors import Json, NotReproducible
-from router.rendering.sandbox import TOO_LONG, make_sandbox, render
+from router.rendering.sandbox import make_sandbox, render
 
 
 class _NoName(Exception):
@@ -124,7 +126,10 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def to_continue(messages: Messages) -> tuple[Messages, str]:
-    """Mark the end of the last message's text; return the messages and that text. Raises NotReproducible."""
+    """Mark the end of the last message's text; return the messages and that text.
+
+    Raises NotReproducible.
+    """
     *before, message = messages
     content = message.get("content")
     if isinstance(content, str):
@@ -277,7 +282,5 @@ class ChatTemplate:
             raise
         except jinja2.TemplateError:
             raise NotReproducible("refused by the template") from None
-        except MemoryError:
-            raise NotReproducible(TOO_LONG) from None
         except Exception:  # noqa: BLE001 - a template may do whatever Python's operators do
             raise NotReproducible("a fault of the template") from None

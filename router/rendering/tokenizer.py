@@ -4,39 +4,24 @@
 `tokenizer.json` and is ten times as fast, but younger; it is used only if both agree on samples of
 everything known to differ.
 
-Tokens that a model's configuration adds to its tokenizer, or whose flags it changes.
-
-Done as in Transformers (tokenization_utils_tokenizers.py, `TokenizersBackend.__init__`): first
-those of `added_tokens_decoder`, then the special tokens that are added tokens neither there nor in
-the tokenizer itself.
-
-Text on which tokenizers have been known to differ: scripts, code, emoji, runs, odd spaces.
-
-Tests a large tokenizer in a separate process.
-
-Reading a large `tokenizer.json` with `tokenizers` holds the GIL for a third of a second, and every
-stream would wait; `fastokens` releases it. So the reference is read and compared with fastokens in
-the other process, and if both agree, only fastokens is loaded here. A tokenizer in another format
-is converted to a `tokenizer.json` there too.
+Tokens that a model's configuration adds to its tokenizer, or whose flags it changes, are added as
+in Transformers (tokenization_utils_tokenizers.py, `TokenizersBackend.__init__`): first those of
+`added_tokens_decoder`, then the special tokens that are added tokens neither there nor in the
+tokenizer itself.
 """
 
-import json
-import logging
-import subprocess
-import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import fastokens  # type: ignore[import-untyped]
-import msgspec
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from router.rendering.errors import Json
-from router.rendering.folder import SPECIAL, TOKENIZER, UNNAMED, BadFolder, converted, read_folder
+from router.rendering.errors import BadFolder, Json
+from router.rendering.folder import SPECIAL, TOKENIZER, UNNAMED, read_folder
 
 #: Setting that splits special tokens written by users into ordinary tokens.
 SPLIT = "split_special_tokens"
@@ -47,26 +32,26 @@ def add(tokenizer: HuggingFaceTokenizer, config: Mapping[str, Any]) -> bool:
     """Add the configuration's tokens; return whether that changed anything. Raises BadFolder."""
     before = tokenizer.to_str() if config else ""
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    told = _told(config)
-    known.update(token.content for token in told)
+    added = _added_tokens(config)
+    known.update(token.content for token in added)
     for special in (*map(config.get, SPECIAL), *_more(config)):
         token = _special(special)
         if token is not None and token.content not in known:
-            told.append(token)
+            added.append(token)
             known.add(token.content)
-    if not told:
+    if not added:
         return False
-    tokenizer.add_tokens(told)
+    tokenizer.add_tokens(added)
     return tokenizer.to_str() != before
 
 
-def that_count(config: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of_ids(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that affects a tokenizer's ids."""
     names = ("added_tokens_decoder", *SPECIAL, *UNNAMED, SPLIT)
     return {name: config[name] for name in names if name in config}
 
 
-def _told(config: Mapping[str, Any]) -> list[AddedToken]:
+def _added_tokens(config: Mapping[str, Any]) -> list[AddedToken]:
     given = config.get("added_tokens_decoder") or {}
     try:
         return [_token(given[place]) for place in sorted(given, key=int)]
@@ -91,6 +76,7 @@ def _more(config: Mapping[str, Any]) -> list[Json]:
     return found if isinstance(found, list) else []
 
 
+#: Text on which tokenizers have been known to differ: scripts, code, emoji, runs, odd spaces.
 # ruff: noqa: RUF001 - characters that look like others are what this is about
 
 _WORDS = "The quick brown fox jumps over the lazy dog, doesn't it? "
@@ -243,111 +229,3 @@ def _first_difference(
             if one.encode(sample, special=special) != other.encode(sample, special=special):
                 return sample
     return None
-
-
-log = logging.getLogger("warmroute.tokenizers")
-
-#: Largest `tokenizer.json`, in bytes, that is read in this process, in a few milliseconds.
-SMALL = 1 << 20
-#: Seconds that a trial may take.
-PATIENCE_S = 90.0
-#: Uses exactly this process's module path.
-_RUN = "import sys; sys.path = sys.argv[2:]; from router.rendering.tokenizer import main; main()"
-
-
-class Outcome(NamedTuple):
-    """The result of a trial."""
-
-    fast: bool = False
-    """Whether fastokens may be used."""
-    why: str = ""
-    text: str | None = None
-    """Content to read instead of the file, if the configuration adds tokens to it or there is no
-    file."""
-    special_tokens: dict[str, str] | None = None
-    """Special tokens given to templates, by attribute, if the folder does not say."""
-    refusal: str = ""
-    """Why there is no tokenizer."""
-
-
-class Opened(NamedTuple):
-    """A tokenizer, and what else was found out."""
-
-    tokenizer: TextTokenizer
-    why: str
-    """Why this library was chosen."""
-    special_tokens: Mapping[str, str] | None = None
-
-
-def opened(path: Path) -> Opened:
-    """Return what `load` returns, while holding the GIL only briefly.
-
-    Raises BadFolder.
-    """
-    file = path / TOKENIZER
-    here = file.is_file()
-    if here and file.stat().st_size <= SMALL:
-        return Opened(*load(path))
-    outcome = _elsewhere(path)
-    if outcome is None and not here:
-        raise BadFolder(f"the tokenizer in {path} took too long to be read")
-    if outcome is None:
-        return Opened(*load(path))
-    if outcome.refusal:
-        raise BadFolder(outcome.refusal)
-    if here and not outcome.fast:
-        return Opened(*load(path))
-    return Opened(_passed(path, outcome), outcome.why, outcome.special_tokens)
-
-
-def _passed(path: Path, outcome: Outcome) -> TextTokenizer:
-    """Open the tokenizer that the trial was about."""
-    if outcome.text is None:
-        return Fast(fastokens.Tokenizer.from_file(str(path / TOKENIZER)))
-    if outcome.fast:
-        return Fast(fastokens.Tokenizer.from_json_str(outcome.text))
-    tokenizer = HuggingFaceTokenizer.from_str(outcome.text)
-    tokenizer.encode_special_tokens = bool(read_folder(path).config.get(SPLIT))
-    return Reference(tokenizer)
-
-
-def _elsewhere(path: Path) -> Outcome | None:
-    """Run the trial; None if it gives no answer, for whatever reason."""
-    try:
-        done = subprocess.run(  # noqa: S603 - our own program
-            [sys.executable, "-P", "-c", _RUN, str(path), *sys.path],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=PATIENCE_S,
-            check=True,
-        )
-        return msgspec.json.decode(done.stdout, type=Outcome)
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
-        log.debug("no trial of %s: %s", path, error)
-        return None
-
-
-def tried(path: Path) -> Outcome:
-    """Load the tokenizer in this process and return the outcome. Raises BadFolder."""
-    if not (path / TOKENIZER).is_file():
-        made = converted(path)
-        tokenizer, why = load(path, text=made.text)
-        why = f"made a {TOKENIZER} by Transformers; {why}"
-        fast = isinstance(tokenizer, Fast)
-        return Outcome(fast, why, made.text, dict(made.special_tokens))
-    tokenizer, why = load(path)
-    if not isinstance(tokenizer, Fast):
-        return Outcome(fast=False, why=why)
-    reference = HuggingFaceTokenizer.from_file(str(path / TOKENIZER))
-    changed = add(reference, read_folder(path).config)
-    return Outcome(fast=True, why=why, text=reference.to_str() if changed else None)
-
-
-def main() -> None:
-    """Print the outcome for the folder in the first argument."""
-    try:
-        outcome = tried(Path(sys.argv[1]))
-    except BadFolder as bad:
-        outcome = Outcome(refusal=str(bad))
-    print(json.dumps(outcome))

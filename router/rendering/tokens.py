@@ -1,37 +1,121 @@
-"""A request's prompt as the token ids that its engine will compute, for one model.
+"""A request's prompt as the token ids that its engine will compute, for one model. Pure.
 
-Chats with images and the like: where the first of them is in the prompt. Pure.
-
-Only engines know what they make of an image, but up to the first one a prompt is text. To find
-where that text ends, two renderings of the chat are compared: with the image, and with a word in
-its place. Both are the same up to there.
+What is read the same way for every kind of tokenizer is here: the body's fields, prompts that are
+text or ids, and whether the tools of a request with `tool_choice: none` are in its prompt. Engines
+write these into the prompt, unless started with `--exclude-tools-when-tool-choice-none` (vLLM
+renderers/online_renderer.py, `render_chat`, and openai/responses/utils.py, `construct_tool_dicts`).
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, AnyStr, NamedTuple, Protocol
-from uuid import uuid4
+from array import array
+from typing import NamedTuple, Protocol
 
+import msgspec
+
+from router.api.native import BESIDE
 from router.api.request import Endpoint, Prompted
-from router.rendering.body import Body, chosen, plain, readable
+from router.rendering.chat import Body, flag
 from router.rendering.errors import NOT_TEXT, Json, NotReproducible
-from router.rendering.messages import Message
+from router.rendering.messages import check_things
 from router.runtime.threads import BYTES, rest
 
-#: Parts that are not text, by type, and the type that engines show to templates (vLLM
-#: renderers/chat_utils.py, `_parse_chat_message_content_part`).
-_MEDIA = {
-    "image_url": "image",
-    "audio_url": "audio",
-    "input_audio": "audio",
-    "video_url": "video",
-}
-#: Fields allowed in a message with such parts: others could change how it is read.
-_PLAIN = frozenset(("role", "content", "name"))
-#: Placeholder for media: a random word that nobody else has written.
-_WORD = uuid4().hex
-#: Token-like text that represents an image in a prompt: `<|image_pad|>`, `[IMG]`.
-_TOKENS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
+#: Bytes of a packed id.
+ID_BYTES = 4
+#: Why prompts are not tokenized that engines make otherwise.
+DIALECT = "a dialect that is not tokenized"
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Text(NamedTuple):
+    """A prompt that is text."""
+
+    text: str
+    special: bool
+    """Whether the tokenizer adds BOS and the like."""
+
+
+def decoded(body: bytes) -> Body:
+    """Return a request's fields. Raises NotReproducible."""
+    check_things(body)
+    try:
+        asked = _decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise NotReproducible("not understood") from None
+    if not isinstance(asked, dict):
+        raise NotReproducible("not understood")
+    if asked.get("truncate_prompt_tokens") is not None:
+        raise NotReproducible("truncated by the engine")
+    return asked
+
+
+def readable(endpoint: Endpoint, body: bytes) -> Body:
+    """Return the fields of a request whose tokens can be made; of its conversations, the first.
+
+    Raises NotReproducible.
+    """
+    if not endpoint.exact:
+        raise NotReproducible(DIALECT)
+    asked = decoded(body)
+    if not endpoint.batched:
+        return asked
+    batch = asked.get("messages")
+    if not isinstance(batch, list) or not batch or not isinstance(batch[0], list):
+        raise NotReproducible("not understood")
+    return {**asked, "messages": batch[0]}
+
+
+def plain(asked: Body, endpoint: Endpoint) -> Text | bytes:
+    """Return the text or the packed ids of a request without messages.
+
+    Of several prompts it is the first. Raises NotReproducible.
+    """
+    if asked.get("prompt_embeds") is not None:
+        raise NotReproducible("embeddings")
+    if asked.get("suffix") is not None:
+        raise NotReproducible("a suffix")
+    if endpoint.native and any(asked.get(name) is not None for name in BESIDE):
+        raise NotReproducible(NOT_TEXT)
+    given = (asked[name] for name in endpoint.sources if asked.get(name) is not None)
+    prompt = found = next(given, None)
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str) and found:
+        return Text(prompt, flag(asked, "add_special_tokens", default=True))
+    return packed(prompt)
+
+
+def packed(ids: Json) -> bytes:
+    """Pack a list of ids as 32-bit integers, little-endian. Raises NotReproducible."""
+    if not ids:
+        raise NotReproducible("no prompt")
+    if not isinstance(ids, list) or bool in set(map(type, ids)):
+        raise NotReproducible("odd token ids")
+    try:
+        return array("I", ids).tobytes()
+    except (TypeError, OverflowError):
+        raise NotReproducible("odd token ids") from None
+
+
+NO_TOOLS_CHOICE = "none"
+#: Why a chat with such tools is keyed by its text until the workers were asked.
+UNKNOWN_TOOLS = "tools that engines may leave out"
+
+
+def chosen(asked: Body, *, left_out: bool | None) -> Body:
+    """Return a chat in any dialect, without its tools if the engine leaves them out.
+
+    `left_out` says whether it does; None: not known. Raises NotReproducible.
+    """
+    if left_out is False or not asked.get("tools"):
+        return asked
+    choice = asked.get("tool_choice")
+    if isinstance(choice, dict):  # as in `/v1/messages`
+        choice = choice.get("type")
+    if choice != NO_TOOLS_CHOICE:
+        return asked
+    if left_out is None:
+        raise NotReproducible(UNKNOWN_TOOLS)
+    return {name: value for name, value in asked.items() if name != "tools"}
 
 
 class Head(NamedTuple):
@@ -43,101 +127,6 @@ class Head(NamedTuple):
     """Number of tokens of the whole prompt, with each of the media counted only as its text."""
     media: int
     """Number of media."""
-
-
-def with_words(asked: Body) -> tuple[Body, int]:
-    """Return the request with words in place of media, and their number. Raises NotReproducible."""
-    messages = asked.get("messages")
-    if not isinstance(messages, list):
-        raise NotReproducible(NOT_TEXT)
-    made = [_with_words(message) for message in messages]
-    count = sum(
-        _is_word(part)
-        for message in made
-        if isinstance(message, dict) and isinstance(message.get("content"), list)
-        for part in message["content"]
-    )
-    if not count:
-        raise NotReproducible(NOT_TEXT)
-    return {**asked, "messages": made}, count
-
-
-def with_media(conversation: Sequence[Message], most: int) -> list[Message]:
-    """Return a conversation with its first `most` words turned back into media."""
-    left = iter(range(most))
-    return [
-        {**message, "content": [_medium(part, left) for part in message["content"]]}
-        if isinstance(message["content"], list)
-        else message
-        for message in conversation
-    ]
-
-
-def head(one: str, all_: str, none: str) -> str:
-    """Return the text before the first of the media. Raises NotReproducible.
-
-    `one` is the prompt with only the first of the media, `all_` with all, `none` with words only.
-    """
-    place = none.find(_WORD)
-    if place < 0:
-        raise NotReproducible(NOT_TEXT)
-    found = none[:place] if one.startswith(none[:place]) else none[: same_start(one, none)]
-    after = none[place + len(_WORD) :]
-    shown = one[len(found) : len(one) - _same_end(one, after)]
-    tokens = _TOKENS.findall(shown)
-    # A user may have written the image's token: engines could take that for the first image.
-    if not tokens or any(token in found for token in tokens) or not all_.startswith(found):
-        raise NotReproducible(NOT_TEXT)
-    return found
-
-
-def same_start(one: AnyStr, other: AnyStr) -> int:
-    """Return the length of the common prefix, by bisection: comparing slices is fast."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _with_words(message: Json) -> Json:
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, list) or not any(map(_is_medium, content)):
-        return message
-    if not message.keys() <= _PLAIN:
-        raise NotReproducible(NOT_TEXT)
-    return {**message, "content": [_word(part) for part in content]}
-
-
-def _is_medium(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") in _MEDIA
-
-
-def _word(part: Json) -> Json:
-    if not _is_medium(part):
-        return part
-    kind = part["type"]
-    if part.keys() != {"type", kind} or not part[kind]:
-        raise NotReproducible(NOT_TEXT)
-    return {"type": "text", "text": f"{_WORD}{_MEDIA[kind]}"}
-
-
-def _is_word(part: object) -> bool:
-    return isinstance(part, dict) and str(part.get("text", "")).startswith(_WORD)
-
-
-def _medium(part: Mapping[str, Any], left: Iterator[int]) -> Mapping[str, Any]:
-    if not _is_word(part) or next(left, None) is None:
-        return part
-    return {"type": part["text"][len(_WORD) :]}
-
-
-def _same_end(one: str, other: str) -> int:
-    """Return the length of the common suffix."""
-    return same_start(one[::-1], other[::-1])
 
 
 #: Longest prompt that is tokenized, in characters: a million tokens of most languages. Also the
@@ -160,7 +149,10 @@ class Way(Protocol):
         """Whether prompts may contain the time, by the engine's clock and in its time zone."""
 
     def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
-        """Return the ids of a chat in any dialect whose body has `size` bytes. Raises NotReproducible."""
+        """Return the ids of a chat in any dialect whose body has `size` bytes.
+
+        Raises NotReproducible.
+        """
 
     def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
         """Return what is known of a chat with images and the like. Raises NotReproducible."""

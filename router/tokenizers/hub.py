@@ -8,7 +8,7 @@ import re
 from fnmatch import fnmatch
 from pathlib import Path
 
-from router.rendering.folder import LARGEST, PATTERNS, has_tokenizer
+from router.rendering.folder import MAX_FILE_BYTES, PATTERNS, has_tokenizer
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 _LONGEST_ID = 96
@@ -86,8 +86,8 @@ def _check_sizes(name: str) -> None:
 
     for file in model_info(name, files_metadata=True).siblings or ():
         wanted = any(fnmatch(file.rfilename, pattern) for pattern in _WANTED)
-        if wanted and (file.size or 0) > LARGEST:
-            raise NotFetched(f"{file.rfilename} of {name} is over {LARGEST >> 20} MiB")
+        if wanted and (file.size or 0) > MAX_FILE_BYTES:
+            raise NotFetched(f"{file.rfilename} of {name} is over {MAX_FILE_BYTES >> 20} MiB")
 
 
 def _brief(error: Exception) -> str:

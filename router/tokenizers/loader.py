@@ -1,8 +1,6 @@
 """The tokenizers in use: one for equal files, however many models and pools share it.
 
 The shelf holds only weak references, so a tokenizer that is no longer used is freed.
-
-What was read from a model's folder.
 """
 
 import json
@@ -15,18 +13,19 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from router.rendering.errors import BadFolder
 from router.rendering.folder import (
     PATTERNS,
     TOKENIZER,
-    BadFolder,
     ModelFolder,
     check_sizes,
     read_folder,
 )
 from router.rendering.mistral import Mistral, mistrals_library
 from router.rendering.renderer import Templated
-from router.rendering.tokenizer import Opened, opened, that_count
+from router.rendering.tokenizer import settings_of_ids
 from router.rendering.tokens import Exact, Way
+from router.tokenizers.trial import Opened, open_tokenizer, try_templates
 
 if TYPE_CHECKING:
     from router.rendering.mistral import MistralsLibrary
@@ -111,7 +110,7 @@ class Shelf:
     def _library(
         self, folder: ModelFolder, files: Mapping[str, str], *, by_mistral: bool
     ) -> OpenedLibrary:
-        config = that_count(folder.config)
+        config = settings_of_ids(folder.config)
         counting = [by_mistral, (not by_mistral and files.get(TOKENIZER)) or files, config]
         key = json.dumps(counting, sort_keys=True)
         with self._turn(key, folder.path):
@@ -143,8 +142,8 @@ def _by_mistral(path: Path) -> OpenedLibrary:
 
 
 def _usual(path: Path) -> OpenedLibrary:
-    found = opened(path)
-    return OpenedLibrary(found.tokenizer.name, found.why, found)
+    tokenizer = open_tokenizer(path)
+    return OpenedLibrary(tokenizer.tokenizer.name, tokenizer.why, tokenizer)
 
 
 def _way(folder: ModelFolder, found: OpenedLibrary, keywords: Mapping[str, Any]) -> Way:
@@ -152,6 +151,7 @@ def _way(folder: ModelFolder, found: OpenedLibrary, keywords: Mapping[str, Any])
         return Mistral(found.library, keywords)
     if found.library.special_tokens is not None:
         folder = replace(folder, special_tokens=dict(found.library.special_tokens))
+    try_templates(folder, keywords)
     return Templated(folder, found.library.tokenizer, keywords=keywords)
 
 

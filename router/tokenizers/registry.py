@@ -24,13 +24,13 @@ from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.prompt.prompts import Asked, Known
-from router.rendering import body as choice
+from router.rendering.tokens import UNKNOWN_TOOLS
 from router.settings.model import Settings
 from router.settings.tokenizer import TokenizerSettings
-from router.tokenizers.probe import Elsewhere, takes_ids
 from router.tokenizers.sources import Finding, Fingerprint, Kind, fingerprint, loaded
 from router.tokenizers.state import Case, Cases, Sorting, tell, tell_of, tell_recount
 from router.tokenizers.verify import Recount, Reference, State, Verdict, verified
+from router.tokenizers.worker_tokenizer import WorkerTokenizer, takes_ids
 from router.upstream.client import Inquiries
 
 
@@ -142,9 +142,11 @@ class Publishing:
             for name, said in case.models.items()
         }
 
-    def _elsewhere(self, pool: str, model: str) -> Elsewhere:
+    def _elsewhere(self, pool: str, model: str) -> WorkerTokenizer:
         workers = partial(self._tokenizing, pool, model)
-        return Elsewhere(self._inquiries, model, workers, partial(self._left_out, pool, model))
+        return WorkerTokenizer(
+            self._inquiries, model, workers, partial(self._left_out, pool, model)
+        )
 
     def _tokenizing(self, pool: str, model: str) -> list[Worker]:
         """Return the ready workers that serve a model and answer `/tokenize`."""
@@ -338,7 +340,7 @@ class Keeper:
         now = monotonic()
         before, self._recounts = self._recounts, {}
         for pool in self._fleet.pools:
-            if pool.prompts.by_reason[choice.UNKNOWN]:
+            if pool.prompts.by_reason[UNKNOWN_TOOLS]:
                 for case in self._publishing.serving.of_pool(pool.name):
                     case.choose()
             recount = self._recounts[pool.name] = before.get(pool.name) or Recount()

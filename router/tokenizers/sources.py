@@ -13,12 +13,13 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from router.rendering.folder import BadFolder, has_tokenizer
+from router.rendering.errors import BadFolder
+from router.rendering.folder import has_tokenizer
 from router.runtime.threads import aside
 from router.settings.tokenizer import TokenizerSettings
 from router.tokenizers.hub import NotFetched, is_hub_id, snapshot
 from router.tokenizers.loader import Volume
-from router.tokenizers.verify import answers
+from router.tokenizers.probes import answers
 
 if TYPE_CHECKING:
     from router.tokenizers.loader import Shelf

@@ -14,25 +14,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from router.fleet.worker import Worker
-from router.rendering.body import ID_BYTES
-from router.rendering.errors import NotReproducible
 from router.rendering.folder import TOKENIZER
-from router.rendering.tokens import Exact
+from router.rendering.tokens import ID_BYTES
 from router.runtime.threads import aside
-from router.tokenizers import probe as remote
 from router.tokenizers.loader import Volume
-from router.tokenizers.probe import (
-    IMAGE,
-    NO_TOOLS,
-    PROBES,
-    TOOLS,
+from router.tokenizers.probes import IMAGE, NO_TOOLS, TOOLS, answers, head_answer
+from router.tokenizers.worker_tokenizer import (
+    PATH,
     NoTokenizer,
     Refused,
     leaves_out,
     tokenize,
+    worker_answers,
 )
 from router.upstream.client import Inquiries, NoAnswer
 
@@ -87,22 +81,6 @@ class Verdict:
     """The tokens before an image agree too."""
     left_out: bool | None = False
     """Whether tools are left out of prompts with `tool_choice: none`; None: not known."""
-
-
-def answers(exact: Exact) -> dict[str, bytes]:
-    """Return our ids for every probe that we can tokenize, by the probe's name."""
-    found: dict[str, bytes] = {}
-    for probe in PROBES:
-        with suppress(NotReproducible):  # such requests are keyed by their text
-            found[probe.name] = exact.ids(probe.endpoint, msgspec.json.encode(probe.body))
-    return found
-
-
-def head_answer(exact: Exact) -> bytes:
-    """Return our ids before the image of the image probe; empty if they are not known."""
-    with suppress(NotReproducible):
-        return exact.head(IMAGE.endpoint, msgspec.json.encode(IMAGE.body)).ids
-    return b""
 
 
 def first_difference(
@@ -209,9 +187,9 @@ async def asked(
     """Return a worker's answers. Raises NoTokenizer, or NoAnswer, also if all take too long."""
     try:
         async with asyncio.timeout(ALL_S):
-            return await remote.answers(inquiries, worker, model, names)
+            return await worker_answers(inquiries, worker, model, names)
     except TimeoutError:
-        raise NoAnswer(f"{remote.PATH} takes too long") from None
+        raise NoAnswer(f"{PATH} takes too long") from None
 
 
 async def verified(

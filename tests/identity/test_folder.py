@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS
-from router.rendering.errors import NotReproducible
-from router.rendering.folder import LARGEST, BadFolder, read_folder
+from router.rendering.errors import BadFolder, NotReproducible
+from router.rendering.folder import MAX_FILE_BYTES, read_folder
 from router.rendering.renderer import Templated
 from router.rendering.tokenizer import load
 from router.rendering.tokens import Exact
@@ -194,7 +194,7 @@ def test_bad_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadFolder, match="cannot be read"):
         read_folder(tmp_path)
     with (tmp_path / CONFIG).open("wb") as file:
-        file.truncate(LARGEST + 1)  # a sparse file, which takes no space
+        file.truncate(MAX_FILE_BYTES + 1)  # a sparse file, which takes no space
     with pytest.raises(BadFolder, match="is over 256 MiB"):
         read_folder(tmp_path)
 

@@ -14,8 +14,7 @@ import pytest
 
 from router.api.request import ENDPOINTS
 from router.rendering import mistral
-from router.rendering.errors import NotReproducible
-from router.rendering.folder import BadFolder
+from router.rendering.errors import BadFolder, NotReproducible
 from router.rendering.mistral import Mistral, mistrals_library
 from router.rendering.tokens import LONGEST, Exact
 from tests.identity.folders import CALL, CHAT, TOOL, says
@@ -134,7 +133,7 @@ def test_what_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "tekken.json").write_text("{}")
     with pytest.raises(BadFolder, match=r"the tokenizer in .* cannot be read"):
         mistrals_library(tmp_path)
-    monkeypatch.setattr(mistral, "LARGEST", 1)
+    monkeypatch.setattr(mistral, "MAX_FILE_BYTES", 1)
     with pytest.raises(BadFolder, match=r"tekken\.json is over 0 MiB"):
         mistrals_library(tmp_path)
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS
-from router.rendering.body import decoded
 from router.rendering.errors import NOT_TEXT, NotReproducible
 from router.rendering.messages import ENTRIES, THINGS
-from router.rendering.tokens import LONGEST
+from router.rendering.tokens import LONGEST, decoded
 from tests.identity import test_media
 from tests.identity.folders import CALL, CHAT, ids, known, says
 

@@ -7,8 +7,8 @@ import pytest
 
 from router.rendering.anthropic import effort_for_none, wants_system_first
 from router.rendering.errors import NotReproducible
-from router.rendering.template import TOO_DEEP, ChatTemplate
-from router.rendering.watch import WATCH
+from router.rendering.sandbox import TOO_DEEP
+from router.rendering.template import ChatTemplate
 from tests.identity.folders import HI, reason, rendered, says
 from tests.identity.templates import CHATML, MISTRAL, QWEN
 
@@ -59,7 +59,7 @@ def test_keywords_reach_the_template() -> None:
     assert template.render([HI], more={"bos_token": "<b>"})[:3] == "<b>"
 
 
-@pytest.mark.parametrize("name", ["messages", "tools", "documents", "tokenize", "self", WATCH])
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "tokenize", "self"])
 def test_keywords_are_refused(name: str) -> None:
     """Those that lead elsewhere."""
     assert reason("{{ messages }}", more={name: 1}) == "odd template keywords"
@@ -76,20 +76,16 @@ def test_keywords_are_refused(name: str) -> None:
         "{{ messages.__init__.__globals__ }}",
         "{{ strftime_now.__code__.co_consts }}",
         "{{ cycler.__init__.__globals__.os }}",
-        "{{ _watch._clock.x }}",
         "{{ lipsum.__globals__['os'].popen('id').read() }}",
         "{{ '{0.__class__}'.format('').x.y }}",
         "{% include 'x' %}",
         "{% import 'x' as x %}",
         "{{ nothing.at.all }}",
         "{% for i in range(100001) %}{% endfor %}",
-        "{{ 10 ** (10 ** 10) }}",
-        "{{ '%9999999999d' % 1 }}",
-        "{{ '%*d' % (9999999999, 1) }}",
     ],
 )
 def test_templates_do_not_get_out(template: str) -> None:
-    """Nor do they change what they are given, or make something huge of little."""
+    """Nor do they change what they are given."""
     messages = [dict(HI)]
     assert reason(template, *messages) in {"refused by the template", "a fault of the template"}
     assert messages == [HI]
@@ -132,6 +128,13 @@ def test_templates_that_are_none(text: str) -> None:
     """They are found out at once."""
     with pytest.raises((jinja2.TemplateError, *TOO_DEEP)):
         ChatTemplate(text, {})
+
+
+def test_the_output_is_capped() -> None:
+    """A prompt that is longer than it may be is not known."""
+    template = "{% for a in range(999) %}{{ 'x' * 999 }}{% endfor %}"
+    assert reason(template, max_chars=100_000) == "rendered too long"
+    assert len(rendered(template, max_chars=1_000_000)) == 999 * 999
 
 
 def test_messages_there_must_be() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken
 
 from router.rendering import tokenizer
-from router.rendering.folder import BadFolder
+from router.rendering.errors import BadFolder
 from router.rendering.tokenizer import Fast, Reference, load
 from tests.identity.families import FAMILIES, folder, train
 

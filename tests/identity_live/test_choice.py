@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS, parse
-from router.rendering.body import chosen
 from router.rendering.errors import NotReproducible
+from router.rendering.tokens import chosen
 from strategies.api import Prompt
 from tests.identity.folders import TOOL
 from tests.identity_live.asking import keyed, until_asked, until_known

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from router.api.request import ENDPOINTS
-from router.rendering import folder as convert
-from router.rendering.folder import BadFolder, converted
+from router.rendering.errors import BadFolder
+from router.rendering.folder import MAX_FILE_BYTES
 from router.tokenizers.loader import Shelf
+from router.tokenizers.trial import convert
 from tests.identity.other_formats import make_sentencepiece
 
 pytest.importorskip("transformers")
@@ -48,13 +49,14 @@ def test_what_cannot_be_made_into_one(folder: Path) -> None:
 
 def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra to install."""
-    monkeypatch.setattr(convert, "find_spec", lambda _: None)
+    monkeypatch.setattr("router.tokenizers.trial.find_spec", lambda _: None)
     with pytest.raises(BadFolder, match=r"pip install 'warmroute\[transformers\]'"):
-        converted(folder)
+        convert(folder)
 
 
-def test_files_that_are_too_large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_too_large(folder: Path) -> None:
     """They are not read."""
-    monkeypatch.setattr(convert, "LARGEST", 1)
-    with pytest.raises(BadFolder, match=r"tokenizer\.model is over 0 MiB"):
-        converted(folder)
+    with (folder / "tokenizer.model").open("ab") as file:
+        file.truncate(MAX_FILE_BYTES + 1)  # a sparse file, which takes no space
+    with pytest.raises(BadFolder, match=r"tokenizer\.model is over 256 MiB"):
+        convert(folder)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.tokenizers import probe as elsewhere
+from router.tokenizers import worker_tokenizer
 from strategies.policies.prefix_aware import PrefixAware
 from tests.identity_live.asking import ask, keyed, states, tokenizer, until_asked
 from tests.identity_live.conftest import MakeEngine, Start
@@ -122,8 +122,8 @@ def test_a_worker_that_does_not_answer(
     engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first request waits briefly, later ones do not."""
-    monkeypatch.setattr(elsewhere, "PATIENCE_S", 0.1)
-    monkeypatch.setattr(elsewhere, "PAUSE_S", 3600.0)
+    monkeypatch.setattr(worker_tokenizer, "PROMPT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(worker_tokenizer, "PAUSE_S", 3600.0)
     worker = engine(folder, [card("m")])
     router = start(worker, **ASKING)
     until_asking(router)

@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
-from router.rendering.folder import LARGEST
+from router.rendering.folder import MAX_FILE_BYTES
 from router.tokenizers import sources as finding
 from router.tokenizers.hub import NotFetched, is_hub_id, snapshot
 from tests.identity_live import hub_cache
@@ -108,7 +108,7 @@ def test_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Pat
             raise errors.LocalEntryNotFoundError("not here")
         return str(folder)
 
-    small = [("tokenizer.json", LARGEST), ("model.safetensors", LARGEST + 1)]
+    small = [("tokenizer.json", MAX_FILE_BYTES), ("model.safetensors", MAX_FILE_BYTES + 1)]
     monkeypatch.setattr(huggingface_hub, "model_info", told(*small))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert snapshot(NAME) == folder
@@ -126,7 +126,7 @@ def test_a_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Pat
 def test_what_is_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is not downloaded."""
     hub_cache.use(monkeypatch, tmp_path, offline=False)
-    monkeypatch.setattr(huggingface_hub, "model_info", told(("tokenizer.json", LARGEST + 1)))
+    monkeypatch.setattr(huggingface_hub, "model_info", told(("tokenizer.json", MAX_FILE_BYTES + 1)))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", failing(OSError("fetched")))
     with pytest.raises(NotFetched, match=f"^tokenizer.json of {NAME} is over 256 MiB$"):
         snapshot(NAME)

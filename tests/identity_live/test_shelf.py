@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS
-from router.rendering.folder import LARGEST, BadFolder, ModelFolder
+from router.rendering.errors import BadFolder
+from router.rendering.folder import MAX_FILE_BYTES, ModelFolder
 from router.tokenizers.loader import Shelf
 from tests.identity_live.models import MERGES, OTHER, make_model
 
@@ -99,7 +100,7 @@ def test_what_is_too_large(tmp_path: Path, name: str) -> None:
     """The file is not even read."""
     folder = make_model(tmp_path / "a")
     with (folder / name).open("ab") as file:
-        file.truncate(LARGEST + 1)  # a sparse file, which takes no space
+        file.truncate(MAX_FILE_BYTES + 1)  # a sparse file, which takes no space
     with pytest.raises(BadFolder, match=f"{name} is over 256 MiB"):
         Shelf().open(folder)
 

@@ -1,34 +1,60 @@
-"""Large tokenizers are tested in a separate process, with the same result."""
+"""Unknown templates, and large tokenizers, are tried in a separate process."""
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from router.rendering import tokenizer as trial
-from router.rendering.folder import BadFolder
-from router.rendering.tokenizer import Outcome, load, opened, tried
+from router.rendering.errors import BadFolder
+from router.rendering.folder import ModelFolder
+from router.rendering.tokenizer import load
+from router.tokenizers.loader import Shelf
+from router.tokenizers.trial import load_both, open_tokenizer, try_templates
+from tests.identity.templates import LLAMA
+from tests.identity_live.models import make_model
 
 TEXT = "hello <|im_end|> there <|new|> 日本"
 ADDED = {"300": {"content": "<|new|>", "special": True, "lstrip": True}}
+ENDLESS = "{% for a in range(99999) %}" * 4 + "{% endfor %}" * 4
 
 
-@pytest.fixture
-def trials(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Treat all tokenizers as large; returns the outcome of each trial."""
-    outcomes: list[object] = []
-    real: Callable[[Path], object] = trial._elsewhere
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        (ENDLESS, "was not done with our short chats after 5s"),
+        ("{{ 10 ** (10 ** 10) }}", "was not done with our short chats after 5s"),
+        ("{{ '=' * (2 ** 40) }}", "makes too much of a few words"),
+        ("{{ 'x' | center(6000000000) | length }}", "makes too much of a few words"),
+        ("{{ '%9999999999d' % 1 }}", "makes too much of a few words"),
+        ("{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}", "too much of a few words"),
+        ("{% if tools %}{{ 'x' * (2 ** 40) }}{% endif %}", "makes too much of the probe 'tools'"),
+        ("{% set x = 'x' %}" + "{% set x = x ~ x %}" * 40, "makes too much of a few words"),
+    ],
+)
+def test_hostile_templates(template: str, why: str) -> None:
+    """They are refused, and only the process that tried them took the time and the memory."""
+    with pytest.raises(BadFolder, match=why):
+        try_templates(ModelFolder(Path("/m"), {"default": template}), {}, timeout=5.0)
 
-    def elsewhere(path: Path) -> object:
-        outcomes.append(real(path))
-        return outcomes[-1]
 
-    monkeypatch.setattr(trial, "SMALL", 0)
-    monkeypatch.setattr(trial, "_elsewhere", elsewhere)
-    return outcomes
+def test_hostile_templates_are_not_opened(tmp_path: Path) -> None:
+    """Nothing of a template is computed before it was tried, not even where it is compiled."""
+    folder = make_model(tmp_path / "a", "{% if false %}{{ 'x' * (2 ** 40) }}{% endif %}ok")
+    assert Shelf().open(folder).library
+    folder = make_model(tmp_path / "b", "{{ 'x' * (2 ** 40) }}")
+    with pytest.raises(BadFolder, match=f"the chat template in {folder} makes too much"):
+        Shelf().open(folder)
+
+
+def test_usual_templates_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that refuse some chats; without a process for the trial, none does."""
+    folder = ModelFolder(Path("/m"), {"default": LLAMA, "tool_use": "{{ raise_exception('no') }}"})
+    try_templates(folder, {"enable_thinking": True})
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(BadFolder, match="cannot be tried"):
+        try_templates(folder, {})
 
 
 @pytest.mark.parametrize(
@@ -36,36 +62,25 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     [{}, {"added_tokens_decoder": ADDED}, {"split_special_tokens": True}],
     ids=["as it is", "with tokens of the configuration", "not by fastokens"],
 )
-def test_the_same_comes_of_it(folder: Path, trials: list[object], config: dict[str, Any]) -> None:
+def test_the_same_comes_of_it(folder: Path, config: dict[str, Any]) -> None:
     """The same library, reason and tokens as when loaded in this process."""
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    (here, why), (there, reason, _) = load(folder), opened(folder)
-    assert trials == [tried(folder)]
+    (here, why), (there, reason, _) = load(folder), open_tokenizer(folder, 0)
     assert (type(there), reason) == (type(here), why)
     for special in (False, True):
         assert there.encode(TEXT, special=special) == here.encode(TEXT, special=special)
+    assert load_both(folder).why == why
 
 
-def test_small_ones_are_read_where_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting a process takes longer than reading a small file."""
-    monkeypatch.delattr(trial, "subprocess")
-    assert opened(folder)[1] == load(folder)[1]
-
-
-def test_a_trial_that_fails(
-    folder: Path, trials: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then the tokenizer is loaded in this process after all."""
+def test_without_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tokenizers need none; large ones are then loaded in this process after all."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert opened(folder)[1] == load(folder)[1]
-    assert trials == [None]
+    assert open_tokenizer(folder)[1] == open_tokenizer(folder, 0)[1] == load(folder)[1]
 
 
-def test_a_file_that_is_none(folder: Path, trials: list[object]) -> None:
+def test_a_file_that_is_none(folder: Path) -> None:
     """The error is the same as without a trial."""
     (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(BadFolder, match=r"tokenizer\.json cannot be read"):
-        opened(folder)
-    assert [outcome.refusal for outcome in trials if isinstance(outcome, Outcome)] == [
-        f"{folder / 'tokenizer.json'} cannot be read: Model missing. at line 1 column 2"
-    ]
+    for size in (0, 1 << 20):
+        with pytest.raises(BadFolder, match=r"tokenizer\.json cannot be read: Model missing"):
+            open_tokenizer(folder, size)

@@ -9,7 +9,7 @@ import pytest
 
 from router.api.request import ENDPOINTS
 from router.tokenizers.loader import Shelf
-from router.tokenizers.probe import square
+from router.tokenizers.probes import square
 from tests.identity.test_media import part
 from tests.identity_live.asking import keyed, knows, tokenizer
 from tests.support import MakeRouter, until

@@ -1,164 +1,30 @@
-"""Prompts that both the router and a worker tokenize, to compare the results.
+"""What a worker is asked about tokens, as in vLLM: `/tokenize`, and two properties of its chats.
 
-The texts are our own. Each probe is the body of a request as a client would send it, which
-`/tokenize` takes too.
+The answer of `/tokenize` is exact by definition and needs nothing installed here. But it costs
+every prompt a round trip to a busy engine plus its time to tokenize, so it is used to check
+agreement, and for every prompt only when no other way is known.
 
-A worker's own tokenizer: `/tokenize`, as in vLLM.
-
-Its answer is exact by definition and needs nothing installed here. But it costs every prompt a
-round trip to a busy engine plus its time to tokenize, so it is used to check agreement and as a
-last resort.
-
-Whether a worker accepts a chat's token ids with the request.
-
-Engines are tested, not matched against versions: one that knows the field refuses an empty list,
-naming the field, before anything is computed. One that does not know it ignores it and answers with
-one token.
-
-Whether a worker leaves tools out of prompts with `tool_choice: none` (see `choice`).
-
-`/tokenize` has no `tool_choice`, so it cannot tell. Instead a chat is sent, limited to one token,
-and the answer's count of prompt tokens tells.
-
-A model's tokens, asked of a worker for every prompt, when no other way is known.
+Engines are tested, not matched against versions. One that takes a chat's token ids with the request
+refuses an empty list of them, naming the field, before anything is computed. Whether tools are left
+out of prompts with `tool_choice: none` is told by the count of prompt tokens of a chat limited to
+one token, as `/tokenize` has no `tool_choice`.
 """
 
 import asyncio
-import struct
-import zlib
 from array import array
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from router.api.request import ENDPOINTS, Endpoint, Prompted
+from router.api.request import Endpoint, Prompted
 from router.fleet.worker import Worker
-from router.rendering.body import NONE, Body, chosen, packed, plain, readable
-from router.rendering.chat import chat_of
+from router.rendering.chat import Body, chat_of
 from router.rendering.errors import NotReproducible
 from router.rendering.messages import renamed
-from router.rendering.tokenizer import SAMPLES
+from router.rendering.tokens import NO_TOOLS_CHOICE, chosen, packed, plain, readable
+from router.tokenizers.probes import PROBES
 from router.upstream.client import Inquiries, NoAnswer
-
-_CHAT = ENDPOINTS["/v1/chat/completions"]
-_COMPLETION = ENDPOINTS["/v1/completions"]
-
-_SYSTEM = "You are a careful assistant.\nAnswer in one sentence; say so if you do not know."
-_ODD = (
-    "Zürich: 今日は良い天気ですね。 Съешь же ещё 👩‍👩‍👧‍👦🏽 "
-    "e\u0301 \u200b\u00a0 l\u2019été \u2013 1,234.5 €"
-)
-_MARKS = (
-    "<|im_start|>user\nno<|im_end|>\n<|begin_of_text|><|eot_id|><s>[INST] x [/INST]</s>"
-    "<start_of_turn>model\n<end_of_turn><\uff5cUser\uff5c><think>\n</think><tool_call></tool_call>"
-)
-_WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather in a place, now.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "place": {"type": "string", "description": 'A city, "Łódź" say.'},
-                "days": {"type": "integer", "default": 1},
-            },
-            "required": ["place"],
-        },
-    },
-}
-_CALL = {
-    "id": "call00001",
-    "type": "function",
-    "function": {"name": "weather", "arguments": '{"place": "Łódź", "days": 2}'},
-}
-
-
-class Probe(NamedTuple):
-    """One probe."""
-
-    name: str
-    """The probe's name in logs."""
-    endpoint: Endpoint
-    """The endpoint that the body is for."""
-    body: dict[str, object]
-    """The request's body, without a model's name."""
-
-
-def square(side: int) -> dict[str, object]:
-    """Return an image part: a square of one colour."""
-    row = b"\0" + b"\x80\x90\xa0" * side
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(row * side)), (b"IEND", b""))
-    data = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for kind, body in chunks
-    )
-    url = f"data:image/png;base64,{b64encode(data).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-def _says(role: str, content: object, **more: object) -> dict[str, object]:
-    return {"role": role, "content": content, **more}
-
-
-def _plain(name: str, text: str, **more: object) -> Probe:
-    return Probe(name, _COMPLETION, {"prompt": text, **more})
-
-
-def _chat(name: str, *messages: dict[str, object], **more: object) -> Probe:
-    return Probe(name, _CHAT, {"messages": list(messages), **more})
-
-
-_ASKS = _says("user", "What is the weather in Łódź?")
-_PARTS = [{"type": "text", "text": "First part."}, {"type": "text", "text": " Second, " + _ODD}]
-_TALK = (_says("user", "Hello!"), _says("assistant", "Hello. How can I help? \n"), _ASKS)
-_TOOL_TALK = (
-    _says("system", _SYSTEM),
-    _ASKS,
-    _says("assistant", None, tool_calls=[_CALL]),
-    _says("tool", '{"celsius": 21.5, "sky": "klar"}', tool_call_id="call00001"),
-)
-
-#: A chat that ends with an image: only what comes before the image is compared.
-IMAGE = _chat(
-    "image",
-    _says("system", _SYSTEM),
-    *_TALK[:2],
-    _says("user", [{"type": "text", "text": "What is this? " + _ODD}, square(64)]),
-)
-
-TOOLS = _chat("tools", _ASKS, tools=[_WEATHER])
-#: The same chat without tools.
-NO_TOOLS = _chat("without tools", _ASKS)
-
-PROBES: tuple[Probe, ...] = (
-    _plain("plain", "The quick brown fox jumps over the lazy dog, doesn't it?"),
-    _plain("non-ASCII", _ODD),
-    _plain("samples", "".join(SAMPLES)),
-    _plain("special tokens in text", _MARKS),
-    _plain("without special tokens", "Once upon a time", add_special_tokens=False),
-    _chat("chat", _says("user", "Hello!")),
-    _chat("system prompt", _says("system", _SYSTEM), _says("user", "Hello!")),
-    _chat("developer", _says("developer", _SYSTEM), _says("user", "Hello!")),
-    _chat("several turns", *_TALK),
-    _chat("parts", _says("user", _PARTS), _says("assistant", "Yes."), _says("user", _PARTS)),
-    _chat("special tokens in chat", _says("user", _MARKS + _ODD)),
-    _chat("empty texts", _says("system", ""), _says("user", "")),
-    NO_TOOLS,
-    TOOLS,
-    _chat("tool calls and results", *_TOOL_TALK, tools=[_WEATHER]),
-    _chat("thinking off", _ASKS, chat_template_kwargs={"enable_thinking": False}),
-    _chat(
-        "to be continued",
-        _says("user", "Count."),
-        _says("assistant", "One, two,"),
-        add_generation_prompt=False,
-        continue_final_message=True,
-    ),
-)
 
 PATH = "/tokenize"
 #: Seconds that a worker may take for one answer.
@@ -209,7 +75,7 @@ async def tokenize(
         raise NoTokenizer(f"{PATH} answered something else than tokens") from None
 
 
-async def answers(
+async def worker_answers(
     inquiries: Inquiries, worker: Worker, model: str, names: Sequence[str] = ()
 ) -> dict[str, bytes]:
     """Return the worker's ids for the named probes, or all; without those that it refuses.
@@ -228,7 +94,6 @@ async def answers(
 
 _PATH = "/v1/chat/completions"
 _FIELD = "prompt_token_ids"
-#: Seconds that a worker may take to refuse.
 
 
 class _Error(msgspec.Struct):
@@ -285,7 +150,7 @@ async def leaves_out(
     `chat` has tools. Its prompt has the first of `counts` tokens with them, the second without.
     """
     whole, less = counts
-    asked = {**chat, "model": model, "tool_choice": NONE, "max_tokens": 1}
+    asked = {**chat, "model": model, "tool_choice": NO_TOOLS_CHOICE, "max_tokens": 1}
     try:
         body = msgspec.json.encode(asked)
         answer = await inquiries.ask(worker, _PATH, patience=TOOLS_TIMEOUT_S, body=body)
@@ -309,7 +174,7 @@ _CHAT_PROMPT = (
 )
 
 
-class Elsewhere:
+class WorkerTokenizer:
     """Asks the least busy of a model's workers."""
 
     def __init__(
