@@ -17,7 +17,7 @@ from router.fleet.worker import Worker
 from router.rendering.tokens import Exact
 from router.settings.model import Settings
 from router.tokenizers import sources as finding
-from router.tokenizers import verify as agreement
+from router.tokenizers.probes import answers
 from router.tokenizers.registry import Keeper
 from router.tokenizers.sources import Kind
 from router.tokenizers.state import Case
@@ -214,7 +214,7 @@ def test_our_own_answers_are_made_in_turns(
         with lock:
             under_way += 1
             most = max(most, under_way)
-        found = agreement.answers(exact)
+        found = answers(exact)
         time.sleep(0.01)
         with lock:
             under_way -= 1
