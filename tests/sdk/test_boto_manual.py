@@ -1,4 +1,4 @@
-"""The script for boto3 in the manual, and the command that the demo prints, do what they promise."""
+"""The script for boto3 in the manual, and the command that the demo prints, do what they say."""
 
 import ast
 import re
