@@ -208,6 +208,7 @@ def test_our_own_answers_are_made_in_turns(
 ) -> None:
     """At most two at once for all models, as these threads compete with the event loop."""
     lock, under_way, most = threading.Lock(), 0, 0
+    answers = agreement.answers
 
     def counted(exact: Exact) -> dict[str, bytes]:
         nonlocal under_way, most
