@@ -15,7 +15,7 @@ from router.rendering.folder import read_folder
 from router.rendering.renderer import Templated
 from router.rendering.tokenizer import load
 from router.rendering.tokens import Exact, Head
-from router.tokenizers.verify import head_answer
+from router.tokenizers.probes import head_answer
 from tests.identity.families import Family, folder
 from tests.identity.folders import CHAT, TOOL, says
 

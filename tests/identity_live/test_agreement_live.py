@@ -11,8 +11,8 @@ from router.rendering.tokens import Exact
 from router.tokenizers import state as case
 from router.tokenizers import verify as recount
 from router.tokenizers import verify as verifying
+from router.tokenizers.probes import answers
 from router.tokenizers.state import BLIND
-from router.tokenizers.verify import answers
 from tests.identity_live.asking import (
     ask,
     keyed,

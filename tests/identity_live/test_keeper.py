@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import threading
-import time
 from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
@@ -14,13 +12,10 @@ import pytest
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.rendering.tokens import Exact
 from router.settings.model import Settings
 from router.tokenizers import sources as finding
-from router.tokenizers.probes import answers
 from router.tokenizers.registry import Keeper
 from router.tokenizers.sources import Kind
-from router.tokenizers.state import Case
 from router.tokenizers.verify import State
 from router.upstream.client import Answer, Inquiries
 from router.upstream.pool import Upstream
@@ -175,25 +170,6 @@ def test_one_model_from_several_places() -> None:
         assert said() == then
 
 
-def test_one_case_is_no_work_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each model is decided on a few times, not once for every other model."""
-    count = 40
-    workers = [serving(f"w{i}", **{f"m{i}": f"x/m{i}"}) for i in range(count)]
-    decided: list[Case] = []
-    decide = Case.decide
-
-    def counted(case: Case, workers: Iterable[str], ready: Iterable[str]) -> None:
-        decided.append(case)
-        decide(case, workers, ready)
-
-    monkeypatch.setattr(Case, "decide", counted)
-    made, _ = keeper(workers, Answers({worker.name: 1 for worker in workers}))
-    asyncio.run(made.settle())
-    assert len(made.cases) == count
-    assert all(case.trusted for case in made.cases)
-    assert len(decided) <= 4 * count
-
-
 def test_not_all_at_once() -> None:
     """However many models are to be verified, at most eight questions run at once."""
     workers = [serving(f"w{i}", **{f"m{i}": f"x/m{i}"}) for i in range(40)]
@@ -201,36 +177,6 @@ def test_not_all_at_once() -> None:
     made, _ = keeper(workers, answers)
     asyncio.run(made.settle())
     assert answers.most <= 8
-
-
-def test_our_own_answers_are_made_in_turns(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At most two at once for all models, as these threads compete with the event loop."""
-    lock, under_way, most = threading.Lock(), 0, 0
-    answers = agreement.answers
-
-    def counted(exact: Exact) -> dict[str, bytes]:
-        nonlocal under_way, most
-        with lock:
-            under_way += 1
-            most = max(most, under_way)
-        found = answers(exact)
-        time.sleep(0.01)
-        with lock:
-            under_way -= 1
-        return found
-
-    monkeypatch.setattr("router.tokenizers.verify.answers", counted)
-    workers = []
-    for i in range(12):
-        (tmp_path / f"m{i}").symlink_to(folder)
-        workers.append(serving(f"w{i}", **{f"m{i}": str(tmp_path / f"m{i}")}))
-    made, _ = keeper(workers, Answers({worker.name: 1 for worker in workers}), "auto")
-    asyncio.run(made.settle())
-    assert len(made.cases) == 12
-    assert set(verdicts(made).values()) == {State.DIFFERS}
-    assert most == 2
 
 
 def test_another_model_at_a_worker_that_stayed_ready(

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from router.api.request import ENDPOINTS, Endpoint, parse
 from router.prompt.prompts import BYTES_PER_TOKEN, Prompts
-from router.rendering.tokens import same_start
 from strategies.prefix.block_keys import TEXT_BLOCK
 from tests.router.prompted import (
     CHAT,
@@ -65,7 +64,8 @@ def test_a_changed_letter_changes_what_follows(text: str, where: int, letter: st
     other = text[:where] + letter + text[where + 1 :]
     first, second = prompt(COMPLETION, {"prompt": text}), prompt(COMPLETION, {"prompt": other})
     # Compared as bytes, since the UTF-8 encodings of two letters may begin alike.
-    common = same_start(text.encode(), other.encode()) // TEXT_BLOCK
+    pairs = enumerate(zip(text.encode(), other.encode(), strict=False))
+    common = next((at for at, (one, two) in pairs if one != two), len(text)) // TEXT_BLOCK
     if other == text:
         assert first.keys == second.keys
     else:
