@@ -31,7 +31,7 @@ from router.sagemaker.handler import SageMaker
 from router.sagemaker.paths import Operation, Route, route
 from router.sessions.attach import let_go, look_after
 from router.settings.model import Settings
-from router.tokenizers.registry import Keeper
+from router.tokenizers.registry import TokenizerRegistry
 from router.upstream.client import Inquiries
 from strategies.cost.booking import Booking
 
@@ -51,7 +51,7 @@ class Door:
         self._contexts = contexts
         self.fleet = fleet
         self._inquiries = Inquiries()
-        self.keeper = Keeper(fleet, settings, self._inquiries)
+        self.keeper = TokenizerRegistry(fleet, settings, self._inquiries)
         self.metrics = Metrics(fleet, lambda: self.keeper.cases)
         self.clients: set[Client] = set()
         self.metrics.also(lambda: own_metrics(lambda: len(self.clients)))

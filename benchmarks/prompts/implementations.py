@@ -15,14 +15,14 @@ from tokenizers import Tokenizer
 
 from benchmarks.prompts.model import MODEL
 from router.api.request import ENDPOINTS, parse
-from router.prompt.prompts import Known, Prompts
+from router.prompt.prompts import KnownModel, Prompts
 from router.rendering.chat import conversation
 from router.rendering.folder import read_folder
 from router.rendering.messages import read
-from router.rendering.renderer import Templated
+from router.rendering.renderer import TemplateRenderer
 from router.rendering.template import ChatTemplate
 from router.rendering.tokenizer import load
-from router.rendering.tokens import Exact
+from router.rendering.tokens import PromptTokenizer
 from strategies.api import Prompt
 from strategies.prefix.block_keys import chain
 
@@ -63,7 +63,9 @@ class RouterKeys:
         self.tokenizer, self.why = load(path)
         self._template = ChatTemplate(folder.template(tools=False) or "", folder.special_tokens)
         self._prompts = Prompts()
-        self._prompts.known = {MODEL: Known(MODEL, Exact(Templated(folder, self.tokenizer)))}
+        self._prompts.known = {
+            MODEL: KnownModel(MODEL, PromptTokenizer(TemplateRenderer(folder, self.tokenizer)))
+        }
 
     def prompt(self, body: bytes) -> Prompt:
         """Return the prompt with its keys."""

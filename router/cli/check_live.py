@@ -42,8 +42,8 @@ from router.settings.fleet import TiersSettings
 from router.settings.model import Settings
 from router.settings.types import format_duration
 from router.tokenizers.sources import is_adapter
-from router.tokenizers.state import BLIND, Case
-from router.tokenizers.verify import State
+from router.tokenizers.state import BLIND, SourceCase
+from router.tokenizers.verify import Agreement
 from router.upstream.client import Inquiries, NoAnswer
 from router.upstream.usage import Usage, UsageTail
 from strategies.api import Prompt
@@ -398,16 +398,16 @@ async def _answers(remote: RemoteMemory, names: list[str], deadline: float) -> s
     return f"answers, but in {1000 * least:.0f} ms at best; controller.deadline is {told}"
 
 
-def _tokenizer(case: Case, blind: bool) -> Iterator[str]:
+def _tokenizer(case: SourceCase, blind: bool) -> Iterator[str]:
     more = f"; {BLIND}" if blind else ""
     yield f"pool {case.pool}: {', '.join(sorted(case.models))}: {case.sentence()}{more}"
     for name, asked in sorted(case.asked.items()):
         yield f"  worker {name}: {asked.verdict.state}: {asked.verdict.why}"
 
 
-def _is_wrong(case: Case) -> bool:
+def _is_wrong(case: SourceCase) -> bool:
     """Whether a worker makes other tokens, or a tokenizer from the settings cannot be trusted."""
-    if any(one.verdict.state is State.DIFFERS for one in case.asked.values()):
+    if any(one.verdict.state is Agreement.DIFFERS for one in case.asked.values()):
         return True
     return case.origin.told and not case.trusted
 

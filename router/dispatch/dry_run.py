@@ -11,7 +11,7 @@ from router.dispatch.ranking import Deciding
 from router.dispatch.scheduler import Scheduler
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.prompt.executor import SMALL, Tokenizing
+from router.prompt.executor import SMALL, PromptExecutor
 from router.prompt.salts import Salts
 from router.proxy.parse import Parsing
 from router.sessions.use import Visit
@@ -30,7 +30,7 @@ class Foreseeing:
         scheduler: Scheduler,
         deciding: Deciding,
         parsing: Parsing,
-        tokenizing: Tokenizing,
+        tokenizing: PromptExecutor,
     ) -> None:
         self._scheduler = scheduler
         self._deciding = deciding

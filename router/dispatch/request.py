@@ -9,7 +9,7 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.exchange import Exchange
 from router.observe.metrics import PoolMetrics
-from router.prompt.prompts import Along
+from router.prompt.prompts import ForwardedIds
 from router.sessions.use import Visit
 from strategies.api import Decision, Prompt
 from strategies.hold.queue import Wait
@@ -48,7 +48,7 @@ class Plea:
         exchange: Exchange,
         pool: Pool,
         prompt: Prompt,
-        along: Along | None,
+        along: ForwardedIds | None,
         *,
         workers: Sequence[Worker],
         started: float,

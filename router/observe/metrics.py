@@ -20,7 +20,7 @@ from router.observe.kv import memory_metrics
 from router.observe.pools import gauges, hyperpod, prompts, tokenizers
 from router.observe.series import Counter, Histogram
 from router.sessions.metrics import session_metrics
-from router.tokenizers.state import Case
+from router.tokenizers.state import SourceCase
 from strategies.cost.tiers import Held
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -126,7 +126,7 @@ class Metrics:
     It acts as a `Collector` without subclassing it, because then it could not be compiled.
     """
 
-    def __init__(self, fleet: Fleet, cases: Callable[[], Sequence[Case]] = tuple) -> None:
+    def __init__(self, fleet: Fleet, cases: Callable[[], Sequence[SourceCase]] = tuple) -> None:
         """`cases` returns what is known of tokenizers."""
         self._fleet = fleet
         self._cases = cases

@@ -26,7 +26,7 @@ from router.fleet.pool import Pool
 from router.fleet.worker import State
 from router.observe.series import Counter, Histogram
 from router.tokenizers import verify as agreement
-from router.tokenizers.state import Case
+from router.tokenizers.state import SourceCase
 
 log = logging.getLogger("warmroute.metrics")
 
@@ -102,9 +102,9 @@ def prompts(pools: Iterable[Pool]) -> Iterator[Metric]:
     yield from (keyed, by_text, miscounted)
 
 
-def tokenizers(pools: Iterable[Pool], cases: Iterable[Case]) -> Iterator[Metric]:
+def tokenizers(pools: Iterable[Pool], cases: Iterable[SourceCase]) -> Iterator[Metric]:
     """Yield whether workers make the same tokens as the router."""
-    found: dict[str, Tally[agreement.State]] = {pool.name: Tally() for pool in pools}
+    found: dict[str, Tally[agreement.Agreement]] = {pool.name: Tally() for pool in pools}
     for case in cases:
         found.setdefault(case.pool, Tally()).update(case.counts())
     workers = GaugeMetricFamily(
@@ -113,7 +113,7 @@ def tokenizers(pools: Iterable[Pool], cases: Iterable[Case]) -> Iterator[Metric]
         labels=("pool", "state"),
     )
     for pool, counts in found.items():
-        for state in agreement.State:
+        for state in agreement.Agreement:
             workers.add_metric((pool, state.value), counts[state])
     yield workers
 

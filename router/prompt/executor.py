@@ -13,8 +13,8 @@ from time import thread_time
 from weakref import WeakKeyDictionary
 
 from router.api.request import Endpoint, Request
-from router.prompt.prompts import Asked, Made, Prompts
-from router.rendering.tokens import LONGEST, Exact
+from router.prompt.prompts import AskedModel, MadePrompt, Prompts
+from router.rendering.tokens import LONGEST, PromptTokenizer
 from router.runtime.threads import Crowded, Lane
 
 #: Bodies of more bytes are read, and keyed by their text, in a thread.
@@ -42,7 +42,7 @@ BUSY, SLOW = "too many long prompts", "tokenized too slowly"
 ASKING = "too many prompts to ask for"
 
 
-class Tokenizing:
+class PromptExecutor:
     """Makes prompts, on the loop or in threads. One for the whole router."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Tokenizing:
         self._most = most
         self._patience = patience
         self._clock = clock
-        self._shorter: WeakKeyDictionary[Exact, _Shorter] = WeakKeyDictionary()
+        self._shorter: WeakKeyDictionary[PromptTokenizer, _Shorter] = WeakKeyDictionary()
         """Reduced size limits, for models that were slow on the loop."""
 
     @property
@@ -80,7 +80,9 @@ class Tokenizing:
             return False
         return _has_few(body)
 
-    def made(self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+    def made(
+        self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
+    ) -> MadePrompt:
         """Make the prompt of a short request on the loop."""
         known = prompts.known.get(request.model or "")
         if known is None:  # keyed by text: too fast to be worth a system call for the clock
@@ -92,7 +94,7 @@ class Tokenizing:
             self._shorter[known.exact] = _Shorter(0 if took > FAR_S else len(body) // 2)
         return made
 
-    def _learn(self, exact: Exact, body: bytes, took: float) -> None:
+    def _learn(self, exact: PromptTokenizer, body: bytes, took: float) -> None:
         """Learn from the CPU seconds of a prompt in a thread that might have run on the loop."""
         shorter = self._shorter.get(exact)
         if shorter is None or len(body) > exact.short or not _has_few(body):
@@ -116,7 +118,7 @@ class Tokenizing:
         tenant: str = "",
         *,
         large: bool = False,
-    ) -> Made:
+    ) -> MadePrompt:
         """Make the prompt of a long request, or of one whose tokens are asked of a worker.
 
         `large`: even its text is too much for the event loop.
@@ -136,7 +138,7 @@ class Tokenizing:
 
     async def uncounted(
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
-    ) -> Made:
+    ) -> MadePrompt:
         """Make any request's prompt without counting it: the request is not sent."""
         asked = prompts.asked.get(request.model or "")
         large = len(body) > SMALL and prompts.keyed
@@ -156,7 +158,7 @@ class Tokenizing:
         tenant: str,
         *,
         large: bool,
-    ) -> Made:
+    ) -> MadePrompt:
         known = prompts.known.get(request.model or "")
         if known is None or (len(body) > LONGEST and not known.media):  # by its text in any case
             make = partial(prompts.make, endpoint, request, body)
@@ -182,14 +184,14 @@ class Tokenizing:
         endpoint: Endpoint,
         request: Request,
         body: bytes,
-        asked: Asked,
+        asked: AskedModel,
         *,
         tenant: str,
         large: bool,
-    ) -> Made:
+    ) -> MadePrompt:
         """Ask a worker for the tokens. Bounded per pool: slow workers affect only their own."""
         if prompts.asking >= self._most:
-            make: Callable[[], Made] = partial(prompts.by_text, endpoint, request, ASKING)
+            make: Callable[[], MadePrompt] = partial(prompts.by_text, endpoint, request, ASKING)
         else:
             prompts.asking += 1
             try:
@@ -228,7 +230,7 @@ class _Work:
         self.took = 0.0
         """CPU seconds that it took in its thread."""
 
-    def __call__(self) -> Made:
+    def __call__(self) -> MadePrompt:
         """Make the prompt; runs in a thread."""
         started = self._clock()
         made = self._make()

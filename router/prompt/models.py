@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Part(msgspec.Struct):
+class KeyedPart(msgspec.Struct):
     """One part. It is text if it has text and none of the other fields."""
 
     type: str = "text"

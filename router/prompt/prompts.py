@@ -26,10 +26,10 @@ from router.api.request import (
     Endpoint,
     Request,
 )
-from router.prompt.canonical import Text, apart, canonical, further, measured
+from router.prompt.canonical import CanonicalText, apart, canonical, further, measured
 from router.prompt.forward import may_have, written
 from router.rendering.errors import NOT_TEXT, NotReproducible
-from router.rendering.tokens import Exact
+from router.rendering.tokens import PromptTokenizer
 from strategies.api import NO_BLOCKS, Prompt
 from strategies.prefix.block_keys import TEXT_ENDS, chain, even_chain, even_root, root_key
 
@@ -92,12 +92,12 @@ PART_TOKENS = 768
 UNKNOWN_MODEL = "tokenizer not known"
 
 
-class Known(NamedTuple):
+class KnownModel(NamedTuple):
     """A model whose prompts the router can tokenize itself."""
 
     identity: str
     """The same for all names of one model, but different for each of its adapters."""
-    exact: Exact
+    exact: PromptTokenizer
     forward: bool = False
     """Its workers may be sent the token ids along with a chat."""
     media: bool = False
@@ -106,7 +106,7 @@ class Known(NamedTuple):
     """Whether tools are left out of the prompt if none may be chosen; None: not known."""
 
 
-class Asked(NamedTuple):
+class AskedModel(NamedTuple):
     """A model whose workers are asked for the tokens of every prompt."""
 
     identity: str
@@ -114,22 +114,22 @@ class Asked(NamedTuple):
     """Returns the token ids of a request's body, 32-bit little-endian. Raises NotReproducible."""
 
 
-class Along(NamedTuple):
+class ForwardedIds(NamedTuple):
     """Token ids to send along with a chat, valid while `exact` still makes its model's tokens."""
 
     listed: bytes
     """The ids as a JSON list."""
     model: str
-    exact: Exact
+    exact: PromptTokenizer
     """What made the ids."""
 
 
-class Made:
+class MadePrompt:
     """A prompt, and what else resulted from making it."""
 
     __slots__ = ("along", "prompt", "reason")
 
-    def __init__(self, prompt: Prompt, reason: str = "", along: Along | None = None) -> None:
+    def __init__(self, prompt: Prompt, reason: str = "", along: ForwardedIds | None = None) -> None:
         self.prompt = prompt
         self.reason = reason
         """Why it is not keyed by tokens; empty if it is keyed by them."""
@@ -149,9 +149,9 @@ class Prompts:
         even blocks are needed. Called from any thread."""
         self.keeps_ids = False
         """Whether prompts also carry their token ids."""
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, KnownModel] = {}
         """By model name. Always replaced as a whole, because threads read it."""
-        self.asked: dict[str, Asked] = {}
+        self.asked: dict[str, AskedModel] = {}
         """The same for models whose workers are asked for tokens; no model is in both."""
         self.asking = 0
         """Prompts whose tokens are being asked for right now."""
@@ -172,20 +172,20 @@ class Prompts:
         """Turn a request into the prompt that strategies see."""
         return self.made(endpoint, request, body).prompt
 
-    def made(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+    def made(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
         """Make a prompt, and return whatever else resulted."""
         made = self.uncounted(endpoint, request, body)
         if self.keyed:
             self.by_reason[made.reason] += 1
         return made
 
-    def uncounted(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+    def uncounted(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
         """Like `made`, without counting."""
         if not self.keyed:
-            return Made(self._measured(endpoint, request))
+            return MadePrompt(self._measured(endpoint, request))
         return self.make(endpoint, request, body)
 
-    def make(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+    def make(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
         """Make a prompt with keys, without counting it. May run in any thread."""
         known = self.known.get(request.model or "")
         reason = UNKNOWN_MODEL
@@ -196,12 +196,12 @@ class Prompts:
                 reason = unlike.reason
         if known is not None and known.media and reason == NOT_TEXT:
             with suppress(NotReproducible):
-                return Made(self._of_head(endpoint, request, known, body))
-        return Made(self._by_text(endpoint, request, known), reason)
+                return MadePrompt(self._of_head(endpoint, request, known, body))
+        return MadePrompt(self._by_text(endpoint, request, known), reason)
 
     async def told(
-        self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked
-    ) -> Callable[[], Made]:
+        self, endpoint: Endpoint, request: Request, body: bytes, asked: AskedModel
+    ) -> Callable[[], MadePrompt]:
         """Ask a worker for the tokens; return what makes the prompt of them, without counting it.
 
         That may run in any thread.
@@ -210,30 +210,38 @@ class Prompts:
             ids = await asked.ids(endpoint, body)
         except NotReproducible as unlike:
             return partial(self.by_text, endpoint, request, unlike.reason)
-        return lambda: Made(self._of_ids(endpoint, request, asked.identity, ids))
+        return lambda: MadePrompt(self._of_ids(endpoint, request, asked.identity, ids))
 
-    def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> Made:
+    def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> MadePrompt:
         """Make a prompt keyed by its text, for `reason`, without counting it."""
-        return Made(self._by_text(endpoint, request, self.known.get(request.model or "")), reason)
+        return MadePrompt(
+            self._by_text(endpoint, request, self.known.get(request.model or "")), reason
+        )
 
     def count(self, reason: str) -> None:
         """Count a prompt that `make` or `by_text` returned; they count nothing themselves."""
         self.by_reason[reason] += 1
 
-    def holds(self, along: Along) -> bool:
+    def holds(self, along: ForwardedIds) -> bool:
         """Whether the ids may still be sent: how the model is tokenized can change meanwhile."""
         known = self.known.get(along.model)
         return known is not None and known.forward and known.exact is along.exact
 
-    def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
+    def _tokenized(
+        self, endpoint: Endpoint, request: Request, known: KnownModel, body: bytes
+    ) -> MadePrompt:
         ids = known.exact.ids(endpoint, body, left_out=known.left_out)
         prompt = self._of_ids(endpoint, request, known.identity, ids)
         along = known.forward and endpoint.prompted is CHAT and not endpoint.batched
         if not along or known.exact.dated or not may_have(request):
-            return Made(prompt)
-        return Made(prompt, along=Along(written(ids), request.model or "", known.exact))
+            return MadePrompt(prompt)
+        return MadePrompt(
+            prompt, along=ForwardedIds(written(ids), request.model or "", known.exact)
+        )
 
-    def _of_head(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Prompt:
+    def _of_head(
+        self, endpoint: Endpoint, request: Request, known: KnownModel, body: bytes
+    ) -> Prompt:
         """Make a prompt whose keys end before the first image.
 
         In the engine, the blocks after that depend on a hash of the image.
@@ -270,7 +278,7 @@ class Prompts:
             return replace(prompt, tokens=max(prompt.tokens, size))
         return self._with_further(prompt, text)
 
-    def _with_further(self, prompt: Prompt, text: Text) -> Prompt:
+    def _with_further(self, prompt: Prompt, text: CanonicalText) -> Prompt:
         """Return the prompt with the lengths of the others in its request, if there are any.
 
         The first byte of the answer says nothing of theirs.
@@ -294,7 +302,7 @@ class Prompts:
         root = even_root(identity.partition("\0")[2], salt)
         return {size: even_chain(root, ids, size) for size in self.sizes()}
 
-    def _by_text(self, endpoint: Endpoint, request: Request, known: Known | None) -> Prompt:
+    def _by_text(self, endpoint: Endpoint, request: Request, known: KnownModel | None) -> Prompt:
         text = canonical(endpoint, request)
         identity = known.identity if known else request.model or ""
         roots: list[str] = [endpoint.prompted, identity, _salt(request), *_named(request)]

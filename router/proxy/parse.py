@@ -14,7 +14,7 @@ from router.dispatch.request import Plea
 from router.fleet.fleet import Fleet
 from router.http.exchange import Exchange
 from router.http.headers import header
-from router.prompt.executor import LARGE, Tokenizing
+from router.prompt.executor import LARGE, PromptExecutor
 from router.responses.ids import asked
 from router.responses.owners import Responses, at
 from router.runtime.threads import rest
@@ -29,7 +29,7 @@ PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 class Parsing:
     """Parses requests. One instance for the whole router."""
 
-    def __init__(self, fleet: Fleet, tokenizing: Tokenizing, responses: Responses) -> None:
+    def __init__(self, fleet: Fleet, tokenizing: PromptExecutor, responses: Responses) -> None:
         self._fleet = fleet
         self._responses = responses
         self._tokenizing = tokenizing

@@ -27,7 +27,7 @@ from router.http.exchange import Exchange
 from router.http.sse import Comments
 from router.observe.access_log import log, log_refusal
 from router.observe.metrics import Metrics
-from router.prompt.executor import LARGE, Tokenizing
+from router.prompt.executor import LARGE, PromptExecutor
 from router.proxy.attempt import CLIENT_LEFT, Elsewhere
 from router.proxy.failover import Failover
 from router.proxy.parse import Parsing, holds
@@ -54,7 +54,7 @@ class Proxy:
         self.responses = Responses(fleet)
         """Which worker has which response."""
         self._failover = Failover(self._scheduler, self._budget, self.responses)
-        self._tokenizing = Tokenizing()
+        self._tokenizing = PromptExecutor()
         self.large_ended = 0
         """Requests with large bodies that have ended."""
         self._parsing = Parsing(fleet, self._tokenizing, self.responses)

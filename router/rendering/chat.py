@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from router.rendering.errors import Json, NotReproducible
-from router.rendering.messages import BARE, Message, Part, Tool, chat_tools, check_things, read
+from router.rendering.messages import BARE, Message, TextPart, Tool, chat_tools, check_things, read
 
 Body = Mapping[str, Any]
 
@@ -113,11 +113,11 @@ def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
 
 def _message(message: Message, *, parts: bool) -> Message:
     role = message["role"]
-    content: str | Sequence[Part] | None = message["content"]
+    content: str | Sequence[TextPart] | None = message["content"]
     if isinstance(content, str):
         if not parts and role not in _CHANGED:
             return message  # nearly all messages are this plain
-        content = (Part("text", content),)
+        content = (TextPart("text", content),)
     given = content or ()
     if role == "system":
         given = [kept for part in given if (kept := _without_billing(part)) is not None]
@@ -134,7 +134,7 @@ def _message(message: Message, *, parts: bool) -> Message:
     return made
 
 
-def _content(given: Sequence[Part], *, parts: bool, joined: bool) -> str | list[dict[str, Any]]:
+def _content(given: Sequence[TextPart], *, parts: bool, joined: bool) -> str | list[dict[str, Any]]:
     """Return the texts as parts, or joined. Unless templates want parts, empty texts are left
     out."""
     said = [part for part in given if part.text is not None]
@@ -143,7 +143,7 @@ def _content(given: Sequence[Part], *, parts: bool, joined: bool) -> str | list[
     return "\n".join([part.text or "" for part in said if part.text or parts])
 
 
-def _without_billing(part: Part) -> Part | None:
+def _without_billing(part: TextPart) -> TextPart | None:
     if part.kind not in {"text", BARE} or not (part.text or "").startswith(BILLING):
         return part
     rest = (part.text or "").partition("\n")[2]

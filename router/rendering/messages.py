@@ -57,7 +57,7 @@ _ELSE = frozenset(
 BARE = "a string"
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """One text of a message's content."""
 
     kind: str
@@ -69,7 +69,7 @@ class Part(NamedTuple):
     """Whether engines have a model for this kind, and it accepts this part."""
 
 
-def read_parts(content: Json) -> tuple[list[Part], int]:
+def read_parts(content: Json) -> tuple[list[TextPart], int]:
     """Return the texts of a content, and how many of their fields are counted.
 
     Raises NotReproducible.
@@ -77,33 +77,35 @@ def read_parts(content: Json) -> tuple[list[Part], int]:
     if content is None:
         return [], 0
     if isinstance(content, str):
-        return [Part("text", content)], 0
+        return [TextPart("text", content)], 0
     if not isinstance(content, list):
         raise NotReproducible("odd contents")
     parts, known = [], 0
     for one in content:
-        part, fields = (Part(BARE, one, proper=False), 0) if isinstance(one, str) else _part(one)
+        part, fields = (
+            (TextPart(BARE, one, proper=False), 0) if isinstance(one, str) else _part(one)
+        )
         parts.append(part)
         known += fields
     return parts, known
 
 
-def _part(one: Json) -> tuple[Part, int]:
+def _part(one: Json) -> tuple[TextPart, int]:
     kind = one.get("type") if isinstance(one, dict) else None
     field = _TEXTS.get(kind) if isinstance(kind, str) else None
     if kind is None or field is None or not _ELSE.isdisjoint(one):
         raise NotReproducible(NOT_TEXT)
     text = one.get(field)
     if text is None and kind in _NULLABLE:
-        return Part(kind, None, proper=False), 0
+        return TextPart(kind, None, proper=False), 0
     closed = kind == "thinking" and "closed" in one
     if not isinstance(text, str) or (closed and not isinstance(one["closed"], bool)):
         raise NotReproducible("odd parts")
     marked = _marked(one) if kind == "text" else int(closed)
     more = {name: one[name] for name in one if name not in _KNOWN}
     if kind not in _MODELLED or marked is None:
-        return Part(kind, text, more, proper=False), 0
-    return Part(kind, text, more), 2 + marked
+        return TextPart(kind, text, more, proper=False), 0
+    return TextPart(kind, text, more), 2 + marked
 
 
 def _marked(one: Mapping[str, Any]) -> int | None:
@@ -219,8 +221,8 @@ def read(messages: Json) -> list[Message]:
 
     Raises NotReproducible.
 
-    `content` is a list of `Part`, or a string if the message has only a role and a string. Other
-    fields are included only if given.
+    `content` is a list of `TextPart`, or a string if the message has only a role and a string.
+    Other fields are included only if given.
     """
     if not isinstance(messages, list) or not messages:
         raise NotReproducible("no messages")

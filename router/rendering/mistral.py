@@ -15,7 +15,7 @@ from router.rendering.chat import Body, Chat, chat_of, with_arguments
 from router.rendering.errors import NOT_TEXT, BadFolder, Json, NotReproducible
 from router.rendering.folder import MAX_FILE_BYTES
 from router.rendering.messages import Message
-from router.rendering.tokens import LONGEST, Head, packed
+from router.rendering.tokens import LONGEST, PromptHead, packed
 
 if TYPE_CHECKING:
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
@@ -63,7 +63,7 @@ class Mistral:
         except Exception:  # noqa: BLE001 - that library refuses by all kinds of exceptions
             raise NotReproducible("refused by Mistral's library") from None
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:  # noqa: ARG002 - the protocol's
+    def head(self, endpoint: Endpoint, asked: Body, size: int) -> PromptHead:  # noqa: ARG002 - the protocol's
         """Always raises NotReproducible: nothing is known of chats with images."""
         raise NotReproducible(NOT_TEXT)
 

@@ -22,7 +22,7 @@ from router.rendering.responses import chat_of_responses
 from router.rendering.sandbox import TOO_DEEP
 from router.rendering.template import ChatTemplate
 from router.rendering.tokenizer import TextTokenizer
-from router.rendering.tokens import ID_BYTES, LONGEST, Head, packed
+from router.rendering.tokens import ID_BYTES, LONGEST, PromptHead, packed
 
 #: Parts that are not text, by type, and the type that engines show to templates (vLLM
 #: renderers/chat_utils.py, `_parse_chat_message_content_part`).
@@ -42,7 +42,7 @@ _TOKENS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 _GROWTH, _MARGIN = 4, 1 << 20
 
 
-class Templated:
+class TemplateRenderer:
     """Tokenizes as engines do for a model with a `tokenizer.json`."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Templated:
         messages = conversation(chat.messages, parts=template.wants_parts)
         return self.text(self._rendered(template, chat, messages, size), special=chat.special)
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
+    def head(self, endpoint: Endpoint, asked: Body, size: int) -> PromptHead:
         """Return what is known of a chat with images and the like. Raises NotReproducible."""
         if endpoint.prompted is not Prompted.CHAT:
             raise NotReproducible(NOT_TEXT)
@@ -111,7 +111,7 @@ class Templated:
         before = self.text(_text_before_media(one, all_, none), special=chat.special)
         whole = self.text(all_, special=chat.special)
         same = _same_start(before, whole) // ID_BYTES * ID_BYTES
-        return Head(whole[:same], len(whole) // ID_BYTES, count)
+        return PromptHead(whole[:same], len(whole) // ID_BYTES, count)
 
     def _template(self, chat: Chat) -> ChatTemplate:
         if self._own_program:

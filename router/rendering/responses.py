@@ -8,7 +8,7 @@ not text.
 
 from router.rendering.chat import Body, Chat, effort, forwarded, keywords
 from router.rendering.errors import NOT_TEXT, Json, NotReproducible
-from router.rendering.messages import Message, Part, Tool, definition
+from router.rendering.messages import Message, TextPart, Tool, definition
 
 #: Fields that only the engine can resolve, or that it refuses.
 _ELSEWHERE = ("previous_response_id", "previous_input_messages", "prompt")
@@ -83,7 +83,7 @@ def _spoken(item: Message, before: Message | None) -> Message | None:
     if role not in _ROLES:
         raise NotReproducible("odd input")
     if isinstance(content, str):
-        parts = [Part("text", content)]
+        parts = [TextPart("text", content)]
     elif isinstance(content, list):
         parts = [_part(part, role) for part in content]
     else:
@@ -97,7 +97,7 @@ def _spoken(item: Message, before: Message | None) -> Message | None:
     return _into(before, "content", parts[:1])  # engines use only the first of several texts
 
 
-def _part(part: Json, role: str) -> Part:
+def _part(part: Json, role: str) -> TextPart:
     kind = "output_text" if role == "assistant" else "input_text"
     if not isinstance(part, dict) or part.get("type") != kind:
         raise NotReproducible(NOT_TEXT)
@@ -106,7 +106,7 @@ def _part(part: Json, role: str) -> Part:
         raise NotReproducible("odd parts")
     if role != "assistant" and part.keys() != _IN_PART:
         raise NotReproducible("fields that templates may see")
-    return Part(kind, text)
+    return TextPart(kind, text)
 
 
 def _into(before: Message | None, field: str, value: Json) -> Message | None:
@@ -147,7 +147,7 @@ def _thought(item: Message) -> str:
 
 
 def _said(role: str, text: str) -> Message:
-    return {"role": role, "content": [Part("text", text)]}
+    return {"role": role, "content": [TextPart("text", text)]}
 
 
 def _tools(given: Json) -> list[Tool] | None:

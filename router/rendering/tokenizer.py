@@ -140,7 +140,7 @@ class TextTokenizer(Protocol):
         """Return ids as 32-bit integers, little-endian; with `special`, BOS and the like."""
 
 
-class Reference:
+class ReferenceTokenizer:
     """Hugging Face's `tokenizers`."""
 
     name = "tokenizers"
@@ -158,7 +158,7 @@ class Reference:
         return array("I", found[0].ids).tobytes()
 
 
-class Fast:
+class FastTokenizer:
     """fastokens, with a cache for the pieces between special tokens."""
 
     name = "fastokens"
@@ -192,7 +192,7 @@ def load(
     except Exception as error:  # noqa: BLE001 - that library raises plain Exceptions
         raise BadFolder(f"{file} cannot be read: {error}") from None
     changed = text is not None or add(tokenizer, config)
-    reference = Reference(tokenizer)
+    reference = ReferenceTokenizer(tokenizer)
     if config.get(SPLIT):
         tokenizer.encode_special_tokens = True
         return reference, "special tokens are split, which fastokens does not do"
@@ -201,7 +201,7 @@ def load(
             other = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
         else:
             other = fastokens.Tokenizer.from_file(str(file))
-        fast = Fast(other, memory)
+        fast = FastTokenizer(other, memory)
         sample = _first_difference(fast, reference, _samples(tokenizer))
     except Exception as error:  # noqa: BLE001 - so does fastokens
         return reference, f"fastokens does not take it ({error})"

@@ -26,7 +26,7 @@ DIALECT = "a dialect that is not tokenized"
 _decode = msgspec.json.Decoder().decode
 
 
-class Text(NamedTuple):
+class TextPrompt(NamedTuple):
     """A prompt that is text."""
 
     text: str
@@ -64,7 +64,7 @@ def readable(endpoint: Endpoint, body: bytes) -> Body:
     return {**asked, "messages": batch[0]}
 
 
-def plain(asked: Body, endpoint: Endpoint) -> Text | bytes:
+def plain(asked: Body, endpoint: Endpoint) -> TextPrompt | bytes:
     """Return the text or the packed ids of a request without messages.
 
     Of several prompts it is the first. Raises NotReproducible.
@@ -80,7 +80,7 @@ def plain(asked: Body, endpoint: Endpoint) -> Text | bytes:
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str) and found:
-        return Text(prompt, flag(asked, "add_special_tokens", default=True))
+        return TextPrompt(prompt, flag(asked, "add_special_tokens", default=True))
     return packed(prompt)
 
 
@@ -118,7 +118,7 @@ def chosen(asked: Body, *, left_out: bool | None) -> Body:
     return {name: value for name, value in asked.items() if name != "tools"}
 
 
-class Head(NamedTuple):
+class PromptHead(NamedTuple):
     """What is known of a prompt with media."""
 
     ids: bytes
@@ -137,7 +137,7 @@ LONGEST = 4 << 20
 _MEDIA_MARKS = (b"image_url", b"audio_url", b"video_url", b"input_audio")
 
 
-class Way(Protocol):
+class Renderer(Protocol):
     """How the engines of one model make tokens. May be used by several threads at once."""
 
     @property
@@ -154,7 +154,7 @@ class Way(Protocol):
         Raises NotReproducible.
         """
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
+    def head(self, endpoint: Endpoint, asked: Body, size: int) -> PromptHead:
         """Return what is known of a chat with images and the like. Raises NotReproducible."""
 
     def text(self, text: str, *, special: bool) -> bytes:
@@ -162,10 +162,10 @@ class Way(Protocol):
         NotReproducible."""
 
 
-class Exact:
+class PromptTokenizer:
     """Computes one model's tokens. May be used by several threads at once."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: Renderer) -> None:
         self._way = way
 
     @property
@@ -193,7 +193,7 @@ class Exact:
                 raise NotReproducible("no prompt")
         return self._way.chat(endpoint, chosen(asked, left_out=left_out), len(body))
 
-    def head(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> Head:
+    def head(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> PromptHead:
         """Return what is known of a chat with images and the like. Raises NotReproducible."""
         return self._way.head(
             endpoint, chosen(readable(endpoint, body), left_out=left_out), len(body)

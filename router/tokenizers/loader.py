@@ -22,33 +22,33 @@ from router.rendering.folder import (
     read_folder,
 )
 from router.rendering.mistral import Mistral, mistrals_library
-from router.rendering.renderer import Templated
+from router.rendering.renderer import TemplateRenderer
 from router.rendering.tokenizer import settings_of_ids
-from router.rendering.tokens import Exact, Way
-from router.tokenizers.trial import Opened, open_tokenizer, try_templates
+from router.rendering.tokens import PromptTokenizer, Renderer
+from router.tokenizers.trial import OpenedTokenizer, open_tokenizer, try_templates
 
 if TYPE_CHECKING:
     from router.rendering.mistral import MistralsLibrary
 
 
 @dataclass(frozen=True, eq=False)
-class OpenedLibrary:
+class TokenizerLibrary:
     """An opened tokenizer library."""
 
     name: str
     """The library's name."""
     why: str
-    library: "Opened | MistralsLibrary"
+    library: "OpenedTokenizer | MistralsLibrary"
 
 
 @dataclass(frozen=True, eq=False)
-class Volume:
+class LoadedTokenizer:
     """The result of a folder, a template and keywords; equal ones are the same object."""
 
     path: Path
     """A folder that it was read from."""
-    exact: Exact
-    opened: OpenedLibrary
+    exact: PromptTokenizer
+    opened: TokenizerLibrary
     sure: bool = True
     """Whether engines read the same; otherwise a worker has to confirm it."""
 
@@ -69,14 +69,14 @@ _CHUNK = 1 << 20
 PATIENCE_S = 120.0
 
 
-class Shelf:
+class TokenizerCache:
     """Opens folders. May be used by several threads; those that open the same files take turns."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._opening: WeakValueDictionary[str, Lock] = WeakValueDictionary()
-        self._opened: WeakValueDictionary[str, OpenedLibrary] = WeakValueDictionary()
-        self._volumes: WeakValueDictionary[str, Volume] = WeakValueDictionary()
+        self._opened: WeakValueDictionary[str, TokenizerLibrary] = WeakValueDictionary()
+        self._volumes: WeakValueDictionary[str, LoadedTokenizer] = WeakValueDictionary()
 
     def open(
         self,
@@ -84,7 +84,7 @@ class Shelf:
         template: Path | None = None,
         keywords: Mapping[str, Any] | None = None,
         mode: str = "auto",
-    ) -> Volume:
+    ) -> LoadedTokenizer:
         """Read a model's folder, or reuse what was read from an equal one. Raises BadFolder.
 
         `template` is the file of a chat template that replaces the model's own. `keywords` are
@@ -103,13 +103,13 @@ class Shelf:
                 if text is not None:
                     folder = replace(folder, templates={"default": text}, processor=None)
                 sure = by_mistral or not folder.rebuilt or TOKENIZER not in files
-                exact = Exact(_way(folder, opened, keywords or {}))
-                found = self._volumes[key] = Volume(path, exact, opened, sure)
+                exact = PromptTokenizer(_way(folder, opened, keywords or {}))
+                found = self._volumes[key] = LoadedTokenizer(path, exact, opened, sure)
             return found
 
     def _library(
         self, folder: ModelFolder, files: Mapping[str, str], *, by_mistral: bool
-    ) -> OpenedLibrary:
+    ) -> TokenizerLibrary:
         config = settings_of_ids(folder.config)
         counting = [by_mistral, (not by_mistral and files.get(TOKENIZER)) or files, config]
         key = json.dumps(counting, sort_keys=True)
@@ -137,22 +137,24 @@ class Shelf:
             turn.release()
 
 
-def _by_mistral(path: Path) -> OpenedLibrary:
-    return OpenedLibrary(Mistral.name, "the model is in Mistral's format", mistrals_library(path))
+def _by_mistral(path: Path) -> TokenizerLibrary:
+    return TokenizerLibrary(
+        Mistral.name, "the model is in Mistral's format", mistrals_library(path)
+    )
 
 
-def _usual(path: Path) -> OpenedLibrary:
+def _usual(path: Path) -> TokenizerLibrary:
     tokenizer = open_tokenizer(path)
-    return OpenedLibrary(tokenizer.tokenizer.name, tokenizer.why, tokenizer)
+    return TokenizerLibrary(tokenizer.tokenizer.name, tokenizer.why, tokenizer)
 
 
-def _way(folder: ModelFolder, found: OpenedLibrary, keywords: Mapping[str, Any]) -> Way:
-    if not isinstance(found.library, Opened):
+def _way(folder: ModelFolder, found: TokenizerLibrary, keywords: Mapping[str, Any]) -> Renderer:
+    if not isinstance(found.library, OpenedTokenizer):
         return Mistral(found.library, keywords)
     if found.library.special_tokens is not None:
         folder = replace(folder, special_tokens=dict(found.library.special_tokens))
     try_templates(folder, keywords)
-    return Templated(folder, found.library.tokenizer, keywords=keywords)
+    return TemplateRenderer(folder, found.library.tokenizer, keywords=keywords)
 
 
 def _hashes(path: Path) -> dict[str, str]:

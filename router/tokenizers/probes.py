@@ -15,7 +15,7 @@ import msgspec
 from router.api.request import ENDPOINTS, Endpoint
 from router.rendering.errors import NotReproducible
 from router.rendering.tokenizer import SAMPLES
-from router.rendering.tokens import Exact
+from router.rendering.tokens import PromptTokenizer
 
 _CHAT = ENDPOINTS["/v1/chat/completions"]
 _COMPLETION = ENDPOINTS["/v1/completions"]
@@ -136,7 +136,7 @@ PROBES: tuple[Probe, ...] = (
 )
 
 
-def answers(exact: Exact) -> dict[str, bytes]:
+def answers(exact: PromptTokenizer) -> dict[str, bytes]:
     """Return our ids for every probe that we can tokenize, by the probe's name."""
     found: dict[str, bytes] = {}
     for probe in PROBES:
@@ -145,7 +145,7 @@ def answers(exact: Exact) -> dict[str, bytes]:
     return found
 
 
-def head_answer(exact: Exact) -> bytes:
+def head_answer(exact: PromptTokenizer) -> bytes:
     """Return our ids before the image of the image probe; empty if they are not known."""
     with suppress(NotReproducible):
         return exact.head(IMAGE.endpoint, msgspec.json.encode(IMAGE.body)).ids

@@ -18,11 +18,11 @@ from router.rendering.folder import has_tokenizer
 from router.runtime.threads import aside
 from router.settings.tokenizer import TokenizerSettings
 from router.tokenizers.hub import NotFetched, is_hub_id, snapshot
-from router.tokenizers.loader import Volume
+from router.tokenizers.loader import LoadedTokenizer
 from router.tokenizers.probes import answers
 
 if TYPE_CHECKING:
-    from router.tokenizers.loader import Shelf
+    from router.tokenizers.loader import TokenizerCache
 
 Described = Mapping[str, Mapping[str, Any]]
 """A worker's models by name, each as described by its `/v1/models`."""
@@ -33,7 +33,7 @@ Fingerprint = Mapping[str, tuple[str | None, str | None]]
 _SAID = "the settings say so"
 
 
-class Kind(StrEnum):
+class SourceKind(StrEnum):
     """The kind of a source."""
 
     FOLDER = "folder"
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 class Origin(NamedTuple):
     """A tokenizer source."""
 
-    kind: Kind
+    kind: SourceKind
     name: str = ""
     """The folder's path, or the hub id; for workers, what they have loaded."""
     why: str = ""
@@ -65,22 +65,24 @@ def origin(source: str, model: str, described: Described) -> Origin:
     tokenizer lies beside them. An adapter uses its base model's.
     """
     if source == "bytes":
-        return Origin(Kind.TEXT, why=_SAID)
+        return Origin(SourceKind.TEXT, why=_SAID)
     if source == "worker":
         return at_workers(model, described, _SAID)._replace(told=True)
     if source != "auto":
-        found = _named(source, _SAID) or Origin(Kind.TEXT, why="the settings name no tokenizer")
+        found = _named(source, _SAID) or Origin(
+            SourceKind.TEXT, why="the settings name no tokenizer"
+        )
         return found._replace(told=True)
     root = _root(model, described)
     if root is None:
-        return Origin(Kind.TEXT, why="its workers do not tell where they have it from")
+        return Origin(SourceKind.TEXT, why="its workers do not tell where they have it from")
     loaded = _named(root, "its workers have it from there")
-    return loaded or Origin(Kind.TEXT, why=f"{root[:100]!r} is neither a folder nor a hub id")
+    return loaded or Origin(SourceKind.TEXT, why=f"{root[:100]!r} is neither a folder nor a hub id")
 
 
 def at_workers(model: str, described: Described, why: str) -> Origin:
     """Return the origin for asking workers: equal models make equal tokens."""
-    return Origin(Kind.WORKER, _root(model, described) or model, why)
+    return Origin(SourceKind.WORKER, _root(model, described) or model, why)
 
 
 def identity(model: str, described: Described) -> str:
@@ -116,8 +118,8 @@ def loaded(found: Fingerprint) -> Mapping[str, str | None]:
 
 def _named(name: str, why: str) -> Origin | None:
     if name.startswith("/"):
-        return Origin(Kind.FOLDER, name, why)
-    return Origin(Kind.HUB, name, why) if is_hub_id(name) else None
+        return Origin(SourceKind.FOLDER, name, why)
+    return Origin(SourceKind.HUB, name, why) if is_hub_id(name) else None
 
 
 def _root(model: str, described: Described) -> str | None:
@@ -148,10 +150,10 @@ AT_ONCE = 2
 FIRST_S, LONGEST_S = 60.0, 3600.0
 
 
-class Wanted(NamedTuple):
+class TokenizerSearch(NamedTuple):
     """What to search for."""
 
-    kind: Kind
+    kind: SourceKind
     name: str
     """The folder's path or the hub id; for other kinds, why they were chosen."""
     template: Path | None = None
@@ -161,14 +163,14 @@ class Wanted(NamedTuple):
     """How engines tokenize, as in the settings."""
 
     @classmethod
-    def told(cls, origin: Origin, settings: TokenizerSettings) -> "Wanted":
+    def told(cls, origin: Origin, settings: TokenizerSettings) -> "TokenizerSearch":
         """Return what to search for, from an origin and the settings."""
         keywords = json.dumps(settings.keywords, sort_keys=True)
         name = origin.name or origin.why
         return cls(origin.kind, name, settings.chat_template, keywords, settings.mode)
 
 
-class Missing(NamedTuple):
+class NoTokenizerFound(NamedTuple):
     """The result of a failed search: why it failed, in words."""
 
     why: str
@@ -178,7 +180,7 @@ class _Search:
     """The state of one search."""
 
     def __init__(self) -> None:
-        self.result: Volume | Missing | None = None
+        self.result: LoadedTokenizer | NoTokenizerFound | None = None
         self.task: asyncio.Task[None] | None = None
         self.failures = 0
         self.due = 0.0
@@ -187,16 +189,16 @@ class _Search:
         early."""
 
 
-class Finding:
+class TokenizerFinder:
     """Finds tokenizers. `told` is called whenever a search has ended."""
 
-    def __init__(self, told: Callable[[], None], shelf: "Shelf | None" = None) -> None:
+    def __init__(self, told: Callable[[], None], shelf: "TokenizerCache | None" = None) -> None:
         self._told = told
         self._shelf, self._opening = shelf, Lock()
-        self._searches: dict[Wanted, _Search] = {}
+        self._searches: dict[TokenizerSearch, _Search] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    def look(self, wanted: Wanted) -> Volume | Missing | None:
+    def look(self, wanted: TokenizerSearch) -> LoadedTokenizer | NoTokenizerFound | None:
         """Return what was found, or why nothing was; None during the first search.
 
         A failed search is repeated when it is due.
@@ -206,13 +208,13 @@ class Finding:
             search = self._searches[wanted] = _Search()
         if (
             search.task is None
-            and not isinstance(search.result, Volume)
+            and not isinstance(search.result, LoadedTokenizer)
             and search.due <= monotonic()
         ):
             self._begin(wanted, search, fresh=False)
         return search.result
 
-    def again(self, wanted: Wanted, *, fresh: bool = False) -> None:
+    def again(self, wanted: TokenizerSearch, *, fresh: bool = False) -> None:
         """Search again, as the tokenizer may have changed. The old result holds until then.
 
         With `fresh`, look for a newer one than the cached one too.
@@ -223,7 +225,7 @@ class Finding:
         elif search is not None:
             search.once_more, search.fresh = True, search.fresh or fresh
 
-    def keep(self, wanted: Collection[Wanted]) -> None:
+    def keep(self, wanted: Collection[TokenizerSearch]) -> None:
         """Forget all other searches."""
         for one in set(self._searches).difference(wanted):
             task = self._searches.pop(one).task
@@ -241,11 +243,11 @@ class Finding:
         self.keep(())
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, wanted: Wanted, search: _Search, *, fresh: bool) -> None:
+    def _begin(self, wanted: TokenizerSearch, search: _Search, *, fresh: bool) -> None:
         search.once_more = search.fresh = False
         search.task = asyncio.create_task(self._search(wanted, search, fresh=fresh))
 
-    async def _search(self, wanted: Wanted, search: _Search, *, fresh: bool) -> None:
+    async def _search(self, wanted: TokenizerSearch, search: _Search, *, fresh: bool) -> None:
         try:
             async with self._turns:
                 search.result = await aside(lambda: self._find(wanted, fresh=fresh), PATIENCE_S)
@@ -254,8 +256,10 @@ class Finding:
             search.failures += 1
             pause = min(LONGEST_S, FIRST_S * 2.0 ** (search.failures - 1))
             search.due = monotonic() + pause
-            missing = Missing(_why(error, wanted))
-            if isinstance(search.result, Volume):  # as good as before; agreement tells if not
+            missing = NoTokenizerFound(_why(error, wanted))
+            if isinstance(
+                search.result, LoadedTokenizer
+            ):  # as good as before; agreement tells if not
                 log.warning("%s; what was found before stays", missing.why)
             else:
                 search.result = missing
@@ -265,9 +269,9 @@ class Finding:
                 self._begin(wanted, search, fresh=search.fresh)
             self._told()
 
-    def _find(self, wanted: Wanted, *, fresh: bool) -> Volume:
+    def _find(self, wanted: TokenizerSearch, *, fresh: bool) -> LoadedTokenizer:
         """Find a tokenizer; runs in a thread. Raises BadFolder, NotFetched."""
-        if wanted.kind is Kind.HUB:
+        if wanted.kind is SourceKind.HUB:
             path = snapshot(wanted.name, fresh=fresh)
         else:
             path = Path(wanted.name)
@@ -279,17 +283,17 @@ class Finding:
             raise BadFolder(f"of {wanted.name} engines make tokens in a way that is not known here")
         return volume
 
-    def _opened(self) -> "Shelf":
+    def _opened(self) -> "TokenizerCache":
         """Return the shelf, made at first use, because its libraries take 10 MB."""
         with self._opening:
             if self._shelf is None:
-                from router.tokenizers.loader import Shelf  # noqa: PLC0415
+                from router.tokenizers.loader import TokenizerCache  # noqa: PLC0415
 
-                self._shelf = Shelf()
+                self._shelf = TokenizerCache()
             return self._shelf
 
 
-def _why(error: Exception, wanted: Wanted) -> str:
+def _why(error: Exception, wanted: TokenizerSearch) -> str:
     if isinstance(error, TimeoutError):
         return f"{wanted.name} was not there after {PATIENCE_S:g}s"
     if not isinstance(error, BadFolder | NotFetched):

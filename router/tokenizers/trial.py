@@ -37,10 +37,17 @@ from router.rendering.folder import (
     check_sizes,
     read_folder,
 )
-from router.rendering.renderer import Templated
+from router.rendering.renderer import TemplateRenderer
 from router.rendering.sandbox import TOO_LONG
-from router.rendering.tokenizer import SPLIT, Fast, Reference, TextTokenizer, add, load
-from router.rendering.tokens import Exact
+from router.rendering.tokenizer import (
+    SPLIT,
+    FastTokenizer,
+    ReferenceTokenizer,
+    TextTokenizer,
+    add,
+    load,
+)
+from router.rendering.tokens import PromptTokenizer
 from router.tokenizers.probes import IMAGE, PROBES
 
 log = logging.getLogger("warmroute.tokenizers")
@@ -112,7 +119,9 @@ def print_template_refusal() -> None:
     )
     _limit_memory()
     try:
-        refusal = _explosion(Exact(Templated(folder, _NoTokenizer(), keywords=given.keywords)))
+        refusal = _explosion(
+            PromptTokenizer(TemplateRenderer(folder, _NoTokenizer(), keywords=given.keywords))
+        )
     except BadFolder as bad:
         refusal = str(bad)
     else:
@@ -120,7 +129,7 @@ def print_template_refusal() -> None:
     sys.stdout.buffer.write(refusal.encode())
 
 
-def _explosion(exact: Exact) -> str:
+def _explosion(exact: PromptTokenizer) -> str:
     for probe in PROBES:
         try:
             exact.ids(probe.endpoint, msgspec.json.encode(probe.body))
@@ -151,7 +160,7 @@ class _NoTokenizer:
         return b""
 
 
-class Outcome(NamedTuple):
+class TrialOutcome(NamedTuple):
     """The result of a tokenizer's trial."""
 
     fast: bool = False
@@ -166,7 +175,7 @@ class Outcome(NamedTuple):
     """Why there is no tokenizer."""
 
 
-class Opened(NamedTuple):
+class OpenedTokenizer(NamedTuple):
     """A tokenizer, and what else came to light."""
 
     tokenizer: TextTokenizer
@@ -175,40 +184,40 @@ class Opened(NamedTuple):
     special_tokens: Mapping[str, str] | None = None
 
 
-def open_tokenizer(path: Path, max_untried_bytes: int = MAX_UNTRIED_BYTES) -> Opened:
+def open_tokenizer(path: Path, max_untried_bytes: int = MAX_UNTRIED_BYTES) -> OpenedTokenizer:
     """Return what `load` returns, while holding the GIL only briefly. Raises BadFolder."""
     file = path / TOKENIZER
     is_file = file.is_file()
     if is_file and file.stat().st_size <= max_untried_bytes:
-        return Opened(*load(path))
+        return OpenedTokenizer(*load(path))
     outcome = _outcome(path)
     if outcome is None and not is_file:
         raise BadFolder(f"the tokenizer in {path} took too long to be read")
     if outcome is None:
-        return Opened(*load(path))
+        return OpenedTokenizer(*load(path))
     if outcome.refusal:
         raise BadFolder(outcome.refusal)
     if is_file and not outcome.fast:
-        return Opened(*load(path))
-    return Opened(_passed(path, outcome), outcome.why, outcome.special_tokens)
+        return OpenedTokenizer(*load(path))
+    return OpenedTokenizer(_passed(path, outcome), outcome.why, outcome.special_tokens)
 
 
-def _passed(path: Path, outcome: Outcome) -> TextTokenizer:
+def _passed(path: Path, outcome: TrialOutcome) -> TextTokenizer:
     """Open the tokenizer that the trial was about."""
     if outcome.text is None:
-        return Fast(fastokens.Tokenizer.from_file(str(path / TOKENIZER)))
+        return FastTokenizer(fastokens.Tokenizer.from_file(str(path / TOKENIZER)))
     if outcome.fast:
-        return Fast(fastokens.Tokenizer.from_json_str(outcome.text))
+        return FastTokenizer(fastokens.Tokenizer.from_json_str(outcome.text))
     tokenizer = HuggingFaceTokenizer.from_str(outcome.text)
     tokenizer.encode_special_tokens = bool(read_folder(path).config.get(SPLIT))
-    return Reference(tokenizer)
+    return ReferenceTokenizer(tokenizer)
 
 
-def _outcome(path: Path) -> Outcome | None:
+def _outcome(path: Path) -> TrialOutcome | None:
     """Run the trial; None if it gives no answer, for whatever reason."""
     try:
         output = _tried_elsewhere("print_outcome", path, TOKENIZER_TIMEOUT_S)
-        return msgspec.json.decode(output, type=Outcome)
+        return msgspec.json.decode(output, type=TrialOutcome)
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
         log.debug("no trial of %s: %s", path, error)
         return None
@@ -219,23 +228,23 @@ def print_outcome() -> None:
     try:
         outcome = load_both(Path(sys.argv[1]))
     except BadFolder as bad:
-        outcome = Outcome(refusal=str(bad))
+        outcome = TrialOutcome(refusal=str(bad))
     sys.stdout.buffer.write(msgspec.json.encode(outcome))
 
 
-def load_both(path: Path) -> Outcome:
+def load_both(path: Path) -> TrialOutcome:
     """Load the tokenizer in this process and return the outcome. Raises BadFolder."""
     if not (path / TOKENIZER).is_file():
         text, special_tokens = convert(path)
         tokenizer, why = load(path, text=text)
         why = f"made a {TOKENIZER} by Transformers; {why}"
-        return Outcome(isinstance(tokenizer, Fast), why, text, special_tokens)
+        return TrialOutcome(isinstance(tokenizer, FastTokenizer), why, text, special_tokens)
     tokenizer, why = load(path)
-    if not isinstance(tokenizer, Fast):
-        return Outcome(fast=False, why=why)
+    if not isinstance(tokenizer, FastTokenizer):
+        return TrialOutcome(fast=False, why=why)
     reference = HuggingFaceTokenizer.from_file(str(path / TOKENIZER))
     changed = add(reference, read_folder(path).config)
-    return Outcome(fast=True, why=why, text=reference.to_str() if changed else None)
+    return TrialOutcome(fast=True, why=why, text=reference.to_str() if changed else None)
 
 
 def convert(path: Path) -> tuple[str, dict[str, str]]:

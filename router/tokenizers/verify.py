@@ -18,12 +18,12 @@ from router.fleet.worker import Worker
 from router.rendering.folder import TOKENIZER
 from router.rendering.tokens import ID_BYTES
 from router.runtime.threads import aside
-from router.tokenizers.loader import Volume
+from router.tokenizers.loader import LoadedTokenizer
 from router.tokenizers.probes import IMAGE, NO_TOOLS, TOOLS, answers, head_answer
 from router.tokenizers.worker_tokenizer import (
     PATH,
     NoTokenizer,
-    Refused,
+    PromptRefused,
     leaves_out,
     tokenize,
     worker_answers,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _BEFORE = 8
 
 
-class State(StrEnum):
+class Agreement(StrEnum):
     """What is known of a worker's tokens."""
 
     AGREES = "agrees"
@@ -74,7 +74,7 @@ class Difference:
 class Verdict:
     """The result of comparing one worker's tokens for one model."""
 
-    state: State
+    state: Agreement
     why: str
     difference: Difference | None = None
     media: bool = False
@@ -143,13 +143,13 @@ PATIENCE_S = 30.0
 ALL_S = 20.0
 
 
-class Reference:
+class ExpectedTokens:
     """What workers are compared with: our tokens, or those of one worker if we have none."""
 
     def __init__(
         self,
         inquiries: Inquiries,
-        volume: Volume | None,
+        volume: LoadedTokenizer | None,
         workers: Sequence[Worker],
         models: Sequence[str],
         turns: asyncio.Semaphore,
@@ -193,7 +193,7 @@ async def asked(
 
 
 async def verified(
-    reference: Reference,
+    reference: ExpectedTokens,
     inquiries: Inquiries,
     worker: Worker,
     model: str,
@@ -204,7 +204,7 @@ async def verified(
     chat."""
     ours = reference.answers
     if not ours:
-        return Verdict(State.UNVERIFIED, "there is nothing to compare with")
+        return Verdict(Agreement.UNVERIFIED, "there is nothing to compare with")
     try:
         theirs = await asked(inquiries, worker, model, list(ours))
         found = first_difference(ours, theirs)
@@ -215,23 +215,23 @@ async def verified(
             theirs = await asked(inquiries, worker, model, list(ours))
             found = first_difference(ours, theirs)
     except (NoTokenizer, NoAnswer) as lacking:
-        return Verdict(State.UNVERIFIED, str(lacking))
+        return Verdict(Agreement.UNVERIFIED, str(lacking))
     except TimeoutError:
-        return Verdict(State.UNVERIFIED, "our own tokens take too long")
+        return Verdict(Agreement.UNVERIFIED, "our own tokens take too long")
     if found is not None:
         probe, index = found
         path = reference.volume.path if reference.volume else None
         pair = ours[probe], theirs[probe]
         said = await aside(lambda: difference(probe, index, *pair, path), PATIENCE_S)
-        return Verdict(State.DIFFERS, str(said), said)
+        return Verdict(Agreement.DIFFERS, str(said), said)
     same = len(theirs.keys() & ours.keys())
     if not same:
-        return Verdict(State.UNVERIFIED, "it refuses all that could be compared")
+        return Verdict(Agreement.UNVERIFIED, "it refuses all that could be compared")
     media = await _same_head(reference.head, inquiries, worker, model)
     also = ", and before an image" if media else ""
     left_out = await _left_out(theirs, inquiries, worker, model, choosing=choosing)
     why = f"the same tokens of {same} probes{also}"
-    return Verdict(State.AGREES, why, media=media, left_out=left_out)
+    return Verdict(Agreement.AGREES, why, media=media, left_out=left_out)
 
 
 async def _left_out(
@@ -261,7 +261,7 @@ async def _same_head(head: bytes, inquiries: Inquiries, worker: Worker, model: s
 
     A model without vision refuses the chat; so may one for which the image is too small.
     """
-    with suppress(NoTokenizer, NoAnswer, Refused):
+    with suppress(NoTokenizer, NoAnswer, PromptRefused):
         theirs = await tokenize(inquiries, worker, model, IMAGE.body) if head else b""
         return len(theirs) > len(head) > 0 and theirs.startswith(head)
     return False

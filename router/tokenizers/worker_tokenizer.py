@@ -39,7 +39,7 @@ class NoTokenizer(Exception):
     """The worker has no `/tokenize` for us; the message says how it answered."""
 
 
-class Refused(Exception):
+class PromptRefused(Exception):
     """The worker has `/tokenize`, but refuses this prompt."""
 
 
@@ -66,7 +66,7 @@ async def tokenize(
     if answer.status in _NOT_SERVED:
         raise NoTokenizer(f"{PATH} answered {answer.status}")
     if answer.status in _REFUSED:
-        raise Refused(f"{PATH} answered {answer.status}")
+        raise PromptRefused(f"{PATH} answered {answer.status}")
     if not answer.good:
         raise NoAnswer(f"{PATH} answered {answer.status}")
     try:
@@ -87,7 +87,7 @@ async def worker_answers(
         if not names or probe.name in names:
             try:
                 found[probe.name] = await tokenize(inquiries, worker, model, probe.body)
-            except Refused:
+            except PromptRefused:
                 continue
     return found
 
@@ -206,7 +206,7 @@ class WorkerTokenizer:
         worker = min(workers, key=lambda one: one.load.in_flight)
         try:
             return await tokenize(self._inquiries, worker, self._model, asked, PROMPT_TIMEOUT_S)
-        except Refused:
+        except PromptRefused:
             raise NotReproducible("refused by a worker") from None
         except (NoTokenizer, NoAnswer):
             self._again = asyncio.get_running_loop().time() + PAUSE_S

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS, parse
-from router.prompt.prompts import Known, Prompts
+from router.prompt.prompts import KnownModel, Prompts
 from strategies.api import Prompt
 from tests.hyperpod.test_rows import Run
 from tests.identity.folders import CHAT, ids, known, says, text
@@ -21,7 +21,7 @@ PARTS = [says(one["role"], [{"type": "text", "text": one["content"]}]) for one i
 def asked(path: str, **body: Any) -> Prompt:
     """Return the prompt of a request to a model whose tokenizer and template are known."""
     prompts, endpoint = Prompts(), ENDPOINTS[path]
-    prompts.known = {"m": Known("m", known("chatml"))}
+    prompts.known = {"m": KnownModel("m", known("chatml"))}
     raw = json.dumps({"model": "m", **body}).encode()
     made = prompts.made(endpoint, parse(endpoint, raw, b""), raw)
     assert made.reason == ""

@@ -12,27 +12,27 @@ import pytest
 from router.api.request import ENDPOINTS
 from router.rendering.errors import NotReproducible
 from router.rendering.folder import read_folder
-from router.rendering.renderer import Templated
+from router.rendering.renderer import TemplateRenderer
 from router.rendering.template import ChatTemplate
-from router.rendering.tokenizer import Reference, load
-from router.rendering.tokens import Exact
+from router.rendering.tokenizer import ReferenceTokenizer, load
+from router.rendering.tokens import PromptTokenizer
 from tests.identity.families import FAMILIES, folder, train
 
 CHAT = "/v1/chat/completions"
 
 
 @cache
-def known(name: str) -> Exact:
+def known(name: str) -> PromptTokenizer:
     """Return how prompts for a model of that family are tokenized."""
     with TemporaryDirectory() as made:
         path = folder(Path(made), FAMILIES[name])
-        return Exact(Templated(read_folder(path), load(path)[0]))
+        return PromptTokenizer(TemplateRenderer(read_folder(path), load(path)[0]))
 
 
 @cache
-def reference(name: str) -> Reference:
+def reference(name: str) -> ReferenceTokenizer:
     """Return that family's tokenizer."""
-    return Reference(train(FAMILIES[name]))
+    return ReferenceTokenizer(train(FAMILIES[name]))
 
 
 def ids(name: str, path: str = CHAT, **asked: Any) -> list[int]:

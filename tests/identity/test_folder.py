@@ -9,9 +9,9 @@ import pytest
 from router.api.request import ENDPOINTS
 from router.rendering.errors import BadFolder, NotReproducible
 from router.rendering.folder import MAX_FILE_BYTES, read_folder
-from router.rendering.renderer import Templated
+from router.rendering.renderer import TemplateRenderer
 from router.rendering.tokenizer import load
-from router.rendering.tokens import Exact
+from router.rendering.tokens import PromptTokenizer
 from tests.identity.families import FAMILIES, folder
 from tests.identity.folders import CHAT, TOOL, says
 
@@ -204,7 +204,7 @@ def test_a_template_that_is_none(tmp_path: Path) -> None:
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": "{% for %}"})
     read, (tokenizer, _) = read_folder(path), load(path)
     with pytest.raises(BadFolder, match=rf"the chat template in {tmp_path} is not valid: "):
-        Templated(read, tokenizer)
+        TemplateRenderer(read, tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_no_chat_without_a_template(
 ) -> None:
     """Chats are refused, but plain texts are tokenized all the same."""
     path = write(folder(tmp_path, FAMILIES["chatml"], config=config), **files)
-    exact = Exact(Templated(read_folder(path), load(path)[0]))
+    exact = PromptTokenizer(TemplateRenderer(read_folder(path), load(path)[0]))
     body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
     with pytest.raises(NotReproducible, match=reason):
         exact.ids(ENDPOINTS[CHAT], body)
@@ -232,7 +232,7 @@ def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
     """Chats and texts are refused; prompts given as ids are not."""
     config = {"architectures": ["MoonshotKimiaForCausalLM"]}
     path = write(folder(tmp_path, FAMILIES["chatml"]), config__json=config)
-    exact = Exact(Templated(read_folder(path), load(path)[0]))
+    exact = PromptTokenizer(TemplateRenderer(read_folder(path), load(path)[0]))
     for where, body in ((CHAT, b'{"messages": [{"role": "user", "content": "Hi"}]}'),
                         ("/v1/completions", b'{"prompt": "Hi"}')):  # fmt: skip
         with pytest.raises(NotReproducible, match="a tokenizer of its own"):
@@ -243,7 +243,7 @@ def test_nothing_is_known_with_another_tokenizer(tmp_path: Path) -> None:
 def test_tools_have_a_template_of_their_own(tmp_path: Path) -> None:
     """If the model has one, requests with tools are rendered with it."""
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": TEMPLATES})
-    exact = Exact(Templated(read_folder(path), load(path)[0]))
+    exact = PromptTokenizer(TemplateRenderer(read_folder(path), load(path)[0]))
     for tools, said in ((None, b'{"prompt": "D"}'), ([TOOL], b'{"prompt": "T"}')):
         body = json.dumps({"messages": [says("user", "Hi")], "tools": tools}).encode()
         found = exact.ids(ENDPOINTS[CHAT], body)

@@ -14,9 +14,9 @@ from router.rendering.chat import conversation
 from router.rendering.errors import NotReproducible
 from router.rendering.folder import read_folder
 from router.rendering.messages import read
-from router.rendering.renderer import Templated
+from router.rendering.renderer import TemplateRenderer
 from router.rendering.tokenizer import load
-from router.rendering.tokens import Exact
+from router.rendering.tokens import PromptTokenizer
 from tests.identity.families import FAMILIES, folder
 from tests.identity.folders import CALL, CHAT, ids, known, reference, says
 
@@ -199,7 +199,7 @@ def test_a_rendering_is_bounded_by_its_request(tmp_path: Path) -> None:
     """A template that repeats everything many times is stopped."""
     bomb = "{% for m in messages %}{% for n in messages %}{{ n.content }}{% endfor %}{% endfor %}"
     path = folder(tmp_path, FAMILIES["chatml"], config={"chat_template": bomb})
-    exact = Exact(Templated(read_folder(path), load(path)[0]))
+    exact = PromptTokenizer(TemplateRenderer(read_folder(path), load(path)[0]))
     for count, fine in ((50, True), (500, False)):
         body = json.dumps({"messages": [says("user", "x" * 100)] * count}).encode()
         if fine:

@@ -12,9 +12,9 @@ import pytest
 from router.api.request import ENDPOINTS
 from router.rendering.errors import NOT_TEXT, NotReproducible
 from router.rendering.folder import read_folder
-from router.rendering.renderer import Templated
+from router.rendering.renderer import TemplateRenderer
 from router.rendering.tokenizer import load
-from router.rendering.tokens import Exact, Head
+from router.rendering.tokens import PromptHead, PromptTokenizer
 from router.tokenizers.probes import head_answer
 from tests.identity.families import Family, folder
 from tests.identity.folders import CHAT, TOOL, says
@@ -52,14 +52,14 @@ def part(text: str) -> dict[str, str]:
 
 
 @cache
-def exact(template: str = SEEING) -> Exact:
+def exact(template: str = SEEING) -> PromptTokenizer:
     """Return how prompts for a model with this template are tokenized."""
     with TemporaryDirectory() as made:
         path = folder(Path(made), Family(template, TOKENS, eos="<|im_end|>"))
-        return Exact(Templated(read_folder(path), load(path)[0]))
+        return PromptTokenizer(TemplateRenderer(read_folder(path), load(path)[0]))
 
 
-def head(*messages: dict[str, Any], template: str = SEEING, **more: Any) -> Head:
+def head(*messages: dict[str, Any], template: str = SEEING, **more: Any) -> PromptHead:
     """Return what is known of a chat with images."""
     body = json.dumps({"model": "m", "messages": list(messages), **more}).encode()
     return exact(template).head(ENDPOINTS[CHAT], body)

@@ -16,7 +16,7 @@ from router.api.request import ENDPOINTS
 from router.rendering import mistral
 from router.rendering.errors import BadFolder, NotReproducible
 from router.rendering.mistral import Mistral, mistrals_library
-from router.rendering.tokens import LONGEST, Exact
+from router.rendering.tokens import LONGEST, PromptTokenizer
 from tests.identity.folders import CALL, CHAT, TOOL, says
 from tests.identity.other_formats import make_mistral
 
@@ -26,10 +26,10 @@ HI = says("user", "Hi")
 
 
 @cache
-def exact(kind: str) -> Exact:
+def exact(kind: str) -> PromptTokenizer:
     """Return how prompts for a model of that kind are tokenized."""
     with TemporaryDirectory() as made:
-        return Exact(Mistral(mistrals_library(make_mistral(Path(made), kind)), {}))
+        return PromptTokenizer(Mistral(mistrals_library(make_mistral(Path(made), kind)), {}))
 
 
 def ids(kind: str = "tekken-v13", path: str = CHAT, **asked: Any) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS, parse
-from router.prompt.prompts import Known, Prompts
+from router.prompt.prompts import KnownModel, Prompts
 from router.rendering.errors import NotReproducible
 from tests.identity.folders import ids, known, says
 
@@ -35,7 +35,7 @@ def test_the_first_conversation_of_a_batch() -> None:
     first, other = [says("user", TEXT)], [says("user", "other")]
     assert ids("qwen", BATCH, messages=[first, other]) == ids("qwen", messages=first)
     prompts = Prompts()
-    prompts.known = {"m": Known("m", known("qwen"), forward=True)}
+    prompts.known = {"m": KnownModel("m", known("qwen"), forward=True)}
     body = json.dumps({"model": "m", "messages": [first, other]}).encode()
     made = prompts.made(ENDPOINTS[BATCH], parse(ENDPOINTS[BATCH], body, b""), body)
     assert (made.reason, made.along, made.prompt.further) == ("", None, 1)
@@ -69,7 +69,7 @@ def test_what_is_not_tokenized(path: str, asked: dict[str, Any]) -> None:
 def test_images_in_a_batch_are_keyed_by_text() -> None:
     """As are all requests that no tokenizer can be used for."""
     prompts = Prompts()
-    prompts.known = {"m": Known("m", known("qwen"), media=True)}
+    prompts.known = {"m": KnownModel("m", known("qwen"), media=True)}
     image = says("user", [{"type": "image_url", "image_url": {"url": "x"}}])
     body = json.dumps({"model": "m", "messages": [[image], [image]]}).encode()
     made = prompts.made(ENDPOINTS[BATCH], parse(ENDPOINTS[BATCH], body, b""), body)

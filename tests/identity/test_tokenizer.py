@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 
 from router.rendering import tokenizer
 from router.rendering.errors import BadFolder
-from router.rendering.tokenizer import Fast, Reference, load
+from router.rendering.tokenizer import FastTokenizer, ReferenceTokenizer, load
 from tests.identity.families import FAMILIES, folder, train
 
 CHATML = FAMILIES["chatml"]
@@ -34,7 +34,7 @@ def test_the_faster_one_is_taken_where_both_agree(tmp_path: Path) -> None:
     """The reason that is given says so."""
     found, why = load(folder(tmp_path, CHATML))
     assert (found.name, why) == ("fastokens", "fastokens and tokenizers agree")
-    assert isinstance(found, Fast)
+    assert isinstance(found, FastTokenizer)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -44,7 +44,7 @@ def test_both_give_the_same_ids(name: str, tmp_path: Path) -> None:
     found, _ = load(folder(tmp_path, FAMILIES[name], made))
     for special in (True, False):
         for text in ("", "Hi", "<s>[INST] Zürich 👍<|im_start|> \n", "a" * 999):
-            assert found.encode(text, special=special) == Reference(made).encode(
+            assert found.encode(text, special=special) == ReferenceTokenizer(made).encode(
                 text, special=special
             )
 
@@ -137,7 +137,7 @@ def test_no_truncation_and_no_padding(tmp_path: Path) -> None:
     made.enable_truncation(3)
     made.enable_padding(length=64)
     path = folder(tmp_path, CHATML, made)
-    plain = Reference(train(CHATML)).encode("one two three four", special=True)
+    plain = ReferenceTokenizer(train(CHATML)).encode("one two three four", special=True)
     assert load(path)[0].encode("one two three four", special=True) == plain
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from router.api.request import ENDPOINTS
 from router.rendering.errors import NotReproducible
-from router.tokenizers.loader import Shelf
+from router.tokenizers.loader import TokenizerCache
 
-_SHELF = Shelf()
+_SHELF = TokenizerCache()
 
 
 def card(name: str, root: object = None, parent: str | None = None) -> dict[str, Any]:

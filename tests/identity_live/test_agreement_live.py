@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.rendering.tokens import Exact
+from router.rendering.tokens import PromptTokenizer
 from router.tokenizers import state as case
 from router.tokenizers import verify as recount
 from router.tokenizers import verify as verifying
@@ -198,7 +198,7 @@ def test_midnight(
     """A difference that is gone when both tokenize again does not count: the date had changed."""
     asked: list[int] = []
 
-    def late(exact: Exact) -> dict[str, bytes]:
+    def late(exact: PromptTokenizer) -> dict[str, bytes]:
         asked.append(len(worker.tokenized))
         found = answers(exact)
         return found if len(asked) > 1 else {**found, "chat": found["chat"][4:]}

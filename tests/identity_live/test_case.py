@@ -6,29 +6,29 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.tokenizers.loader import Volume
-from router.tokenizers.sources import Kind, Origin, Wanted
-from router.tokenizers.state import DATED_S, FIRST_S, LONGEST_S, Case
-from router.tokenizers.verify import Difference, Recount, State, Verdict
+from router.tokenizers.loader import LoadedTokenizer
+from router.tokenizers.sources import Origin, SourceKind, TokenizerSearch
+from router.tokenizers.state import DATED_S, FIRST_S, LONGEST_S, SourceCase
+from router.tokenizers.verify import Agreement, Difference, Recount, Verdict
 
-AGREES = Verdict(State.AGREES, "")
-UNVERIFIED = Verdict(State.UNVERIFIED, "")
-DIFFERS = Verdict(State.DIFFERS, "", Difference("chat", 1, 2, 3))
+AGREES = Verdict(Agreement.AGREES, "")
+UNVERIFIED = Verdict(Agreement.UNVERIFIED, "")
+DIFFERS = Verdict(Agreement.DIFFERS, "", Difference("chat", 1, 2, 3))
 VOLUME, OTHER = (
-    cast("Volume", SimpleNamespace(sure=sure, exact=SimpleNamespace(dated=False)))
+    cast("LoadedTokenizer", SimpleNamespace(sure=sure, exact=SimpleNamespace(dated=False)))
     for sure in (True, False)
 )
-DATED = cast("Volume", SimpleNamespace(sure=True, exact=SimpleNamespace(dated=True)))
+DATED = cast("LoadedTokenizer", SimpleNamespace(sure=True, exact=SimpleNamespace(dated=True)))
 
 
-def case(kind: Kind = Kind.FOLDER) -> Case:
+def case(kind: SourceKind = SourceKind.FOLDER) -> SourceCase:
     """Return a case that has found its tokenizer, if it looks for one."""
-    made = Case("p", Origin(kind, "/m"), Wanted(kind, "/m"), {"m": "/m"})
-    made.found(VOLUME if kind is Kind.FOLDER else None, "")
+    made = SourceCase("p", Origin(kind, "/m"), TokenizerSearch(kind, "/m"), {"m": "/m"})
+    made.found(VOLUME if kind is SourceKind.FOLDER else None, "")
     return made
 
 
-def trusts(one: Case) -> bool:
+def trusts(one: SourceCase) -> bool:
     """Return whether it is trusted now (mypy assumes that it never changes)."""
     return one.trusted
 
@@ -77,7 +77,7 @@ def test_one_that_differs() -> None:
         one.judged("b", verdict, 0)
         one.decide("ab", "a")
         assert trusts(one) is (verdict is AGREES)
-    assert one.counts()[State.DIFFERS] == 1
+    assert one.counts()[Agreement.DIFFERS] == 1
     one.judged("b", AGREES, 0)
     one.decide("ab", "ab")
     assert trusts(one)
@@ -135,7 +135,7 @@ def test_dates_are_looked_at_again() -> None:
 
 def test_what_came_up_while_a_worker_was_asked() -> None:
     """It is asked again at once; after an answer that leaves it open, some minutes later."""
-    one, silent = case(), Verdict(State.AGREES, "", left_out=None)
+    one, silent = case(), Verdict(Agreement.AGREES, "", left_out=None)
     one.judged("a", silent, 0, choosing=False)
     assert one.waiting("a", 1e9) == []
     one.choose()
@@ -157,14 +157,14 @@ def test_tools_of_which_none_may_be_chosen() -> None:
     assert trusts(one)
     known = [one.left_out]
     for worker, left_out in ("b", False), ("c", True):
-        one.judged(worker, Verdict(State.AGREES, "", left_out=left_out), 0)
+        one.judged(worker, Verdict(Agreement.AGREES, "", left_out=left_out), 0)
         known.append(one.left_out)
     assert known == [None, False, None]
 
 
 def test_asking_workers_themselves() -> None:
     """One worker that can tokenize is enough."""
-    one = case(Kind.WORKER)
+    one = case(SourceKind.WORKER)
     one.judged("a", UNVERIFIED, 0)
     one.decide("ab", "ab")
     assert not trusts(one)
@@ -185,13 +185,13 @@ def test_asking_workers_themselves() -> None:
 def test_never_with_one_that_differs(told: list[tuple[str, Verdict]], ready: set[str]) -> None:
     """Whatever is found, in whatever order."""
     one = case()
-    last: dict[str, State] = {}
+    last: dict[str, Agreement] = {}
     for worker, verdict in told:
         one.judged(worker, verdict, 0)
-        if not (last.get(worker) is State.DIFFERS and verdict is UNVERIFIED):
+        if not (last.get(worker) is Agreement.DIFFERS and verdict is UNVERIFIED):
             last[worker] = verdict.state
         one.decide("abc", ready)
-        if State.DIFFERS in last.values():
+        if Agreement.DIFFERS in last.values():
             assert not trusts(one)
         assert {name: asked.verdict.state for name, asked in one.asked.items()} == last
 

@@ -9,7 +9,7 @@ import pytest
 from router.api.request import ENDPOINTS
 from router.rendering.errors import BadFolder
 from router.rendering.folder import MAX_FILE_BYTES
-from router.tokenizers.loader import Shelf
+from router.tokenizers.loader import TokenizerCache
 from router.tokenizers.trial import convert
 from tests.identity.other_formats import make_sentencepiece
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_sentencepiece(folder: Path) -> None:
     """The tokens are SentencePiece's own; BOS is known although no file names it."""
-    volume = Shelf().open(folder)
+    volume = TokenizerCache().open(folder)
     assert volume.why.startswith("made a tokenizer.json by Transformers")
     pieces = sentencepiece.SentencePieceProcessor(str(folder / "tokenizer.model"))
     for text in ("The weather in Zürich 👍", "one\n\ttab", "東京 привет"):
@@ -42,7 +42,7 @@ def test_what_cannot_be_made_into_one(folder: Path) -> None:
     """The error says so, on one line."""
     (folder / "tokenizer.model").write_bytes(b"nonsense")
     with pytest.raises(BadFolder) as raised:
-        Shelf().open(folder)
+        TokenizerCache().open(folder)
     assert "Transformers makes no tokenizer.json of" in str(raised.value)
     assert "\n" not in str(raised.value)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from router.tokenizers.loader import Shelf, Volume
-from router.tokenizers.sources import Finding, Kind, Wanted
+from router.tokenizers.loader import LoadedTokenizer, TokenizerCache
+from router.tokenizers.sources import SourceKind, TokenizerFinder, TokenizerSearch
 from tests.identity_live.models import OTHER, make_model
 
 
-class Held(Shelf):
+class Held(TokenizerCache):
     """Blocks each call to `open`, after reading the folder, until it is allowed to go on."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Held(Shelf):
         self.begun = threading.Semaphore(0)
         self.go_on = threading.Semaphore(0)
 
-    def open(self, *args: Any, **options: Any) -> Volume:
+    def open(self, *args: Any, **options: Any) -> LoadedTokenizer:
         """Read the folder, then block."""
         volume = super().open(*args, **options)
         self.begun.release()
@@ -32,11 +32,11 @@ class Held(Shelf):
 def test_a_change_during_a_search(tmp_path: Path, *, fresh: bool) -> None:
     """What it has read may be out of date, so it is repeated exactly once."""
     folder = make_model(tmp_path / "m")
-    wanted = Wanted(Kind.FOLDER, str(folder))
+    wanted = TokenizerSearch(SourceKind.FOLDER, str(folder))
     shelf, ended = Held(), asyncio.Event()
 
     async def scene() -> None:
-        finding = Finding(ended.set, shelf)
+        finding = TokenizerFinder(ended.set, shelf)
         finding.look(wanted)
         await asyncio.to_thread(shelf.begun.acquire)
         make_model(folder, OTHER)
@@ -49,19 +49,19 @@ def test_a_change_during_a_search(tmp_path: Path, *, fresh: bool) -> None:
             await ended.wait()
         assert not finding.busy
         found = finding.look(wanted)
-        assert isinstance(found, Volume)
-        assert found is Shelf.open(shelf, folder)
+        assert isinstance(found, LoadedTokenizer)
+        assert found is TokenizerCache.open(shelf, folder)
 
     asyncio.run(scene())
 
 
 def test_no_search_after_its_end(tmp_path: Path) -> None:
     """A search that is no longer wanted is not repeated."""
-    wanted = Wanted(Kind.FOLDER, str(make_model(tmp_path / "m")))
+    wanted = TokenizerSearch(SourceKind.FOLDER, str(make_model(tmp_path / "m")))
     shelf = Held()
 
     async def scene() -> None:
-        finding = Finding(lambda: None, shelf)
+        finding = TokenizerFinder(lambda: None, shelf)
         finding.look(wanted)
         await asyncio.to_thread(shelf.begun.acquire)
         finding.again(wanted)

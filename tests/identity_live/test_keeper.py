@@ -14,9 +14,9 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.settings.model import Settings
 from router.tokenizers import sources as finding
-from router.tokenizers.registry import Keeper
-from router.tokenizers.sources import Kind
-from router.tokenizers.verify import State
+from router.tokenizers.registry import TokenizerRegistry
+from router.tokenizers.sources import SourceKind
+from router.tokenizers.verify import Agreement
 from router.upstream.client import Answer, Inquiries
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
@@ -66,14 +66,14 @@ SETTINGS = Settings.model_validate({"workers": ["http://x"], "tokenizer": "worke
 
 def keeper(
     workers: Iterable[Worker], answers: Answers, source: str = "worker"
-) -> tuple[Keeper, Pool]:
+) -> tuple[TokenizerRegistry, Pool]:
     """Return a keeper with this tokenizer source, and its fleet's only pool."""
     settings = Settings.model_validate({"workers": ["http://x"], "tokenizer": source})
     pool = Pool("default", ["*"], tuple(workers), PrefixAware(PrefixAwareOptions()))
-    return Keeper(Fleet([pool]), settings, cast("Inquiries", answers)), pool
+    return TokenizerRegistry(Fleet([pool]), settings, cast("Inquiries", answers)), pool
 
 
-def verdicts(made: Keeper) -> dict[str, State]:
+def verdicts(made: TokenizerRegistry) -> dict[str, Agreement]:
     """Return the state of each worker."""
     return {name: one.verdict.state for case in made.cases for name, one in case.asked.items()}
 
@@ -83,7 +83,7 @@ def test_models_of_workers_are_compared_with_their_like() -> None:
     workers = [serving("a", llama="x/llama"), serving("b", qwen="x/qwen")]
     made, _ = keeper(workers, Answers({"a": 1, "b": 2}))
     asyncio.run(made.settle())
-    assert verdicts(made) == {"a": State.AGREES, "b": State.AGREES}
+    assert verdicts(made) == {"a": Agreement.AGREES, "b": Agreement.AGREES}
     assert all(case.trusted for case in made.cases)
 
 
@@ -107,7 +107,9 @@ def test_workers_go_on_being_asked_until_something_better_comes(
         make_model(tmp_path / "later")
         monkeypatch.setattr(finding, "monotonic", lambda: inf)
         await made.settle()
-        assert {case.origin.kind for case in made.cases if "m" in case.models} == {Kind.FOLDER}
+        assert {case.origin.kind for case in made.cases if "m" in case.models} == {
+            SourceKind.FOLDER
+        }
         assert "m" not in pool.prompts.asked
         await made.stop()
 
@@ -148,7 +150,7 @@ def test_an_answer_about_another_model() -> None:
         assert verdicts(made) == {}
         answers.meanwhile = lambda _: None
         await made.round()
-        assert verdicts(made) == {"a": State.AGREES}
+        assert verdicts(made) == {"a": Agreement.AGREES}
 
     asyncio.run(scene())
 

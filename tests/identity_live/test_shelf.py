@@ -13,7 +13,7 @@ import pytest
 from router.api.request import ENDPOINTS
 from router.rendering.errors import BadFolder
 from router.rendering.folder import MAX_FILE_BYTES, ModelFolder
-from router.tokenizers.loader import Shelf
+from router.tokenizers.loader import TokenizerCache
 from tests.identity_live.models import MERGES, OTHER, make_model
 
 CHAT = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
@@ -21,7 +21,7 @@ CHAT = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
 
 def test_equal_folders(tmp_path: Path) -> None:
     """Wherever they are, and whenever they are opened."""
-    shelf = Shelf()
+    shelf = TokenizerCache()
     one, two = (shelf.open(make_model(tmp_path / name)) for name in ("one", "two"))
     assert one is two is shelf.open(tmp_path / "one", None, {})
     assert one.path == tmp_path / "one"
@@ -29,7 +29,7 @@ def test_equal_folders(tmp_path: Path) -> None:
 
 def test_what_differs_only_in_its_chats(tmp_path: Path) -> None:
     """Folders that differ only in template or keywords share the tokenizer."""
-    shelf = Shelf()
+    shelf = TokenizerCache()
     one, two = shelf.open(make_model(tmp_path / "a")), shelf.open(make_model(tmp_path / "b", OTHER))
     three = shelf.open(tmp_path / "a", None, {"thinking": False})
     four = shelf.open(make_model(tmp_path / "c", merges=MERGES[:-1]))
@@ -40,7 +40,7 @@ def test_what_differs_only_in_its_chats(tmp_path: Path) -> None:
 
 def test_a_template_in_place_of_the_models(tmp_path: Path) -> None:
     """It is used for all chats, whatever templates the folder has."""
-    shelf = Shelf()
+    shelf = TokenizerCache()
     folder = make_model(tmp_path / "a")
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": "processor"}))
     template = tmp_path / "other.jinja"
@@ -52,7 +52,7 @@ def test_a_template_in_place_of_the_models(tmp_path: Path) -> None:
 
 def test_one_that_never_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not block other folders, and those who want the same one do not wait forever."""
-    shelf, begun, going_on = Shelf(), threading.Event(), threading.Event()
+    shelf, begun, going_on = TokenizerCache(), threading.Event(), threading.Event()
     library = shelf._library
 
     def stuck(folder: ModelFolder, files: Mapping[str, str], *, by_mistral: bool) -> Any:
@@ -92,7 +92,7 @@ def test_what_engines_build_by_its_class(tmp_path: Path, named: str | None, *, s
     folder = make_model(tmp_path / "a")
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": named}))
-    assert Shelf().open(folder).sure is sure
+    assert TokenizerCache().open(folder).sure is sure
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tekken.json"])
@@ -102,19 +102,19 @@ def test_what_is_too_large(tmp_path: Path, name: str) -> None:
     with (folder / name).open("ab") as file:
         file.truncate(MAX_FILE_BYTES + 1)  # a sparse file, which takes no space
     with pytest.raises(BadFolder, match=f"{name} is over 256 MiB"):
-        Shelf().open(folder)
+        TokenizerCache().open(folder)
 
 
 def test_a_template_that_is_too_deep(tmp_path: Path) -> None:
     """The error names the folder."""
     folder = make_model(tmp_path / "a", f"{{{{ {'(' * 3000}1{')' * 3000} }}}}")
     with pytest.raises(BadFolder, match=f"in {folder} is nested too deeply"):
-        Shelf().open(folder)
+        TokenizerCache().open(folder)
 
 
 def test_what_nobody_uses_is_gone(tmp_path: Path) -> None:
     """It is freed, and can be opened again."""
-    shelf = Shelf()
+    shelf = TokenizerCache()
     folder = make_model(tmp_path / "a")
     gone = weakref.ref(shelf.open(folder).opened)
     gc.collect()
@@ -126,7 +126,7 @@ def test_what_nobody_uses_is_gone(tmp_path: Path) -> None:
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:
     """The error says what is wrong with which file."""
-    shelf = Shelf()
+    shelf = TokenizerCache()
     with pytest.raises(BadFolder, match="nowhere"):
         shelf.open(tmp_path / "nowhere")
     folder = make_model(tmp_path / "a", "{% for %}")

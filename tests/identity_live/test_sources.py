@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from router.tokenizers.sources import Kind, fingerprint, identity, is_adapter, origin
+from router.tokenizers.sources import SourceKind, fingerprint, identity, is_adapter, origin
 from tests.identity_live.engine import card
 
 LLAMA = {one["id"]: one for one in (card("llama", "/m/llama"), card("alias", "/m/llama"))}
@@ -14,14 +14,14 @@ TUNED = card("tuned", "/lora/a", "llama")
 @pytest.mark.parametrize(
     ("source", "kind", "name"),
     [
-        ("bytes", Kind.TEXT, ""),
-        ("worker", Kind.WORKER, "/m/llama"),
-        ("/m/other", Kind.FOLDER, "/m/other"),
-        ("org/name", Kind.HUB, "org/name"),
-        ("auto", Kind.FOLDER, "/m/llama"),
+        ("bytes", SourceKind.TEXT, ""),
+        ("worker", SourceKind.WORKER, "/m/llama"),
+        ("/m/other", SourceKind.FOLDER, "/m/other"),
+        ("org/name", SourceKind.HUB, "org/name"),
+        ("auto", SourceKind.FOLDER, "/m/llama"),
     ],
 )
-def test_what_settings_say(source: str, kind: Kind, name: str) -> None:
+def test_what_settings_say(source: str, kind: SourceKind, name: str) -> None:
     """The settings take precedence over what a worker reports."""
     found = origin(source, "llama", LLAMA)
     assert (found.kind, found.name, found.told) == (kind, name, source not in {"auto", "bytes"})
@@ -30,19 +30,19 @@ def test_what_settings_say(source: str, kind: Kind, name: str) -> None:
 @pytest.mark.parametrize(
     ("root", "kind"),
     [
-        ("/m/llama", Kind.FOLDER),
-        ("org/name", Kind.HUB),
-        ("llama", Kind.TEXT),
-        ("./llama", Kind.TEXT),
-        ("../../etc/x", Kind.TEXT),
-        ("s3://bucket/llama", Kind.TEXT),
-        ("", Kind.TEXT),
-        (None, Kind.TEXT),
-        (5, Kind.TEXT),
-        (["/m/llama"], Kind.TEXT),
+        ("/m/llama", SourceKind.FOLDER),
+        ("org/name", SourceKind.HUB),
+        ("llama", SourceKind.TEXT),
+        ("./llama", SourceKind.TEXT),
+        ("../../etc/x", SourceKind.TEXT),
+        ("s3://bucket/llama", SourceKind.TEXT),
+        ("", SourceKind.TEXT),
+        (None, SourceKind.TEXT),
+        (5, SourceKind.TEXT),
+        (["/m/llama"], SourceKind.TEXT),
     ],
 )
-def test_what_a_worker_tells(root: Any, kind: Kind) -> None:
+def test_what_a_worker_tells(root: Any, kind: SourceKind) -> None:
     """Absolute paths and hub ids are used; anything else is ignored."""
     assert origin("auto", "m", {"m": {"id": "m", "root": root}}).kind is kind
 

@@ -10,7 +10,7 @@ import pytest
 
 from router.prompt.prompts import UNKNOWN_MODEL
 from router.reload import Source
-from router.rendering.renderer import Templated
+from router.rendering.renderer import TemplateRenderer
 from router.settings.model import Settings
 from router.tokenizers import sources as finding
 from tests.identity_live.asking import (
@@ -135,7 +135,7 @@ def test_equal_tokenizers_are_one(
     assert p["a"].exact is p["c"].exact
     assert p["a"].exact is not q["b"].exact
     ways = [known.exact._way for known in (p["a"], q["b"])]
-    tokenizers = [way._tokenizer for way in ways if isinstance(way, Templated)]
+    tokenizers = [way._tokenizer for way in ways if isinstance(way, TemplateRenderer)]
     assert len(tokenizers) == 2
     assert tokenizers[0] is tokenizers[1]
     gone = weakref.ref(q["b"].exact)

@@ -10,7 +10,7 @@ import pytest
 from router.rendering.errors import BadFolder
 from router.rendering.folder import ModelFolder
 from router.rendering.tokenizer import load
-from router.tokenizers.loader import Shelf
+from router.tokenizers.loader import TokenizerCache
 from router.tokenizers.trial import load_both, open_tokenizer, try_templates
 from tests.identity.templates import LLAMA
 from tests.identity_live.models import make_model
@@ -42,10 +42,10 @@ def test_hostile_templates(template: str, why: str) -> None:
 def test_hostile_templates_are_not_opened(tmp_path: Path) -> None:
     """Nothing of a template is computed before it was tried, not even where it is compiled."""
     folder = make_model(tmp_path / "a", "{% if false %}{{ 'x' * (2 ** 40) }}{% endif %}ok")
-    assert Shelf().open(folder).library
+    assert TokenizerCache().open(folder).library
     folder = make_model(tmp_path / "b", "{{ 'x' * (2 ** 40) }}")
     with pytest.raises(BadFolder, match=f"the chat template in {folder} makes too much"):
-        Shelf().open(folder)
+        TokenizerCache().open(folder)
 
 
 def test_usual_templates_pass(monkeypatch: pytest.MonkeyPatch) -> None:

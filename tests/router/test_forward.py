@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from router.api.request import ENDPOINTS, ENGINE_FIELDS, parse
 from router.prompt.forward import may_have, with_ids, written
-from router.prompt.prompts import Known, Prompts
-from router.rendering.tokens import Exact
+from router.prompt.prompts import KnownModel, Prompts
+from router.rendering.tokens import PromptTokenizer
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 IDS = array("I", [1, 2, 4_000_000_000]).tobytes()
@@ -54,7 +54,7 @@ def test_the_rest_stays(body: dict[str, Any], separators: tuple[str, str], end: 
 def test_what_says_such_things_itself(more: str) -> None:
     """A body that sets these fields, however spelled, is sent without ids; its tokens are known."""
     prompts = Prompts()
-    prompts.known = {"m": Known("m", cast("Exact", Three()), forward=True)}
+    prompts.known = {"m": KnownModel("m", cast("PromptTokenizer", Three()), forward=True)}
     for said, listed in ("", LISTED), (more, None):
         body = ",".join(filter(None, ['{"model":"m"', said, '"messages":[]}'])).encode()
         made = prompts.made(CHAT, parse(CHAT, body, b""), body)

@@ -12,7 +12,7 @@ from router.api.errors import BadRequest
 from router.api.limits import Limits
 from router.api.messages import MOST_ENTRIES, SAFE, messages
 from router.api.request import ENDPOINTS, parse
-from router.prompt.canonical import Text, canonical, measured
+from router.prompt.canonical import CanonicalText, canonical, measured
 from router.settings.model import LimitSettings
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
@@ -32,7 +32,7 @@ CONTENT = st.one_of(
 )
 
 
-def text(body: bytes, *, texts: bool = True) -> Text:
+def text(body: bytes, *, texts: bool = True) -> CanonicalText:
     """Return the text that the prompt's keys are computed from."""
     return canonical(CHAT, parse(CHAT, body, b"", texts=texts))
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from router.api.request import ENDPOINTS, Endpoint, parse
-from router.prompt.prompts import PART_TOKENS, UNKNOWN_MODEL, Known, Prompts
+from router.prompt.prompts import PART_TOKENS, UNKNOWN_MODEL, KnownModel, Prompts
 from router.rendering.errors import NOT_TEXT, NotReproducible
-from router.rendering.tokens import Exact, Head
+from router.rendering.tokens import PromptHead, PromptTokenizer
 from strategies.api import Prompt
 from strategies.cost.cost import held_tokens
 
@@ -33,8 +33,8 @@ class Letters:
 def knowing(**identities: str) -> Prompts:
     """Build prompts with a tokenizer for these models, given by name and identity."""
     prompts = Prompts()
-    exact = cast("Exact", Letters())
-    prompts.known = {name: Known(identity, exact) for name, identity in identities.items()}
+    exact = cast("PromptTokenizer", Letters())
+    prompts.known = {name: KnownModel(identity, exact) for name, identity in identities.items()}
     return prompts
 
 
@@ -151,7 +151,7 @@ def test_which_ids_are_sent_along(more: dict[str, Any], dated: bool, sent: bool)
     exact = Letters()
     exact.dated = dated
     prompts = Prompts()
-    prompts.known = {"m": Known("m", cast("Exact", exact), forward=True)}
+    prompts.known = {"m": KnownModel("m", cast("PromptTokenizer", exact), forward=True)}
     body = json.dumps({"model": "m", "messages": [_said("x" * 100)], **more}).encode()
     made = prompts.made(CHAT, parse(CHAT, body, b""), body)
     assert made.reason == ""
@@ -167,15 +167,15 @@ class Seeing:
         """Refuse: there are images."""
         raise NotReproducible(NOT_TEXT)
 
-    def head(self, _endpoint: Endpoint, _body: bytes, **_: object) -> Head:
+    def head(self, _endpoint: Endpoint, _body: bytes, **_: object) -> PromptHead:
         """Return 400 tokens, and two images with 500 more beside them."""
-        return Head(array("I", range(400)).tobytes(), 900, 2)
+        return PromptHead(array("I", range(400)).tobytes(), 900, 2)
 
 
 def test_blocks_before_the_first_image_are_not_all() -> None:
     """More may be cached than they cover, so their number says that there are images."""
     prompts = Prompts()
-    prompts.known = {"m": Known("m", cast("Exact", Seeing()), media=True)}
+    prompts.known = {"m": KnownModel("m", cast("PromptTokenizer", Seeing()), media=True)}
     found = ask(prompts, "text", CHAT)
     assert (found.tokens, found.counted) == (900 + 2 * PART_TOKENS, False)
     assert 0 < held_tokens(found, len(found.keys)) <= 400

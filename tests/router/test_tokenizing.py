@@ -10,9 +10,18 @@ from typing import cast
 import pytest
 
 from router.api.request import ENDPOINTS, Endpoint, Request, parse
-from router.prompt.executor import ASKING, BUSY, ENTRIES, LEAST, OBJECTS, QUICK, SLOW, Tokenizing
-from router.prompt.prompts import Asked, Known, Prompts
-from router.rendering.tokens import Exact
+from router.prompt.executor import (
+    ASKING,
+    BUSY,
+    ENTRIES,
+    LEAST,
+    OBJECTS,
+    QUICK,
+    SLOW,
+    PromptExecutor,
+)
+from router.prompt.prompts import AskedModel, KnownModel, Prompts
+from router.rendering.tokens import PromptTokenizer
 from strategies.api import Prompt
 
 COMPLETION = ENDPOINTS["/v1/completions"]
@@ -54,7 +63,7 @@ def request() -> bytes:
 
 def test_small_things_in_large_numbers_are_not_short(gate: Gate) -> None:
     """Many messages, tools or parts take time however short they are, so they go to a thread."""
-    tokenizing, asked = Tokenizing(), Request(model="m")
+    tokenizing, asked = PromptExecutor(), Request(model="m")
     gate.short = 100_000
     objects, strings = (b'{"role":"user"},', OBJECTS), (b'"",', OBJECTS * ENTRIES)
     for one, many in (objects, strings, (b"[" * 10 + b"]" * 10, OBJECTS // 10)):
@@ -70,7 +79,7 @@ def test_a_slow_template_is_found_out(gate: Gate, took: float, shorter: bool, ha
     """After a slow prompt on the loop, those of over half its size go to threads; or even all."""
     gate.opened.set()
     times = iter((0.0, took))
-    tokenizing, prompts = Tokenizing(clock=lambda: next(times)), knowing(gate)
+    tokenizing, prompts = PromptExecutor(clock=lambda: next(times)), knowing(gate)
     body = json.dumps({"model": "m", "prompt": "x" * 500}).encode()
     asked = parse(COMPLETION, body, b"")
     assert tokenizing.is_short(prompts, asked, body)
@@ -98,7 +107,7 @@ def test_one_slow_prompt_is_forgiven(gate: Gate) -> None:
     clock = Clock()
 
     async def scene() -> None:
-        tokenizing, prompts = Tokenizing(patience=20.0, clock=clock), knowing(gate)
+        tokenizing, prompts = PromptExecutor(patience=20.0, clock=clock), knowing(gate)
 
         async def made(size: int, took: float, times: int = 1) -> None:
             clock.step = took
@@ -132,7 +141,7 @@ def test_one_slow_prompt_is_forgiven(gate: Gate) -> None:
     asyncio.run(scene())
 
 
-async def make(tokenizing: Tokenizing, prompts: Prompts) -> Prompt:
+async def make(tokenizing: PromptExecutor, prompts: Prompts) -> Prompt:
     """Make one prompt in a thread."""
     body = request()
     made = await tokenizing.make(prompts, COMPLETION, parse(COMPLETION, body, b""), body)
@@ -142,13 +151,13 @@ async def make(tokenizing: Tokenizing, prompts: Prompts) -> Prompt:
 def knowing(gate: Gate) -> Prompts:
     """Build prompts of a model with that tokenizer."""
     prompts = Prompts()
-    prompts.known = {"m": Known("m", cast("Exact", gate))}
+    prompts.known = {"m": KnownModel("m", cast("PromptTokenizer", gate))}
     return prompts
 
 
 def test_who_is_short(gate: Gate) -> None:
     """Small requests are short, and so are all that would not be tokenized."""
-    tokenizing, long = Tokenizing(), b"x" * (SHORT + 1)
+    tokenizing, long = PromptExecutor(), b"x" * (SHORT + 1)
     asked, other = Request(model="m"), Request(model="other")
     assert tokenizing.is_short(knowing(gate), asked, long[1:])
     assert not tokenizing.is_short(knowing(gate), asked, long)
@@ -164,7 +173,7 @@ def test_the_loop_goes_on(gate: Gate) -> None:
     """The event loop runs on while a thread tokenizes a prompt."""
 
     async def scene() -> None:
-        tokenizing, prompts = Tokenizing(patience=20.0), knowing(gate)
+        tokenizing, prompts = PromptExecutor(patience=20.0), knowing(gate)
         waiting = asyncio.ensure_future(make(tokenizing, prompts))
         while not gate.threads:  # noqa: ASYNC110 - set by a thread
             await asyncio.sleep(0)
@@ -186,7 +195,7 @@ def test_no_more_than_so_many(gate: Gate) -> None:
     """Beyond the limit, prompts are keyed by their text at once."""
 
     async def scene() -> None:
-        tokenizing, prompts = Tokenizing(threads=1, most=2, patience=20.0), knowing(gate)
+        tokenizing, prompts = PromptExecutor(threads=1, most=2, patience=20.0), knowing(gate)
         waiting = [asyncio.ensure_future(make(tokenizing, prompts)) for _ in range(2)]
         await asyncio.sleep(0)
         late = await make(tokenizing, prompts)
@@ -204,7 +213,7 @@ def test_a_client_that_leaves(gate: Gate) -> None:
     """Its prompt counts until its thread has ended; one that no thread has begun is forgotten."""
 
     async def scene() -> None:
-        tokenizing, prompts = Tokenizing(threads=1, most=2, patience=20.0), knowing(gate)
+        tokenizing, prompts = PromptExecutor(threads=1, most=2, patience=20.0), knowing(gate)
         first, second = (asyncio.ensure_future(make(tokenizing, prompts)) for _ in range(2))
         while not gate.threads:  # noqa: ASYNC110 - set by a thread
             await asyncio.sleep(0)
@@ -230,14 +239,14 @@ def test_workers_that_are_slow_to_tell(gate: Gate) -> None:
     """They do not limit long prompts or other pools, but are limited within their own pool."""
 
     async def scene() -> None:
-        tokenizing, told = Tokenizing(most=2, patience=20.0), asyncio.Event()
+        tokenizing, told = PromptExecutor(most=2, patience=20.0), asyncio.Event()
 
         async def ids(_endpoint: Endpoint, body: bytes) -> bytes:
             await told.wait()
             return array("I", [7] * len(body)).tobytes()
 
         slow, other = Prompts(), Prompts()
-        slow.asked = other.asked = {"m": Asked("m", ids)}
+        slow.asked = other.asked = {"m": AskedModel("m", ids)}
         waiting = [asyncio.ensure_future(make(tokenizing, slow)) for _ in range(2)]
         await asyncio.sleep(0)
         assert not (await make(tokenizing, slow)).counted
@@ -259,7 +268,7 @@ def test_what_takes_too_long(gate: Gate) -> None:
     """It is keyed by its text, but counts as pending until its thread has ended."""
 
     async def scene() -> None:
-        tokenizing, prompts = Tokenizing(threads=1, patience=0.01), knowing(gate)
+        tokenizing, prompts = PromptExecutor(threads=1, patience=0.01), knowing(gate)
         late = await make(tokenizing, prompts)
         assert not late.counted
         assert late.keys

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from router.api.request import ENDPOINTS
 from router.rendering.errors import NotReproducible
 from router.rendering.folder import read_folder
-from router.rendering.renderer import Templated
+from router.rendering.renderer import TemplateRenderer
 from router.rendering.tokenizer import load
-from router.rendering.tokens import Exact
+from router.rendering.tokens import PromptTokenizer
 from simulator import bodies
 from simulator.bodies import decode
 from simulator.errors import ApiError
@@ -85,7 +85,7 @@ class Both:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.simulator = Folder(path)
-        self.router = Exact(Templated(read_folder(path), load(path)[0]))
+        self.router = PromptTokenizer(TemplateRenderer(read_folder(path), load(path)[0]))
 
 
 @pytest.fixture(scope="module", params=[CHATML + TOOLS, PARTS + TOOLS], ids=["texts", "parts"])
