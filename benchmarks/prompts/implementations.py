@@ -18,7 +18,7 @@ from router.api.request import ENDPOINTS, parse
 from router.prompt.prompts import KnownModel, Prompts
 from router.rendering.chat import conversation
 from router.rendering.folder import read_folder
-from router.rendering.messages import read
+from router.rendering.messages import read_messages
 from router.rendering.renderer import TemplateRenderer
 from router.rendering.template import ChatTemplate
 from router.rendering.tokenizer import load
@@ -78,7 +78,9 @@ class RouterKeys:
         marks.append(process_time())
         request = _decode(body)
         marks.append(process_time())
-        messages = conversation(read(request["messages"]), parts=self._template.wants_parts)
+        messages = conversation(
+            read_messages(request["messages"]), parts=self._template.wants_parts
+        )
         marks.append(process_time())
         text = self._template.render(messages)
         marks.append(process_time())

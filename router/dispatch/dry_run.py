@@ -11,7 +11,7 @@ from router.dispatch.ranking import Deciding
 from router.dispatch.scheduler import Scheduler
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.prompt.executor import SMALL, PromptExecutor
+from router.prompt.executor import MAX_LOOP_EXPLAINED_BYTES, PromptExecutor
 from router.prompt.salts import Salts
 from router.proxy.parse import Parsing
 from router.sessions.use import Visit
@@ -61,7 +61,7 @@ class Foreseeing:
 
     async def apart(self, asked: Question, work: Callable[[], T]) -> T:
         """Do something with its body, in a thread if it is large. Raises what that raises."""
-        if len(asked.body) <= SMALL:
+        if len(asked.body) <= MAX_LOOP_EXPLAINED_BYTES:
             return work()
         return await self._tokenizing.reading.run(work, len(asked.body), asked.asker)
 

@@ -102,7 +102,7 @@ ID_BYTES = 4
 #: Most ids of a prompt that are packed, and most values (counted as `_Spelling` does) that one
 #: request has spelled anew. Each becomes an object, and nobody else is served meanwhile: ten
 #: milliseconds at most.
-MOST_IDS, MOST_SPELLED = 1 << 18, 1 << 14
+MAX_IDS, MAX_SPELLED_IDS = 1 << 18, 1 << 14
 #: Bytes in which commas are counted at once.
 _STEP = 4096
 #: Messages that are taken in one slice.
@@ -315,7 +315,7 @@ def _is_given(raw: Raw) -> bool:
 
 
 class _Spelling:
-    """Spells the JSON values of one request canonically, until there were `MOST_SPELLED`.
+    """Spells the JSON values of one request canonically, until there were `MAX_SPELLED_IDS`.
 
     The rest is kept as it was written. As values come in the order of the prompt, a longer
     conversation still begins like a shorter one.
@@ -324,7 +324,7 @@ class _Spelling:
     __slots__ = ("_left",)
 
     def __init__(self) -> None:
-        self._left = MOST_SPELLED
+        self._left = MAX_SPELLED_IDS
 
     def of(self, raw: Raw) -> bytes:
         """Return a JSON value in canonical form, however it was written; marks in texts count."""
@@ -408,7 +408,7 @@ def _further(raw: Raw) -> int:
 
 
 def _nested(given: bytes) -> bool:
-    """Whether the first element of a list is a list."""
+    """Return true if the first element of a list is a list."""
     return given[1:_STEP].lstrip(_BLANKS)[:1] == b"["
 
 
@@ -424,15 +424,15 @@ def _many(raw: Raw) -> CanonicalText:
 
 
 def _packed(raw: Raw) -> CanonicalText:
-    """Return token ids; what comes after `MOST_IDS` of them is kept as it was written."""
+    """Return token ids; what comes after `MAX_IDS` of them is kept as it was written."""
     given = bytes(raw)
     nested, commas = count(given, b"[") - 1, count(given, b",")
-    if nested > MOST_ENTRIES or (nested > 0 and commas >= MOST_IDS):
+    if nested > MOST_ENTRIES or (nested > 0 and commas >= MAX_IDS):
         return _many(raw)
     read, others, more = given, memoryview(b""), 0
-    if commas >= MOST_IDS:
-        end = _end(given, MOST_IDS)
-        read, others, more = given[:end] + b"]", memoryview(given)[end:], commas + 1 - MOST_IDS
+    if commas >= MAX_IDS:
+        end = _end(given, MAX_IDS)
+        read, others, more = given[:end] + b"]", memoryview(given)[end:], commas + 1 - MAX_IDS
     try:
         ids = _ids(read)
         rest()

@@ -14,29 +14,29 @@ from weakref import WeakKeyDictionary
 
 from router.api.request import Endpoint, Request
 from router.prompt.prompts import AskedModel, MadePrompt, Prompts
-from router.rendering.tokens import LONGEST, PromptTokenizer
+from router.rendering.tokens import MAX_PROMPT_CHARS, PromptTokenizer
 from router.runtime.threads import Crowded, Lane
 
 #: Bodies of more bytes are read, and keyed by their text, in a thread.
-LARGE = 512 << 10
+MAX_LOOP_BODY_BYTES = 512 << 10
 #: Of requests that are only explained, those of more bytes: nobody waits for them.
-SMALL = 64 << 10
+MAX_LOOP_EXPLAINED_BYTES = 64 << 10
 #: Prompts made at once. Only one thread at a time can hold the GIL, but tokenizers release it.
-THREADS = 2
+MAX_THREADS = 2
 #: Most prompts in threads or waiting for one, and per pool, most whose tokens are being asked for.
-MOST = 64
+MAX_PENDING = 64
 #: Seconds after which a prompt is not waited for any more.
-PATIENCE_S = 1.0
+PROMPT_TIMEOUT_S = 1.0
 #: Most objects and lists in a request that is tokenized on the loop: each message or tool takes
 #: time, however short it is, and nested ones may be indented deeply. ENTRIES list entries count as
 #: much as one object.
-OBJECTS, ENTRIES = 128, 12
+MAX_LOOP_OBJECTS, ENTRIES_PER_OBJECT = 128, 12
 #: CPU seconds that a prompt may take on the loop. After one that takes more, the model's requests
 #: of more than half its size are made in threads; after one that takes more than FAR_S, all are.
-HERE_S, FAR_S = 0.01, 0.1
+MAX_LOOP_CPU_S, MAX_LOOP_CPU_ONCE_S = 0.01, 0.1
 #: After QUICK longer requests in a row that were fast in threads, the size up to which requests are
 #: made on the loop doubles (LEAST bytes at least), so that one odd request has no lasting effect.
-QUICK, LEAST = 32, 512
+FAST_IN_A_ROW, MIN_LOOP_BODY_BYTES = 32, 512
 #: Metric labels: why a prompt was keyed by its text.
 BUSY, SLOW = "too many long prompts", "tokenized too slowly"
 ASKING = "too many prompts to ask for"
@@ -47,9 +47,9 @@ class PromptExecutor:
 
     def __init__(
         self,
-        threads: int = THREADS,
-        most: int = MOST,
-        patience: float = PATIENCE_S,
+        threads: int = MAX_THREADS,
+        most: int = MAX_PENDING,
+        patience: float = PROMPT_TIMEOUT_S,
         clock: Callable[[], float] = thread_time,
     ) -> None:
         self._lane = Lane(threads, "tokenizing", most=most)
@@ -67,14 +67,14 @@ class PromptExecutor:
         return self._lane.pending
 
     def is_short(self, prompts: Prompts, request: Request, body: bytes) -> bool:
-        """Whether the prompt may be made on the loop."""
+        """Return true if the prompt may be made on the loop."""
         if request.model in prompts.asked:
             return False
         if not prompts.keyed:
             return True
         known = prompts.known.get(request.model or "")
         if known is None:
-            return len(body) <= LARGE
+            return len(body) <= MAX_LOOP_BODY_BYTES
         shorter = self._shorter.get(known.exact)
         if len(body) > (known.exact.short if shorter is None else shorter.size):
             return False
@@ -90,8 +90,10 @@ class PromptExecutor:
         started = self._clock()
         made = prompts.made(endpoint, request, body)
         took = self._clock() - started
-        if took > HERE_S:
-            self._shorter[known.exact] = _Shorter(0 if took > FAR_S else len(body) // 2)
+        if took > MAX_LOOP_CPU_S:
+            self._shorter[known.exact] = _Shorter(
+                0 if took > MAX_LOOP_CPU_ONCE_S else len(body) // 2
+            )
         return made
 
     def _learn(self, exact: PromptTokenizer, body: bytes, took: float) -> None:
@@ -99,12 +101,12 @@ class PromptExecutor:
         shorter = self._shorter.get(exact)
         if shorter is None or len(body) > exact.short or not _has_few(body):
             return
-        if took > HERE_S:
+        if took > MAX_LOOP_CPU_S:
             if len(body) <= shorter.next:
                 shorter.quick = 0
             return
         shorter.quick += len(body) > shorter.size
-        if shorter.quick >= QUICK:
+        if shorter.quick >= FAST_IN_A_ROW:
             self._shorter[exact] = _Shorter(shorter.next)
             if shorter.next >= exact.short:
                 del self._shorter[exact]
@@ -141,7 +143,7 @@ class PromptExecutor:
     ) -> MadePrompt:
         """Make any request's prompt without counting it: the request is not sent."""
         asked = prompts.asked.get(request.model or "")
-        large = len(body) > SMALL and prompts.keyed
+        large = len(body) > MAX_LOOP_EXPLAINED_BYTES and prompts.keyed
         if asked is not None:
             make = await prompts.told(endpoint, request, body, asked)
             return await self.reading.run(make, len(body)) if large else make()
@@ -160,7 +162,9 @@ class PromptExecutor:
         large: bool,
     ) -> MadePrompt:
         known = prompts.known.get(request.model or "")
-        if known is None or (len(body) > LONGEST and not known.media):  # by its text in any case
+        if known is None or (
+            len(body) > MAX_PROMPT_CHARS and not known.media
+        ):  # by its text in any case
             make = partial(prompts.make, endpoint, request, body)
             return await self.reading.run(make, 0, tenant)  # what has begun is finished first
         work = _Work(prompts, endpoint, request, body, self._clock)
@@ -211,7 +215,7 @@ class _Shorter:
 
     def __init__(self, size: int) -> None:
         self.size, self.quick = size, 0
-        self.next = max(2 * size, LEAST)
+        self.next = max(2 * size, MIN_LOOP_BODY_BYTES)
 
 
 class _Work:
@@ -239,6 +243,6 @@ class _Work:
 
 
 def _has_few(body: bytes) -> bool:
-    """Whether a body has few enough objects, lists and list entries."""
+    """Return true if a body has few enough objects, lists and list entries."""
     things = body.count(b"{") + body.count(b"[")
-    return things + body.count(b",") / ENTRIES <= OBJECTS
+    return things + body.count(b",") / ENTRIES_PER_OBJECT <= MAX_LOOP_OBJECTS

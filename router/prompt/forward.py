@@ -18,7 +18,7 @@ _encode = msgspec.json.encode
 
 
 def may_have(request: Request) -> bool:
-    """Whether token ids may be sent with a chat.
+    """Return true if token ids may be sent with a chat.
 
     Not if the request has `kv_transfer_params` of its own, or their like; not with `echo`, which
     needs the messages; and not with tools and `tool_choice: none`, as engines may leave such tools

@@ -36,13 +36,13 @@ from strategies.prefix.block_keys import TEXT_ENDS, chain, even_chain, even_root
 #: Bytes per token until usage was seen; as for English text with a large vocabulary.
 BYTES_PER_TOKEN = 4.0
 #: Weight of one answer's usage in the learned averages, once there were many answers.
-LEARNING: Final = 0.05
+LEARNING_RATE: Final = 0.05
 #: Prompts of fewer tokens are not learned from: the chat template is too large a part of them.
-SHORTEST: Final = 64
+MIN_LEARNED_TOKENS: Final = 64
 #: Expected tokens of an answer until some were seen, and the most ever expected. The expectation is
 #: an average of past answers, because a client's limit is an upper bound that is seldom reached.
 ANSWER_TOKENS: Final = 256
-LONGEST_ANSWER: Final = 8192
+MAX_ANSWER_TOKENS: Final = 8192
 
 
 class Estimates:
@@ -65,18 +65,18 @@ class Estimates:
 
     def learn(self, prompt: Prompt, reported_tokens: int) -> None:
         """Correct the bytes per token by the length that a worker reported for `prompt`."""
-        if not prompt.estimated or prompt.tokens < SHORTEST or reported_tokens <= 0:
+        if not prompt.estimated or prompt.tokens < MIN_LEARNED_TOKENS or reported_tokens <= 0:
             return
         self.seen += 1
-        weight = max(LEARNING, 1 / self.seen)
+        weight = max(LEARNING_RATE, 1 / self.seen)
         step = min(2.0, max(0.5, prompt.tokens / reported_tokens)) ** weight
         self.bytes_per_token = min(16.0, max(1.0, self.bytes_per_token * step))
 
     def learn_answer(self, tokens: int) -> None:
         """Learn from the length of an answer that a worker reported."""
         self.answered += 1
-        weight = max(LEARNING, 1 / (self.answered + 1))
-        self.answer_tokens += weight * (min(tokens, LONGEST_ANSWER) - self.answer_tokens)
+        weight = max(LEARNING_RATE, 1 / (self.answered + 1))
+        self.answer_tokens += weight * (min(tokens, MAX_ANSWER_TOKENS) - self.answer_tokens)
 
     def answer(self, limit: int | None) -> int:
         """Return how many tokens an answer is expected to have within the client's limit."""
@@ -223,7 +223,7 @@ class Prompts:
         self.by_reason[reason] += 1
 
     def holds(self, along: ForwardedIds) -> bool:
-        """Whether the ids may still be sent: how the model is tokenized can change meanwhile."""
+        """Return true while the ids may be sent: how the model is tokenized can change."""
         known = self.known.get(along.model)
         return known is not None and known.forward and known.exact is along.exact
 
@@ -347,7 +347,7 @@ class Prompts:
 
 
 def _tells_first(endpoint: Endpoint, request: Request) -> bool:
-    """Whether the first byte of the answer comes with its first token.
+    """Return true if the first byte of the answer comes with its first token.
 
     A stream of `/v1/responses` begins with two events before anything is computed (vLLM
     `entrypoints/openai/responses/serving.py`, `responses_stream_generator`).
@@ -356,7 +356,7 @@ def _tells_first(endpoint: Endpoint, request: Request) -> bool:
 
 
 def _several(endpoint: Endpoint, request: Request) -> bool:
-    """Whether the request may hold several prompts, whose lengths a worker reports as one sum."""
+    """Return true if there may be several prompts, whose lengths a worker reports as one sum."""
     if isinstance(request, Adapted) and request.native.further:
         return True
     raw = {COMPLETION: request.prompt, INPUT: request.input}

@@ -14,7 +14,7 @@ from router.dispatch.request import Plea
 from router.fleet.fleet import Fleet
 from router.http.exchange import Exchange
 from router.http.headers import header
-from router.prompt.executor import LARGE, PromptExecutor
+from router.prompt.executor import MAX_LOOP_BODY_BYTES, PromptExecutor
 from router.responses.ids import asked
 from router.responses.owners import Responses, at
 from router.runtime.threads import rest
@@ -119,7 +119,7 @@ class Parsing:
 
     def _at_once(self, endpoint: Endpoint, exchange: Exchange) -> Request | None:
         """Parse and check a body, as nearly all are; None if that takes more. Raises BadRequest."""
-        if exchange.codings or len(exchange.body) > LARGE:
+        if exchange.codings or len(exchange.body) > MAX_LOOP_BODY_BYTES:
             return None
         request = self._parsed(endpoint, exchange)
         if request is None or not self.check(endpoint, request, exchange.headers, here=True):
@@ -135,7 +135,7 @@ class Parsing:
         """
         if exchange.codings:
             await exchange.decode()
-        if len(exchange.body) <= LARGE:
+        if len(exchange.body) <= MAX_LOOP_BODY_BYTES:
             request = self._parsed(endpoint, exchange)
             if request is None:
                 await exchange.read_laxly()

@@ -27,7 +27,7 @@ from router.http.exchange import Exchange
 from router.http.sse import Comments
 from router.observe.access_log import log, log_refusal
 from router.observe.metrics import Metrics
-from router.prompt.executor import LARGE, PromptExecutor
+from router.prompt.executor import MAX_LOOP_BODY_BYTES, PromptExecutor
 from router.proxy.attempt import CLIENT_LEFT, Elsewhere
 from router.proxy.failover import Failover
 from router.proxy.parse import Parsing, holds
@@ -109,7 +109,7 @@ class Proxy:
             log.exception("internal error, id=%s", exchange.identity.decode())
             _answer(endpoint, exchange, DoorError("Internal error in the router."))
         finally:
-            self.large_ended += len(exchange.body) > LARGE
+            self.large_ended += len(exchange.body) > MAX_LOOP_BODY_BYTES
             self._scheduler.in_flight -= 1
             exchange.cut()  # no effect if it has ended
 
@@ -290,7 +290,11 @@ class Proxy:
     async def apart(self, size: int, tenant: str, work: Callable[[], T]) -> T:
         """Do something with a body of `size` bytes, in a thread if it is large. Raises what that
         raises."""
-        return work() if size <= LARGE else await self._tokenizing.reading.run(work, size, tenant)
+        return (
+            work()
+            if size <= MAX_LOOP_BODY_BYTES
+            else await self._tokenizing.reading.run(work, size, tenant)
+        )
 
     def close(self) -> None:
         """Start no more tokenizing."""

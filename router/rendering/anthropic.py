@@ -15,7 +15,7 @@ from typing import Any
 
 from router.rendering.chat import BILLING, Body, Chat, effort, forwarded, keywords
 from router.rendering.errors import NOT_TEXT, Json, NotReproducible
-from router.rendering.messages import Message, Tool, definition, read
+from router.rendering.messages import Message, Tool, definition, read_messages
 from router.rendering.sandbox import TOO_LONG, Sandbox, render
 from router.rendering.template import ChatTemplate
 
@@ -28,16 +28,16 @@ _FOLLOWED = {
 }
 
 
-def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Chat:
+def chat_of_messages(fields: Body, *, system_first: bool, unthinking: str) -> Chat:
     """Return the chat equivalent to a request to `/v1/messages`. Raises NotReproducible.
 
     With `system_first`, all system messages are merged into one at the start. `unthinking` is the
     effort used for "do not think".
     """
-    given = asked.get("messages")
+    given = fields.get("messages")
     if not isinstance(given, list):
         raise NotReproducible("odd messages")
-    system = _system_texts(asked.get("system") or [], whole=True)
+    system = _system_texts(fields.get("system") or [], whole=True)
     messages: list[Message] = []
     for message in given:
         role = message.get("role") if isinstance(message, dict) else None
@@ -54,11 +54,11 @@ def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Cha
     if system:
         messages.insert(0, {"role": "system", "content": "".join(system)})
     return Chat(
-        read(messages),
-        _tools(asked.get("tools")),
-        keywords(asked),
-        _effort(asked, unthinking),
-        ids=forwarded(asked),
+        read_messages(messages),
+        _tools(fields.get("tools")),
+        keywords(fields),
+        _effort(fields, unthinking),
+        ids=forwarded(fields),
     )
 
 
@@ -144,9 +144,9 @@ def _tools(given: Json) -> list[Tool] | None:
     return tools
 
 
-def _effort(asked: Body, unthinking: str) -> str | None:
+def _effort(fields: Body, unthinking: str) -> str | None:
     """Return the effort; switched-off thinking takes precedence."""
-    thinking, output = asked.get("thinking"), asked.get("output_config")
+    thinking, output = fields.get("thinking"), fields.get("output_config")
     if not isinstance(thinking, dict | None) or not isinstance(output, dict | None):
         raise NotReproducible("odd template keywords")
     if thinking and thinking.get("type") == "disabled":

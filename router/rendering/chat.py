@@ -11,7 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from router.rendering.errors import Json, NotReproducible
-from router.rendering.messages import BARE, Message, TextPart, Tool, chat_tools, check_things, read
+from router.rendering.messages import (
+    BARE,
+    Message,
+    TextPart,
+    Tool,
+    chat_tools,
+    check_values,
+    read_messages,
+)
 
 Body = Mapping[str, Any]
 
@@ -37,26 +45,26 @@ class Chat(NamedTuple):
     """The prompt's token ids, if the request contains them."""
 
 
-def chat_of(asked: Body) -> Chat:
+def chat_of(fields: Body) -> Chat:
     """Return the chat of a request to `/v1/chat/completions`. Raises NotReproducible."""
-    if asked.get("chat_template") is not None:
+    if fields.get("chat_template") is not None:
         raise NotReproducible("a template of its own")
     return Chat(
-        read(asked.get("messages")),
-        chat_tools(asked.get("tools")),
-        keywords(asked),
-        effort(asked.get("reasoning_effort")),
-        _documents(asked.get("documents")),
-        flag(asked, "add_generation_prompt", default=True),
-        flag(asked, "continue_final_message", default=False),
-        flag(asked, "add_special_tokens", default=False),
-        None if flag(asked, "echo", default=False) else forwarded(asked),
+        read_messages(fields.get("messages")),
+        chat_tools(fields.get("tools")),
+        keywords(fields),
+        effort(fields.get("reasoning_effort")),
+        _documents(fields.get("documents")),
+        flag(fields, "add_generation_prompt", default=True),
+        flag(fields, "continue_final_message", default=False),
+        flag(fields, "add_special_tokens", default=False),
+        None if flag(fields, "echo", default=False) else forwarded(fields),
     )
 
 
-def keywords(asked: Body) -> Mapping[str, Any]:
+def keywords(fields: Body) -> Mapping[str, Any]:
     """Return the request's own keywords for the template. Raises NotReproducible."""
-    found = asked.get("chat_template_kwargs")
+    found = fields.get("chat_template_kwargs")
     if not isinstance(found, dict | None):
         raise NotReproducible("odd template keywords")
     return found or {}
@@ -69,17 +77,17 @@ def effort(found: Json) -> str | None:
     raise NotReproducible("odd template keywords")
 
 
-def flag(asked: Body, name: str, *, default: bool) -> bool:
+def flag(fields: Body, name: str, *, default: bool) -> bool:
     """Return a boolean field. Raises NotReproducible."""
-    value = asked.get(name, default)
+    value = fields.get(name, default)
     if not isinstance(value, bool):
         raise NotReproducible("odd flags")
     return value
 
 
-def forwarded(asked: Body) -> list[int] | None:
+def forwarded(fields: Body) -> list[int] | None:
     """Return the prompt's token ids if the request contains them. Raises NotReproducible."""
-    given = asked.get("kv_transfer_params")
+    given = fields.get("kv_transfer_params")
     ids = given.get("prompt_token_ids") if isinstance(given, dict) else None
     if ids is not None and not (isinstance(ids, list) and ids):
         raise NotReproducible("odd token ids")
@@ -165,7 +173,7 @@ def with_arguments(call: Mapping[str, Any]) -> Message:
     """
     given = call["function"]["arguments"]
     if given:
-        check_things(
+        check_values(
             given.encode(errors="surrogatepass")
         )  # the body may have them escaped, so they were not counted there
     try:

@@ -98,7 +98,7 @@ class ModelFolder:
 
     @property
     def rebuilt(self) -> bool:
-        """Whether engines build the tokenizer by its class, so it may differ from the file."""
+        """Return true if engines build the tokenizer by its class: it may differ from the file."""
         named = self.config.get("tokenizer_class")
         return isinstance(named, str) and named.removesuffix("Fast") not in _AS_WRITTEN
 
@@ -133,7 +133,7 @@ def read_folder(path: Path) -> ModelFolder:
 
 
 def has_tokenizer(path: Path, patterns: Sequence[str] = (TOKENIZER, *MISTRAL, *OTHERS)) -> bool:
-    """Whether a folder holds any tokenizer. Raises OSError."""
+    """Return true if a folder holds any tokenizer. Raises OSError."""
     return any(file.is_file() for pattern in patterns for file in path.glob(pattern))
 
 
@@ -145,7 +145,7 @@ def check_sizes(files: Iterable[Path]) -> None:
 
 
 def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
-    """Whether `config.json` names the type or an architecture of one of these models."""
+    """Return true if `config.json` names the type or an architecture of one of these models."""
     model = _json(path / _MODEL)
     if not isinstance(model, dict):
         return False

@@ -120,24 +120,24 @@ def _marked(one: Mapping[str, Any]) -> int | None:
     return 3 if mark["ttl"] in ("30m", "12h") else None
 
 
-#: Most objects and lists in a request. `ENTRIES` entries of lists or objects, or as many commas in
-#: text, count as one. The maximum takes some hundredths of a second to read.
-THINGS, ENTRIES = 1 << 18, 4
+#: Most objects and lists in a request. `ENTRIES_PER_VALUE` entries of lists or objects, or as many
+#: commas in text, count as one. The maximum takes some hundredths of a second to read.
+MAX_VALUES, ENTRIES_PER_VALUE = 1 << 18, 4
 #: Bytes scanned at a time.
 _SLICE = 1 << 20
 
 
-def check_things(json: bytes) -> None:
+def check_values(json: bytes) -> None:
     """Raise NotReproducible if a body, not decoded yet, holds too many objects and entries."""
-    if len(json) <= THINGS:
+    if len(json) <= MAX_VALUES:
         return
     things = 0.0
     for start in range(0, len(json), _SLICE):
         objects, lists, commas = (
             json.count(mark, start, start + _SLICE) for mark in (b"{", b"[", b",")
         )
-        things += objects + lists + commas / ENTRIES
-        if things > THINGS:
+        things += objects + lists + commas / ENTRIES_PER_VALUE
+        if things > MAX_VALUES:
             raise NotReproducible("too long")
 
 
@@ -216,7 +216,7 @@ _IN_CALL = 5
 Message = dict[str, Any]
 
 
-def read(messages: Json) -> list[Message]:
+def read_messages(messages: Json) -> list[Message]:
     """Return decoded messages as an engine reads them; they are not changed.
 
     Raises NotReproducible.
@@ -241,7 +241,7 @@ def _message(given: Json) -> Message:
 def _other(given: Json) -> Message:
     if not isinstance(given, dict) or "author" in given:
         raise NotReproducible("odd messages")
-    message = renamed(given)
+    message = with_reasoning_renamed(given)
     role = message.get("role")
     if (
         not isinstance(role, str)
@@ -268,7 +268,7 @@ def _other(given: Json) -> Message:
     return {**message, "content": parts, **{name: found[name] for name in found if name in message}}
 
 
-def renamed(given: Message) -> Message:
+def with_reasoning_renamed(given: Message) -> Message:
     """Return a message with `reasoning_content` renamed to `reasoning`, its current name."""
     if "reasoning_content" not in given:
         return given

@@ -15,7 +15,7 @@ from router.rendering.chat import Body, Chat, chat_of, with_arguments
 from router.rendering.errors import NOT_TEXT, BadFolder, Json, NotReproducible
 from router.rendering.folder import MAX_FILE_BYTES
 from router.rendering.messages import Message
-from router.rendering.tokens import LONGEST, PromptHead, packed
+from router.rendering.tokens import MAX_PROMPT_CHARS, PromptHead, pack_ids
 
 if TYPE_CHECKING:
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
@@ -44,26 +44,26 @@ class Mistral:
         self._effortful = int(library.version.value.lstrip("v").split("m")[0]) >= _EFFORTFUL
         self._effort = keywords.get("reasoning_effort")
 
-    def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
+    def chat(self, endpoint: Endpoint, fields: Body, size: int) -> bytes:
         """Return the ids of a chat whose body has `size` bytes. Raises NotReproducible."""
         if endpoint.prompted is not Prompted.CHAT:
             raise NotReproducible("a dialect that is not known of Mistral's tokenizers")
-        chat = chat_of(asked)
+        chat = chat_of(fields)
         if chat.ids is not None:
-            return packed(chat.ids)
-        if size > LONGEST:
+            return pack_ids(chat.ids)
+        if size > MAX_PROMPT_CHARS:
             raise NotReproducible("too long")
-        if asked.get("chat_template_kwargs") is not None:
+        if fields.get("chat_template_kwargs") is not None:
             raise NotReproducible("odd template keywords")
         _check_end(chat)
         try:
-            return self._encoded(chat, asked["messages"])
+            return self._encoded(chat, fields["messages"])
         except NotReproducible:
             raise
         except Exception:  # noqa: BLE001 - that library refuses by all kinds of exceptions
             raise NotReproducible("refused by Mistral's library") from None
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> PromptHead:  # noqa: ARG002 - the protocol's
+    def head(self, endpoint: Endpoint, fields: Body, size: int) -> PromptHead:  # noqa: ARG002 - the protocol's
         """Always raises NotReproducible: nothing is known of chats with images."""
         raise NotReproducible(NOT_TEXT)
 

@@ -22,7 +22,7 @@ from router.rendering.responses import chat_of_responses
 from router.rendering.sandbox import TOO_DEEP
 from router.rendering.template import ChatTemplate
 from router.rendering.tokenizer import TextTokenizer
-from router.rendering.tokens import ID_BYTES, LONGEST, PromptHead, packed
+from router.rendering.tokens import ID_BYTES, MAX_PROMPT_CHARS, PromptHead, pack_ids
 
 #: Parts that are not text, by type, and the type that engines show to templates (vLLM
 #: renderers/chat_utils.py, `_parse_chat_message_content_part`).
@@ -39,7 +39,7 @@ _WORD = uuid4().hex
 #: Token-like text that represents an image in a prompt: `<|image_pad|>`, `[IMG]`.
 _TOKENS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 #: Most characters that a template may make of one character of the request, plus a margin.
-_GROWTH, _MARGIN = 4, 1 << 20
+_MAX_GROWTH, _GROWTH_MARGIN_CHARS = 4, 1 << 20
 
 
 class TemplateRenderer:
@@ -72,7 +72,7 @@ class TemplateRenderer:
 
     @property
     def dated(self) -> bool:
-        """Whether prompts may contain the time."""
+        """Return true if prompts may contain the time."""
         return any(one is not None and one.dated for one in (self._plain, self._tooled))
 
     @property
@@ -80,24 +80,24 @@ class TemplateRenderer:
         """Largest request, in bytes, that is tokenized on the event loop."""
         return self._tokenizer.short
 
-    def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
+    def chat(self, endpoint: Endpoint, fields: Body, size: int) -> bytes:
         """Return the ids of a chat in any dialect whose body has `size` bytes.
 
         Raises NotReproducible.
         """
-        chat = self._chat(endpoint, asked)
+        chat = self._chat(endpoint, fields)
         if chat.ids is not None:
-            return packed(chat.ids)
+            return pack_ids(chat.ids)
         template = self._template(chat)
         messages = conversation(chat.messages, parts=template.wants_parts)
         return self.text(self._rendered(template, chat, messages, size), special=chat.special)
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> PromptHead:
+    def head(self, endpoint: Endpoint, fields: Body, size: int) -> PromptHead:
         """Return what is known of a chat with images and the like. Raises NotReproducible."""
         if endpoint.prompted is not Prompted.CHAT:
             raise NotReproducible(NOT_TEXT)
-        asked, count = _words_for_media(asked)
-        chat = chat_of(asked)
+        fields, count = _words_for_media(fields)
+        chat = chat_of(fields)
         template = self._template(chat)
         if chat.ids is not None or chat.continue_final_message or not template.wants_parts:
             raise NotReproducible(
@@ -131,7 +131,7 @@ class TemplateRenderer:
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
             more={**self._keywords, **_more(chat)},
-            max_chars=min(_GROWTH * size + _MARGIN, LONGEST),
+            max_chars=min(_MAX_GROWTH * size + _GROWTH_MARGIN_CHARS, MAX_PROMPT_CHARS),
         )
 
     def text(self, text: str, *, special: bool) -> bytes:
@@ -143,15 +143,15 @@ class TemplateRenderer:
         except Exception:  # noqa: BLE001 - lone surrogates, and whatever a library may find
             raise NotReproducible("not tokenized") from None
 
-    def _chat(self, endpoint: Endpoint, asked: Body) -> Chat:
+    def _chat(self, endpoint: Endpoint, fields: Body) -> Chat:
         match endpoint.prompted:
             case Prompted.RESPONSES:
-                return chat_of_responses(asked)
+                return chat_of_responses(fields)
             case Prompted.MESSAGES:
                 return chat_of_messages(
-                    asked, system_first=self._system_first, unthinking=self._unthinking
+                    fields, system_first=self._system_first, unthinking=self._unthinking
                 )
-        return chat_of(asked)
+        return chat_of(fields)
 
 
 def _template(folder: ModelFolder, *, with_tools: bool) -> ChatTemplate | None:
@@ -176,9 +176,9 @@ def _more(chat: Chat) -> dict[str, Any]:
     return {name: value for name, value in more.items() if value not in (None, "auto")}
 
 
-def _words_for_media(asked: Body) -> tuple[Body, int]:
+def _words_for_media(fields: Body) -> tuple[Body, int]:
     """Return the request with words in place of media, and their number. Raises NotReproducible."""
-    messages = asked.get("messages")
+    messages = fields.get("messages")
     if not isinstance(messages, list):
         raise NotReproducible(NOT_TEXT)
     made = [_with_words(message) for message in messages]
@@ -190,7 +190,7 @@ def _words_for_media(asked: Body) -> tuple[Body, int]:
     )
     if not count:
         raise NotReproducible(NOT_TEXT)
-    return {**asked, "messages": made}, count
+    return {**fields, "messages": made}, count
 
 
 def _media_for_words(conversation: Sequence[Message], most: int) -> list[Message]:

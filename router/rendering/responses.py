@@ -22,24 +22,24 @@ _SAID = frozenset(("type", "role", "content", "id", "status"))
 _IN_PART = frozenset(("type", "text"))
 
 
-def chat_of_responses(asked: Body) -> Chat:
+def chat_of_responses(fields: Body) -> Chat:
     """Return the chat equivalent to a request to `/v1/responses`. Raises NotReproducible."""
-    if any(asked.get(field) is not None for field in _ELSEWHERE):
+    if any(fields.get(field) is not None for field in _ELSEWHERE):
         raise NotReproducible("what came before is with the engine")
-    if asked.get("truncation", "disabled") != "disabled":
+    if fields.get("truncation", "disabled") != "disabled":
         raise NotReproducible("truncated by the engine")
-    reasoning, instructions = asked.get("reasoning"), asked.get("instructions")
+    reasoning, instructions = fields.get("reasoning"), fields.get("instructions")
     if not isinstance(reasoning, dict | None) or not isinstance(instructions, str | None):
         raise NotReproducible("odd input")
     messages = [_said("system", instructions)] if instructions else []
     return Chat(
-        messages + _messages(asked.get("input")),
-        _tools(asked.get("tools")),
-        keywords(asked),
+        messages + _messages(fields.get("input")),
+        _tools(fields.get("tools")),
+        keywords(fields),
         effort((reasoning or {}).get("effort")),
         # Unlike for other chats, engines leave this to the tokenizer's default.
         special=True,
-        ids=forwarded(asked),
+        ids=forwarded(fields),
     )
 
 

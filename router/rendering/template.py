@@ -29,7 +29,7 @@ class _NoName(Exception):
 
 
 def wants_parts(tree: nodes.Template) -> bool:
-    """Whether the template loops over the parts of a message's content."""
+    """Return true if the template loops over the parts of a message's content."""
     try:
         messages = frozenset(_message_names(tree))
         return any(_loops_over_content(tree, messages))

@@ -28,7 +28,7 @@ SPLIT = "split_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
-def add(tokenizer: HuggingFaceTokenizer, config: Mapping[str, Any]) -> bool:
+def add_tokens(tokenizer: HuggingFaceTokenizer, config: Mapping[str, Any]) -> bool:
     """Add the configuration's tokens; return whether that changed anything. Raises BadFolder."""
     before = tokenizer.to_str() if config else ""
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
@@ -124,9 +124,9 @@ SAMPLES: tuple[str, ...] = (
 )
 
 #: Bytes of text and ids that fastokens may cache for pieces between special tokens.
-SEGMENTS = 64 << 20
+SEGMENT_CACHE_BYTES = 64 << 20
 #: Most added tokens of a model that are tested.
-ADDED = 256
+MAX_ADDED_TOKENS_TESTED = 256
 
 
 class TextTokenizer(Protocol):
@@ -164,7 +164,7 @@ class FastTokenizer:
     name = "fastokens"
     short = 32 << 10
 
-    def __init__(self, tokenizer: fastokens.Tokenizer, memory: int = SEGMENTS) -> None:
+    def __init__(self, tokenizer: fastokens.Tokenizer, memory: int = SEGMENT_CACHE_BYTES) -> None:
         self._tokenizer = tokenizer
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -177,7 +177,7 @@ class FastTokenizer:
 
 
 def load(
-    path: Path, memory: int = SEGMENTS, *, text: str | None = None
+    path: Path, memory: int = SEGMENT_CACHE_BYTES, *, text: str | None = None
 ) -> tuple[TextTokenizer, str]:
     """Return the fastest tokenizer that can be trusted, and why it was chosen. Raises BadFolder.
 
@@ -191,7 +191,7 @@ def load(
             tokenizer = HuggingFaceTokenizer.from_str(text)
     except Exception as error:  # noqa: BLE001 - that library raises plain Exceptions
         raise BadFolder(f"{file} cannot be read: {error}") from None
-    changed = text is not None or add(tokenizer, config)
+    changed = text is not None or add_tokens(tokenizer, config)
     reference = ReferenceTokenizer(tokenizer)
     if config.get(SPLIT):
         tokenizer.encode_special_tokens = True
@@ -215,7 +215,7 @@ def _samples(tokenizer: HuggingFaceTokenizer) -> Iterator[str]:
     yield from SAMPLES
     yield "".join(SAMPLES)
     added = tokenizer.get_added_tokens_decoder().values()
-    for token in islice(added, ADDED):
+    for token in islice(added, MAX_ADDED_TOKENS_TESTED):
         mark = token.content
         yield f"a {mark} b{mark}{mark}\n{mark}  \t{mark.upper()} x{mark}y {mark[:-1]}"
 

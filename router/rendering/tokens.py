@@ -15,7 +15,7 @@ from router.api.native import BESIDE
 from router.api.request import Endpoint, Prompted
 from router.rendering.chat import Body, flag
 from router.rendering.errors import NOT_TEXT, Json, NotReproducible
-from router.rendering.messages import check_things
+from router.rendering.messages import check_values
 from router.runtime.threads import BYTES, rest
 
 #: Bytes of a packed id.
@@ -34,57 +34,57 @@ class TextPrompt(NamedTuple):
     """Whether the tokenizer adds BOS and the like."""
 
 
-def decoded(body: bytes) -> Body:
+def decode_fields(body: bytes) -> Body:
     """Return a request's fields. Raises NotReproducible."""
-    check_things(body)
+    check_values(body)
     try:
-        asked = _decode(body)
+        fields = _decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise NotReproducible("not understood") from None
-    if not isinstance(asked, dict):
+    if not isinstance(fields, dict):
         raise NotReproducible("not understood")
-    if asked.get("truncate_prompt_tokens") is not None:
+    if fields.get("truncate_prompt_tokens") is not None:
         raise NotReproducible("truncated by the engine")
-    return asked
+    return fields
 
 
-def readable(endpoint: Endpoint, body: bytes) -> Body:
+def tokenizable_fields(endpoint: Endpoint, body: bytes) -> Body:
     """Return the fields of a request whose tokens can be made; of its conversations, the first.
 
     Raises NotReproducible.
     """
     if not endpoint.exact:
         raise NotReproducible(DIALECT)
-    asked = decoded(body)
+    fields = decode_fields(body)
     if not endpoint.batched:
-        return asked
-    batch = asked.get("messages")
+        return fields
+    batch = fields.get("messages")
     if not isinstance(batch, list) or not batch or not isinstance(batch[0], list):
         raise NotReproducible("not understood")
-    return {**asked, "messages": batch[0]}
+    return {**fields, "messages": batch[0]}
 
 
-def plain(asked: Body, endpoint: Endpoint) -> TextPrompt | bytes:
+def text_or_ids(fields: Body, endpoint: Endpoint) -> TextPrompt | bytes:
     """Return the text or the packed ids of a request without messages.
 
     Of several prompts it is the first. Raises NotReproducible.
     """
-    if asked.get("prompt_embeds") is not None:
+    if fields.get("prompt_embeds") is not None:
         raise NotReproducible("embeddings")
-    if asked.get("suffix") is not None:
+    if fields.get("suffix") is not None:
         raise NotReproducible("a suffix")
-    if endpoint.native and any(asked.get(name) is not None for name in BESIDE):
+    if endpoint.native and any(fields.get(name) is not None for name in BESIDE):
         raise NotReproducible(NOT_TEXT)
-    given = (asked[name] for name in endpoint.sources if asked.get(name) is not None)
+    given = (fields[name] for name in endpoint.sources if fields.get(name) is not None)
     prompt = found = next(given, None)
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str) and found:
-        return TextPrompt(prompt, flag(asked, "add_special_tokens", default=True))
-    return packed(prompt)
+        return TextPrompt(prompt, flag(fields, "add_special_tokens", default=True))
+    return pack_ids(prompt)
 
 
-def packed(ids: Json) -> bytes:
+def pack_ids(ids: Json) -> bytes:
     """Pack a list of ids as 32-bit integers, little-endian. Raises NotReproducible."""
     if not ids:
         raise NotReproducible("no prompt")
@@ -101,21 +101,21 @@ NO_TOOLS_CHOICE = "none"
 UNKNOWN_TOOLS = "tools that engines may leave out"
 
 
-def chosen(asked: Body, *, left_out: bool | None) -> Body:
+def without_unused_tools(fields: Body, *, left_out: bool | None) -> Body:
     """Return a chat in any dialect, without its tools if the engine leaves them out.
 
     `left_out` says whether it does; None: not known. Raises NotReproducible.
     """
-    if left_out is False or not asked.get("tools"):
-        return asked
-    choice = asked.get("tool_choice")
+    if left_out is False or not fields.get("tools"):
+        return fields
+    choice = fields.get("tool_choice")
     if isinstance(choice, dict):  # as in `/v1/messages`
         choice = choice.get("type")
     if choice != NO_TOOLS_CHOICE:
-        return asked
+        return fields
     if left_out is None:
         raise NotReproducible(UNKNOWN_TOOLS)
-    return {name: value for name, value in asked.items() if name != "tools"}
+    return {name: value for name, value in fields.items() if name != "tools"}
 
 
 class PromptHead(NamedTuple):
@@ -132,7 +132,7 @@ class PromptHead(NamedTuple):
 #: Longest prompt that is tokenized, in characters: a million tokens of most languages. Also the
 #: longest request read for that, in bytes, unless it has images and the like. The slowest input for
 #: tokenizers, one letter repeated, takes two seconds at this length.
-LONGEST = 4 << 20
+MAX_PROMPT_CHARS = 4 << 20
 #: Strings that occur in requests with images and the like.
 _MEDIA_MARKS = (b"image_url", b"audio_url", b"video_url", b"input_audio")
 
@@ -146,66 +146,72 @@ class Renderer(Protocol):
 
     @property
     def dated(self) -> bool:
-        """Whether prompts may contain the time, by the engine's clock and in its time zone."""
+        """Return true if prompts may contain the time, by the engine's clock and time zone."""
 
-    def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
+    def chat(self, endpoint: Endpoint, fields: Body, size: int) -> bytes:
         """Return the ids of a chat in any dialect whose body has `size` bytes.
 
         Raises NotReproducible.
         """
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> PromptHead:
+    def head(self, endpoint: Endpoint, fields: Body, size: int) -> PromptHead:
         """Return what is known of a chat with images and the like. Raises NotReproducible."""
 
     def text(self, text: str, *, special: bool) -> bytes:
-        """Return the ids of a text of at most `LONGEST` characters; with `special`, BOS too. Raises
-        NotReproducible."""
+        """Return the ids of a text of at most `MAX_PROMPT_CHARS`; with `special`, BOS too.
+
+        Raises NotReproducible.
+        """
 
 
 class PromptTokenizer:
     """Computes one model's tokens. May be used by several threads at once."""
 
-    def __init__(self, way: Renderer) -> None:
-        self._way = way
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     @property
     def short(self) -> int:
         """Largest request, in bytes, that is tokenized on the event loop."""
-        return self._way.short
+        return self._renderer.short
 
     @property
     def dated(self) -> bool:
-        """Whether prompts may contain the time, in which case ours may differ from the engine's."""
-        return self._way.dated
+        """Return true if prompts may contain the time: ours may differ from the engine's."""
+        return self._renderer.dated
 
     def ids(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> bytes:
         """Return the prompt's ids, 32 bits each, little-endian. Raises NotReproducible.
 
         `left_out`: whether the engine leaves out tools with `tool_choice: none`; None: not known.
         """
-        if len(body) > LONGEST:
+        if len(body) > MAX_PROMPT_CHARS:
             raise NotReproducible(NOT_TEXT if _has_media(body) else "too long")
-        asked = readable(endpoint, body)
+        fields = tokenizable_fields(endpoint, body)
         match endpoint.prompted:
             case Prompted.COMPLETION | Prompted.INPUT:
-                return self._plain(asked, endpoint)
+                return self._plain(fields, endpoint)
             case Prompted.NOTHING:
                 raise NotReproducible("no prompt")
-        return self._way.chat(endpoint, chosen(asked, left_out=left_out), len(body))
+        return self._renderer.chat(
+            endpoint, without_unused_tools(fields, left_out=left_out), len(body)
+        )
 
     def head(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> PromptHead:
         """Return what is known of a chat with images and the like. Raises NotReproducible."""
-        return self._way.head(
-            endpoint, chosen(readable(endpoint, body), left_out=left_out), len(body)
+        return self._renderer.head(
+            endpoint,
+            without_unused_tools(tokenizable_fields(endpoint, body), left_out=left_out),
+            len(body),
         )
 
-    def _plain(self, asked: Body, endpoint: Endpoint) -> bytes:
-        found = plain(asked, endpoint)
+    def _plain(self, fields: Body, endpoint: Endpoint) -> bytes:
+        found = text_or_ids(fields, endpoint)
         if isinstance(found, bytes):
             return found
-        if len(found.text) > LONGEST:
+        if len(found.text) > MAX_PROMPT_CHARS:
             raise NotReproducible("too long")
-        return self._way.text(found.text, special=found.special)
+        return self._renderer.text(found.text, special=found.special)
 
 
 def _has_media(body: bytes) -> bool:

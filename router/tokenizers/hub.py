@@ -11,7 +11,7 @@ from pathlib import Path
 from router.rendering.folder import MAX_FILE_BYTES, PATTERNS, has_tokenizer
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
-_LONGEST_ID = 96
+_MAX_ID_CHARS = 96
 #: Files to fetch; the presence of the last one tells which format a model's weights have.
 _WANTED = [*PATTERNS, "model.safetensors.index.json"]
 
@@ -21,9 +21,9 @@ class NotFetched(Exception):
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether a text could be the id of a model on the hub: `org/name`."""
+    """Return true if a text could be the id of a model on the hub: `org/name`."""
     return (
-        len(text) <= _LONGEST_ID
+        len(text) <= _MAX_ID_CHARS
         and _ID.fullmatch(text) is not None
         and "--" not in text
         and ".." not in text

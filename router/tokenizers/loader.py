@@ -64,9 +64,9 @@ class LoadedTokenizer:
 
 
 #: Bytes read at a time for a hash.
-_CHUNK = 1 << 20
+_HASH_CHUNK_BYTES = 1 << 20
 #: Seconds that one thread waits for another that opens the same files.
-PATIENCE_S = 120.0
+MAX_OPENING_S = 120.0
 
 
 class TokenizerCache:
@@ -103,7 +103,7 @@ class TokenizerCache:
                 if text is not None:
                     folder = replace(folder, templates={"default": text}, processor=None)
                 sure = by_mistral or not folder.rebuilt or TOKENIZER not in files
-                exact = PromptTokenizer(_way(folder, opened, keywords or {}))
+                exact = PromptTokenizer(_renderer(folder, opened, keywords or {}))
                 found = self._volumes[key] = LoadedTokenizer(path, exact, opened, sure)
             return found
 
@@ -129,8 +129,8 @@ class TokenizerCache:
         """
         with self._lock:
             turn = self._opening.setdefault(key, Lock())
-        if not turn.acquire(timeout=PATIENCE_S):
-            raise BadFolder(f"{path} is still being opened, for more than {PATIENCE_S:g}s")
+        if not turn.acquire(timeout=MAX_OPENING_S):
+            raise BadFolder(f"{path} is still being opened, for more than {MAX_OPENING_S:g}s")
         try:
             yield
         finally:
@@ -148,7 +148,9 @@ def _usual(path: Path) -> TokenizerLibrary:
     return TokenizerLibrary(tokenizer.tokenizer.name, tokenizer.why, tokenizer)
 
 
-def _way(folder: ModelFolder, found: TokenizerLibrary, keywords: Mapping[str, Any]) -> Renderer:
+def _renderer(
+    folder: ModelFolder, found: TokenizerLibrary, keywords: Mapping[str, Any]
+) -> Renderer:
     if not isinstance(found.library, OpenedTokenizer):
         return Mistral(found.library, keywords)
     if found.library.special_tokens is not None:
@@ -170,7 +172,7 @@ def _hashes(path: Path) -> dict[str, str]:
 def _hash(file: Path) -> str:
     found = sha256()
     with file.open("rb") as read:
-        while piece := read.read(_CHUNK):
+        while piece := read.read(_HASH_CHUNK_BYTES):
             found.update(piece)
     return found.hexdigest()
 

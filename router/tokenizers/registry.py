@@ -29,7 +29,7 @@ from router.settings.model import Settings
 from router.settings.tokenizer import TokenizerSettings
 from router.tokenizers.sources import Fingerprint, SourceKind, TokenizerFinder, fingerprint, loaded
 from router.tokenizers.state import Cases, ModelGroups, SourceCase, tell, tell_of, tell_recount
-from router.tokenizers.verify import Agreement, ExpectedTokens, Recount, Verdict, verified
+from router.tokenizers.verify import Agreement, ExpectedTokens, Recount, Verdict, verify_worker
 from router.tokenizers.worker_tokenizer import WorkerTokenizer, takes_ids
 from router.upstream.client import Inquiries
 
@@ -189,12 +189,12 @@ def _identities(asked: Mapping[str, AskedModel]) -> dict[str, str]:
 log = logging.getLogger("warmroute.tokenizers")
 
 #: Seconds between two checks for due work.
-LOOK_S = 5.0
+POLL_INTERVAL_S = 5.0
 #: Most workers asked at once.
-AT_ONCE = 8
+MAX_CONCURRENT_QUESTIONS = 8
 #: Most tokenizers that compute our own answers at once: they run in threads, but other threads have
 #: to wait for them.
-OURS_AT_ONCE = 2
+MAX_CONCURRENT_ANSWERS = 2
 
 
 class TokenizerRegistry:
@@ -212,8 +212,8 @@ class TokenizerRegistry:
         self._recounts: dict[str, Recount] = {}
         self._described: dict[str, Fingerprint] = {}
         self._unsorted = True
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        self._our_turns = asyncio.Semaphore(OURS_AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT_QUESTIONS)
+        self._our_turns = asyncio.Semaphore(MAX_CONCURRENT_ANSWERS)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -307,9 +307,9 @@ class TokenizerRegistry:
                 await self.round()
             except Exception:
                 log.exception("internal error; tokenizers stay as they are")
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(POLL_INTERVAL_S):
                     await self._wake.wait()
 
     # Which sources there are.
@@ -375,7 +375,9 @@ class TokenizerRegistry:
                 return  # its models have changed meanwhile
             takes, asks = False, case.choosing
             try:
-                verdict = await verified(reference, self._inquiries, worker, model, choosing=asks)
+                verdict = await verify_worker(
+                    reference, self._inquiries, worker, model, choosing=asks
+                )
                 if verdict.state is Agreement.AGREES and self._forwards(case):
                     takes = await takes_ids(self._inquiries, worker, model)
             except Exception:  # other workers must still be asked

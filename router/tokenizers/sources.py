@@ -102,7 +102,7 @@ def identity(model: str, described: Described) -> str:
 
 
 def is_adapter(model: str, described: Described) -> bool:
-    """Whether the model is an adapter."""
+    """Return true if the model is an adapter."""
     return _text(described.get(model, {}), "parent") is not None
 
 
@@ -143,11 +143,11 @@ def _text(found: Mapping[str, Any], field: str) -> str | None:
 log = logging.getLogger("warmroute.tokenizers")
 
 #: Seconds that one search may take, including a download.
-PATIENCE_S = 120.0
+SEARCH_TIMEOUT_S = 120.0
 #: Most searches at once.
-AT_ONCE = 2
+MAX_CONCURRENT_SEARCHES = 2
 #: Seconds until a failed search is repeated; doubled each time, up to an hour.
-FIRST_S, LONGEST_S = 60.0, 3600.0
+RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S = 60.0, 3600.0
 
 
 class TokenizerSearch(NamedTuple):
@@ -196,7 +196,7 @@ class TokenizerFinder:
         self._told = told
         self._shelf, self._opening = shelf, Lock()
         self._searches: dict[TokenizerSearch, _Search] = {}
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
 
     def look(self, wanted: TokenizerSearch) -> LoadedTokenizer | NoTokenizerFound | None:
         """Return what was found, or why nothing was; None during the first search.
@@ -234,7 +234,7 @@ class TokenizerFinder:
 
     @property
     def busy(self) -> bool:
-        """Whether a search is running."""
+        """Return true if a search is running."""
         return any(search.task is not None for search in self._searches.values())
 
     async def close(self) -> None:
@@ -250,11 +250,13 @@ class TokenizerFinder:
     async def _search(self, wanted: TokenizerSearch, search: _Search, *, fresh: bool) -> None:
         try:
             async with self._turns:
-                search.result = await aside(lambda: self._find(wanted, fresh=fresh), PATIENCE_S)
+                search.result = await aside(
+                    lambda: self._find(wanted, fresh=fresh), SEARCH_TIMEOUT_S
+                )
             search.failures = 0
         except Exception as error:  # noqa: BLE001 - whatever a file holds, routing goes on
             search.failures += 1
-            pause = min(LONGEST_S, FIRST_S * 2.0 ** (search.failures - 1))
+            pause = min(MAX_RETRY_INTERVAL_S, RETRY_INTERVAL_S * 2.0 ** (search.failures - 1))
             search.due = monotonic() + pause
             missing = NoTokenizerFound(_why(error, wanted))
             if isinstance(
@@ -295,7 +297,7 @@ class TokenizerFinder:
 
 def _why(error: Exception, wanted: TokenizerSearch) -> str:
     if isinstance(error, TimeoutError):
-        return f"{wanted.name} was not there after {PATIENCE_S:g}s"
+        return f"{wanted.name} was not there after {SEARCH_TIMEOUT_S:g}s"
     if not isinstance(error, BadFolder | NotFetched):
         log.error("internal error with %s", wanted.name, exc_info=error)
         return f"an internal error with {wanted.name}"

@@ -34,11 +34,11 @@ from router.tokenizers.sources import (
 from router.tokenizers.verify import Agreement, Difference, Verdict
 
 #: Seconds until a worker that did not agree is asked again; doubled each time, up to an hour.
-FIRST_S, LONGEST_S = 15.0, 3600.0
+RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S = 15.0, 3600.0
 #: Seconds until a worker that agreed is asked again if prompts contain the date, which may differ
 #: at some hours of the day because of its time zone or clock. Also used if it did not answer
 #: everything.
-DATED_S = 600.0
+DATED_RECHECK_INTERVAL_S = 600.0
 
 
 @dataclass
@@ -89,7 +89,7 @@ class SourceCase:
 
     @property
     def can_be_known(self) -> bool:
-        """Whether there is anything to tokenize with."""
+        """Return true if there is anything to tokenize with."""
         return self.volume is not None or self.origin.kind is SourceKind.WORKER
 
     def waiting(self, ready: Iterable[str], now: float) -> list[str]:
@@ -113,13 +113,13 @@ class SourceCase:
         if verdict.state is Agreement.AGREES:
             dated = self.volume is not None and self.volume.exact.dated
             untold = self.choosing and verdict.left_out is None
-            due = now + DATED_S if dated or untold else inf
+            due = now + DATED_RECHECK_INTERVAL_S if dated or untold else inf
             if untold and not choosing:
                 due = now  # clients began to send such tools meanwhile
             self.asked[worker] = WorkerRecord(verdict, due)
             return
         times = before.times + 1 if before else 1
-        pause = min(LONGEST_S, FIRST_S * 2.0 ** (times - 1))
+        pause = min(MAX_RETRY_INTERVAL_S, RETRY_INTERVAL_S * 2.0 ** (times - 1))
         self.asked[worker] = WorkerRecord(verdict, now + pause, times)
 
     def doubt(self, workers: Iterable[str] | None = None) -> None:
@@ -157,7 +157,7 @@ class SourceCase:
 
     @property
     def _unconfirmed(self) -> bool:
-        """Whether engines may tokenize differently and no worker has confirmed our tokens."""
+        """Return true if engines may tokenize differently and no worker confirmed our tokens."""
         return (
             self.volume is not None
             and not self.volume.sure
@@ -166,13 +166,13 @@ class SourceCase:
 
     @property
     def media(self) -> bool:
-        """Whether all workers agree on the tokens before an image too."""
+        """Return true if all workers agree on the tokens before an image too."""
         asked = self.asked.values()
         return self.trusted and bool(asked) and all(one.verdict.media for one in asked)
 
     @property
     def left_out(self) -> bool | None:
-        """Whether workers leave tools out of prompts with `tool_choice: none`.
+        """Return true if workers leave tools out of prompts with `tool_choice: none`.
 
         None (not known) if workers differ in that, one did not tell, or none could be asked.
         """
@@ -188,7 +188,7 @@ class SourceCase:
         return next((name for name in served if name in self.models), None)
 
     def agrees(self, worker: str) -> bool:
-        """Whether a worker makes the same tokens, as far as is known."""
+        """Return true if a worker makes the same tokens, as far as is known."""
         one = self.asked.get(worker)
         return one is not None and one.verdict.state is Agreement.AGREES
 
@@ -268,7 +268,7 @@ class ModelGroups:
 
     @property
     def may_ask(self) -> bool:
-        """Whether the end of a search may mean that workers are to be asked."""
+        """Return true if the end of a search may mean that workers are to be asked."""
         return any(map(_needs_tokens, self._fleet.pools))
 
     def _sort_pool(
@@ -338,7 +338,7 @@ def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]
 log = logging.getLogger("warmroute.tokenizers")
 
 #: Most models named in one line.
-NAMED = 3
+MAX_NAMED_MODELS = 3
 #: What becomes of a strategy that looks prompts up among KV events.
 BLIND = "without tokens, none of their KV events can be used"
 
@@ -394,5 +394,5 @@ def tell_recount(pool: str, count: int) -> None:
 
 def _names(models: Iterable[str]) -> str:
     names = list(models)
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED_MODELS
+    return ", ".join(names[:MAX_NAMED_MODELS]) + (f" and {more} more" if more > 0 else "")

@@ -44,7 +44,7 @@ from router.rendering.tokenizer import (
     FastTokenizer,
     ReferenceTokenizer,
     TextTokenizer,
-    add,
+    add_tokens,
     load,
 )
 from router.rendering.tokens import PromptTokenizer
@@ -243,7 +243,7 @@ def load_both(path: Path) -> TrialOutcome:
     if not isinstance(tokenizer, FastTokenizer):
         return TrialOutcome(fast=False, why=why)
     reference = HuggingFaceTokenizer.from_file(str(path / TOKENIZER))
-    changed = add(reference, read_folder(path).config)
+    changed = add_tokens(reference, read_folder(path).config)
     return TrialOutcome(fast=True, why=why, text=reference.to_str() if changed else None)
 
 

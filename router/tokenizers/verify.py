@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 #: Tokens shown before the first one that differs.
-_BEFORE = 8
+_TOKENS_SHOWN_BEFORE = 8
 
 
 class Agreement(StrEnum):
@@ -114,7 +114,7 @@ def difference(probe: str, index: int, ours: bytes, theirs: bytes, path: Path | 
         index,
         mine[index] if index < len(mine) else None,
         its[index] if index < len(its) else None,
-        text(mine[max(0, index - _BEFORE) : index]),
+        text(mine[max(0, index - _TOKENS_SHOWN_BEFORE) : index]),
         text(mine[index : index + 1]),
         text(its[index : index + 1]),
     )
@@ -138,9 +138,9 @@ def _said(token: int | None, text: str) -> str:
 
 
 #: Seconds that our own answers, or the description of a difference, may take.
-PATIENCE_S = 30.0
+OUR_ANSWERS_TIMEOUT_S = 30.0
 #: Seconds that one worker may take for all its answers.
-ALL_S = 20.0
+WORKER_ANSWERS_TIMEOUT_S = 20.0
 
 
 class ExpectedTokens:
@@ -171,28 +171,28 @@ class ExpectedTokens:
         if self.volume is not None:
             exact = self.volume.exact
             async with self._turns:
-                self.answers = await aside(lambda: answers(exact), PATIENCE_S)
-                self.head = await aside(lambda: head_answer(exact), PATIENCE_S)
+                self.answers = await aside(lambda: answers(exact), OUR_ANSWERS_TIMEOUT_S)
+                self.head = await aside(lambda: head_answer(exact), OUR_ANSWERS_TIMEOUT_S)
             return
         for worker in self._workers:
             for model in [name for name in self._models if name in worker.models][:1]:
                 with suppress(NoTokenizer, NoAnswer):
-                    self.answers = await asked(self._inquiries, worker, model)
+                    self.answers = await ask_worker(self._inquiries, worker, model)
                     return
 
 
-async def asked(
+async def ask_worker(
     inquiries: Inquiries, worker: Worker, model: str, names: Sequence[str] = ()
 ) -> dict[str, bytes]:
     """Return a worker's answers. Raises NoTokenizer, or NoAnswer, also if all take too long."""
     try:
-        async with asyncio.timeout(ALL_S):
+        async with asyncio.timeout(WORKER_ANSWERS_TIMEOUT_S):
             return await worker_answers(inquiries, worker, model, names)
     except TimeoutError:
         raise NoAnswer(f"{PATH} takes too long") from None
 
 
-async def verified(
+async def verify_worker(
     reference: ExpectedTokens,
     inquiries: Inquiries,
     worker: Worker,
@@ -206,13 +206,13 @@ async def verified(
     if not ours:
         return Verdict(Agreement.UNVERIFIED, "there is nothing to compare with")
     try:
-        theirs = await asked(inquiries, worker, model, list(ours))
+        theirs = await ask_worker(inquiries, worker, model, list(ours))
         found = first_difference(ours, theirs)
         if found is not None:
             # Templates may write the date, and midnight may have been between the two.
             await reference.prepare()
             ours = reference.answers
-            theirs = await asked(inquiries, worker, model, list(ours))
+            theirs = await ask_worker(inquiries, worker, model, list(ours))
             found = first_difference(ours, theirs)
     except (NoTokenizer, NoAnswer) as lacking:
         return Verdict(Agreement.UNVERIFIED, str(lacking))
@@ -222,7 +222,7 @@ async def verified(
         probe, index = found
         path = reference.volume.path if reference.volume else None
         pair = ours[probe], theirs[probe]
-        said = await aside(lambda: difference(probe, index, *pair, path), PATIENCE_S)
+        said = await aside(lambda: difference(probe, index, *pair, path), OUR_ANSWERS_TIMEOUT_S)
         return Verdict(Agreement.DIFFERS, str(said), said)
     same = len(theirs.keys() & ours.keys())
     if not same:
@@ -268,7 +268,7 @@ async def _same_head(head: bytes, inquiries: Inquiries, worker: Worker, model: s
 
 
 #: Seconds between two checks; doubled each time, up to an hour.
-FIRST_S, LONGEST_S = 60.0, 3600.0
+RECOUNT_INTERVAL_S, MAX_RECOUNT_INTERVAL_S = 60.0, 3600.0
 
 
 class Recount:
@@ -277,7 +277,7 @@ class Recount:
     def __init__(self) -> None:
         self._seen = 0
         self._due = 0.0
-        self._pause = FIRST_S
+        self._pause = RECOUNT_INTERVAL_S
 
     def is_due(self, count: int, now: float) -> bool:
         """Whether to check: `count`, the number of miscounted prompts, has grown, and it is
@@ -288,5 +288,5 @@ class Recount:
         if now < self._due:
             return False
         self._seen, self._due = count, now + self._pause
-        self._pause = min(LONGEST_S, 2 * self._pause)
+        self._pause = min(MAX_RECOUNT_INTERVAL_S, 2 * self._pause)
         return True

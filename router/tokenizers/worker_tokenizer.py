@@ -21,8 +21,14 @@ from router.api.request import Endpoint, Prompted
 from router.fleet.worker import Worker
 from router.rendering.chat import Body, chat_of
 from router.rendering.errors import NotReproducible
-from router.rendering.messages import renamed
-from router.rendering.tokens import NO_TOOLS_CHOICE, chosen, packed, plain, readable
+from router.rendering.messages import with_reasoning_renamed
+from router.rendering.tokens import (
+    NO_TOOLS_CHOICE,
+    pack_ids,
+    text_or_ids,
+    tokenizable_fields,
+    without_unused_tools,
+)
 from router.tokenizers.probes import PROBES
 from router.upstream.client import Inquiries, NoAnswer
 
@@ -164,7 +170,7 @@ async def leaves_out(
 PROMPT_TIMEOUT_S = 1.0
 #: Longest request, in bytes, whose tokens are asked for: it and the answer are read on the event
 #: loop.
-LONGEST = 1 << 20
+MAX_ASKED_BYTES = 1 << 20
 #: Seconds without asking any worker after one has not answered.
 PAUSE_S = 5.0
 #: Fields that `/tokenize` reads in the same way as a chat request does.
@@ -194,9 +200,12 @@ class WorkerTokenizer:
 
     async def ids(self, endpoint: Endpoint, body: bytes) -> bytes:
         """Return the prompt's ids, 32 bits each, little-endian. Raises NotReproducible."""
-        if len(body) > LONGEST:
+        if len(body) > MAX_ASKED_BYTES:
             raise NotReproducible("too long")
-        asked = _question(endpoint, chosen(readable(endpoint, body), left_out=self._left_out()))
+        asked = _question(
+            endpoint,
+            without_unused_tools(tokenizable_fields(endpoint, body), left_out=self._left_out()),
+        )
         if isinstance(asked, bytes):
             return asked
         now = asyncio.get_running_loop().time()
@@ -220,7 +229,7 @@ def _question(endpoint: Endpoint, asked: Body) -> dict[str, Any] | bytes:
         case Prompted.CHAT:
             return _chat_prompt(asked)
         case Prompted.COMPLETION | Prompted.INPUT:
-            found = plain(asked, endpoint)
+            found = text_or_ids(asked, endpoint)
         case _:
             raise NotReproducible("a dialect that workers do not tokenize")
     if isinstance(found, bytes):
@@ -231,7 +240,7 @@ def _question(endpoint: Endpoint, asked: Body) -> dict[str, Any] | bytes:
 def _chat_prompt(asked: Body) -> dict[str, Any] | bytes:
     chat = chat_of(asked)  # raises NotReproducible for anything but text
     if chat.ids is not None:
-        return packed(chat.ids)
+        return pack_ids(chat.ids)
     if chat.documents is not None:
         raise NotReproducible("documents")
     keywords = dict(chat.keywords)
@@ -240,5 +249,5 @@ def _chat_prompt(asked: Body) -> dict[str, Any] | bytes:
         keywords.setdefault("enable_thinking", chat.effort != "none")
     question = {name: asked[name] for name in _CHAT_PROMPT if name in asked}
     # `/tokenize`, unlike chats, does not rename these fields itself (vLLM's protocol of both).
-    question["messages"] = [renamed(message) for message in asked["messages"]]
+    question["messages"] = [with_reasoning_renamed(message) for message in asked["messages"]]
     return {**question, "chat_template_kwargs": keywords} if keywords else question

@@ -13,7 +13,7 @@ from router.api.request import ENDPOINTS
 from router.rendering.chat import conversation
 from router.rendering.errors import NotReproducible
 from router.rendering.folder import read_folder
-from router.rendering.messages import read
+from router.rendering.messages import read_messages
 from router.rendering.renderer import TemplateRenderer
 from router.rendering.tokenizer import load
 from router.rendering.tokens import PromptTokenizer
@@ -128,7 +128,7 @@ def test_bodies_that_are_not_understood(body: bytes) -> None:
 def test_reading_ends(messages: list[Any]) -> None:
     """Any messages become messages that templates accept, or raise NotReproducible."""
     with suppress(NotReproducible):
-        found = read(messages)
+        found = read_messages(messages)
         for parts in (True, False):
             for one in conversation(found, parts=parts):
                 assert isinstance(one["role"], str)

@@ -16,7 +16,7 @@ from router.api.request import ENDPOINTS
 from router.rendering import mistral
 from router.rendering.errors import BadFolder, NotReproducible
 from router.rendering.mistral import Mistral, mistrals_library
-from router.rendering.tokens import LONGEST, PromptTokenizer
+from router.rendering.tokens import MAX_PROMPT_CHARS, PromptTokenizer
 from tests.identity.folders import CALL, CHAT, TOOL, says
 from tests.identity.other_formats import make_mistral
 
@@ -120,7 +120,7 @@ def test_an_answer_is_continued() -> None:
         ({"messages": [says("user", [{"type": "image_url"}])]}, "parts that are not text"),
         ({"messages": [says("user", "\ud800")]}, "not understood"),
         ({"path": "/v1/responses", "input": "Hi"}, "a dialect that is not known of Mistral's"),
-        ({"path": "/v1/completions", "prompt": "x" * (LONGEST + 1)}, "too long"),
+        ({"path": "/v1/completions", "prompt": "x" * (MAX_PROMPT_CHARS + 1)}, "too long"),
     ],
 )
 def test_what_is_not_known(asked: dict[str, Any], reason: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from router.rendering.anthropic import chat_of_messages
 from router.rendering.chat import chat_of, conversation
 from router.rendering.errors import NotReproducible
-from router.rendering.messages import read
+from router.rendering.messages import read_messages
 from router.rendering.responses import chat_of_responses
 from tests.identity.folders import CALL, TOOL, says
 
@@ -19,7 +19,7 @@ NOTHING = {"refusal": None, "audio": None}
 
 def texts(message: dict[str, Any]) -> list[str | None]:
     """Return the texts that are read from a message's content."""
-    found = read([message])[0]["content"]
+    found = read_messages([message])[0]["content"]
     return [found] if isinstance(found, str) else [part.text for part in found]
 
 
@@ -61,7 +61,7 @@ def test_contents_are_read(message: dict[str, Any], found: list[str | None]) -> 
 @pytest.mark.parametrize("role", ["user", "system"])
 def test_fields_are_in_the_engines_order(role: str, *, parts: bool) -> None:
     """Whatever the client's order was, as templates may write out all fields."""
-    (found,) = conversation(read([{"content": "a", "role": role}]), parts=parts)
+    (found,) = conversation(read_messages([{"content": "a", "role": role}]), parts=parts)
     assert list(found) == ["role", "content"]
 
 
@@ -121,7 +121,7 @@ def test_fields_are_in_the_engines_order(role: str, *, parts: bool) -> None:
 def test_messages_are_refused(message: dict[str, Any], reason: str) -> None:
     """vLLM 0.32.0 refuses them, or only the engine can know what it makes of them."""
     with pytest.raises(NotReproducible) as told:
-        read([HI, message])
+        read_messages([HI, message])
     assert told.value.reason == reason
 
 
@@ -129,14 +129,14 @@ def test_messages_are_refused(message: dict[str, Any], reason: str) -> None:
 def test_there_have_to_be_messages(messages: object) -> None:
     """They have to be in a list that is not empty."""
     with pytest.raises(NotReproducible, match="no messages"):
-        read(messages)
+        read_messages(messages)
 
 
 def test_what_was_given_is_not_changed() -> None:
     """Neither reading nor renaming changes the message that was passed in."""
     message = says("assistant", None, reasoning_content="r", tool_calls=[CALL])
     before = repr(message)
-    assert read([message])[0]["reasoning"] == "r"
+    assert read_messages([message])[0]["reasoning"] == "r"
     assert repr(message) == before
 
 

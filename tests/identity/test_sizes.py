@@ -8,8 +8,8 @@ import pytest
 
 from router.api.request import ENDPOINTS
 from router.rendering.errors import NOT_TEXT, NotReproducible
-from router.rendering.messages import ENTRIES, THINGS
-from router.rendering.tokens import LONGEST, decoded
+from router.rendering.messages import ENTRIES_PER_VALUE, MAX_VALUES
+from router.rendering.tokens import MAX_PROMPT_CHARS, decode_fields
 from tests.identity import test_media
 from tests.identity.folders import CALL, CHAT, ids, known, says
 
@@ -35,15 +35,15 @@ def calling(arguments: str) -> bytes:
     return json.dumps({"messages": messages}).encode()
 
 
-@pytest.mark.parametrize("thing", ["{},", "[],", "0," * ENTRIES])
+@pytest.mark.parametrize("thing", ["{},", "[],", "0," * ENTRIES_PER_VALUE])
 def test_things_in_large_numbers(thing: str) -> None:
     """Anywhere in the body, even in fields that are not used; up to the limit they are read."""
-    for many in (THINGS // 2, THINGS + 1):
+    for many in (MAX_VALUES // 2, MAX_VALUES + 1):
         listed = "[" + thing * many + "1]"
         body = b'{"messages":[{"role":"user","content":"Hi"}],"z":%b}' % listed.encode()
         called = calling('{"a":' + listed + "}")
-        assert max(len(body), len(called)) < LONGEST
-        if many < THINGS:
+        assert max(len(body), len(called)) < MAX_PROMPT_CHARS
+        if many < MAX_VALUES:
             assert array("I", exactly(body)).tolist() == ids("qwen", messages=[HI])
             assert exactly(called)
         else:
@@ -53,26 +53,26 @@ def test_things_in_large_numbers(thing: str) -> None:
 
 def test_things_written_as_escapes() -> None:
     """They are noticed once the string that contains them has been decoded."""
-    body = calling('{"a":[' + "{}," * THINGS + "1]}")
+    body = calling('{"a":[' + "{}," * MAX_VALUES + "1]}")
     for letter in b"{[,":
         head, _, arguments = body.partition(b'"arguments": "')
         arguments, end, rest = arguments.partition(b'"}}]')
         body = head + b'"arguments": "' + arguments.replace(b"%c" % letter, b"\\u%04x" % letter)
         body += end + rest
-    decoded(body)
+    decode_fields(body)
     assert reason(body) == "too long"
 
 
 def test_long_bodies() -> None:
     """Long bodies are not tokenized, whatever makes them long."""
-    body = json.dumps({"messages": [HI], "z": "x" * LONGEST}).encode()
+    body = json.dumps({"messages": [HI], "z": "x" * MAX_PROMPT_CHARS}).encode()
     assert reason(body) == "too long"
-    assert decoded(body)
+    assert decode_fields(body)
 
 
 def test_images_are_long() -> None:
     """The length of images does not count."""
-    url = "data:image/png;base64," + "A" * LONGEST
+    url = "data:image/png;base64," + "A" * MAX_PROMPT_CHARS
     image: dict[str, Any] = {"type": "image_url", "image_url": {"url": url}}
     message = says("user", [test_media.part("What is this? "), image])
     body = json.dumps({"messages": [message]}).encode()

@@ -32,7 +32,7 @@ class Start(Protocol):
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the intervals at which models are listed and due work is done."""
     monkeypatch.setattr(health, "REDISCOVER_S", 0.02)
-    monkeypatch.setattr("router.tokenizers.registry.LOOK_S", 0.02)
+    monkeypatch.setattr("router.tokenizers.registry.POLL_INTERVAL_S", 0.02)
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ from tests.support import until
 @pytest.fixture(autouse=True)
 def _ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask workers again soon."""
-    monkeypatch.setattr(case, "FIRST_S", 0.05)
-    monkeypatch.setattr(case, "LONGEST_S", 0.05)
+    monkeypatch.setattr(case, "RETRY_INTERVAL_S", 0.05)
+    monkeypatch.setattr(case, "MAX_RETRY_INTERVAL_S", 0.05)
 
 
 def test_a_worker_that_differs(
@@ -159,7 +159,7 @@ def test_a_worker_that_does_not_answer(
     engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The router does not wait for longer than the time limit."""
-    monkeypatch.setattr("router.tokenizers.verify.ALL_S", 0.1)
+    monkeypatch.setattr("router.tokenizers.verify.WORKER_ANSWERS_TIMEOUT_S", 0.1)
     worker = engine(folder)
     worker.hold.clear()
     router = start(worker)
@@ -306,7 +306,7 @@ def test_workers_that_count_other_tokens(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """They are asked again: what they do with a prompt may differ from what they said."""
-    monkeypatch.setattr(recount, "FIRST_S", 3600.0)
+    monkeypatch.setattr(recount, "RECOUNT_INTERVAL_S", 3600.0)
     worker = engine(folder)
     router = start(worker)
     until_known(router)

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from router.tokenizers.loader import LoadedTokenizer
 from router.tokenizers.sources import Origin, SourceKind, TokenizerSearch
-from router.tokenizers.state import DATED_S, FIRST_S, LONGEST_S, SourceCase
+from router.tokenizers.state import (
+    DATED_RECHECK_INTERVAL_S,
+    MAX_RETRY_INTERVAL_S,
+    RETRY_INTERVAL_S,
+    SourceCase,
+)
 from router.tokenizers.verify import Agreement, Difference, Recount, Verdict
 
 AGREES = Verdict(Agreement.AGREES, "")
@@ -117,8 +122,8 @@ def test_when_workers_are_asked_again() -> None:
         now = one.asked["b"].due
         assert one.waiting("b", now - 1) == []
         assert one.waiting("b", now) == ["b"]
-    assert pauses[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
-    assert pauses[-1] == LONGEST_S
+    assert pauses[:3] == [RETRY_INTERVAL_S, 2 * RETRY_INTERVAL_S, 4 * RETRY_INTERVAL_S]
+    assert pauses[-1] == MAX_RETRY_INTERVAL_S
 
 
 def test_dates_are_looked_at_again() -> None:
@@ -128,8 +133,8 @@ def test_dates_are_looked_at_again() -> None:
     for now in (0.0, 5000.0):
         one.judged("a", AGREES, now)
         one.decide("a", "a")
-        assert one.waiting("a", now + DATED_S - 1) == []
-        assert one.waiting("a", now + DATED_S) == ["a"]
+        assert one.waiting("a", now + DATED_RECHECK_INTERVAL_S - 1) == []
+        assert one.waiting("a", now + DATED_RECHECK_INTERVAL_S) == ["a"]
         assert trusts(one)
 
 
@@ -143,8 +148,8 @@ def test_what_came_up_while_a_worker_was_asked() -> None:
     one.judged("a", silent, 1, choosing=False)
     assert one.waiting("a", 1) == ["a"]
     one.judged("a", silent, 2, choosing=True)
-    assert one.waiting("a", 2 + DATED_S - 1) == []
-    assert one.waiting("a", 2 + DATED_S) == ["a"]
+    assert one.waiting("a", 2 + DATED_RECHECK_INTERVAL_S - 1) == []
+    assert one.waiting("a", 2 + DATED_RECHECK_INTERVAL_S) == ["a"]
     one.judged("a", AGREES, 3, choosing=True)
     assert one.waiting("a", 1e9) == []
 

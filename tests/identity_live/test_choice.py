@@ -8,7 +8,7 @@ import pytest
 
 from router.api.request import ENDPOINTS, parse
 from router.rendering.errors import NotReproducible
-from router.rendering.tokens import chosen
+from router.rendering.tokens import without_unused_tools
 from strategies.api import Prompt
 from tests.identity.folders import TOOL
 from tests.identity_live.asking import keyed, until_asked, until_known
@@ -85,13 +85,13 @@ def test_workers_that_are_asked_for_tokens(engine: MakeEngine, start: Start, fol
 def test_dialects(choice: object) -> None:
     """`/v1/messages` has its own way of saying it."""
     asked = {"tools": [TOOL], "tool_choice": choice}
-    assert chosen(asked, left_out=True) == {"tool_choice": choice}
-    assert chosen(asked, left_out=False) is asked
+    assert without_unused_tools(asked, left_out=True) == {"tool_choice": choice}
+    assert without_unused_tools(asked, left_out=False) is asked
     with pytest.raises(NotReproducible, match="leave out"):
-        chosen(asked, left_out=None)
+        without_unused_tools(asked, left_out=None)
 
 
 @pytest.mark.parametrize("asked", [{"tool_choice": "none"}, {"tools": [TOOL]}, {"tools": []}])
 def test_nothing_to_leave_out(asked: dict[str, Any]) -> None:
     """Then it does not matter what engines do."""
-    assert chosen(asked, left_out=None) is asked
+    assert without_unused_tools(asked, left_out=None) is asked

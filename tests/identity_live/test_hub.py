@@ -141,8 +141,8 @@ def test_a_worker_that_has_it_from_the_hub(
 ) -> None:
     """`auto` uses the hub id that a worker reports, and searches again while it is missing."""
     hub_cache.use(monkeypatch, tmp_path / "cache")
-    monkeypatch.setattr(finding, "FIRST_S", 0.02)
-    monkeypatch.setattr(finding, "LONGEST_S", 0.05)
+    monkeypatch.setattr(finding, "RETRY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(finding, "MAX_RETRY_INTERVAL_S", 0.05)
     worker = engine(folder, [card("m", NAME)])
     router = start(worker)
     until(lambda: "is not in the hub's cache" in tokenizer(router).get("reason", ""))
@@ -204,8 +204,8 @@ def test_a_download_that_never_ends(
 ) -> None:
     """It is given up, delays no other search, and does not keep the router from stopping."""
     hub_cache.use(monkeypatch, tmp_path, offline=False)
-    monkeypatch.setattr(finding, "PATIENCE_S", 2.0)
-    monkeypatch.setattr(finding, "AT_ONCE", 1)
+    monkeypatch.setattr(finding, "SEARCH_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(finding, "MAX_CONCURRENT_SEARCHES", 1)
     stuck = tmp_path / "stuck"
     os.mkfifo(stuck)
 

@@ -66,7 +66,7 @@ def test_one_that_never_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     thread = threading.Thread(target=shelf.open, args=(folder,), daemon=True)
     thread.start()
     assert begun.wait(20)
-    monkeypatch.setattr("router.tokenizers.loader.PATIENCE_S", 0.01)
+    monkeypatch.setattr("router.tokenizers.loader.MAX_OPENING_S", 0.01)
     try:
         assert shelf.open(make_model(tmp_path / "other", OTHER)).path.name == "other"
         with pytest.raises(BadFolder, match=r"stuck is still being opened, for more than 0\.01s"):

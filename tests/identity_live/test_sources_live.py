@@ -134,7 +134,7 @@ def test_equal_tokenizers_are_one(
     p, q = (pool.prompts.known for pool in router.door.fleet.pools)
     assert p["a"].exact is p["c"].exact
     assert p["a"].exact is not q["b"].exact
-    ways = [known.exact._way for known in (p["a"], q["b"])]
+    ways = [known.exact._renderer for known in (p["a"], q["b"])]
     tokenizers = [way._tokenizer for way in ways if isinstance(way, TemplateRenderer)]
     assert len(tokenizers) == 2
     assert tokenizers[0] is tokenizers[1]
@@ -192,8 +192,8 @@ def test_what_is_missing_is_looked_for_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """At growing intervals; the log has a line for each change."""
-    monkeypatch.setattr(finding, "FIRST_S", 0.02)
-    monkeypatch.setattr(finding, "LONGEST_S", 0.05)
+    monkeypatch.setattr(finding, "RETRY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(finding, "MAX_RETRY_INTERVAL_S", 0.05)
     there = make_model(tmp_path / "there")
     late = tmp_path / "late"
     worker = engine(there, [card("m", late)])

@@ -20,23 +20,27 @@ ADDED = {"300": {"content": "<|new|>", "special": True, "lstrip": True}}
 ENDLESS = "{% for a in range(99999) %}" * 4 + "{% endfor %}" * 4
 
 
+@pytest.mark.parametrize("template", [ENDLESS, "{{ 10 ** (10 ** 10) }}"])
+def test_templates_that_never_end(template: str) -> None:
+    """They are stopped, and refused."""
+    with pytest.raises(BadFolder, match="was not done with our short chats after 5s"):
+        try_templates(ModelFolder(Path("/m"), {"default": template}), {}, timeout=5.0)
+
+
 @pytest.mark.parametrize(
-    ("template", "why"),
+    ("template", "where"),
     [
-        (ENDLESS, "was not done with our short chats after 5s"),
-        ("{{ 10 ** (10 ** 10) }}", "was not done with our short chats after 5s"),
-        ("{{ '=' * (2 ** 40) }}", "makes too much of a few words"),
-        ("{{ 'x' | center(6000000000) | length }}", "makes too much of a few words"),
-        ("{{ '%9999999999d' % 1 }}", "makes too much of a few words"),
-        ("{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}", "too much of a few words"),
-        ("{% if tools %}{{ 'x' * (2 ** 40) }}{% endif %}", "makes too much of the probe 'tools'"),
-        ("{% set x = 'x' %}" + "{% set x = x ~ x %}" * 40, "makes too much of a few words"),
+        ("{{ '=' * (2 ** 40) }}", "a few words"),
+        ("{{ 'x' | center(6000000000) | length }}", "a few words"),
+        ("{{ '%9999999999d' % 1 }}", "a few words"),
+        ("{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}", "a few words"),
+        ("{% if tools %}{{ 'x' * (2 ** 40) }}{% endif %}", "the probe 'tools'"),
     ],
 )
-def test_hostile_templates(template: str, why: str) -> None:
-    """They are refused, and only the process that tried them took the time and the memory."""
-    with pytest.raises(BadFolder, match=why):
-        try_templates(ModelFolder(Path("/m"), {"default": template}), {}, timeout=5.0)
+def test_templates_that_explode(template: str, where: str) -> None:
+    """They are refused, and only the process that tried them took the memory."""
+    with pytest.raises(BadFolder, match=f"the chat template in /m makes too much of {where}"):
+        try_templates(ModelFolder(Path("/m"), {"default": template}), {})
 
 
 def test_hostile_templates_are_not_opened(tmp_path: Path) -> None:

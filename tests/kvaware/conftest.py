@@ -24,7 +24,7 @@ MakeKvAware = Callable[..., Router]
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the intervals of periodic checks."""
     monkeypatch.setattr(health, "REDISCOVER_S", 0.02)
-    monkeypatch.setattr("router.tokenizers.registry.LOOK_S", 0.02)
+    monkeypatch.setattr("router.tokenizers.registry.POLL_INTERVAL_S", 0.02)
     monkeypatch.setattr("controller.subscriber.TICK_S", 0.02)
     monkeypatch.setattr("controller.stream.COOLDOWN_S", 0.05)
 

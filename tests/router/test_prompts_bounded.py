@@ -6,7 +6,7 @@ import pytest
 
 from router.api.messages import MOST_ENTRIES
 from router.api.request import Endpoint, parse
-from router.prompt.canonical import MOST_IDS, MOST_SPELLED, canonical
+from router.prompt.canonical import MAX_IDS, MAX_SPELLED_IDS, canonical
 from tests.router.prompted import (
     COMPLETION,
     MESSAGES,
@@ -23,12 +23,12 @@ def data_of(endpoint: Endpoint, body: object, indent: int | None = None) -> byte
 @pytest.mark.parametrize("more", [0, 1, 5000])
 def test_of_too_many_ids_the_first_are_packed(more: int) -> None:
     """Spaces matter only beyond a bound, and a longer prompt begins like a shorter one."""
-    body = {"prompt": [7] * (MOST_IDS + more)}
+    body = {"prompt": [7] * (MAX_IDS + more)}
     text = canonical(COMPLETION, parse(COMPLETION, json.dumps(body).encode(), b""))
-    assert text.tokens == MOST_IDS + more
-    assert text.data.startswith(data_of(COMPLETION, {"prompt": [7] * MOST_IDS}))
+    assert text.tokens == MAX_IDS + more
+    assert text.data.startswith(data_of(COMPLETION, {"prompt": [7] * MAX_IDS}))
     assert (text.data != data_of(COMPLETION, body, indent=0)) == bool(more)
-    assert text.data != data_of(COMPLETION, {"prompt": [7] * (MOST_IDS + more - 1) + [8]})
+    assert text.data != data_of(COMPLETION, {"prompt": [7] * (MAX_IDS + more - 1) + [8]})
 
 
 def test_quotes_in_a_text_are_no_further_texts() -> None:
@@ -48,7 +48,7 @@ def test_of_too_many_values_the_first_are_spelled(endpoint: Endpoint) -> None:
         raw = json.dumps(body, indent=indent).encode()
         return canonical(endpoint, parse(endpoint, raw, b"")).data
 
-    few, many = MOST_SPELLED // 1002, MOST_SPELLED // 1000 + 4
+    few, many = MAX_SPELLED_IDS // 1002, MAX_SPELLED_IDS // 1000 + 4
     assert data(few) == data(few, indent=0)
     assert data(many) != data(many, indent=0)
     assert data(many).startswith(data(few))

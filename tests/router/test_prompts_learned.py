@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.api.request import parse
-from router.prompt.prompts import ANSWER_TOKENS, BYTES_PER_TOKEN, LONGEST_ANSWER, Prompts
+from router.prompt.prompts import ANSWER_TOKENS, BYTES_PER_TOKEN, MAX_ANSWER_TOKENS, Prompts
 from strategies.api import Prompt
 from tests.router.prompted import (
     CHAT,
@@ -54,7 +54,7 @@ def test_the_length_of_answers_is_learned() -> None:
     request = parse(CHAT, json.dumps({"model": "m", "max_tokens": 5}).encode(), b"")
     assert prompts.prompt(CHAT, request).answer_tokens == 5
     prompts.estimates.learn_answer(10**9)
-    assert prompts.estimates.answer_tokens < LONGEST_ANSWER
+    assert prompts.estimates.answer_tokens < MAX_ANSWER_TOKENS
 
 
 def asked(prompts: Prompts, text: str) -> Prompt:

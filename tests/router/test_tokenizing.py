@@ -13,10 +13,10 @@ from router.api.request import ENDPOINTS, Endpoint, Request, parse
 from router.prompt.executor import (
     ASKING,
     BUSY,
-    ENTRIES,
-    LEAST,
-    OBJECTS,
-    QUICK,
+    ENTRIES_PER_OBJECT,
+    FAST_IN_A_ROW,
+    MAX_LOOP_OBJECTS,
+    MIN_LOOP_BODY_BYTES,
     SLOW,
     PromptExecutor,
 )
@@ -65,8 +65,11 @@ def test_small_things_in_large_numbers_are_not_short(gate: Gate) -> None:
     """Many messages, tools or parts take time however short they are, so they go to a thread."""
     tokenizing, asked = PromptExecutor(), Request(model="m")
     gate.short = 100_000
-    objects, strings = (b'{"role":"user"},', OBJECTS), (b'"",', OBJECTS * ENTRIES)
-    for one, many in (objects, strings, (b"[" * 10 + b"]" * 10, OBJECTS // 10)):
+    objects, strings = (
+        (b'{"role":"user"},', MAX_LOOP_OBJECTS),
+        (b'"",', MAX_LOOP_OBJECTS * ENTRIES_PER_OBJECT),
+    )
+    for one, many in (objects, strings, (b"[" * 10 + b"]" * 10, MAX_LOOP_OBJECTS // 10)):
         assert not tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many + 1)))
         assert tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many // 2)))
     tokenizing.close()
@@ -124,16 +127,16 @@ def test_one_slow_prompt_is_forgiven(gate: Gate) -> None:
 
         await made(600, 1.0)
         assert not here(1)
-        await made(600, 0.001, QUICK - 1)
-        await made(LEAST // 2, 1.0)  # slow though small: counting starts again
-        await made(600, 0.001, QUICK - 1)
+        await made(600, 0.001, FAST_IN_A_ROW - 1)
+        await made(MIN_LOOP_BODY_BYTES // 2, 1.0)  # slow though small: counting starts again
+        await made(600, 0.001, FAST_IN_A_ROW - 1)
         assert not here(1)
         await made(600, 0.001)
-        assert here(LEAST)
-        assert not here(LEAST + 1)
-        await made(LEAST // 2, 0.001, QUICK)  # says nothing about longer ones
-        assert not here(LEAST + 1)
-        await made(600, 0.001, QUICK)
+        assert here(MIN_LOOP_BODY_BYTES)
+        assert not here(MIN_LOOP_BODY_BYTES + 1)
+        await made(MIN_LOOP_BODY_BYTES // 2, 0.001, FAST_IN_A_ROW)  # says nothing about longer ones
+        assert not here(MIN_LOOP_BODY_BYTES + 1)
+        await made(600, 0.001, FAST_IN_A_ROW)
         assert here(SHORT)
         assert not here(SHORT + 1)
         tokenizing.close()
