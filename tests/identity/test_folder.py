@@ -33,7 +33,6 @@ def write(path: Path, **files: Any) -> Path:
     [
         ({}, None, None),
         ({"tokenizer_config__json": {"chat_template": "C"}}, "C", "C"),
-        ({"tokenizer_config__json": {"chat_template": None}}, None, None),
         ({"tokenizer_config__json": {"chat_template": TEMPLATES}}, "D", "T"),
         ({"tokenizer_config__json": {"chat_template": TEMPLATES[:1]}}, "D", "D"),
         ({"tokenizer_config__json": {"chat_template": TEMPLATES[1:]}}, None, "T"),
@@ -143,8 +142,6 @@ def test_special_tokens(tmp_path: Path, files: dict[str, Any], found: dict[str, 
         ({"config__json": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}}, ""),
         ({"config__json": {"model_type": "gpt_oss"}}, "program"),
         ({"config__json": {"architectures": ["DeepseekV32ForCausalLM"]}}, "program"),
-        ({"config__json": {"architectures": "DeepseekV32ForCausalLM"}}, ""),
-        ({"config__json": {"architectures": [["x"]], "model_type": []}}, ""),
         ({"config__json": {"architectures": ["MoonshotKimiaForCausalLM"]}}, "tokenizer"),
         ({"tekken__json": "{}"}, "mistral"),
         ({"tokenizer__model__v3": ""}, "mistral"),
@@ -174,10 +171,7 @@ def test_models_for_which_engines_have_their_own(
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"tokenizer_config__json": "{"}, "tokenizer_config.json is not JSON"),
         ({"tokenizer_config__json": "[1]"}, "tokenizer_config.json is not a JSON object"),
-        ({"config__json": "nope"}, "config.json is not JSON"),
-        ({"special_tokens_map__json": "{'a'}"}, "special_tokens_map.json is not JSON"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, files: dict[str, Any], said: str) -> None:

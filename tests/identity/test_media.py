@@ -17,7 +17,7 @@ from router.rendering.tokenizer import load
 from router.rendering.tokens import PromptHead, PromptTokenizer
 from router.tokenizers.probes import head_answer
 from tests.identity.families import Family, folder
-from tests.identity.folders import CHAT, TOOL, says
+from tests.identity.folders import CHAT, says
 
 #: Like the templates of Qwen's vision models.
 SEEING = """\
@@ -141,15 +141,6 @@ def test_templates_that_take_texts() -> None:
     """Then only the engine knows where it puts an image."""
     with pytest.raises(NotReproducible, match=NOT_TEXT):
         head(says("user", [IMAGE]), template="{{ messages[0].content }}")
-
-
-def test_tools_and_the_rest_count_too() -> None:
-    """As in chats without images."""
-    template = "{{ tools | tojson }}" + SEEING
-    assert (
-        head(says("user", [IMAGE]), template=template, tools=[TOOL]).ids
-        != head(says("user", [IMAGE]), template=template).ids
-    )
 
 
 def test_other_endpoints() -> None:

@@ -27,15 +27,12 @@ def texts(message: dict[str, Any]) -> list[str | None]:
     ("message", "found"),
     [
         (says("user", "a"), ["a"]),
-        (says("user", ""), [""]),
         (says("user", []), []),
         ({"role": "user"}, []),
         (says("assistant"), []),
         # Only the engine's own model of a message accepts strings as parts. It is used if it has
         # # more of the fields than OpenAI's, or if OpenAI's does not accept the message at all.
         (says("user", ["a", *PARTS]), ["a", "a"]),
-        (says("user", ["a"], reasoning="r"), ["a"]),
-        (says("user", ["a"], reasoning=None), ["a"]),
         (says("critic", ["a"]), ["a"]),
         (says("tool", ["a"]), ["a"]),
         (says("function", ["a"], name="f"), ["a"]),
@@ -69,53 +66,36 @@ def test_fields_are_in_the_engines_order(role: str, *, parts: bool) -> None:
     ("message", "reason"),
     [
         (says("user", ["a"]), "odd contents"),
-        (says("user", ["a"], zz=1), "odd contents"),
         (says("tool", ["a"], tool_call_id="1"), "odd contents"),
-        (says("assistant", ["a"]), "odd contents"),
         (says("assistant", THOUGHT, **NOTHING), "odd contents"),
-        (says("assistant", THOUGHT, audio={"id": "x"}), "odd contents"),
         (says("user", [{"type": "input_text", "text": "a"}]), "odd contents"),
         (says("user", [{"type": "text", "text": None}]), "odd contents"),
         (says("user", [{**PARTS[0], "prompt_cache_breakpoint": {"mode": "x"}}]), "odd contents"),
         (says("user", {"type": "text", "text": "a"}), "odd contents"),
-        (says("user", 5), "odd contents"),
         (says("user", [{"type": "text", "text": 5}]), "odd parts"),
         (says("user", [{"type": "thinking", "thinking": "a", "closed": 1}]), "odd parts"),
         (says("user", [5]), "parts that are not text"),
-        (says("user", [{"text": "a"}]), "parts that are not text"),
         (
             says("user", [{"type": "image_url", "image_url": {"url": "x"}}]),
             "parts that are not text",
         ),
-        (says("user", [{**PARTS[0], "uuid": "x", "image_url": "y"}]), "parts that are not text"),
-        (says("user", [{"type": ["text"], "text": "a"}]), "parts that are not text"),
         (says("user"), "odd messages"),
-        (says("system"), "odd messages"),
-        (says("critic"), "odd messages"),
         (says("assistant", tool_calls=None), "odd messages"),
         (says("assistant", audio=5), "odd messages"),
         (says("user", "a", name=None), "odd messages"),
-        (says("user", "a", name=5), "odd messages"),
         (says("assistant", "a", reasoning=5), "odd messages"),
         (says("user", "a", author={"role": "user"}), "odd messages"),
         ({"role": None, "content": "a"}, "odd messages"),
-        ({"role": ["user"], "content": "a"}, "odd messages"),
         ({"content": "a"}, "odd messages"),
         ("user: a", "odd messages"),
         (says("user", "a", tool_calls=[CALL]), "odd tool calls"),
         (says("assistant", "a", tool_calls={"0": CALL}), "odd tool calls"),
         (says("assistant", "a", tool_calls=[{**CALL, "type": "custom"}]), "odd tool calls"),
-        (says("assistant", "a", tool_calls=[{**CALL, "id": None}]), "odd tool calls"),
-        (
-            says("assistant", "a", tool_calls=[{**CALL, "function": {"name": "f"}}]),
-            "odd tool calls",
-        ),
         (
             says("assistant", tool_calls=[{**CALL, "function": {"name": "f", "arguments": {}}}]),
             "odd tool calls",
         ),
         (says("developer", "a", tools=[{"type": "function"}]), "odd tools"),
-        (says("developer", "a", tools="f"), "odd tools"),
     ],
 )
 def test_messages_are_refused(message: dict[str, Any], reason: str) -> None:
@@ -132,38 +112,21 @@ def test_there_have_to_be_messages(messages: object) -> None:
         read_messages(messages)
 
 
-def test_what_was_given_is_not_changed() -> None:
-    """Neither reading nor renaming changes the message that was passed in."""
-    message = says("assistant", None, reasoning_content="r", tool_calls=[CALL])
-    before = repr(message)
-    assert read_messages([message])[0]["reasoning"] == "r"
-    assert repr(message) == before
-
-
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
         ({"chat_template": "{{ 1 }}"}, "a template of its own"),
         ({"tools": []}, "odd tools"),
-        ({"tools": {"0": TOOL}}, "odd tools"),
         ({"tools": [{"type": "custom", "function": TOOL["function"]}]}, "odd tools"),
         ({"tools": [{"type": "function"}]}, "odd tools"),
-        ({"tools": [{"function": {"name": 5}}]}, "odd tools"),
-        ({"tools": [{"function": {"name": "f", "description": 5}}]}, "odd tools"),
-        ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "odd tools"),
         ({"tools": [{"function": {"name": "f", "strict": "yes"}}]}, "odd tools"),
         ({"tools": [{"function": {"name": "f"}, "defer_loading": 1}]}, "odd tools"),
         ({"documents": {"0": "x"}}, "odd documents"),
-        ({"documents": ["x"]}, "odd documents"),
-        ({"documents": [{"title": 5}]}, "odd documents"),
         ({"chat_template_kwargs": [1]}, "odd template keywords"),
         ({"reasoning_effort": "lots"}, "odd template keywords"),
-        ({"reasoning_effort": 5}, "odd template keywords"),
         ({"add_generation_prompt": "yes"}, "odd flags"),
-        ({"add_generation_prompt": None}, "odd flags"),
         ({"continue_final_message": 1}, "odd flags"),
         ({"kv_transfer_params": {"prompt_token_ids": []}}, "odd token ids"),
-        ({"kv_transfer_params": {"prompt_token_ids": "5"}}, "odd token ids"),
     ],
 )
 def test_chats_are_refused(more: dict[str, Any], reason: str) -> None:
@@ -184,21 +147,13 @@ def test_null_is_as_good_as_nothing() -> None:
     ("asked", "reason"),
     [
         ({}, "odd input"),
-        ({"input": 5}, "odd input"),
-        ({"input": ["a"]}, "odd input"),
-        ({"input": [{"content": "a"}]}, "odd input"),
         ({"input": [{"role": "critic", "content": "a"}]}, "odd input"),
-        ({"input": [{"role": ["user"], "content": "a"}]}, "odd input"),
-        ({"input": [{"role": "user", "content": "a", "status": []}]}, "odd input"),
         ({"input": [{"type": []}]}, "items that are not text"),
-        ({"input": [{"role": "user", "content": None}]}, "odd input"),
         ({"input": [{"role": "user", "content": "a", "status": "late"}]}, "odd input"),
         ({"input": [{"role": "assistant", "type": "message", "content": []}]}, "odd input"),
         ({"input": [{"type": "function_call_output", "call_id": "1"}]}, "odd input"),
         ({"input": [{"type": "reasoning", "summary": None}]}, "odd input"),
-        ({"input": [{"type": "reasoning", "summary": [5]}]}, "odd input"),
         ({"input": "a", "instructions": 5}, "odd input"),
-        ({"input": "a", "reasoning": "low"}, "odd input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "items that are not text"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "odd tool calls"),
         (
@@ -222,17 +177,11 @@ def test_null_is_as_good_as_nothing() -> None:
             "what came before is with the engine",
         ),
         ({"input": [{**HI, "name": "bob"}]}, "fields that templates may see"),
-        ({"input": [{**HI, "task": "t"}]}, "fields that templates may see"),
         (
             {"input": [{"role": "developer", "content": "a", "tools": []}]},
             "fields that templates may see",
         ),
-        (
-            {"input": [says("user", [{"type": "input_text", "text": "a", "mark": 1}])]},
-            "fields that templates may see",
-        ),
         ({"input": "a", "truncation": "auto"}, "truncated by the engine"),
-        ({"input": "a", "truncation": None}, "truncated by the engine"),
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools of the engine's own"),
         ({"input": "a", "reasoning": {"effort": "lots"}}, "odd template keywords"),
     ],
@@ -249,9 +198,7 @@ def test_responses_are_refused(asked: dict[str, Any], reason: str) -> None:
     [
         ({}, "odd messages"),
         ({"messages": [says("tool", "a")]}, "odd messages"),
-        ({"messages": [{"role": ["user"], "content": "a"}]}, "odd messages"),
         ({"messages": [says("user", [{"type": []}])]}, "parts that are not text"),
-        ({"messages": ["a"]}, "odd messages"),
         ({"messages": [says("user", None)]}, "odd contents"),
         ({"messages": [says("user", ["a"])]}, "odd contents"),
         ({"messages": [HI], "system": 5}, "odd contents"),
@@ -267,8 +214,6 @@ def test_responses_are_refused(asked: dict[str, Any], reason: str) -> None:
         ({"messages": [says("user", [{"type": "text", "text": 5}])]}, "odd parts"),
         ({"messages": [says("assistant", [{"type": "tool_use", "name": "f"}])]}, "odd tool calls"),
         ({"messages": [HI], "tools": [{"type": "web_search_20250305"}]}, "odd tools"),
-        ({"messages": [HI], "tools": "f"}, "odd tools"),
-        ({"messages": [HI], "thinking": "no"}, "odd template keywords"),
         ({"messages": [HI], "output_config": {"effort": "none"}}, "odd template keywords"),
         ({"messages": [says("user", [])]}, "no messages"),
     ],

@@ -3,7 +3,6 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -79,22 +78,6 @@ def test_no_tokenizer(
     assert (BLIND in line.getMessage()) == (level == "WARNING")
 
 
-def test_a_strategy_that_needs_a_tokenizer(
-    engine: MakeEngine, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A reload that makes the pool look prompts up among KV events warns, too."""
-    worker = engine(None, [card("text")])
-    with caplog.at_level(logging.INFO, "warmroute.tokenizers"):
-        router = start(worker, strategy="prefixaware")
-        until(lambda: any("keyed by text" in line for line in caplog.messages))
-        change(router, worker.url, strategy="kvaware")
-        until(lambda: any(BLIND in line for line in caplog.messages))
-        change(router, worker.url, strategy="prefixaware")
-        until(lambda: len([line for line in caplog.messages if "keyed by text" in line]) == 3)
-    levels = [one.levelname for one in caplog.records if "keyed by text" in one.getMessage()]
-    assert levels == ["INFO", "WARNING", "INFO"]
-
-
 def test_the_first_difference_is_shown(
     engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
@@ -167,15 +150,6 @@ def test_a_worker_that_does_not_answer(
     assert states(router) == {worker.name: "unverified"}
     worker.hold.set()
     until(lambda: states(router) == {worker.name: "agrees"})
-
-
-def test_a_worker_that_refuses_all(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """Then nothing was compared, so it is unverified."""
-    worker = engine(folder)
-    worker.status = 400
-    router = start(worker)
-    until_known(router)
-    assert states(router) == {worker.name: "unverified"}
 
 
 def test_a_template_that_refuses_some(engine: MakeEngine, start: Start, tmp_path: Path) -> None:
@@ -335,18 +309,6 @@ def test_keywords_that_engines_are_given(engine: MakeEngine, start: Start, tmp_p
     again = start(worker, tokenizer={"keywords": {"mood": "glad"}})
     until_known(again)
     assert states(again) == {worker.name: "agrees"}
-
-
-def test_keys_are_shown_to_workers(
-    engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with requests to all their other paths."""
-    monkeypatch.setenv("WORKER_KEY", "sk-of-this-worker")
-    worker = engine(folder)
-    given: dict[str, Any] = {"url": worker.url, "api_key": "${WORKER_KEY}"}
-    router = start(workers=[given])
-    until_known(router)
-    assert set(worker.keys) == {"Bearer sk-of-this-worker"}
 
 
 def test_nothing_of_a_prompt_is_told(

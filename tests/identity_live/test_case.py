@@ -67,31 +67,6 @@ def test_one_has_to_confirm() -> None:
     assert trusts(one)
 
 
-def test_nobody_there() -> None:
-    """Nothing is trusted before a worker was asked."""
-    one = case()
-    one.decide("a", "")
-    assert not trusts(one)
-
-
-def test_one_that_differs() -> None:
-    """It ends all trust, even while it is away or cannot be asked, until it agrees or leaves."""
-    one = case()
-    for verdict in (AGREES, DIFFERS, UNVERIFIED):
-        one.judged("a", AGREES, 0)
-        one.judged("b", verdict, 0)
-        one.decide("ab", "a")
-        assert trusts(one) is (verdict is AGREES)
-    assert one.counts()[Agreement.DIFFERS] == 1
-    one.judged("b", AGREES, 0)
-    one.decide("ab", "ab")
-    assert trusts(one)
-    one.judged("b", DIFFERS, 0)
-    one.decide("a", "a")
-    assert trusts(one)
-    assert set(one.asked) == {"a"}
-
-
 def test_another_tokenizer() -> None:
     """A new tokenizer has to be verified again; an unchanged one does not."""
     one = case()

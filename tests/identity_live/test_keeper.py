@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterable
-from math import inf
 from pathlib import Path
 from typing import cast
 
@@ -13,9 +12,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.settings.model import Settings
-from router.tokenizers import sources as finding
 from router.tokenizers.registry import TokenizerRegistry
-from router.tokenizers.sources import SourceKind
 from router.tokenizers.verify import Agreement
 from router.upstream.client import Answer, Inquiries
 from router.upstream.pool import Upstream
@@ -85,35 +82,6 @@ def test_models_of_workers_are_compared_with_their_like() -> None:
     asyncio.run(made.settle())
     assert verdicts(made) == {"a": Agreement.AGREES, "b": Agreement.AGREES}
     assert all(case.trusted for case in made.cases)
-
-
-def test_workers_go_on_being_asked_until_something_better_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If a strategy needs tokens: unrelated changes do not stop that, finding the missing folder
-    does."""
-    monkeypatch.setattr(PrefixAware, "needs_tokens", True, raising=False)
-    (worker,) = workers = [serving("a", m=str(tmp_path / "later"))]
-    made, pool = keeper(workers, Answers({"a": 1}), "auto")
-
-    async def scene() -> None:
-        await made.settle()
-        before = pool.prompts.asked
-        assert before.keys() == {"m"}
-        worker.models = {**worker.models, "n": card("n")}
-        made.notice(worker, back=False)
-        await made.round()
-        assert pool.prompts.asked["m"] is before["m"]
-        make_model(tmp_path / "later")
-        monkeypatch.setattr(finding, "monotonic", lambda: inf)
-        await made.settle()
-        assert {case.origin.kind for case in made.cases if "m" in case.models} == {
-            SourceKind.FOLDER
-        }
-        assert "m" not in pool.prompts.asked
-        await made.stop()
-
-    asyncio.run(scene())
 
 
 @pytest.mark.parametrize("how", ["notice", "change"])

@@ -2,17 +2,14 @@
 
 import gc
 import json
-import threading
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from router.api.request import ENDPOINTS
 from router.rendering.errors import BadFolder
-from router.rendering.folder import MAX_FILE_BYTES, ModelFolder
+from router.rendering.folder import MAX_FILE_BYTES
 from router.tokenizers.loader import TokenizerCache
 from tests.identity_live.models import MERGES, OTHER, make_model
 
@@ -48,33 +45,6 @@ def test_a_template_in_place_of_the_models(tmp_path: Path) -> None:
     volume = shelf.open(folder, template)
     plain = volume.exact.ids(ENDPOINTS["/v1/completions"], b'{"prompt": "hello"}')
     assert volume.exact.ids(ENDPOINTS["/v1/chat/completions"], CHAT) == plain
-
-
-def test_one_that_never_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not block other folders, and those who want the same one do not wait forever."""
-    shelf, begun, going_on = TokenizerCache(), threading.Event(), threading.Event()
-    library = shelf._library
-
-    def stuck(folder: ModelFolder, files: Mapping[str, str], *, by_mistral: bool) -> Any:
-        if folder.path.name == "stuck":
-            begun.set()
-            assert going_on.wait(20)
-        return library(folder, files, by_mistral=by_mistral)
-
-    monkeypatch.setattr(shelf, "_library", stuck)
-    folder = make_model(tmp_path / "stuck")
-    thread = threading.Thread(target=shelf.open, args=(folder,), daemon=True)
-    thread.start()
-    assert begun.wait(20)
-    monkeypatch.setattr("router.tokenizers.loader.MAX_OPENING_S", 0.01)
-    try:
-        assert shelf.open(make_model(tmp_path / "other", OTHER)).path.name == "other"
-        with pytest.raises(BadFolder, match=r"stuck is still being opened, for more than 0\.01s"):
-            shelf.open(folder)
-    finally:
-        going_on.set()
-        thread.join(20)
-    assert shelf.open(folder).path == folder
 
 
 @pytest.mark.parametrize(

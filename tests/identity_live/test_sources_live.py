@@ -64,16 +64,6 @@ def test_workers_that_tell_nothing(engine: MakeEngine, start: Start) -> None:
     assert not worker.tokenized
 
 
-def test_bytes(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """With `bytes`, nothing is searched for."""
-    worker = engine(folder)
-    router = start(worker, tokenizer="bytes")
-    until(lambda: tokenizer(router).get("reason") == "the settings say so")
-    ask(router)
-    assert keyed(router, "text") == 1
-    assert not worker.tokenized
-
-
 def test_a_strategy_that_reads_no_prompts(engine: MakeEngine, start: Start, folder: Path) -> None:
     """Such a strategy needs no tokenizer."""
     worker = engine(folder)
@@ -216,15 +206,3 @@ def test_a_model_of_which_nothing_is_known(engine: MakeEngine, start: Start, fol
     until(lambda: "in a way that is not known here" in tokenizer(router).get("reason", ""))
     assert ask(router) == 200
     assert not worker.tokenized
-
-
-@pytest.mark.parametrize("wrong", ["{", "[]", '{"model": {"type": "Nonsense"}}'])
-def test_a_folder_that_cannot_be_read(
-    engine: MakeEngine, start: Start, folder: Path, wrong: str
-) -> None:
-    """The reason names the file, and requests are served."""
-    worker = engine(folder)
-    (folder / "tokenizer.json").write_text(wrong)
-    router = start(worker)
-    until(lambda: "tokenizer.json" in tokenizer(router).get("reason", ""))
-    assert ask(router) == 200
