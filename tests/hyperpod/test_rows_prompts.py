@@ -9,7 +9,7 @@ from router.api.request import ENDPOINTS, parse
 from router.prompt.prompts import KnownModel, Prompts
 from strategies.api import Prompt
 from tests.hyperpod.test_rows import Run
-from tests.identity.folders import CHAT, ids, known, says, text
+from tests.rendering.folders import CHAT, ids, known, says, text
 
 COMPLETIONS, RESPONSES, MESSAGES = "/v1/completions", "/v1/responses", "/v1/messages"
 LONG = "All the king's horses and all the king's men. " * 60

@@ -10,9 +10,9 @@ import pytest
 from router.fleet import probes as health
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
-from tests.identity_live.asking import until_known
-from tests.identity_live.models import make_model
 from tests.support import MakeRouter, Router, until
+from tests.tokenizers.asking import until_known
+from tests.tokenizers.models import make_model
 
 QUICK = {"interval": "20ms", "timeout": "5s", "fall": 1}
 

@@ -21,11 +21,11 @@ from controller.source import Source
 from router.cli.check_live import check_live
 from router.settings.loader import load
 from strategies.prefix.block_keys import even_chain, even_root
-from tests.identity_live.asking import until_known
 from tests.kvaware.conftest import QUICK, MakeFleet
 from tests.kvaware.test_kvaware_live import ask, cached, predicted
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, until
+from tests.tokenizers.asking import until_known
 
 IDS = list(range(100, 164))
 STORED = {

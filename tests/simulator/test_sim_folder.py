@@ -20,7 +20,7 @@ from simulator.folder import Folder
 from simulator.language import language_of
 from simulator.thread import FleetThread
 from tests.commands import run
-from tests.identity.other_formats import make_mistral
+from tests.rendering.other_formats import make_mistral
 from tests.simulator.folders import CHATML, make_folder
 
 HELLO = [{"role": "user", "content": "Tell me about the sea."}]

@@ -10,9 +10,9 @@ import pytest
 from router.api.request import ENDPOINTS
 from router.tokenizers.loader import TokenizerCache
 from router.tokenizers.probes import square
-from tests.identity.test_media import part
-from tests.identity_live.asking import keyed, knows, tokenizer
+from tests.rendering.test_media import part
 from tests.support import MakeRouter, until
+from tests.tokenizers.asking import keyed, knows, tokenizer
 from tests.vllm.conftest import StartEngine
 from tests.vllm.engine import BLOCK, MODEL, Engine
 from tests.vllm.seeing import make_seeing

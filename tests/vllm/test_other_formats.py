@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from router.tokenizers.loader import TokenizerCache
-from tests.identity.other_formats import KINDS, make_mistral, make_sentencepiece
+from tests.rendering.other_formats import KINDS, make_mistral, make_sentencepiece
 from tests.vllm.comparing import CHAT, COMPLETION, chat, compare, tokenize
 from tests.vllm.conftest import StartEngine
 from tests.vllm.conversations import completions, orderly

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from router.tokenizers.loader import TokenizerCache
-from tests.identity.families import FAMILIES, train
+from tests.rendering.families import FAMILIES, train
 from tests.vllm.comparing import CHAT, COMPLETION, chat, compare, tokenize
 from tests.vllm.conftest import StartEngine
 from tests.vllm.conversations import chats, completions, orderly
