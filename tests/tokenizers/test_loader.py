@@ -89,8 +89,6 @@ def test_what_nobody_uses_is_gone(tmp_path: Path) -> None:
     gone = weakref.ref(shelf.open(folder).opened)
     gc.collect()
     assert gone() is None
-    assert not shelf._opened
-    assert not shelf._volumes
     assert shelf.open(folder).library in {"fastokens", "tokenizers"}
 
 
