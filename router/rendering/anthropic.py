@@ -81,16 +81,16 @@ def _messages(role: str, content: Json) -> list[Message]:
     if any(block.get("type") not in _FOLLOWED[role] for block in blocks):
         raise NotReproducible(NOT_TEXT)
     texts = [text for block in _of(blocks, "text") if (text := _text(block))]
-    said: Message = {"role": role}
+    message: Message = {"role": role}
     if thoughts := [_text(block, "thinking") for block in _of(blocks, "thinking")]:
-        said["reasoning"] = "".join(thoughts)
+        message["reasoning"] = "".join(thoughts)
     if calls := [_call(block) for block in _of(blocks, "tool_use")]:
-        said["tool_calls"] = calls
+        message["tool_calls"] = calls
     if texts:
         parts = [{"type": "text", "text": text} for text in texts]
-        said["content"] = texts[0] if len(texts) == 1 else parts
+        message["content"] = texts[0] if len(texts) == 1 else parts
     results = [_result(block) for block in _of(blocks, "tool_result")]
-    return results if role == "user" and not texts else [*results, said]
+    return results if role == "user" and not texts else [*results, message]
 
 
 def _of(blocks: Iterable[Message], kind: str) -> list[Message]:
@@ -98,7 +98,7 @@ def _of(blocks: Iterable[Message], kind: str) -> list[Message]:
 
 
 def _blocks(content: Json) -> list[Message]:
-    if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise NotReproducible("odd contents")
     return content
 
@@ -111,19 +111,19 @@ def _text(block: Message, field: str = "text") -> str:
 
 
 def _call(block: Message) -> Message:
-    called, arguments = block.get("id"), block.get("input")
-    if not isinstance(called, str) or not called or not isinstance(arguments, dict | None):
+    call_id, arguments = block.get("id"), block.get("input")
+    if not isinstance(call_id, str) or not call_id or not isinstance(arguments, dict | None):
         raise NotReproducible("odd tool calls")
     function = {"name": _text(block, "name"), "arguments": json.dumps(arguments or {})}
-    return {"id": called, "type": "function", "function": function}
+    return {"id": call_id, "type": "function", "function": function}
 
 
 def _result(block: Message) -> Message:
     content = block.get("content")
     if isinstance(content, list):
-        if not all(isinstance(one, dict) and one.get("type") == "text" for one in content):
+        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
             raise NotReproducible(NOT_TEXT)
-        content = "\n".join(_text(one) for one in content)
+        content = "\n".join(_text(part) for part in content)
     elif not isinstance(content, str | None):
         raise NotReproducible("odd contents")
     return {"role": "tool", "tool_call_id": _text(block, "tool_use_id"), "content": content or ""}
@@ -135,12 +135,12 @@ def _tools(given: Json) -> list[Tool] | None:
     if not isinstance(given, list):
         raise NotReproducible("odd tools")
     tools: list[Tool] = []
-    for one in given:
-        schema = one.get("input_schema") if isinstance(one, dict) else None
+    for tool in given:
+        schema = tool.get("input_schema") if isinstance(tool, dict) else None
         if not isinstance(schema, dict):
             raise NotReproducible("odd tools")
         typed = schema if "type" in schema else {**schema, "type": "object"}
-        tools.append({"type": "function", "function": definition({**one, "parameters": typed})})
+        tools.append({"type": "function", "function": definition({**tool, "parameters": typed})})
     return tools
 
 
@@ -151,10 +151,10 @@ def _effort(fields: Body, unthinking: str) -> str | None:
         raise NotReproducible("odd template keywords")
     if thinking and thinking.get("type") == "disabled":
         return unthinking
-    said = effort(output.get("effort")) if output else None
-    if said in {"none", "minimal"}:
+    requested = effort(output.get("effort")) if output else None
+    if requested in {"none", "minimal"}:
         raise NotReproducible("odd template keywords")
-    return said
+    return requested
 
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")

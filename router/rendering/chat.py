@@ -64,16 +64,16 @@ def chat_of(fields: Body) -> Chat:
 
 def keywords(fields: Body) -> Mapping[str, Any]:
     """Return the request's own keywords for the template. Raises NotReproducible."""
-    found = fields.get("chat_template_kwargs")
-    if not isinstance(found, dict | None):
+    kwargs = fields.get("chat_template_kwargs")
+    if not isinstance(kwargs, dict | None):
         raise NotReproducible("odd template keywords")
-    return found or {}
+    return kwargs or {}
 
 
-def effort(found: Json) -> str | None:
+def effort(level: Json) -> str | None:
     """Return the requested effort, if any. Raises NotReproducible."""
-    if found is None or (isinstance(found, str) and found in EFFORTS):
-        return found
+    if level is None or (isinstance(level, str) and level in EFFORTS):
+        return level
     raise NotReproducible("odd template keywords")
 
 
@@ -87,21 +87,21 @@ def flag(fields: Body, name: str, *, default: bool) -> bool:
 
 def forwarded(fields: Body) -> list[int] | None:
     """Return the prompt's token ids if the request contains them. Raises NotReproducible."""
-    given = fields.get("kv_transfer_params")
-    ids = given.get("prompt_token_ids") if isinstance(given, dict) else None
+    params = fields.get("kv_transfer_params")
+    ids = params.get("prompt_token_ids") if isinstance(params, dict) else None
     if ids is not None and not (isinstance(ids, list) and ids):
         raise NotReproducible("odd token ids")
     return ids
 
 
-def _documents(found: Json) -> list[dict[str, str]] | None:
-    if found is not None and not (
-        isinstance(found, list)
-        and all(isinstance(one, dict) for one in found)
-        and all(isinstance(value, str) for one in found for value in one.values())
+def _documents(documents: Json) -> list[dict[str, str]] | None:
+    if documents is not None and not (
+        isinstance(documents, list)
+        and all(isinstance(document, dict) for document in documents)
+        and all(isinstance(value, str) for document in documents for value in document.values())
     ):
         raise NotReproducible("odd documents")
-    return found
+    return documents
 
 
 #: A line that Claude Code puts before its system prompt, different each time; engines drop it.
@@ -126,29 +126,32 @@ def _message(message: Message, *, parts: bool) -> Message:
         if not parts and role not in _CHANGED:
             return message  # nearly all messages are this plain
         content = (TextPart("text", content),)
-    given = content or ()
+    given_parts = content or ()
     if role == "system":
-        given = [kept for part in given if (kept := _without_billing(part)) is not None]
-    made: Message = {"role": role, "content": _content(given, parts=parts, joined=role == "tool")}
+        given_parts = [kept for part in given_parts if (kept := _without_billing(part)) is not None]
+    shown: Message = {
+        "role": role,
+        "content": _content(given_parts, parts=parts, joined=role == "tool"),
+    }
     if role == "assistant":
-        _assistant(message, made)
+        _assistant(message, shown)
     elif role == "tool" and "tool_call_id" in message:
-        made["tool_call_id"] = message["tool_call_id"]
+        shown["tool_call_id"] = message["tool_call_id"]
     for name in ("name", "task"):
         if name in message:
-            made[name] = message[name]
+            shown[name] = message[name]
     if role == "developer":
-        made["tools"] = message.get("tools")
-    return made
+        shown["tools"] = message.get("tools")
+    return shown
 
 
 def _content(given: Sequence[TextPart], *, parts: bool, joined: bool) -> str | list[dict[str, Any]]:
     """Return the texts as parts, or joined. Unless templates want parts, empty texts are left
     out."""
-    said = [part for part in given if part.text is not None]
+    shown = [part for part in given if part.text is not None]
     if parts and not joined:
-        return [{"type": "text", "text": part.text, **part.more} for part in said]
-    return "\n".join([part.text or "" for part in said if part.text or parts])
+        return [{"type": "text", "text": part.text, **part.more} for part in shown]
+    return "\n".join([part.text or "" for part in shown if part.text or parts])
 
 
 def _without_billing(part: TextPart) -> TextPart | None:
@@ -171,13 +174,13 @@ def with_arguments(call: Mapping[str, Any]) -> Message:
 
     Raises NotReproducible.
     """
-    given = call["function"]["arguments"]
-    if given:
+    text = call["function"]["arguments"]
+    if text:
         check_values(
-            given.encode(errors="surrogatepass")
+            text.encode(errors="surrogatepass")
         )  # the body may have them escaped, so they were not counted there
     try:
-        arguments = json.loads(given) if given else {}
+        arguments = json.loads(text) if text else {}
     except json.JSONDecodeError:
         arguments = {}
     except (ValueError, RecursionError):  # too many digits, too deep: engines refuse these

@@ -149,9 +149,9 @@ def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
     model = _json(path / _MODEL)
     if not isinstance(model, dict):
         return False
-    named = model.get("architectures")
-    found = [model.get("model_type"), *(named if isinstance(named, list) else ())]
-    return any(isinstance(one, str) and one in kinds for one in found)
+    architectures = model.get("architectures")
+    names = [model.get("model_type"), *(architectures if isinstance(architectures, list) else ())]
+    return any(isinstance(name, str) and name in kinds for name in names)
 
 
 def _is_of_mistrals_format(path: Path) -> bool:
@@ -173,23 +173,26 @@ def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
     given = config.get("chat_template")
     if isinstance(given, str):
         return {"default": given}
-    found = given if isinstance(given, list) else []
+    entries = given if isinstance(given, list) else []
     return {
-        str(one.get("name")): one["template"]
-        for one in found
-        if isinstance(one, dict) and isinstance(one.get("template"), str)
+        str(entry.get("name")): entry["template"]
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("template"), str)
     }
 
 
 def _processor_template(path: Path, config: dict[str, Any]) -> str | None:
     """Return the template of the model's processor, if any (Transformers, processing_utils.py)."""
     own = [_json(path / name) for name in _PROCESSORS]
-    found = own[0].get("chat_template") if isinstance(own[0], dict) else None
-    if found is None:
+    template = own[0].get("chat_template") if isinstance(own[0], dict) else None
+    if template is None:
         older = _json(path / _OLDER_TEMPLATE)
-        found = older.get("chat_template") if isinstance(older, dict) else None
-    named = any(isinstance(one, dict) and "processor_class" in one for one in (*own, config))
-    return found if named and isinstance(found, str) else None
+        template = older.get("chat_template") if isinstance(older, dict) else None
+    has_class = any(
+        isinstance(config_entry, dict) and "processor_class" in config_entry
+        for config_entry in (*own, config)
+    )
+    return template if has_class and isinstance(template, str) else None
 
 
 def _with_older(path: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -204,14 +207,14 @@ def _with_older(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    found = {}
+    tokens = {}
     for name in SPECIAL:
         token = config.get(name)
         if isinstance(token, dict):  # an AddedToken, with flags
             token = token.get("content")
         if isinstance(token, str):
-            found[name] = token
-    return found
+            tokens[name] = token
+    return tokens
 
 
 def _json(path: Path) -> Json:

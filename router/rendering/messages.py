@@ -81,38 +81,38 @@ def read_parts(content: Json) -> tuple[list[TextPart], int]:
     if not isinstance(content, list):
         raise NotReproducible("odd contents")
     parts, known = [], 0
-    for one in content:
+    for entry in content:
         part, fields = (
-            (TextPart(BARE, one, proper=False), 0) if isinstance(one, str) else _part(one)
+            (TextPart(BARE, entry, proper=False), 0) if isinstance(entry, str) else _part(entry)
         )
         parts.append(part)
         known += fields
     return parts, known
 
 
-def _part(one: Json) -> tuple[TextPart, int]:
-    kind = one.get("type") if isinstance(one, dict) else None
+def _part(entry: Json) -> tuple[TextPart, int]:
+    kind = entry.get("type") if isinstance(entry, dict) else None
     field = _TEXTS.get(kind) if isinstance(kind, str) else None
-    if kind is None or field is None or not _ELSE.isdisjoint(one):
+    if kind is None or field is None or not _ELSE.isdisjoint(entry):
         raise NotReproducible(NOT_TEXT)
-    text = one.get(field)
+    text = entry.get(field)
     if text is None and kind in _NULLABLE:
         return TextPart(kind, None, proper=False), 0
-    closed = kind == "thinking" and "closed" in one
-    if not isinstance(text, str) or (closed and not isinstance(one["closed"], bool)):
+    closed = kind == "thinking" and "closed" in entry
+    if not isinstance(text, str) or (closed and not isinstance(entry["closed"], bool)):
         raise NotReproducible("odd parts")
-    marked = _marked(one) if kind == "text" else int(closed)
-    more = {name: one[name] for name in one if name not in _KNOWN}
+    marked = _marked(entry) if kind == "text" else int(closed)
+    more = {name: entry[name] for name in entry if name not in _KNOWN}
     if kind not in _MODELLED or marked is None:
         return TextPart(kind, text, more, proper=False), 0
     return TextPart(kind, text, more), 2 + marked
 
 
-def _marked(one: Mapping[str, Any]) -> int | None:
+def _marked(entry: Mapping[str, Any]) -> int | None:
     """Return how many fields a cache mark adds; None if it is not valid."""
-    if "prompt_cache_breakpoint" not in one:
+    if "prompt_cache_breakpoint" not in entry:
         return 0
-    mark = one["prompt_cache_breakpoint"]
+    mark = entry["prompt_cache_breakpoint"]
     if not isinstance(mark, dict) or mark.get("mode") != "explicit":
         return None
     if "ttl" not in mark:
@@ -150,7 +150,7 @@ def chat_tools(given: Json) -> list[Tool] | None:
         return None
     if not isinstance(given, list) or not given:
         raise NotReproducible("odd tools")
-    return [_chat_tool(one) for one in given]
+    return [_chat_tool(tool) for tool in given]
 
 
 def _chat_tool(given: Json) -> Tool:
@@ -264,8 +264,12 @@ def _other(given: Json) -> Message:
             raise NotReproducible("odd contents")
     elif own is None:
         raise NotReproducible("odd messages")
-    found = {"tool_calls": calls, "tools": tools}
-    return {**message, "content": parts, **{name: found[name] for name in found if name in message}}
+    parsed = {"tool_calls": calls, "tools": tools}
+    return {
+        **message,
+        "content": parts,
+        **{name: parsed[name] for name in parsed if name in message},
+    }
 
 
 def with_reasoning_renamed(given: Message) -> Message:
@@ -290,7 +294,7 @@ def _known_to_openai(role: str, message: Mapping[str, Any]) -> int | None:
             value = message.get(name)
             if value is not None:
                 if not isinstance(value, dict) or not all(
-                    isinstance(value.get(one), str) for one in needed
+                    isinstance(value.get(field), str) for field in needed
                 ):
                     return None
                 known += len(needed)
@@ -314,7 +318,7 @@ def _calls(given: Json) -> list[Message] | None:
         return None
     if not isinstance(given, list):
         raise NotReproducible("odd tool calls")
-    return [_call(one) for one in given]
+    return [_call(call) for call in given]
 
 
 def _call(given: Json) -> Message:
@@ -339,15 +343,15 @@ def _tools(given: Json) -> tuple[list[Tool] | None, int]:
         raise NotReproducible("odd tools")
     kinds = {"name": str, "description": str, "parameters": dict, "strict": bool | None}
     tools, known = [], 0
-    for one in given:
-        function = one.get("function") if isinstance(one, dict) else None
-        if not isinstance(function, dict) or one.get("type") != "function":
+    for tool in given:
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or tool.get("type") != "function":
             raise NotReproducible("odd tools")
         if "name" not in function or not all(
             isinstance(function[name], kind) for name, kind in kinds.items() if name in function
         ):
             raise NotReproducible("odd tools")
         inner = ordered(function, tuple(kinds))
-        tools.append(ordered({**one, "function": inner}, ("function", "type")))
+        tools.append(ordered({**tool, "function": inner}, ("function", "type")))
         known += 2 + len(kinds.keys() & function.keys())
     return tools, known

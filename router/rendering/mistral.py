@@ -107,8 +107,8 @@ def mistrals_library(path: Path) -> MistralsLibrary:
     except BadFolder:
         raise
     except Exception as error:  # noqa: BLE001 - that library raises all kinds of exceptions
-        said = str(error).split("\n")[0][:200]
-        raise BadFolder(f"the tokenizer in {path} cannot be read: {said}") from None
+        message = str(error).split("\n")[0][:200]
+        raise BadFolder(f"the tokenizer in {path} cannot be read: {message}") from None
 
 
 def _check_end(chat: Chat) -> None:
@@ -137,9 +137,9 @@ def _content(given: Json) -> Json:
     """Return text, or a list of text parts: the library treats these two differently."""
     if given is None or isinstance(given, str):
         return given
-    if not all(isinstance(one, dict) and one.get("type") == "text" for one in given):
+    if not all(isinstance(part, dict) and part.get("type") == "text" for part in given):
         raise NotReproducible(NOT_TEXT)
-    return [{"type": "text", "text": one.get("text")} for one in given]
+    return [{"type": "text", "text": part.get("text")} for part in given]
 
 
 def _call(given: Message) -> Message:

@@ -181,16 +181,16 @@ def _words_for_media(fields: Body) -> tuple[Body, int]:
     messages = fields.get("messages")
     if not isinstance(messages, list):
         raise NotReproducible(NOT_TEXT)
-    made = [_with_words(message) for message in messages]
+    changed = [_with_words(message) for message in messages]
     count = sum(
         _is_word(part)
-        for message in made
+        for message in changed
         if isinstance(message, dict) and isinstance(message.get("content"), list)
         for part in message["content"]
     )
     if not count:
         raise NotReproducible(NOT_TEXT)
-    return {**fields, "messages": made}, count
+    return {**fields, "messages": changed}, count
 
 
 def _media_for_words(conversation: Sequence[Message], most: int) -> list[Message]:
@@ -204,22 +204,27 @@ def _media_for_words(conversation: Sequence[Message], most: int) -> list[Message
     ]
 
 
-def _text_before_media(one: str, all_: str, none: str) -> str:
+def _text_before_media(with_first: str, with_all: str, with_none: str) -> str:
     """Return the text before the first of the media. Raises NotReproducible.
 
-    `one` is the prompt with only the first of the media, `all_` with all, `none` with words only.
+    `with_first` is the prompt with only the first of the media, `with_all` with all of them, and
+    `with_none` with words only.
     """
-    place = none.find(_WORD)
+    place = with_none.find(_WORD)
     if place < 0:
         raise NotReproducible(NOT_TEXT)
-    found = none[:place] if one.startswith(none[:place]) else none[: _same_start(one, none)]
-    after = none[place + len(_WORD) :]
-    shown = one[len(found) : len(one) - _same_end(one, after)]
+    before = (
+        with_none[:place]
+        if with_first.startswith(with_none[:place])
+        else with_none[: _same_start(with_first, with_none)]
+    )
+    after = with_none[place + len(_WORD) :]
+    shown = with_first[len(before) : len(with_first) - _same_end(with_first, after)]
     tokens = _TOKENS.findall(shown)
     # A user may have written the image's token: engines could take that for the first image.
-    if not tokens or any(token in found for token in tokens) or not all_.startswith(found):
+    if not tokens or any(token in before for token in tokens) or not with_all.startswith(before):
         raise NotReproducible(NOT_TEXT)
-    return found
+    return before
 
 
 def _same_start(one: AnyStr, other: AnyStr) -> int:

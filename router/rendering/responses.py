@@ -122,13 +122,13 @@ def _into(before: Message | None, field: str, value: Json) -> Message | None:
 
 
 def _call(item: Message) -> Message:
-    called, name, arguments = map(item.get, ("call_id", "name", "arguments"))
-    if not all(isinstance(one, str) for one in (called, name, arguments)):
+    call_id, name, arguments = map(item.get, ("call_id", "name", "arguments"))
+    if not all(isinstance(value, str) for value in (call_id, name, arguments)):
         raise NotReproducible("odd tool calls")
     if item.get("namespace"):
         name = f"{item['namespace']}__{name}"
     function = {"name": name, "arguments": arguments}
-    return {"id": called, "function": function, "type": "function"}
+    return {"id": call_id, "function": function, "type": "function"}
 
 
 def _thought(item: Message) -> str:
@@ -154,7 +154,7 @@ def _tools(given: Json) -> list[Tool] | None:
     if not given:
         return None
     if not isinstance(given, list) or not all(
-        isinstance(one, dict) and one.get("type") == "function" for one in given
+        isinstance(tool, dict) and tool.get("type") == "function" for tool in given
     ):
         raise NotReproducible("tools of the engine's own")
-    return [{"type": "function", "function": definition(one)} for one in given]
+    return [{"type": "function", "function": definition(tool)} for tool in given]

@@ -72,8 +72,8 @@ def _special(given: Json) -> AddedToken | None:
 
 def _more(config: Mapping[str, Any]) -> list[Json]:
     """Special tokens without a name of their own; the second is the older spelling."""
-    found = next((config[name] for name in UNNAMED if config.get(name)), None)
-    return found if isinstance(found, list) else []
+    tokens = next((config[name] for name in UNNAMED if config.get(name)), None)
+    return tokens if isinstance(tokens, list) else []
 
 
 #: Text on which tokenizers have been known to differ: scripts, code, emoji, runs, odd spaces.
@@ -154,8 +154,8 @@ class ReferenceTokenizer:
     def encode(self, text: str, *, special: bool) -> bytes:
         """Return the ids of `text`."""
         # Only its batch functions release the GIL.
-        found = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
-        return array("I", found[0].ids).tobytes()
+        encodings = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        return array("I", encodings[0].ids).tobytes()
 
 
 class FastTokenizer:
@@ -172,8 +172,10 @@ class FastTokenizer:
 
     def encode(self, text: str, *, special: bool) -> bytes:
         """Return the ids of `text`."""
-        found: list[bytes] = self._tokenizer.encode_batch_flat([text], add_special_tokens=special)
-        return found[0]
+        encodings: list[bytes] = self._tokenizer.encode_batch_flat(
+            [text], add_special_tokens=special
+        )
+        return encodings[0]
 
 
 def load(

@@ -75,8 +75,8 @@ def text_or_ids(fields: Body, endpoint: Endpoint) -> TextPrompt | bytes:
         raise NotReproducible("a suffix")
     if endpoint.native and any(fields.get(name) is not None for name in BESIDE):
         raise NotReproducible(NOT_TEXT)
-    given = (fields[name] for name in endpoint.sources if fields.get(name) is not None)
-    prompt = found = next(given, None)
+    values = (fields[name] for name in endpoint.sources if fields.get(name) is not None)
+    prompt = found = next(values, None)
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str) and found:
@@ -206,12 +206,12 @@ class PromptTokenizer:
         )
 
     def _plain(self, fields: Body, endpoint: Endpoint) -> bytes:
-        found = text_or_ids(fields, endpoint)
-        if isinstance(found, bytes):
-            return found
-        if len(found.text) > MAX_PROMPT_CHARS:
+        prompt = text_or_ids(fields, endpoint)
+        if isinstance(prompt, bytes):
+            return prompt
+        if len(prompt.text) > MAX_PROMPT_CHARS:
             raise NotReproducible("too long")
-        return self._renderer.text(found.text, special=found.special)
+        return self._renderer.text(prompt.text, special=prompt.special)
 
 
 def _has_media(body: bytes) -> bool:

@@ -40,9 +40,9 @@ def snapshot(name: str, *, fresh: bool = False) -> Path:
     from huggingface_hub import constants  # noqa: PLC0415 - slow to import, and seldom needed
 
     if not fresh or constants.HF_HUB_OFFLINE:
-        found = _cached(name)
-        if found is not None:
-            return found
+        path = _cached(name)
+        if path is not None:
+            return path
     if constants.HF_HUB_OFFLINE:
         raise NotFetched(f"{name} is not in the hub's cache, and HF_HUB_OFFLINE is set")
     return _fetched(name)

@@ -76,7 +76,7 @@ class TokenizerCache:
         self._lock = Lock()
         self._opening: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         self._opened: WeakValueDictionary[str, TokenizerLibrary] = WeakValueDictionary()
-        self._volumes: WeakValueDictionary[str, LoadedTokenizer] = WeakValueDictionary()
+        self._tokenizers: WeakValueDictionary[str, LoadedTokenizer] = WeakValueDictionary()
 
     def open(
         self,
@@ -95,8 +95,8 @@ class TokenizerCache:
         text = _template(template)
         key = json.dumps([files, text, dict(keywords or {}), mode], sort_keys=True)
         with self._turn(key, path):
-            found = self._volumes.get(key)
-            if found is None:
+            tokenizer = self._tokenizers.get(key)
+            if tokenizer is None:
                 folder = read_folder(path)
                 by_mistral = mode == "mistral" or (mode == "auto" and folder.mistral)
                 opened = self._library(folder, files, by_mistral=by_mistral)
@@ -104,8 +104,8 @@ class TokenizerCache:
                     folder = replace(folder, templates={"default": text}, processor=None)
                 sure = by_mistral or not folder.rebuilt or TOKENIZER not in files
                 exact = PromptTokenizer(_renderer(folder, opened, keywords or {}))
-                found = self._volumes[key] = LoadedTokenizer(path, exact, opened, sure)
-            return found
+                tokenizer = self._tokenizers[key] = LoadedTokenizer(path, exact, opened, sure)
+            return tokenizer
 
     def _library(
         self, folder: ModelFolder, files: Mapping[str, str], *, by_mistral: bool
@@ -114,11 +114,11 @@ class TokenizerCache:
         counting = [by_mistral, (not by_mistral and files.get(TOKENIZER)) or files, config]
         key = json.dumps(counting, sort_keys=True)
         with self._turn(key, folder.path):
-            found = self._opened.get(key)
-            if found is None:
-                made = _by_mistral(folder.path) if by_mistral else _usual(folder.path)
-                found = self._opened[key] = made
-            return found
+            library = self._opened.get(key)
+            if library is None:
+                new = _by_mistral(folder.path) if by_mistral else _usual(folder.path)
+                library = self._opened[key] = new
+            return library
 
     @contextmanager
     def _turn(self, key: str, path: Path) -> Iterator[None]:
@@ -149,14 +149,14 @@ def _usual(path: Path) -> TokenizerLibrary:
 
 
 def _renderer(
-    folder: ModelFolder, found: TokenizerLibrary, keywords: Mapping[str, Any]
+    folder: ModelFolder, opened: TokenizerLibrary, keywords: Mapping[str, Any]
 ) -> Renderer:
-    if not isinstance(found.library, OpenedTokenizer):
-        return Mistral(found.library, keywords)
-    if found.library.special_tokens is not None:
-        folder = replace(folder, special_tokens=dict(found.library.special_tokens))
+    if not isinstance(opened.library, OpenedTokenizer):
+        return Mistral(opened.library, keywords)
+    if opened.library.special_tokens is not None:
+        folder = replace(folder, special_tokens=dict(opened.library.special_tokens))
     try_templates(folder, keywords)
-    return TemplateRenderer(folder, found.library.tokenizer, keywords=keywords)
+    return TemplateRenderer(folder, opened.library.tokenizer, keywords=keywords)
 
 
 def _hashes(path: Path) -> dict[str, str]:
@@ -170,11 +170,11 @@ def _hashes(path: Path) -> dict[str, str]:
 
 
 def _hash(file: Path) -> str:
-    found = sha256()
-    with file.open("rb") as read:
-        while piece := read.read(_HASH_CHUNK_BYTES):
-            found.update(piece)
-    return found.hexdigest()
+    digest = sha256()
+    with file.open("rb") as stream:
+        while piece := stream.read(_HASH_CHUNK_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _template(path: Path | None) -> str | None:

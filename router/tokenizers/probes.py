@@ -138,11 +138,11 @@ PROBES: tuple[Probe, ...] = (
 
 def answers(exact: PromptTokenizer) -> dict[str, bytes]:
     """Return our ids for every probe that we can tokenize, by the probe's name."""
-    found: dict[str, bytes] = {}
+    ids: dict[str, bytes] = {}
     for probe in PROBES:
         with suppress(NotReproducible):  # such requests are keyed by their text
-            found[probe.name] = exact.ids(probe.endpoint, msgspec.json.encode(probe.body))
-    return found
+            ids[probe.name] = exact.ids(probe.endpoint, msgspec.json.encode(probe.body))
+    return ids
 
 
 def head_answer(exact: PromptTokenizer) -> bytes:

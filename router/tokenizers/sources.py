@@ -69,10 +69,10 @@ def origin(source: str, model: str, described: Described) -> Origin:
     if source == "worker":
         return at_workers(model, described, _SAID)._replace(told=True)
     if source != "auto":
-        found = _named(source, _SAID) or Origin(
+        named = _named(source, _SAID) or Origin(
             SourceKind.TEXT, why="the settings name no tokenizer"
         )
-        return found._replace(told=True)
+        return named._replace(told=True)
     root = _root(model, described)
     if root is None:
         return Origin(SourceKind.TEXT, why="its workers do not tell where they have it from")
@@ -111,9 +111,9 @@ def fingerprint(described: Described) -> Fingerprint:
     return {name: (_text(one, "root"), _text(one, "parent")) for name, one in described.items()}
 
 
-def loaded(found: Fingerprint) -> Mapping[str, str | None]:
+def loaded(fingerprint: Fingerprint) -> Mapping[str, str | None]:
     """Return what its base models were loaded from, which determines their tokens."""
-    return {name: root for name, (root, parent) in found.items() if parent is None}
+    return {name: root for name, (root, parent) in fingerprint.items() if parent is None}
 
 
 def _named(name: str, why: str) -> Origin | None:
@@ -124,10 +124,10 @@ def _named(name: str, why: str) -> Origin | None:
 
 def _root(model: str, described: Described) -> str | None:
     """Return what the model, or an adapter's base model, was loaded from."""
-    found = described.get(model, {})
-    parent = _text(found, "parent")
+    card = described.get(model, {})
+    parent = _text(card, "parent")
     if parent is None:
-        return _text(found, "root")
+        return _text(card, "root")
     if parent in described and parent != model:
         return _text(described[parent], "root")
     # vLLM repeats the base named by the adapter, which may be any of its names, or none.
@@ -135,8 +135,8 @@ def _root(model: str, described: Described) -> str | None:
     return bases.pop() if len(bases) == 1 else None
 
 
-def _text(found: Mapping[str, Any], field: str) -> str | None:
-    value = found.get(field)
+def _text(card: Mapping[str, Any], field: str) -> str | None:
+    value = card.get(field)
     return value if isinstance(value, str) and value else None
 
 

@@ -176,12 +176,12 @@ class SourceCase:
 
         None (not known) if workers differ in that, one did not tell, or none could be asked.
         """
-        said = {
-            one.verdict.left_out
-            for one in self.asked.values()
-            if one.verdict.state is Agreement.AGREES
+        answers = {
+            record.verdict.left_out
+            for record in self.asked.values()
+            if record.verdict.state is Agreement.AGREES
         }
-        return said.pop() if len(said) == 1 else None
+        return answers.pop() if len(answers) == 1 else None
 
     def model_of(self, served: Iterable[str]) -> str | None:
         """Return the first of these models that uses this source."""

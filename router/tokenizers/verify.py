@@ -91,10 +91,10 @@ def first_difference(
     Only probes that both have are compared. One that we cannot express or that the worker refuses
     says nothing, because such a request is keyed by its text, or refused.
     """
-    for name, one in ours.items():
+    for name, mine_packed in ours.items():
         other = theirs.get(name)
-        if other is not None and other != one:
-            mine, its = _ids(one), _ids(other)
+        if other is not None and other != mine_packed:
+            mine, its = _ids(mine_packed), _ids(other)
             pairs = enumerate(zip(mine, its, strict=False))
             shorter = min(len(mine), len(its))
             return name, next((place for place, (a, b) in pairs if a != b), shorter)
@@ -207,23 +207,25 @@ async def verify_worker(
         return Verdict(Agreement.UNVERIFIED, "there is nothing to compare with")
     try:
         theirs = await ask_worker(inquiries, worker, model, list(ours))
-        found = first_difference(ours, theirs)
-        if found is not None:
+        differing = first_difference(ours, theirs)
+        if differing is not None:
             # Templates may write the date, and midnight may have been between the two.
             await reference.prepare()
             ours = reference.answers
             theirs = await ask_worker(inquiries, worker, model, list(ours))
-            found = first_difference(ours, theirs)
+            differing = first_difference(ours, theirs)
     except (NoTokenizer, NoAnswer) as lacking:
         return Verdict(Agreement.UNVERIFIED, str(lacking))
     except TimeoutError:
         return Verdict(Agreement.UNVERIFIED, "our own tokens take too long")
-    if found is not None:
-        probe, index = found
+    if differing is not None:
+        probe, index = differing
         path = reference.volume.path if reference.volume else None
         pair = ours[probe], theirs[probe]
-        said = await aside(lambda: difference(probe, index, *pair, path), OUR_ANSWERS_TIMEOUT_S)
-        return Verdict(Agreement.DIFFERS, str(said), said)
+        described = await aside(
+            lambda: difference(probe, index, *pair, path), OUR_ANSWERS_TIMEOUT_S
+        )
+        return Verdict(Agreement.DIFFERS, str(described), described)
     same = len(theirs.keys() & ours.keys())
     if not same:
         return Verdict(Agreement.UNVERIFIED, "it refuses all that could be compared")

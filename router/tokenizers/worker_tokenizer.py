@@ -67,8 +67,8 @@ async def tokenize(
 
     Raises NoTokenizer, Refused, NoAnswer.
     """
-    asked = msgspec.json.encode({**body, "model": model})
-    answer = await inquiries.ask(worker, PATH, patience=patience, body=asked)
+    question = msgspec.json.encode({**body, "model": model})
+    answer = await inquiries.ask(worker, PATH, patience=patience, body=question)
     if answer.status in _NOT_SERVED:
         raise NoTokenizer(f"{PATH} answered {answer.status}")
     if answer.status in _REFUSED:
@@ -88,14 +88,14 @@ async def worker_answers(
 
     Probes are sent one at a time, to keep the load on the worker low. Raises NoTokenizer, NoAnswer.
     """
-    found: dict[str, bytes] = {}
+    ids: dict[str, bytes] = {}
     for probe in PROBES:
         if not names or probe.name in names:
             try:
-                found[probe.name] = await tokenize(inquiries, worker, model, probe.body)
+                ids[probe.name] = await tokenize(inquiries, worker, model, probe.body)
             except PromptRefused:
                 continue
-    return found
+    return ids
 
 
 _PATH = "/v1/chat/completions"
@@ -156,9 +156,9 @@ async def leaves_out(
     `chat` has tools. Its prompt has the first of `counts` tokens with them, the second without.
     """
     whole, less = counts
-    asked = {**chat, "model": model, "tool_choice": NO_TOOLS_CHOICE, "max_tokens": 1}
+    request = {**chat, "model": model, "tool_choice": NO_TOOLS_CHOICE, "max_tokens": 1}
     try:
-        body = msgspec.json.encode(asked)
+        body = msgspec.json.encode(request)
         answer = await inquiries.ask(worker, _PATH, patience=TOOLS_TIMEOUT_S, body=body)
         counted = _decode_usage(answer.body).usage.prompt_tokens if answer.good else -1
     except (NoAnswer, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -202,19 +202,19 @@ class WorkerTokenizer:
         """Return the prompt's ids, 32 bits each, little-endian. Raises NotReproducible."""
         if len(body) > MAX_ASKED_BYTES:
             raise NotReproducible("too long")
-        asked = _question(
+        question = _question(
             endpoint,
             without_unused_tools(tokenizable_fields(endpoint, body), left_out=self._left_out()),
         )
-        if isinstance(asked, bytes):
-            return asked
+        if isinstance(question, bytes):
+            return question
         now = asyncio.get_running_loop().time()
         workers = self._workers() if now >= self._again else ()
         if not workers:
             raise NotReproducible("no worker tokenizes")
-        worker = min(workers, key=lambda one: one.load.in_flight)
+        worker = min(workers, key=lambda candidate: candidate.load.in_flight)
         try:
-            return await tokenize(self._inquiries, worker, self._model, asked, PROMPT_TIMEOUT_S)
+            return await tokenize(self._inquiries, worker, self._model, question, PROMPT_TIMEOUT_S)
         except PromptRefused:
             raise NotReproducible("refused by a worker") from None
         except (NoTokenizer, NoAnswer):
@@ -222,23 +222,23 @@ class WorkerTokenizer:
             raise NotReproducible("no worker tokenizes") from None
 
 
-def _question(endpoint: Endpoint, asked: Body) -> dict[str, Any] | bytes:
+def _question(endpoint: Endpoint, fields: Body) -> dict[str, Any] | bytes:
     """Return the question for `/tokenize`, or the ids if the request contains them. Raises
     NotReproducible."""
     match endpoint.prompted:
         case Prompted.CHAT:
-            return _chat_prompt(asked)
+            return _chat_prompt(fields)
         case Prompted.COMPLETION | Prompted.INPUT:
-            found = text_or_ids(asked, endpoint)
+            prompt = text_or_ids(fields, endpoint)
         case _:
             raise NotReproducible("a dialect that workers do not tokenize")
-    if isinstance(found, bytes):
-        return found
-    return {"prompt": found.text, "add_special_tokens": found.special}
+    if isinstance(prompt, bytes):
+        return prompt
+    return {"prompt": prompt.text, "add_special_tokens": prompt.special}
 
 
-def _chat_prompt(asked: Body) -> dict[str, Any] | bytes:
-    chat = chat_of(asked)  # raises NotReproducible for anything but text
+def _chat_prompt(fields: Body) -> dict[str, Any] | bytes:
+    chat = chat_of(fields)  # raises NotReproducible for anything but text
     if chat.ids is not None:
         return pack_ids(chat.ids)
     if chat.documents is not None:
@@ -247,7 +247,7 @@ def _chat_prompt(asked: Body) -> dict[str, Any] | bytes:
     if chat.effort is not None:  # `/tokenize` has no field for it
         keywords["reasoning_effort"] = chat.effort
         keywords.setdefault("enable_thinking", chat.effort != "none")
-    question = {name: asked[name] for name in _CHAT_PROMPT if name in asked}
+    question = {name: fields[name] for name in _CHAT_PROMPT if name in fields}
     # `/tokenize`, unlike chats, does not rename these fields itself (vLLM's protocol of both).
-    question["messages"] = [with_reasoning_renamed(message) for message in asked["messages"]]
+    question["messages"] = [with_reasoning_renamed(message) for message in fields["messages"]]
     return {**question, "chat_template_kwargs": keywords} if keywords else question
