@@ -27,9 +27,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from controller.events import Removed, Stored, Tier
-from controller.index import Index
-from controller.source import Source
+from controller.events.decode import Removed, Stored, Tier
+from controller.events.source import Source
+from controller.index.index import Index
 from strategies.prefix.block_keys import even_chain, even_root
 
 SIZE = 16

@@ -9,9 +9,9 @@ sum, it may just have given up loading once, so only the second miss of a block 
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from controller.events import Tier
-from controller.index import Index
-from controller.place import Place
+from controller.events.decode import Tier
+from controller.index.index import Index
+from controller.index.place import Place
 from strategies.api import Prompt
 from strategies.cost.tiers import Held
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from controller.memory import Memory
+from controller.kv_memory import Memory
 from router.identity.sources import is_adapter
 from router.inquiry import Inquiries, NoAnswer
 from router.memory_status import USAGE_FLAG

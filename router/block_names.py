@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from controller.agreement import Compared, compared, way
-from controller.events import Tier
-from controller.memory import Memory
+from controller.events.decode import Tier
+from controller.index.agreement import Compared, compared, way
+from controller.kv_memory import Memory
 
 #: How to make engines name blocks alike.
 HINT = (

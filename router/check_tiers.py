@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable
 from random import Random
 
-from controller.memory import Memory
+from controller.kv_memory import Memory
 from router.app import Door
 from router.asking import computed, model_of
 from router.inquiry import Inquiries, NoAnswer

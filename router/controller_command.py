@@ -13,9 +13,9 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from controller.memory import Memory
-from controller.server import serve
-from controller.source import Source
+from controller.events.source import Source
+from controller.kv_memory import Memory
+from controller.service.server import serve
 from router import logs
 from router.address import Address
 from router.controller_metrics import ControllerMetrics

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from controller.memory import Memory
-from controller.source import Source
+from controller.events.source import Source
+from controller.kv_memory import Memory
 from router.fleet import Fleet
 from router.inquiry import Inquiries, NoAnswer
 from router.kv_sources import Published, configured, published_by
@@ -16,7 +16,7 @@ from router.settings import Settings, WorkerSettings
 from router.worker import Worker
 
 if TYPE_CHECKING:
-    from controller.subscriber import Subscriber
+    from controller.events.subscriber import Subscriber
 
 log = logging.getLogger("warmroute.controller")
 
@@ -48,7 +48,7 @@ class Subscriptions:
         """The subscriber to KV events, made at first use."""
         if self._subscriber is None:
             # Loading ZeroMQ takes 3 MB, and only routers with a memory need it.
-            from controller.subscriber import Subscriber  # noqa: PLC0415
+            from controller.events.subscriber import Subscriber  # noqa: PLC0415
 
             self._subscriber = Subscriber()
         return self._subscriber

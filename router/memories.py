@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from controller.memory import Memory
+from controller.kv_memory import Memory
 from router.fleet import Fleet
 from router.inquiry import Inquiries
 from router.kv_subscriptions import Subscriptions, memory_of
@@ -18,7 +18,7 @@ from strategies.api import Prompt
 from strategies.cost.tiers import Loads
 
 if TYPE_CHECKING:
-    from controller.subscriber import Subscriber
+    from controller.events.subscriber import Subscriber
 
 
 class Remembers(Protocol):

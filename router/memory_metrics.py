@@ -7,10 +7,10 @@ from time import monotonic
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from controller.memory import Memory
-from controller.source import Source
-from controller.stream import State
-from controller.truth import ERRORS
+from controller.accuracy import ERRORS
+from controller.events.source import Source
+from controller.events.stream import State
+from controller.kv_memory import Memory
 from router.memories import Memories
 from router.pool import Pool
 from strategies.cost.tiers import Loads

@@ -2,8 +2,8 @@
 
 from time import monotonic, time
 
-from controller.memory import Memory
-from controller.source import Source
+from controller.events.source import Source
+from controller.kv_memory import Memory
 from router.kv_sources import FLAG
 from router.memories import Memories
 from router.pool import Pool

@@ -11,7 +11,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from controller.truth import ERRORS
+from controller.accuracy import ERRORS
 from router.aliases import hyperpod
 from router.fleet import Fleet
 from router.identity.case import Case

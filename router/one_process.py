@@ -1,6 +1,6 @@
 """Settings that need a single process: refused with several, at the start and on reload."""
 
-from controller.line import binds
+from controller.events.shared_socket import binds
 from router.rebuild import CannotBuild
 from router.settings import Settings
 from strategies import registry

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.events import WIDEST
-from controller.memory import SURELY_NEW, USUAL
-from controller.truth import Truth
+from controller.accuracy import Truth
+from controller.events.decode import WIDEST
+from controller.kv_memory import SURELY_NEW, USUAL
 from router.patience import Patience
 from router.upstream import Upstream
 from router.usage import MOST

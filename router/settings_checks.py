@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic_core import InitErrorDetails
 
-from controller.line import binds
+from controller.events.shared_socket import binds
 from router.quoting import shown
 from router.settings_errors import KeyPath, dotted, refusal
 from router.settings_exposure import exposures

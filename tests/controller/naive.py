@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from controller.events import Removed, Stored, Tier
-from controller.index import Index
+from controller.events.decode import Removed, Stored, Tier
+from controller.index.index import Index
 from strategies.prefix.block_keys import even_chain, even_root
 
 SIZE = 4

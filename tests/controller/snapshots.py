@@ -1,9 +1,9 @@
 """Write an index to bytes and read it back, in one step each."""
 
-from controller.index import Index
-from controller.picture import taken
-from controller.snapshot import read, written
-from controller.source import Mark
+from controller.events.source import Mark
+from controller.index.index import Index
+from controller.index.picture import taken
+from controller.index.snapshot import read, written
 
 
 def dump(index: Index, marks: dict[str, Mark]) -> bytes:

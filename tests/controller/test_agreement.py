@@ -4,9 +4,17 @@ from array import array
 
 import pytest
 
-from controller.agreement import DEFAULT_SEED, LONGEST, Compared, First, compared, first_of, way
-from controller.events import Removed, Stored, Tier
-from controller.index import Index
+from controller.events.decode import Removed, Stored, Tier
+from controller.index.agreement import (
+    DEFAULT_SEED,
+    LONGEST,
+    Compared,
+    First,
+    compared,
+    first_of,
+    way,
+)
+from controller.index.index import Index
 
 #: Numbers of every length that CBOR has.
 IDS = array("I", [5, 300, 70000, 23, 24, 255, 256, 65536] * 2).tobytes()

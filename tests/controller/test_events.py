@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase, example, find, given, settings
 from hypothesis import strategies as st
 
-from controller.events import Cleared, Refused, Removed, Stored, Tier, decode
+from controller.events.decode import Cleared, Refused, Removed, Stored, Tier, decode
 from tests.fuzz import seeds
 
 TOKENS = list(range(32))

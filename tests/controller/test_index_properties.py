@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from controller import holdings as holdings_module
-from controller import tree as tree_module
-from controller.events import Event, Removed, Stored, Tier
-from controller.index import Index
-from controller.snapshot import BadSnapshot, sealed
-from controller.source import Mark
+from controller.events.decode import Event, Removed, Stored, Tier
+from controller.events.source import Mark
+from controller.index import holdings as holdings_module
+from controller.index import tree as tree_module
+from controller.index.index import Index
+from controller.index.snapshot import BadSnapshot, sealed
 from strategies.prefix.block_keys import even_chain, even_root
 from tests.controller.naive import SIZE, Naive, depths
 from tests.controller.snapshots import dump, restore

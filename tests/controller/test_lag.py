@@ -2,9 +2,9 @@
 
 import pytest
 
-from controller.index import Index
-from controller.lag import LATE_S, Lag
-from controller.source import Source
+from controller.events.lag import LATE_S, Lag
+from controller.events.source import Source
+from controller.index.index import Index
 from tests.controller.test_memory import batch, stored
 
 SKEWS = [-3600.0, -0.5, 0.0, 0.5, 3600.0]

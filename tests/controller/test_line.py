@@ -1,8 +1,8 @@
 """Which engine a message is from, when several connect to one address."""
 
-from controller.index import Index
-from controller.line import Line
-from controller.source import Source
+from controller.events.shared_socket import Line
+from controller.events.source import Source
+from controller.index.index import Index
 
 
 def line(*workers: str) -> tuple[Line, list[Source]]:

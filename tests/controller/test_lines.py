@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import zmq
 
-from controller import sockets, subscriber
-from controller.source import Source
-from controller.turns import Turns
+from controller.events import sockets, subscriber
+from controller.events.source import Source
+from controller.events.turns import Turns
 from tests.controller.test_subscriber import Wire, run, say, stored, until, wire
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.memory import Memory
-from controller.snapshot import read
-from controller.source import Source
+from controller.events.source import Source
+from controller.index.snapshot import read
+from controller.kv_memory import Memory
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 from strategies.prefix.block_keys import even_chain, even_root

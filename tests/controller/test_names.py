@@ -9,15 +9,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller import names as names_module
-from controller import pages as pages_module
-from controller.names import Names, Tally
-from controller.pages import Page
+from controller.index import hash_table as names_module
+from controller.index import pages as pages_module
+from controller.index.hash_table import Names, Tally
+from controller.index.pages import Page
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from controller.pages import There, Words
+    from controller.index.pages import There, Words
 
 #: Few different ones, so that they are given and removed again, at both ends of the range.
 NAME = st.one_of(st.integers(0, 40), st.integers((1 << 64) - 20, (1 << 64) - 1))

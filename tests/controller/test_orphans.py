@@ -5,9 +5,9 @@ from unittest.mock import patch
 
 import pytest
 
-from controller.events import Stored, Tier
-from controller.index import Index
-from controller.orphans import DROPPED, Orphan, Orphans, Room
+from controller.events.decode import Stored, Tier
+from controller.index.index import Index
+from controller.index.orphans import DROPPED, Orphan, Orphans, Room
 from tests.controller.naive import SIZE, depths
 from tests.controller.test_index_properties import TIERS, ids, stored
 

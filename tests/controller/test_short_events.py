@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 import pytest
 
-from controller import index as index_module
-from controller.events import Removed, Stored, Tier
-from controller.holdings import Holdings
-from controller.index import Index
-from controller.pages import Page
-from controller.runs import LONGEST
+from controller.events.decode import Removed, Stored, Tier
+from controller.index import index as index_module
+from controller.index.holdings import Holdings
+from controller.index.index import Index
+from controller.index.pages import Page
+from controller.index.runs import LONGEST
 from tests.controller.naive import SIZE, depths
 from tests.controller.test_index_properties import ids, stored, stored_of
 from tests.controller.test_names import small

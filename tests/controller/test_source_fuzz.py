@@ -4,9 +4,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.index import Index
-from controller.source import UNEXPECTED, Source
-from controller.stream import Ask
+from controller.events.source import UNEXPECTED, Source
+from controller.events.stream import Ask
+from controller.index.index import Index
 from tests.controller.test_events import EVENTS, JUNK, batch
 
 PAYLOADS = (

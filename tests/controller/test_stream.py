@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from controller import stream as stream_module
-from controller.stream import COOLDOWN_S, REFILLS, Apply, Ask, Clear, State, Step, Stream
+from controller.events import stream as stream_module
+from controller.events.stream import COOLDOWN_S, REFILLS, Apply, Ask, Clear, State, Step, Stream
 
 
 class Engine:

@@ -11,12 +11,12 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from controller.index import Index
-from controller.line import binds
-from controller.sockets import MOST_LIVE, MOST_REPLAYED, opened
-from controller.source import Source
-from controller.stream import Ask, State
-from controller.subscriber import Subscriber
+from controller.events.shared_socket import binds
+from controller.events.sockets import MOST_LIVE, MOST_REPLAYED, opened
+from controller.events.source import Source
+from controller.events.stream import Ask, State
+from controller.events.subscriber import Subscriber
+from controller.index.index import Index
 
 SIZE = 16
 
@@ -82,8 +82,8 @@ def run(play: Coroutine[Any, Any, None]) -> None:
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry taken addresses quickly."""
-    monkeypatch.setattr("controller.subscriber.TICK_S", 0.02)
-    monkeypatch.setattr("controller.sockets.TAKEN_S", 0.02)
+    monkeypatch.setattr("controller.events.subscriber.TICK_S", 0.02)
+    monkeypatch.setattr("controller.events.sockets.TAKEN_S", 0.02)
 
 
 async def say(socket: Any, topic: bytes, sequence: int, source: Source) -> None:
@@ -288,8 +288,8 @@ def test_late_steps_when_nobody_listens_any_more(
     """Of a worker that leaves they are not taken, although others are heard at the same address. If
     all ends, a snapshot that says how far the stream is has them all."""
     waiting = 300
-    monkeypatch.setattr("controller.turns.TURN_S", 0.0)  # one message a turn
-    monkeypatch.setattr("controller.stream.MOST_WAITING", waiting)
+    monkeypatch.setattr("controller.events.turns.TURN_S", 0.0)  # one message a turn
+    monkeypatch.setattr("controller.events.stream.MOST_WAITING", waiting)
 
     async def play() -> None:
         async with wire() as made:
@@ -319,8 +319,8 @@ def test_what_waited_for_a_replay_lets_others_have_their_turns(
     monkeypatch: pytest.MonkeyPatch, failed: bool
 ) -> None:
     """Thousands of live messages may wait for its end; requests do not wait for all of them."""
-    monkeypatch.setattr("controller.turns.TURN_S", 0.0)  # one message a turn
-    monkeypatch.setattr("controller.stream.COOLDOWN_S", 1000.0)  # and one replay
+    monkeypatch.setattr("controller.events.turns.TURN_S", 0.0)  # one message a turn
+    monkeypatch.setattr("controller.events.stream.COOLDOWN_S", 1000.0)  # and one replay
     waiting = 300
 
     async def play() -> None:
@@ -337,7 +337,7 @@ def test_what_waited_for_a_replay_lets_others_have_their_turns(
             assert source.stream.state is State.REPLAY
             assert not source.events
             if failed:
-                monkeypatch.setattr("controller.subscriber._taken", _fail)
+                monkeypatch.setattr("controller.events.subscriber._taken", _fail)
             await router.send_multipart([client, b"", b"", b"\xff" * 8, b""])
             turns = 0
             while source.events < waiting:
@@ -357,7 +357,9 @@ def test_an_engine_faster_than_its_events_are_applied_is_doubted(
 ) -> None:
     """While its messages wait in the socket for longer than is on time; until none waits."""
     clock = itertools.count(1000.0, 0.5)  # each message takes a second or so; the engine's stamps
-    monkeypatch.setattr("controller.subscriber.monotonic", lambda: next(clock))  # are all 0.0
+    monkeypatch.setattr(
+        "controller.events.subscriber.monotonic", lambda: next(clock)
+    )  # are all 0.0
     doubts = []
 
     async def play() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from controller.events import Removed, Tier
-from controller.memory import Memory
-from controller.place import MOST_APART
+from controller.events.decode import Removed, Tier
+from controller.index.place import MOST_APART
+from controller.kv_memory import Memory
 from strategies.api import Prompt
 from strategies.cost.tiers import Held
 from strategies.prefix.block_keys import even_chain, even_root

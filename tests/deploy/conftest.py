@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.events import Stored, Tier
+from controller.events.decode import Stored, Tier
 from tests.authority import Authority
 from tests.commands import started
 from tests.kvaware.test_controller import controller

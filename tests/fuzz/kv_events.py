@@ -12,10 +12,10 @@ import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 with atheris.instrument_imports(include=["controller"]):
-    from controller.events import Refused, decode
-    from controller.index import Index
-    from controller.source import UNEXPECTED, Source
-    from controller.stream import MOST_BYTES
+    from controller.events.decode import Refused, decode
+    from controller.events.source import UNEXPECTED, Source
+    from controller.events.stream import MOST_BYTES
+    from controller.index.index import Index
 
 from tests.fuzz.seeds import PAYLOADS
 

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from fastapi.testclient import TestClient
 
-from controller.memory import Memory
-from controller.server import serve
-from controller.source import Source
+from controller.events.source import Source
+from controller.kv_memory import Memory
+from controller.service.server import serve
 from router.check_live import check_live
 from router.settings_file import load
 from strategies.prefix.block_keys import even_chain, even_root
@@ -168,7 +168,7 @@ def test_bodies_are_bounded(
     client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All bodies are; a snapshot may be larger. Events that cannot be used are counted."""
-    monkeypatch.setattr("controller.server.LARGEST_QUESTION", 1000)
+    monkeypatch.setattr("controller.service.server.LARGEST_QUESTION", 1000)
     http = client()
     http.post("/register", json={"instance_id": "a"})
     for path in ("/query", "/held", "/register", "/events/a"):
@@ -210,7 +210,7 @@ def test_engines_are_bounded(
     client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each engine takes a socket."""
-    monkeypatch.setattr("controller.server.MOST", 2)
+    monkeypatch.setattr("controller.service.server.MOST", 2)
     http = client()
     answers = [http.post("/register", json={"instance_id": name}).status_code for name in "abc"]
     assert answers == [200, 200, 429]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from controller.memory import Memory
+from controller.kv_memory import Memory
 from router import controller_command
 from router.rebuild import build
 from router.settings import Settings

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from fastapi.testclient import TestClient
 
-from controller.memory import Memory
-from controller.server import serve
+from controller.kv_memory import Memory
+from controller.service.server import serve
 from router import remote_memory
 from router.remote_memory import RemoteMemory
 from strategies.api import Outcome, Prompt

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.source import Source
+from controller.events.source import Source
 from tests.reload.changing import QUIET, change
 from tests.support import MakeRouter, MakeStub, Router, Stub, until
 

@@ -9,7 +9,7 @@ from random import Random, SystemRandom
 
 import httpx
 
-from controller.memory import Memory
+from controller.kv_memory import Memory
 from router.openai import ENDPOINTS, parse
 from tests.support import MakeRouter, Router, until
 from tests.vllm.engine import BLOCK, MODEL, Engine

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from redis import Redis
 
-from controller.agreement import First, way
-from controller.events import Tier
+from controller.events.decode import Tier
+from controller.index.agreement import First, way
 from router.settings import TiersSettings
 from router.stores.chunks import Chunking, digests
 from router.stores.made import lookup_of

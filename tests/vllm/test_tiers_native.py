@@ -13,8 +13,8 @@ import httpx
 import pytest
 from redis import Redis
 
-from controller.agreement import First, way
-from controller.events import Tier
+from controller.events.decode import Tier
+from controller.index.agreement import First, way
 from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until

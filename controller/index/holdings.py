@@ -9,11 +9,11 @@ shared store has one copy of each block, however many engines have written it.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from controller.events import Tier
-from controller.names import Tally
-from controller.place import Place
-from controller.runs import LONGEST, Run, bits
-from controller.tree import Tree, common, numbers, references
+from controller.events.decode import Tier
+from controller.index.hash_table import Tally
+from controller.index.place import Place
+from controller.index.runs import LONGEST, Run, bits
+from controller.index.tree import Tree, common, numbers, references
 
 #: Bytes per block, for its key in its run. This and the sizes in `names` were measured as growth of
 #: the process while blocks come and go, including what the allocator cannot give back.

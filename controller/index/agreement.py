@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
 
-from controller.events import Stored, Tier
-from controller.index import Index
-from controller.tree import BITS
+from controller.events.decode import Stored, Tier
+from controller.index.index import Index
+from controller.index.tree import BITS
 
 #: The seed of vLLM with sha256 since 0.30, if `PYTHONHASHSEED` is not set; others use a random one.
 DEFAULT_SEED = "vllm-none-hash"

@@ -7,11 +7,11 @@ thread.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from controller.holdings import Holdings
-from controller.source import Mark
+from controller.events.source import Mark
+from controller.index.holdings import Holdings
 
 if TYPE_CHECKING:
-    from controller.names import Copied
+    from controller.index.hash_table import Copied
 
 
 class RunPicture(NamedTuple):

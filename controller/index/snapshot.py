@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 import msgspec
 from xxhash import xxh3_64_digest
 
-from controller.events import WIDEST, Tier
-from controller.holdings import Holdings
-from controller.names import told
-from controller.pages import PAGE
-from controller.picture import Picture, PlacePicture, RunPicture
-from controller.place import MOST_APART, ON_THEIR_WAY, Place
-from controller.runs import LONGEST, Run, bits
-from controller.source import Mark
-from controller.tree import BITS, references
+from controller.events.decode import WIDEST, Tier
+from controller.events.source import Mark
+from controller.index.hash_table import told
+from controller.index.holdings import Holdings
+from controller.index.pages import PAGE
+from controller.index.picture import Picture, PlacePicture, RunPicture
+from controller.index.place import MOST_APART, ON_THEIR_WAY, Place
+from controller.index.runs import LONGEST, Run, bits
+from controller.index.tree import BITS, references
 from strategies.api import Bytes
 
 if TYPE_CHECKING:
-    from controller.pages import Words
+    from controller.index.pages import Words
 
 #: Has to change with the format.
 VERSION = 4

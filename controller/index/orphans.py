@@ -7,7 +7,7 @@ first blocks.
 import sys
 from collections import Counter, OrderedDict
 
-from controller.events import Stored, Tier
+from controller.events.decode import Stored, Tier
 
 #: Bytes per orphan, and per block of it in addition to the tokens, for its name in several places.
 #: Measured, with room to grow.

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from controller.pages import FEW, GONE, PAGE, SLICE, Page, columns
+from controller.index.pages import FEW, GONE, PAGE, SLICE, Page, columns
 
 if TYPE_CHECKING:
-    from controller.pages import There, Words
+    from controller.index.pages import There, Words
 
     #: All names in dictionaries, and the arrays of each page.
     Copied = tuple[dict[int, int], list[Words], list[Words]]

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from controller.events import Tier
-from controller.names import Names, Tally
+from controller.events.decode import Tier
+from controller.index.hash_table import Names, Tally
 
 #: Most names of new blocks that are tracked while a place is doubtful: about 1 MiB.
 MOST_APART = 1 << 14

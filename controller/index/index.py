@@ -10,14 +10,14 @@ and drops blocks when memory runs out.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from controller.events import Removed, Stored, Tier
-from controller.holdings import Holdings
-from controller.keys import keys_of, root_of
-from controller.orphans import Orphans, Room
-from controller.pages import PAGE
-from controller.place import ON_THEIR_WAY, Place
-from controller.runs import Run
-from controller.tree import Found, references
+from controller.events.decode import Removed, Stored, Tier
+from controller.index.holdings import Holdings
+from controller.index.keys import keys_of, root_of
+from controller.index.orphans import Orphans, Room
+from controller.index.pages import PAGE
+from controller.index.place import ON_THEIR_WAY, Place
+from controller.index.runs import Run
+from controller.index.tree import Found, references
 from strategies.prefix.block_keys import even_chain
 
 #: The orphans of all engines may take 1 / `_ORPHANS` of the memory bound.

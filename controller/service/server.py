@@ -17,10 +17,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 
-from controller.counting import Counted, Requests
-from controller.door import Door
-from controller.events import LARGEST
-from controller.forms import (
+from controller.events.decode import LARGEST
+from controller.events.source import Source
+from controller.index.picture import taken
+from controller.index.snapshot import LARGEST as LARGEST_SNAPSHOT
+from controller.index.snapshot import BadSnapshot, read, written
+from controller.kv_memory import Memory
+from controller.service.counting import Counted, Requests
+from controller.service.middleware import Door
+from controller.service.models import (
     BINARY,
     MSGPACK,
     TAKES_MSGPACK,
@@ -34,11 +39,6 @@ from controller.forms import (
     StreamState,
     refusals,
 )
-from controller.memory import Memory
-from controller.picture import taken
-from controller.snapshot import LARGEST as LARGEST_SNAPSHOT
-from controller.snapshot import BadSnapshot, read, written
-from controller.source import Source
 from strategies.api import Prompt
 from strategies.prefix.block_keys import even_chain, even_root
 

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from controller.runs import LONGEST, Run, bits
+from controller.index.runs import LONGEST, Run, bits
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from controller.pages import Words
+    from controller.index.pages import Words
 
 #: Bits of a reference for the offset: more than `LONGEST` needs.
 BITS = 10

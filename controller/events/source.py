@@ -7,11 +7,11 @@ there are `late` ones, `catch_up` is to be called again and again, with other wo
 from collections import Counter, deque
 from collections.abc import Iterable
 
-from controller.agreement import First, first_of
-from controller.events import Event, Refused, Removed, Stored, Tier, decode
-from controller.index import Index
-from controller.lag import Lag
-from controller.stream import Apply, Ask, Clear, Step, Stream
+from controller.events.decode import Event, Refused, Removed, Stored, Tier, decode
+from controller.events.lag import Lag
+from controller.events.stream import Apply, Ask, Clear, Step, Stream
+from controller.index.agreement import First, first_of
+from controller.index.index import Index
 
 #: Reason for refusing an event that caused an unexpected exception.
 UNEXPECTED = "unexpected"

@@ -8,7 +8,7 @@ than one, is counted and dropped.
 
 from collections.abc import Iterable, Iterator
 
-from controller.source import Source
+from controller.events.source import Source
 
 
 def binds(endpoint: str) -> bool:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from controller.events import Stored
+from controller.events.decode import Stored
 from strategies.prefix.block_keys import even_chain, even_root, extra_key
 
 _encode = msgspec.msgpack.Encoder().encode

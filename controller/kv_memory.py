@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from controller.events import Tier
-from controller.holdings import Holdings
-from controller.index import Index
+from controller.accuracy import Truth
+from controller.events.decode import Tier
+from controller.events.source import Mark, Source
+from controller.events.stream import State
+from controller.index.holdings import Holdings
+from controller.index.index import Index
+from controller.index.tree import Found
 from controller.misses import Misses
-from controller.source import Mark, Source
-from controller.stream import State
-from controller.tree import Found
-from controller.truth import Truth
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 

@@ -19,11 +19,11 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from controller.line import Line, binds
-from controller.sockets import Change, Monitor, attach, by_ipv6, context, opened
-from controller.source import UNEXPECTED, Source
-from controller.stream import Ask
-from controller.turns import Turns
+from controller.events.shared_socket import Line, binds
+from controller.events.sockets import Change, Monitor, attach, by_ipv6, context, opened
+from controller.events.source import UNEXPECTED, Source
+from controller.events.stream import Ask
+from controller.events.turns import Turns
 
 log = logging.getLogger("warmroute.controller")
 

@@ -9,7 +9,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from controller.line import binds
+from controller.events.shared_socket import binds
 
 log = logging.getLogger("warmroute.controller")
 

@@ -1,0 +1,1 @@
+"""TODO: what lives in controller/events, and what does not."""

@@ -1,0 +1,1 @@
+"""TODO: what lives in controller/service, and what does not."""
