@@ -2,9 +2,24 @@
 
 A worker whose events keep giving wrong predictions is demoted: it is judged by what was sent there
 until the predictions are right again. They continue to be made and compared meanwhile.
+
+Blocks that an engine did not find where events said they were.
+
+Engines announce what leaves their GPU, but not always what leaves other tiers: vLLM's host memory
+when it is reset, a shared store whenever it evicts. Answers show it. If a worker reports from which
+tier its tokens came, a block that it did not find on a tier is not there. If it only reports the
+sum, it may just have given up loading once, so only the second miss of a block counts.
 """
 
 from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from controller.events.decode import Tier
+from controller.index.holdings import Place
+from controller.index.index import Index
+from strategies.api import Prompt
+from strategies.cost.tiers import Held
 
 #: Upper bounds of the error histogram, in tokens: reported minus predicted.
 ERRORS = (-4096, -1024, -256, -64, -1, 0, 64, 256, 1024, 4096)
@@ -72,3 +87,84 @@ class Truth:
     def bias(self) -> float:
         """Mean error in tokens; negative if more was predicted than found."""
         return self.sum / self.compared if self.compared else 0.0
+
+
+#: Most blocks remembered as missed once.
+REMEMBERED = 1024
+
+
+class Misses:
+    """Removes missed blocks from the index."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._once: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self.counts = {Tier.L1: 0, Tier.L2: 0}
+        """Number of blocks removed, by tier."""
+
+    def note(self, engine: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool) -> None:
+        """Learn that an engine found a prompt on other tiers than predicted."""
+        on_host = believed.gpu + believed.l1
+        reached = found.gpu + found.l1 if sure else found.total
+        lost = max(reached, believed.gpu), on_host
+        self._missed(self._index.place(engine, Tier.L1), prompt, lost, sure=sure)
+        lost = max(found.total, on_host), believed.total
+        for name in (engine, ""):
+            self._missed(self._index.place(name, Tier.L2), prompt, lost, sure=sure)
+
+    def note_one_of(
+        self, engines: Sequence[str], prompt: Prompt, lost: tuple[int, int], *, sure: bool
+    ) -> None:
+        """Learn that one of these engines, unknown which, found fewer tokens than predicted.
+
+        `lost` are the tokens of the prompt that it found, and those that it was believed to hold.
+        Whichever engine it was, it would have loaded the next block from L2 if that were there:
+        from the shared store, or from its own L2. The latter is doubted only if all of them have
+        the block there.
+        """
+        self._missed(self._index.place("", Tier.L2), prompt, lost, sure=sure)
+        places = [self._index.place(name, Tier.L2) for name in engines]
+        if all(place is not None and self._has(place, prompt, lost[0]) for place in places):
+            for place in places:
+                self._missed(place, prompt, lost, sure=False)
+
+    def _has(self, place: Place, prompt: Prompt, token: int) -> bool:
+        """Whether a place holds the first block that begins at `token` or after it."""
+        found = {size: self._index.find(prompt.blocks.get(size, ())) for size in place.sizes}
+        return any(
+            one.reach(place.bit, -(-token // size)) > -(-token // size)
+            for size, one in found.items()
+        )
+
+    def _missed(
+        self, place: Place | None, prompt: Prompt, lost: tuple[int, int], *, sure: bool
+    ) -> None:
+        """Handle tokens that a tier lacks, from `lost[0]` up to `lost[1]` of a prompt."""
+        start, stop = lost
+        if place is None or stop <= start:
+            return
+        for size in list(place.sizes):
+            keys = prompt.blocks.get(size, ())
+            first, last = -(-start // size), min(stop // size, len(keys))
+            if first >= last:
+                continue
+            if place.excused:
+                place.excused -= 1
+                return
+            if place.tier is Tier.L2:
+                last = first + 1  # only one block: L2 never announces again what it still has
+            elif place.since is not None:
+                self._index.doubt(place.worker)
+            if sure or self._again(place, keys[first]):
+                self.counts[place.tier] += self._index.holdings.lose(place, keys, first, last)
+
+    def _again(self, place: Place, key: int) -> bool:
+        """Whether a block is missed for the second time; if so, counting starts over."""
+        missed = (place.bit, key)
+        if missed in self._once:
+            del self._once[missed]
+            return True
+        self._once[missed] = None
+        if len(self._once) > REMEMBERED:
+            self._once.popitem(last=False)
+        return False

@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from controller.accuracy import Truth
+from controller.accuracy import Misses, Truth
 from controller.events.decode import Tier
 from controller.events.source import Mark, Source
 from controller.events.stream import State
 from controller.index.holdings import Holdings
 from controller.index.index import Index
 from controller.index.tree import Found
-from controller.misses import Misses
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from controller.service.counting import Requests
+from controller.service.middleware import Requests
 from router.memories import Memories
 from router.memory_metrics import memory_metrics
 from router.snapshots import Snapshots

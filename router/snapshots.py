@@ -15,8 +15,7 @@ from time import monotonic, time
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from controller.index.picture import Picture, taken
-from controller.index.snapshot import BadSnapshot, read, written
+from controller.index.snapshot import BadSnapshot, Picture, read, taken, written
 from controller.kv_memory import Memory
 
 log = logging.getLogger("warmroute.controller")

@@ -4,28 +4,99 @@ The format is msgpack: the runs, parents first, with who holds what of them, and
 their names. For each stream it has how far it was, so that a replay can tell whether the engine is
 still the same, and which of its groups of layers counts; otherwise removals of other groups' blocks
 would be applied.
+
+A picture: an immutable copy of who holds what at one moment.
+
+Taking it is quick and must not be interrupted. Encoding it (`snapshot.py`) may take longer, in a
+thread.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from xxhash import xxh3_64_digest
 
 from controller.events.decode import WIDEST, Tier
 from controller.events.source import Mark
-from controller.index.hash_table import told
-from controller.index.holdings import Holdings
-from controller.index.pages import PAGE
-from controller.index.picture import Picture, PlacePicture, RunPicture
-from controller.index.place import MOST_APART, ON_THEIR_WAY, Place
-from controller.index.runs import LONGEST, Run, bits
-from controller.index.tree import BITS, references
+from controller.index.hash_table import PAGE, told
+from controller.index.holdings import MOST_APART, ON_THEIR_WAY, Holdings, Place
+from controller.index.tree import BITS, LONGEST, Run, bits, references
 from strategies.api import Bytes
 
 if TYPE_CHECKING:
-    from controller.index.pages import Words
+    from controller.index.hash_table import Copied, Words
+
+
+class RunPicture(NamedTuple):
+    """A copy of a run; see the fields of `runs.Run`."""
+
+    number: int
+    keys: bytes
+    depth: int
+    size: int
+    parent: int
+    """The number of the run that it follows; 0 if it follows none."""
+    full: int
+    part: Mapping[int, int]
+    beyond: Mapping[int, frozenset[int]]
+
+
+class PlacePicture(NamedTuple):
+    """A copy of a place; see the fields of `place.Place`."""
+
+    worker: str
+    tier: int
+    bit: int
+    names: "Copied"
+    copies: Mapping[int, int]
+    since: frozenset[int] | None
+    excused: int
+
+
+class Picture(NamedTuple):
+    """A copy of everything."""
+
+    places: list[PlacePicture]
+    runs: list[RunPicture]
+    marks: dict[str, Mark]
+
+
+def taken(holdings: Holdings, marks: dict[str, Mark]) -> Picture:
+    """Copy what is held, and how far each stream is (`marks`, by engine name)."""
+    return Picture(
+        [
+            PlacePicture(
+                *(place.worker, int(place.tier), place.bit, place.names.copy()),
+                dict(place.copies),
+                None if place.since is None else frozenset(place.since),
+                place.excused,
+            )
+            for place in holdings.places()
+        ],
+        [
+            RunPicture(
+                run.number,
+                run.keys.tobytes(),
+                run.depth,
+                run.size,
+                run.parent.number if run.parent is not None else 0,
+                run.full,
+                dict(run.part) if run.part else _NOTHING,
+                {bit: frozenset(there) for bit, there in run.beyond.items()}
+                if run.beyond
+                else _NOBODY,
+            )
+            for run in holdings.tree.ring
+            if run.keys
+        ],
+        dict(marks),
+    )
+
+
+_NOTHING: Mapping[int, int] = {}
+_NOBODY: Mapping[int, frozenset[int]] = {}
 
 #: Has to change with the format.
 VERSION = 4

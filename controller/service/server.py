@@ -19,12 +19,10 @@ from fastapi.security import HTTPBearer
 
 from controller.events.decode import LARGEST
 from controller.events.source import Source
-from controller.index.picture import taken
 from controller.index.snapshot import LARGEST as LARGEST_SNAPSHOT
-from controller.index.snapshot import BadSnapshot, read, written
+from controller.index.snapshot import BadSnapshot, read, taken, written
 from controller.kv_memory import Memory
-from controller.service.counting import Counted, Requests
-from controller.service.middleware import Door
+from controller.service.middleware import Counted, Door, Requests
 from controller.service.models import (
     BINARY,
     MSGPACK,

@@ -2,8 +2,7 @@
 
 from controller.events.source import Mark
 from controller.index.index import Index
-from controller.index.picture import taken
-from controller.index.snapshot import read, written
+from controller.index.snapshot import read, taken, written
 
 
 def dump(index: Index, marks: dict[str, Mark]) -> bytes:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from controller.events.lag import LATE_S, Lag
-from controller.events.source import Source
+from controller.events.source import LATE_S, Lag, Source
 from controller.index.index import Index
 from tests.controller.test_memory import batch, stored
 

@@ -11,7 +11,7 @@ import zmq
 
 from controller.events import sockets, subscriber
 from controller.events.source import Source
-from controller.events.turns import Turns
+from controller.events.subscriber import Turns
 from tests.controller.test_subscriber import Wire, run, say, stored, until, wire
 
 

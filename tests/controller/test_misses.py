@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from controller.accuracy import REMEMBERED
 from controller.events.source import Source
 from controller.kv_memory import Memory
-from controller.misses import REMEMBERED
 from strategies.api import Prompt
 from strategies.cost.tiers import Held
 from tests.controller.test_memory import prompt, push, stored

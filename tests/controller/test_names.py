@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.index import hash_table as names_module
-from controller.index import pages as pages_module
-from controller.index.hash_table import Names, Tally
-from controller.index.pages import Page
+from controller.index import hash_table as pages_module
+from controller.index.hash_table import Names, Page, Tally
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from controller.index.pages import There, Words
+    from controller.index.hash_table import There, Words
 
 #: Few different ones, so that they are given and removed again, at both ends of the range.
 NAME = st.one_of(st.integers(0, 40), st.integers((1 << 64) - 20, (1 << 64) - 1))

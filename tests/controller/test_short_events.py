@@ -9,10 +9,10 @@ import pytest
 
 from controller.events.decode import Removed, Stored, Tier
 from controller.index import index as index_module
+from controller.index.hash_table import Page
 from controller.index.holdings import Holdings
 from controller.index.index import Index
-from controller.index.pages import Page
-from controller.index.runs import LONGEST
+from controller.index.tree import LONGEST
 from tests.controller.naive import SIZE, depths
 from tests.controller.test_index_properties import ids, stored, stored_of
 from tests.controller.test_names import small

@@ -288,7 +288,7 @@ def test_late_steps_when_nobody_listens_any_more(
     """Of a worker that leaves they are not taken, although others are heard at the same address. If
     all ends, a snapshot that says how far the stream is has them all."""
     waiting = 300
-    monkeypatch.setattr("controller.events.turns.TURN_S", 0.0)  # one message a turn
+    monkeypatch.setattr("controller.events.subscriber.TURN_S", 0.0)  # one message a turn
     monkeypatch.setattr("controller.events.stream.MOST_WAITING", waiting)
 
     async def play() -> None:
@@ -319,7 +319,7 @@ def test_what_waited_for_a_replay_lets_others_have_their_turns(
     monkeypatch: pytest.MonkeyPatch, failed: bool
 ) -> None:
     """Thousands of live messages may wait for its end; requests do not wait for all of them."""
-    monkeypatch.setattr("controller.events.turns.TURN_S", 0.0)  # one message a turn
+    monkeypatch.setattr("controller.events.subscriber.TURN_S", 0.0)  # one message a turn
     monkeypatch.setattr("controller.events.stream.COOLDOWN_S", 1000.0)  # and one replay
     waiting = 300
 

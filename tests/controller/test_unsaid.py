@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from controller.events.decode import Removed, Tier
-from controller.index.place import MOST_APART
+from controller.index.holdings import MOST_APART
 from controller.kv_memory import Memory
 from strategies.api import Prompt
 from strategies.cost.tiers import Held
