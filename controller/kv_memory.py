@@ -1,37 +1,37 @@
-"""What the workers of a pool hold, according to their engines: index, sources, track records."""
+"""The memory of a pool: what its workers hold, by their engines' events, and how true that is."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from controller.accuracy import Misses, Truth
-from controller.events.decode import Tier
-from controller.events.source import Mark, Source
-from controller.events.stream import State
+from controller.accuracy import Misses, TrackRecord
+from controller.events.source import EventSource
+from controller.events.stream import StreamPhase
+from controller.index.block_events import Mark, Tier
 from controller.index.holdings import Holdings
 from controller.index.index import Index
-from controller.index.tree import Found
+from controller.index.tree import PrefixMatch
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 
 #: Block sizes that prompts are cut into before any engine has announced blocks: vLLM's default.
-USUAL = (16,)
+DEFAULT_BLOCK_SIZES = (16,)
 #: Most block sizes that prompts are cut into.
-MOST_SIZES = 4
+MAX_BLOCK_SIZES = 4
 #: So many computed tokens must give new blocks, whatever the block size.
-SURELY_NEW = 1024
+MIN_NEW_TOKENS = 1024
 
 _NOTHING = Held()
 
 
-class Memory:
+class KvMemory:
     """Answers the `kvaware` strategy from the events that subscriptions bring. Pure."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.index = Index(limit_bytes)
         self.misses = Misses(self.index)
         """Handles blocks that engines did not find where they were expected."""
-        self.sources: dict[str, list[Source]] = {}
+        self.sources: dict[str, list[EventSource]] = {}
         """The engines of each worker: one, or one per data-parallel rank."""
-        self.truths: dict[str, Truth] = {}
+        self.track_records: dict[str, TrackRecord] = {}
         self.missing: dict[str, str] = {}
         """Workers without a source, and why."""
         self.l1 = True
@@ -41,25 +41,25 @@ class Memory:
 
     # For the code that listens to engines.
 
-    def join(self, worker: str, rank: int = 0, *, replays: bool = False) -> Source:
+    def join(self, worker: str, rank: int = 0, *, replays: bool = False) -> EventSource:
         """Add a source of events and return it."""
-        source = Source(self.index, worker, rank, replays=replays)
+        source = EventSource(self.index, worker, rank, replays=replays)
         if source.name in self.marks:
             source.resume(self.marks.pop(source.name))
         self.sources.setdefault(worker, []).append(source)
-        self.truths.setdefault(worker, Truth())
+        self.track_records.setdefault(worker, TrackRecord())
         self.missing.pop(worker, None)
         return source
 
-    def leave(self, source: Source) -> None:
+    def leave(self, source: EventSource) -> None:
         """Remove a source, and forget what it held."""
         self.index.forget(source.name)
-        left = [one for one in self.sources.get(source.worker, []) if one is not source]
+        left = [other for other in self.sources.get(source.worker, []) if other is not source]
         if left:
             self.sources[source.worker] = left
         else:
             self.sources.pop(source.worker, None)
-            self.truths.pop(source.worker, None)
+            self.track_records.pop(source.worker, None)
 
     def tidy(self, workers: Collection[str]) -> None:
         """Drop what is remembered of workers other than these."""
@@ -79,15 +79,17 @@ class Memory:
         self.marks = dict(marks)
         for source in self.all_sources():
             mark = self.marks.pop(source.name, None)
-            if source.stream.state is not State.WAITING:
+            if source.stream.state is not StreamPhase.WAITING:
                 self.index.forget(source.name)
             elif mark is not None:
                 source.resume(mark)
 
     def absent(self) -> frozenset[str]:
         """Return the engines of a restored snapshot that have not joined."""
-        told = {place.worker for place in self.index.places() if place.worker}
-        return frozenset((told | self.marks.keys()) - {one.name for one in self.all_sources()})
+        known = {cache.worker for cache in self.index.caches() if cache.worker}
+        return frozenset(
+            (known | self.marks.keys()) - {source.name for source in self.all_sources()}
+        )
 
     def forget_absent(self, engines: Iterable[str]) -> None:
         """Forget those of `engines` that have not joined: what they held is out of date."""
@@ -95,7 +97,7 @@ class Memory:
             self.marks.pop(engine, None)
             self.index.forget(engine)
 
-    def all_sources(self) -> Iterator[Source]:
+    def all_sources(self) -> Iterator[EventSource]:
         """Iterate over every source of every worker."""
         return (source for sources in self.sources.values() for source in sources)
 
@@ -104,7 +106,7 @@ class Memory:
 
         Unusual sizes of a single engine thus do not displace the common ones.
         """
-        return self.index.sizes()[:MOST_SIZES] or USUAL
+        return self.index.sizes()[:MAX_BLOCK_SIZES] or DEFAULT_BLOCK_SIZES
 
     # For `kvaware`.
 
@@ -113,13 +115,13 @@ class Memory:
     ) -> Mapping[str, Held]:
         """See `strategies.policies.kv_aware.Memory`; `l1` overrides the attribute of that name."""
         l1 = self.l1 if l1 is None else l1
-        found = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
-        if not any(one.steps for one in found.values()):
+        matches = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
+        if not any(match.steps for match in matches.values()):
             return {}
-        depths = self._depths(found)
+        depths = self._depths(matches)
         held: dict[str, Held] = {}
         for worker in workers:
-            tokens = list(self._ranks(worker, prompt, found, depths, l1=l1).values())
+            tokens = list(self._ranks(worker, prompt, matches, depths, l1=l1).values())
             if len(tokens) == 1:
                 held[worker] = tokens[0]
             elif tokens:  # the average, as it is unknown which rank will take the request
@@ -130,8 +132,8 @@ class Memory:
 
     def ranks(self, prompt: Prompt, worker: str) -> dict[int, Held]:
         """Return what each data-parallel rank of a worker holds."""
-        found = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
-        return self._ranks(worker, prompt, found, self._depths(found), l1=self.l1)
+        matches = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
+        return self._ranks(worker, prompt, matches, self._depths(matches), l1=self.l1)
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:  # noqa: ARG002
         """See `strategies.policies.kv_aware.Memory`."""
@@ -141,10 +143,10 @@ class Memory:
         for source in sources:
             if source.doubt:
                 return source.doubt
-        truth = self.truths[worker]
-        if truth.silent(self.heard(worker)):
+        record = self.track_records[worker]
+        if record.silent(self.heard(worker)):
             return "silent"
-        return "disagrees" if truth.demoted else ""
+        return "disagrees" if record.demoted else ""
 
     def heard(self, worker: str) -> int:
         """See `strategies.policies.kv_aware.Memory`."""
@@ -152,18 +154,18 @@ class Memory:
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
         """See `strategies.policies.kv_aware.Memory`."""
-        truth = self.truths.get(worker)
-        if truth is None or not outcome.ok:
+        record = self.track_records.get(worker)
+        if record is None or not outcome.ok:
             return
         cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
         if prompt:
-            truth.answered(cached is not None)
+            record.answered(cached is not None)
         if cached is None:
             return
-        if prompt - cached >= SURELY_NEW:
-            truth.computed(heard, self.heard(worker))
+        if prompt - cached >= MIN_NEW_TOKENS:
+            record.computed(heard, self.heard(worker))
         if predicted is not None:
-            truth.observe(predicted, cached, self._block(worker))
+            record.observe(predicted, cached, self._block(worker))
 
     def correct(
         self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
@@ -187,24 +189,24 @@ class Memory:
         self,
         worker: str,
         prompt: Prompt,
-        found: Mapping[int, Found],
+        matches: Mapping[int, PrefixMatch],
         depths: Mapping[tuple[str, Tier], int],
         *,
         l1: bool,
     ) -> dict[int, Held]:
         return {
-            source.rank: self._of(source.name, prompt, found, depths, l1=l1)
+            source.rank: self._of(source.name, prompt, matches, depths, l1=l1)
             for source in self.sources.get(worker, ())
         }
 
-    def _depths(self, found: Mapping[int, Found]) -> dict[tuple[str, Tier], int]:
+    def _depths(self, matches: Mapping[int, PrefixMatch]) -> dict[tuple[str, Tier], int]:
         """Return tokens held from the start without a gap, by engine and tier, over all sizes."""
         depths: dict[tuple[str, Tier], int] = {}
-        place_of = self.index.place_of
-        for size, one in found.items():
-            for bit, blocks in one.depths.items():
-                place = place_of(bit)
-                where = (place.worker, place.tier)
+        cache_of = self.index.cache_of
+        for size, match in matches.items():
+            for bit, blocks in match.depths.items():
+                cache = cache_of(bit)
+                where = (cache.worker, cache.tier)
                 depths[where] = max(depths.get(where, 0), blocks * size)
         return depths
 
@@ -212,7 +214,7 @@ class Memory:
         self,
         engine: str,
         prompt: Prompt,
-        found: Mapping[int, Found],
+        matches: Mapping[int, PrefixMatch],
         depths: Mapping[tuple[str, Tier], int],
         *,
         l1: bool,
@@ -226,33 +228,37 @@ class Memory:
         gpu = depths.get((engine, Tier.GPU), 0)
         if gpu >= prompt.tokens > 0:
             gpu -= self._size(engine, Tier.GPU)
-        host = self._beyond((engine, Tier.L1), gpu, found) if l1 else 0
+        host = self._beyond((engine, Tier.L1), gpu, matches) if l1 else 0
         l2 = max(
-            self._beyond((engine, Tier.L2), gpu + host, found),
-            self._beyond(("", Tier.L2), gpu + host, found),
+            self._beyond((engine, Tier.L2), gpu + host, matches),
+            self._beyond(("", Tier.L2), gpu + host, matches),
         )
         return Held(gpu, host, l2)
 
     def _block(self, worker: str) -> int:
         """Return the worker's usual block size in tokens; the largest if tiers differ."""
-        places = (
-            self.index.place(source.name, tier)
+        caches = (
+            self.index.cache(source.name, tier)
             for source in self.sources.get(worker, ())
             for tier in Tier
         )
-        return max((place.usual for place in places if place), default=0) or self.sizes()[0]
+        return (
+            max((cache.usual_block_size for cache in caches if cache), default=0) or self.sizes()[0]
+        )
 
     def _size(self, engine: str, tier: Tier) -> int:
-        place = self.index.place(engine, tier)
-        return min(place.sizes) if place and place.sizes else 0
+        cache = self.index.cache(engine, tier)
+        return min(cache.sizes) if cache and cache.sizes else 0
 
-    def _beyond(self, where: tuple[str, Tier], start: int, found: Mapping[int, Found]) -> int:
+    def _beyond(
+        self, where: tuple[str, Tier], start: int, matches: Mapping[int, PrefixMatch]
+    ) -> int:
         """Return how many tokens a tier holds without a gap from token `start` on."""
-        place = self.index.place(*where)
-        if place is None or not place.blocks:
+        cache = self.index.cache(*where)
+        if cache is None or not cache.blocks:
             return 0
         reached = start
-        for size in place.sizes:
-            if size in found:
-                reached = max(reached, found[size].reach(place.bit, start // size) * size)
+        for size in cache.sizes:
+            if size in matches:
+                reached = max(reached, matches[size].reach(cache.bit, start // size) * size)
         return reached - start

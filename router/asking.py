@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from controller.kv_memory import Memory
+from controller.kv_memory import KvMemory
 from router.identity.sources import is_adapter
 from router.inquiry import Inquiries, NoAnswer
 from router.memory_status import USAGE_FLAG
@@ -50,7 +50,7 @@ def model_of(worker: Worker) -> str:
     return min(bases or worker.models)
 
 
-async def ask_all(pool: Pool, memory: Memory | None, inquiries: Inquiries) -> dict[str, Asked]:
+async def ask_all(pool: Pool, memory: KvMemory | None, inquiries: Inquiries) -> dict[str, Asked]:
     """Ask all ready workers of a pool at once; with a `memory`, wait for their KV events too.
 
     Returns the result by the worker's name.
@@ -62,8 +62,8 @@ async def ask_all(pool: Pool, memory: Memory | None, inquiries: Inquiries) -> di
     asked = dict(zip((worker.name for worker in ready), found, strict=True))
     if memory is not None:
         for name, one in asked.items():
-            if one.reports is not None and name in memory.truths:
-                memory.truths[name].answered(one.reports)
+            if one.reports is not None and name in memory.track_records:
+                memory.track_records[name].answered(one.reports)
         speaking = [name for name, one in asked.items() if one.reports is not None]
         speaking = [name for name in speaking if not memory.doubt(name)]
         for _ in range(int(EVENTS_S / _TICK_S)):

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from controller.events.decode import Tier
-from controller.index.agreement import Compared, compared, way
-from controller.kv_memory import Memory
+from controller.index.agreement import HashAgreement, compare_hashes, hash_algorithm
+from controller.index.block_events import Tier
+from controller.kv_memory import KvMemory
 
 #: How to make engines name blocks alike.
 HINT = (
@@ -13,32 +13,34 @@ HINT = (
 )
 
 
-def block_names(memory: Memory) -> tuple[list[str], bool]:
+def block_names(memory: KvMemory) -> tuple[list[str], bool]:
     """Return a line per engine whose KV events are followed, and whether all is well.
 
     It is not if they name blocks differently although they share an L2 store.
     """
     engines = {source.name: source.worker for source in memory.all_sources()}
-    found = compared(memory.index, list(engines))
-    ways = {one.name: way(one.first) for one in memory.all_sources() if one.first is not None}
+    found = compare_hashes(memory.index, list(engines))
+    ways = {
+        one.name: hash_algorithm(one.first) for one in memory.all_sources() if one.first is not None
+    }
     lines = [
         f"worker {worker}: block names: {_said(engine, engines, found[engine], ways)}"
         for engine, worker in engines.items()
     ]
     alike = not any(one.others for one in found.values()) and not _differ(ways)
-    return lines, alike or memory.index.place("", Tier.L2) is None
+    return lines, alike or memory.index.cache("", Tier.L2) is None
 
 
 def _differ(ways: dict[str, str]) -> bool:
     return len({one for one in ways.values() if one}) > 1
 
 
-def _said(engine: str, engines: dict[str, str], one: Compared, ways: dict[str, str]) -> str:
+def _said(engine: str, engines: dict[str, str], one: HashAgreement, ways: dict[str, str]) -> str:
     return "; ".join(_parts(engine, engines, one, ways))
 
 
 def _parts(
-    engine: str, engines: dict[str, str], one: Compared, ways: dict[str, str]
+    engine: str, engines: dict[str, str], one: HashAgreement, ways: dict[str, str]
 ) -> Iterator[str]:
     """Say how an engine makes its block names, and whether other engines make the same."""
     if engine not in ways and not one.common:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable
 from random import Random
 
-from controller.kv_memory import Memory
+from controller.kv_memory import KvMemory
 from router.app import Door
 from router.asking import computed, model_of
 from router.inquiry import Inquiries, NoAnswer
@@ -36,7 +36,7 @@ _IDS = range(100, 250)
 async def tier_mistakes(door: Door, tiers: TiersSettings) -> list[str]:
     """Ask every ready worker of every pool that follows KV events; return what is wrong."""
     memories = door.memories
-    followed: list[tuple[Pool, Memory | None]] = [
+    followed: list[tuple[Pool, KvMemory | None]] = [
         *memories.pools(),
         *((pool, None) for pool, _ in memories.remotes()),
     ]
@@ -50,7 +50,7 @@ async def tier_mistakes(door: Door, tiers: TiersSettings) -> list[str]:
 
 
 async def _mistakes(
-    memory: Memory | None, worker: Worker, store: SharedStore | None, tiers: TiersSettings
+    memory: KvMemory | None, worker: Worker, store: SharedStore | None, tiers: TiersSettings
 ) -> list[str]:
     """Return what is wrong with one worker, in sentences."""
     chunk = store.lookup.chunk if store is not None else 0
@@ -82,7 +82,7 @@ def _usage_mistakes(first: Usage, again: Usage) -> list[str]:
     return []
 
 
-async def _event_mistakes(memory: Memory, worker: Worker, before: int, *, l1: bool) -> list[str]:
+async def _event_mistakes(memory: KvMemory, worker: Worker, before: int, *, l1: bool) -> list[str]:
     """Check that it has sent events since, and, with `l1`, that some were ever about L1."""
     if not await _comes(lambda: memory.heard(worker.name) > before):
         return [f"it computed a prompt and announced nothing of it: start vLLM with {FLAG}"]

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from controller.service.middleware import Requests
+from controller.service.middleware import RequestCounts
 from router.memories import Memories
 from router.memory_metrics import memory_metrics
 from router.snapshots import Snapshots
@@ -27,7 +27,7 @@ class ControllerMetrics(Collector):
     """All series of one controller, in a registry of their own."""
 
     def __init__(self, memories: Memories, snapshots: Snapshots | None) -> None:
-        self.requests = Requests()
+        self.requests = RequestCounts()
         """Counts of the requests; filled by the HTTP server."""
         self._memories = memories
         self._snapshots = snapshots
@@ -45,7 +45,7 @@ class ControllerMetrics(Collector):
         yield from (family for family in told if family.name not in _OF_ANSWERS)
         asked = CounterMetricFamily(
             "warmroute_controller_requests",
-            "Requests, by the first part of their path and the class of their status.",
+            "RequestCounts, by the first part of their path and the class of their status.",
             labels=("path", "status"),
         )
         for where, count in self.requests.answered.items():

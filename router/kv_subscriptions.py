@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from controller.events.source import Source
-from controller.kv_memory import Memory
+from controller.events.source import EventSource
+from controller.kv_memory import KvMemory
 from router.fleet import Fleet
 from router.inquiry import Inquiries, NoAnswer
 from router.kv_sources import Published, configured, published_by
@@ -28,7 +28,7 @@ class Subscriptions:
         self._fleet = fleet
         self._inquiries = inquiries
         self._subscriber: Subscriber | None = None
-        self._followed: dict[tuple[str, Worker], tuple[list[Published], list[Source]]] = {}
+        self._followed: dict[tuple[str, Worker], tuple[list[Published], list[EventSource]]] = {}
         self._asking: dict[Worker, asyncio.Task[None]] = {}
         self.change(settings)
 
@@ -36,7 +36,7 @@ class Subscriptions:
         """Know other settings from now on; what they change follows with `leave_all_but`."""
         self._settings = _by_name(settings)
 
-    def pools(self) -> Iterator[tuple[Pool, Memory]]:
+    def pools(self) -> Iterator[tuple[Pool, KvMemory]]:
         """Yield every pool that has a memory in this process."""
         for pool in self._fleet.pools:
             memory = memory_of(pool)
@@ -165,10 +165,10 @@ class Subscriptions:
             await closing
 
 
-def memory_of(pool: Pool) -> Memory | None:
+def memory_of(pool: Pool) -> KvMemory | None:
     """Return the pool's memory; None if its strategy uses none, or a remote controller's."""
     memory = getattr(pool.chooser, "memory", None)
-    return memory if isinstance(memory, Memory) else None
+    return memory if isinstance(memory, KvMemory) else None
 
 
 def _by_name(settings: Settings) -> dict[str, WorkerSettings]:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from controller.kv_memory import Memory
+from controller.kv_memory import KvMemory
 from router.fleet import Fleet
 from router.inquiry import Inquiries
 from router.kv_subscriptions import Subscriptions, memory_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Remembers(Protocol):
     """A strategy that uses a memory, if it is given one."""
 
-    memory: Memory | RemoteMemory | None
+    memory: KvMemory | RemoteMemory | None
     memory_bytes: int
     loads: Loads
     store: SharedStore | None
@@ -45,7 +45,7 @@ class Memories:
         self._gone: list[SharedStore] = []
         self._attach()
 
-    def of(self, pool: Pool) -> Memory | None:
+    def of(self, pool: Pool) -> KvMemory | None:
         """Return the pool's memory; None if its strategy uses none, or a remote controller's."""
         return memory_of(pool)
 
@@ -56,7 +56,7 @@ class Memories:
             if isinstance(memory, RemoteMemory):
                 yield pool, memory
 
-    def pools(self) -> Iterator[tuple[Pool, Memory]]:
+    def pools(self) -> Iterator[tuple[Pool, KvMemory]]:
         """Iterate over the pools that have a memory in this process."""
         return self._subscriptions.pools()
 
@@ -65,7 +65,7 @@ class Memories:
         """The subscriber to KV events, made at first use."""
         return self._subscriptions.subscriber
 
-    def all(self) -> Iterator[tuple[Pool, Memory | RemoteMemory]]:
+    def all(self) -> Iterator[tuple[Pool, KvMemory | RemoteMemory]]:
         """Yield every pool that uses a memory, here or in a remote controller."""
         yield from self.pools()
         yield from self.remotes()
@@ -169,10 +169,10 @@ class Memories:
         for remote in gone:
             await remote.close()
 
-    def _made(self, limit_bytes: int) -> Memory | RemoteMemory:
+    def _made(self, limit_bytes: int) -> KvMemory | RemoteMemory:
         told = self._controller
         if told is None:
-            return Memory(limit_bytes)
+            return KvMemory(limit_bytes)
         key = told.key.get_secret_value() if told.key else ""
         remote = RemoteMemory(told.url, key, told.deadline)
         self._remotes.append(remote)

@@ -7,10 +7,10 @@ from time import monotonic
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from controller.accuracy import ERRORS
-from controller.events.source import Source
-from controller.events.stream import State
-from controller.kv_memory import Memory
+from controller.accuracy import ERROR_BOUNDS
+from controller.events.source import EventSource
+from controller.events.stream import StreamPhase
+from controller.kv_memory import KvMemory
 from router.memories import Memories
 from router.pool import Pool
 from strategies.cost.tiers import Loads
@@ -127,7 +127,7 @@ def _index(memories: Memories) -> Iterator[Metric]:
             unused.add_metric((pool.name, reason), count)
         totals: dict[tuple[str, str], int] = {}
         counted, known = counted_tiers(pool), _names(pool)
-        for place in memory.index.places():
+        for place in memory.index.caches():
             if place.tier.name.lower() not in counted:
                 continue
             where = (_label(place.worker, known), place.tier.name.lower())
@@ -182,7 +182,7 @@ def _streams(memories: Memories) -> Iterator[Metric]:
     for pool, memory in memories.pools():
         for name, sources in _sources(pool, memory).items():
             where = (pool.name, name)
-            for state in State:
+            for state in StreamPhase:
                 count = sum(one.stream.state is state for one in sources)
                 live.add_metric((*where, state.value), count)
             events.add_metric(where, sum(one.events for one in sources))
@@ -199,10 +199,10 @@ def _streams(memories: Memories) -> Iterator[Metric]:
     yield from (live, events, happened, refused, still, behind)
 
 
-def _sources(pool: Pool, memory: Memory) -> dict[str, list[Source]]:
+def _sources(pool: Pool, memory: KvMemory) -> dict[str, list[EventSource]]:
     """Group the sources by their `worker` label."""
     known = _names(pool)
-    found: dict[str, list[Source]] = {worker.name: [] for worker in pool.workers}
+    found: dict[str, list[EventSource]] = {worker.name: [] for worker in pool.workers}
     for source in memory.all_sources():
         found.setdefault(_label(source.name, known), []).append(source)
     return found
@@ -224,11 +224,11 @@ def _truth(memories: Memories) -> Iterator[Metric]:
         for one in pool.workers:
             trusted.add_metric((pool.name, one.name), float(not memory.doubt(one.name)))
         for one in pool.workers:
-            truth = memory.truths.get(one.name)
+            truth = memory.track_records.get(one.name)
             if truth is None:
                 continue
             sums = list(accumulate(truth.buckets))
-            ends = [*map(str, map(float, ERRORS)), "+Inf"]
+            ends = [*map(str, map(float, ERROR_BOUNDS)), "+Inf"]
             where = (pool.name, one.name)
             errors.add_metric(where, list(zip(ends, sums, strict=True)), float(truth.sum))
             wrong.add_metric(where, truth.wrong)

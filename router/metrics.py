@@ -11,7 +11,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from controller.accuracy import ERRORS
+from controller.accuracy import ERROR_BOUNDS
 from router.aliases import hyperpod
 from router.fleet import Fleet
 from router.identity.case import Case
@@ -74,7 +74,7 @@ class PoolMetrics:
         self.first_byte = Histogram(_SECONDS)
         self.duration = Histogram(_SECONDS)
         self.matched = Histogram(_SHARES)
-        self.error = Histogram(ERRORS)
+        self.error = Histogram(ERROR_BOUNDS)
 
     def begin(self, workers: Iterable[str]) -> None:
         """Create the counters at 0 at the start.

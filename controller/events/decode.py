@@ -3,7 +3,7 @@
 A payload is the msgpack array `[timestamp, events, data_parallel_rank]`. An event is a map with a
 `type` (vLLM since 0.24), or an array that begins with the type (before). Missing fields have their
 defaults; unknown fields and events are ignored. The worst that a payload can do is to be refused:
-as a whole with `Refused`, or event by event with a reason in `ignored`.
+as a whole with `BadEvent`, or event by event with a reason in `ignored`.
 
 Source: vLLM `distributed/kv_events.py`, releases 0.9.2 to 0.33. SGLang's hashes are signed.
 """
@@ -11,37 +11,32 @@ Source: vLLM `distributed/kv_events.py`, releases 0.9.2 to 0.33. SGLang's hashes
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from math import isfinite
 from typing import Any, NamedTuple
 
 import msgspec
 
+from controller.index.block_events import (
+    MAX_BLOCK_TOKENS,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    Tier,
+)
+
 #: Largest payload in bytes; one step of an engine produces about 100 KiB.
-LARGEST = 16 << 20
+MAX_PAYLOAD_BYTES = 16 << 20
 #: Most events in a payload, and most blocks in an event.
-MOST = 1 << 17
-#: Largest block size in tokens.
-WIDEST = 1 << 16
+MAX_EVENTS = 1 << 17
 #: Longest name of an adapter, in characters (vLLM takes 128).
-LONGEST_NAME = 1024
+MAX_ADAPTER_NAME = 1024
 
 _MASK = (1 << 64) - 1
 _decode = msgspec.msgpack.Decoder().decode
 
-
-class Tier(IntEnum):
-    """Where a block is, fastest first."""
-
-    GPU = 0
-    L1 = 1
-    """Host memory."""
-    L2 = 2
-    """A disk, or a store on the network."""
-
-
 #: Names that engines use for tiers, in lower case.
-TIERS = {
+TIER_OF_MEDIUM = {
     "gpu": Tier.GPU,
     "hbm": Tier.GPU,
     "cpu": Tier.L1,
@@ -55,52 +50,14 @@ TIERS = {
 }
 
 #: Kinds of attention that need all blocks from the first on (vLLM `KVCacheSpecKind`).
-WHOLE = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+FULL_ATTENTION_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 
 
-class Refused(Exception):
+class BadEvent(Exception):
     """The payload or event cannot be used; the argument is one of a few fixed reasons."""
 
 
-class Stored(NamedTuple):
-    """Consecutive blocks of one sequence that are on a tier from now on."""
-
-    hashes: Sequence[int]
-    """The engine's names of the blocks, as unsigned 64-bit integers."""
-    parent: int | None
-    """Name of the block before the first; None if the sequence begins here."""
-    tokens: bytes
-    """Token ids of all blocks, 32 bits each in native byte order; empty if not in the event."""
-    size: int
-    """Tokens per block; 0 if `tokens` is empty."""
-    tier: Tier
-    shared: bool
-    """In a store on the network, from which every worker can load."""
-    adapter: str
-    extras: Sequence[Any] | None
-    """What the names cover besides tokens: a list or None for each block."""
-    group: int | None
-    whole: bool | None
-    """Whether the group's attention needs every block from the first on; None if unknown."""
-
-
-class Removed(NamedTuple):
-    """Blocks that left a tier."""
-
-    hashes: Sequence[int]
-    tier: Tier
-    shared: bool
-    group: int | None
-
-
-class Cleared(NamedTuple):
-    """Everything left the GPU; other tiers are unaffected."""
-
-
-Event = Stored | Removed | Cleared
-
-
-class Batch(NamedTuple):
+class EventBatch(NamedTuple):
     """What one step of an engine changed."""
 
     time: float
@@ -133,27 +90,27 @@ _FIELDS = {
 }
 
 
-def decode(payload: bytes) -> Batch:
+def decode(payload: bytes) -> EventBatch:
     """Decode a payload. Raises Refused, and nothing else, whatever the bytes are."""
-    if len(payload) > LARGEST:
-        raise Refused("too large")
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise BadEvent("too large")
     try:
         batch = _decode(payload)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
-        raise Refused("not msgpack") from None
+        raise BadEvent("not msgpack") from None
     if not isinstance(batch, list) or len(batch) < 2 or not isinstance(batch[1], list):
-        raise Refused("not a batch")
-    if len(batch[1]) > MOST:
-        raise Refused("too many events")
+        raise BadEvent("not a batch")
+    if len(batch[1]) > MAX_EVENTS:
+        raise BadEvent("too many events")
     time, rank = batch[0], batch[2] if len(batch) > 2 else None
     ignored: Counter[str] = Counter()
     events: list[Event] = []
-    for given in batch[1]:
+    for event in batch[1]:
         try:
-            events.append(_event(given))
-        except Refused as refused:
+            events.append(_event(event))
+        except BadEvent as refused:
             ignored[str(refused)] += 1
-    return Batch(
+    return EventBatch(
         float(time) if type(time) in (int, float) and isfinite(time) else 0.0,
         events,
         rank if type(rank) is int else None,
@@ -161,39 +118,39 @@ def decode(payload: bytes) -> Batch:
     )
 
 
-def _event(given: object) -> Event:
+def _event(event: object) -> Event:
     """Decode one event. Raises Refused."""
-    if isinstance(given, dict):
-        kind, fields = given.get("type"), given
-    elif isinstance(given, list) and given:
-        kind = given[0]
+    if isinstance(event, dict):
+        kind, fields = event.get("type"), event
+    elif isinstance(event, list) and event:
+        kind = event[0]
         names = _FIELDS.get(kind, ()) if isinstance(kind, str) else ()
-        fields = dict(zip(names, given[1:], strict=False))
+        fields = dict(zip(names, event[1:], strict=False))
     else:
-        raise Refused("not an event")
-    read = _READERS.get(kind) if isinstance(kind, str) else None
+        raise BadEvent("not an event")
+    read = _DECODERS.get(kind) if isinstance(kind, str) else None
     if read is None:
-        raise Refused("unknown kind")
+        raise BadEvent("unknown kind")
     return read(fields)
 
 
-def _stored(fields: dict[str, Any]) -> Stored:
+def _stored(fields: dict[str, Any]) -> BlockStored:
     hashes = _hashes(fields.get("block_hashes"))
     parent = fields.get("parent_block_hash")
     ids, size = fields.get("token_ids"), fields.get("block_size")
-    if type(size) is not int or not 0 <= size <= WIDEST:
-        raise Refused("odd block size")
+    if type(size) is not int or not 0 <= size <= MAX_BLOCK_TOKENS:
+        raise BadEvent("odd block size")
     if ids is not None and not isinstance(ids, list):  # `array` would accept bytes as raw content
-        raise Refused("odd tokens")
+        raise BadEvent("odd tokens")
     try:
         tokens = array("I", ids or ()).tobytes()
     except (TypeError, OverflowError):
-        raise Refused("odd tokens") from None
+        raise BadEvent("odd tokens") from None
     extras = fields.get("extra_keys")
     if extras is not None and not isinstance(extras, list):
-        raise Refused("odd extra keys")
+        raise BadEvent("odd extra keys")
     kind = fields.get("kv_cache_spec_kind")
-    return Stored(
+    return BlockStored(
         hashes,
         None if parent is None else _hashes([parent])[0],
         tokens,
@@ -203,47 +160,47 @@ def _stored(fields: dict[str, Any]) -> Stored:
         _adapter(fields),
         extras if extras and any(extras) else None,
         _group(fields),
-        kind in WHOLE if isinstance(kind, str) else None,
+        kind in FULL_ATTENTION_KINDS if isinstance(kind, str) else None,
     )
 
 
-def _removed(fields: dict[str, Any]) -> Removed:
+def _removed(fields: dict[str, Any]) -> BlockRemoved:
     hashes = _hashes(fields.get("block_hashes"))
-    return Removed(hashes, _tier(fields), _shared(fields), _group(fields))
+    return BlockRemoved(hashes, _tier(fields), _shared(fields), _group(fields))
 
 
-def _cleared(_: dict[str, Any]) -> Cleared:
-    return Cleared()
+def _cleared(_: dict[str, Any]) -> AllBlocksCleared:
+    return AllBlocksCleared()
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], Event]] = {
+_DECODERS: dict[str, Callable[[dict[str, Any]], Event]] = {
     "BlockStored": _stored,
     "BlockRemoved": _removed,
     "AllBlocksCleared": _cleared,
 }
 
 
-def _hashes(given: object) -> Sequence[int]:
+def _hashes(hashes: object) -> Sequence[int]:
     """Read hashes as unsigned 64-bit integers; of bytes, the last eight count, as in vLLM."""
-    if not isinstance(given, list):
-        raise Refused("odd hashes")
-    if len(given) > MOST:
-        raise Refused("too many blocks")
-    kinds = set(map(type, given))
+    if not isinstance(hashes, list):
+        raise BadEvent("odd hashes")
+    if len(hashes) > MAX_EVENTS:
+        raise BadEvent("too many blocks")
+    kinds = set(map(type, hashes))
     if kinds <= {int}:
-        return given if not given or min(given) >= 0 else [one & _MASK for one in given]
+        return hashes if not hashes or min(hashes) >= 0 else [number & _MASK for number in hashes]
     if kinds == {bytes}:
-        return [int.from_bytes(one[-8:], "big") for one in given]
-    raise Refused("odd hashes")
+        return [int.from_bytes(digest[-8:], "big") for digest in hashes]
+    raise BadEvent("odd hashes")
 
 
 def _tier(fields: dict[str, Any]) -> Tier:
     medium = fields.get("medium")
     if medium is None:
         return Tier.GPU
-    tier = TIERS.get(medium.lower()) if isinstance(medium, str) else None
+    tier = TIER_OF_MEDIUM.get(medium.lower()) if isinstance(medium, str) else None
     if tier is None:
-        raise Refused("unknown medium")
+        raise BadEvent("unknown medium")
     return tier
 
 
@@ -256,14 +213,14 @@ def _adapter(fields: dict[str, Any]) -> str:
     """Return the adapter's name; vLLM before 0.16 only gave its number."""
     name, number = fields.get("lora_name"), fields.get("lora_id")
     if name is None:
-        return "" if number is None else f"\0{number}"[:LONGEST_NAME]
-    if not isinstance(name, str) or len(name) > LONGEST_NAME:
-        raise Refused("odd adapter")
+        return "" if number is None else f"\0{number}"[:MAX_ADAPTER_NAME]
+    if not isinstance(name, str) or len(name) > MAX_ADAPTER_NAME:
+        raise BadEvent("odd adapter")
     return name
 
 
 def _group(fields: dict[str, Any]) -> int | None:
     group = fields.get("group_idx")
     if group is not None and type(group) is not int:
-        raise Refused("odd group")
+        raise BadEvent("odd group")
     return group

@@ -8,7 +8,7 @@ than one, is counted and dropped.
 
 from collections.abc import Iterable, Iterator
 
-from controller.events.source import Source
+from controller.events.source import EventSource
 
 
 def binds(endpoint: str) -> bool:
@@ -17,26 +17,26 @@ def binds(endpoint: str) -> bool:
     return host in ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - as the operator configured it
 
 
-class Line:
+class SharedSocket:
     """The sources behind one socket. Pure."""
 
     def __init__(self) -> None:
-        self.replays: dict[Source, str | None] = {}
+        self.replays: dict[EventSource, str | None] = {}
         """The sources, each with its replay endpoint, if it has one."""
-        self.shared = False
+        self.several = False
         """Whether there have ever been several sources at once; then topics tell them apart."""
-        self._names: dict[str, set[Source]] = {}
-        self._behind: set[Source] = set()
+        self._names: dict[str, set[EventSource]] = {}
+        self._behind: set[EventSource] = set()
         """The sources of which messages came since the socket was empty."""
 
-    def add(self, source: Source, replay: str | None, names: Iterable[str]) -> None:
+    def add(self, source: EventSource, replay: str | None, names: Iterable[str]) -> None:
         """Add an engine, whose topic contains one of `names`."""
         self.replays[source] = replay
-        self.shared = self.shared or len(self.replays) > 1
+        self.several = self.several or len(self.replays) > 1
         for name in names:
             self._names.setdefault(name, set()).add(source)
 
-    def remove(self, source: Source) -> bool:
+    def remove(self, source: EventSource) -> bool:
         """Remove an engine; return whether it was the last one."""
         self.replays.pop(source, None)
         self._behind.discard(source)
@@ -46,7 +46,7 @@ class Line:
                 del self._names[name]
         return not self.replays
 
-    def of(self, topic: bytes) -> Source | None:
+    def of(self, topic: bytes) -> EventSource | None:
         """Return the source of a message; None if that is unclear, counted with every source."""
         source = self._of(topic)
         if source is not None:
@@ -65,17 +65,17 @@ class Line:
             source.lag.caught_up()
         self._behind.clear()
 
-    def _of(self, topic: bytes) -> Source | None:
-        if not self.shared:
+    def _of(self, topic: bytes) -> EventSource | None:
+        if not self.several:
             return next(iter(self.replays), None)
         parts = topic.decode(errors="replace").split("@")
-        found = self._names.get(parts[1], set()) if len(parts) >= 3 and parts[0] == "kv" else set()
-        if len(found) == 1:
-            return next(iter(found))
+        named = self._names.get(parts[1], set()) if len(parts) >= 3 and parts[0] == "kv" else set()
+        if len(named) == 1:
+            return next(iter(named))
         for source in self.replays:
             source.refused["topic of nobody"] += 1
         return None
 
-    def __iter__(self) -> Iterator[Source]:
+    def __iter__(self) -> Iterator[EventSource]:
         """Iterate over the sources that are heard over this socket."""
         return iter(list(self.replays))

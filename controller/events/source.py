@@ -3,28 +3,27 @@
 A message may release thousands that waited for it. Only the first step is taken at once; while
 there are `late` ones, `catch_up` is to be called again and again, with other work in between.
 
-How far the index is behind an engine: the age of what waits to be applied.
-
-Messages wait in their socket, and nothing tells since when. But engines stamp each batch. While
-something waits all the time, the stamps of the batches that are applied go on as fast as our own
-clock, unless batches come faster than they are applied: what our clock gains is what we are behind.
-Only differences on the same clock count, so it does not matter how far two clocks are apart.
-
-When nothing waits, nothing is behind, and counting starts anew: then a clock that was set does not
+`Lag` is how far the index is behind an engine: the age of what waits to be applied. Messages wait
+in their socket, and nothing tells since when. But engines stamp each batch. While something waits
+all the time, the stamps of the batches that are applied go on as fast as our own clock, unless
+batches come faster than they are applied: what our clock gains is what we are behind. Only
+differences on the same clock count, so it does not matter how far two clocks are apart. When
+nothing waits, nothing is behind, and counting starts anew: then a clock that was set does not
 matter either, nor one that drifts.
 """
 
 from collections import Counter, deque
 from collections.abc import Iterable
 
-from controller.events.decode import Event, Refused, Removed, Stored, Tier, decode
-from controller.events.stream import Apply, Ask, Clear, Step, Stream
-from controller.index.agreement import First, first_of
+from controller.events.decode import BadEvent, decode
+from controller.events.stream import ApplyBatch, ClearEngine, ReplayRequest, Step, Stream
+from controller.index.agreement import FirstBlock, first_block
+from controller.index.block_events import BlockRemoved, BlockStored, Event, Mark, Tier
 from controller.index.index import Index
 
 #: Seconds behind which an index is not believed. Answered prompts count where they were sent for a
 #: second (`unconfirmed` of `kvaware`), as their events may be on their way; twice that is too late.
-LATE_S = 2.0
+MAX_LAG_S = 2.0
 
 
 class Lag:
@@ -41,7 +40,7 @@ class Lag:
     @property
     def late(self) -> bool:
         """Whether it is too far behind to be believed."""
-        return self.seconds > LATE_S
+        return self.seconds > MAX_LAG_S
 
     def came(self, now: float) -> bool:
         """Note that a message was there at `now`; return whether it is the first to wait."""
@@ -75,11 +74,8 @@ class Lag:
 #: Reason for refusing an event that caused an unexpected exception.
 UNEXPECTED = "unexpected"
 
-#: What `Stream.mark` returns, followed by the group of layers whose blocks count.
-Mark = tuple[int, int, int, int | None]
 
-
-class Source:
+class EventSource:
     """One engine: a worker, or one data-parallel rank of it. Pure; times in seconds."""
 
     def __init__(self, index: Index, worker: str, rank: int = 0, *, replays: bool = False) -> None:
@@ -93,7 +89,7 @@ class Source:
         """When the last message came."""
         self.still_since: float | None = None
         """When the last message came or, before any did, when it first connected; None if never."""
-        self.told = 0.0
+        self.batch_time = 0.0
         """Time of the last batch, live or replayed, by the engine's clock, in seconds since the
         epoch; 0 if there was none."""
         self.lag = Lag()
@@ -104,15 +100,15 @@ class Source:
         """Messages and events that could not be used, by reason."""
         self.group: int | None = None
         """The group of layers whose blocks count; None until an event names one."""
-        self.first: First | None = None
+        self.first: FirstBlock | None = None
         """The latest announced first block of a sequence whose name covers only tokens."""
-        self.late: deque[Apply | Clear] = deque()
+        self.late: deque[ApplyBatch | ClearEngine] = deque()
         """Steps of the stream that were not taken yet; what follows is taken after them."""
         self._index = index
         self._met = 0
         """The stream's epoch when health checks last suggested a restart."""
 
-    def opened(self, now: float) -> list[Ask]:
+    def opened(self, now: float) -> list[ReplayRequest]:
         """Handle a connection that was made."""
         self.connected = True
         if self.still_since is None:
@@ -130,31 +126,31 @@ class Source:
 
     def heard(
         self, sequence: int, payload: bytes, now: float, came: float | None = None
-    ) -> list[Ask]:
-        """Handle a live message; return the replays to ask for.
+    ) -> list[ReplayRequest]:
+        """Handle a live message; return the replays to request.
 
         `came` is when it was taken from the socket, if that was earlier than `now`.
         """
         self.last_event = self.still_since = now
-        first, told = self.lag.came(now if came is None else came), self.told
-        asks = self._take(self.stream.heard(sequence, payload, now))
+        first, before = self.lag.came(now if came is None else came), self.batch_time
+        requests = self._take(self.stream.heard(sequence, payload, now))
         if self.stream.applied == sequence and not self.late:
-            self.lag.applied(now, self.told, first=first and self.told != told)
-        return asks
+            self.lag.applied(now, self.batch_time, first=first and self.batch_time != before)
+        return requests
 
-    def replayed(self, round_: int, sequence: int, payload: bytes) -> list[Ask]:
+    def replayed(self, round_: int, sequence: int, payload: bytes) -> list[ReplayRequest]:
         """Handle a message of a replay."""
         return self._take(self.stream.replayed(round_, sequence, payload))
 
-    def replay_ended(self, round_: int, now: float) -> list[Ask]:
+    def replay_ended(self, round_: int, now: float) -> list[ReplayRequest]:
         """Handle the end of a replay."""
         return self._take(self.stream.replay_ended(round_, now))
 
-    def replay_failed(self, round_: int, now: float) -> list[Ask]:
+    def replay_failed(self, round_: int, now: float) -> list[ReplayRequest]:
         """Handle a replay that broke off."""
         return self._take(self.stream.replay_failed(round_, now))
 
-    def tick(self, now: float) -> list[Ask]:
+    def tick(self, now: float) -> list[ReplayRequest]:
         """Start replays that are due, if the engine is connected."""
         return self._take(self.stream.tick(now)) if self.connected else []
 
@@ -201,20 +197,20 @@ class Source:
         """Take the next of the late steps, of which there must be one."""
         self._do(self.late.popleft())
 
-    def _take(self, steps: Iterable[Step]) -> list[Ask]:
-        asks, busy = [], bool(self.late)
+    def _take(self, steps: Iterable[Step]) -> list[ReplayRequest]:
+        requests, busy = [], bool(self.late)
         for step in steps:
-            if isinstance(step, Ask):
-                asks.append(step)
+            if isinstance(step, ReplayRequest):
+                requests.append(step)
             elif busy:
                 self.late.append(step)
             else:
                 self._do(step)
-                busy = isinstance(step, Apply)  # what is cleared is often heard anew at once
-        return asks
+                busy = isinstance(step, ApplyBatch)  # what is cleared is often heard anew at once
+        return requests
 
-    def _do(self, step: Apply | Clear) -> None:
-        if isinstance(step, Apply):
+    def _do(self, step: ApplyBatch | ClearEngine) -> None:
+        if isinstance(step, ApplyBatch):
             self._apply(step.payload)
         else:
             self._index.forget(self.name)
@@ -223,12 +219,12 @@ class Source:
     def _apply(self, payload: bytes) -> None:
         try:
             batch = decode(payload)
-        except Refused as refused:
+        except BadEvent as refused:
             self.refused[str(refused)] += 1
             return
         if batch.ignored:
             self.refused.update(batch.ignored)
-        self.told = batch.time or self.told
+        self.batch_time = batch.time or self.batch_time
         for event in batch.events:
             try:
                 self._use(event)
@@ -238,19 +234,19 @@ class Source:
 
     def _use(self, event: Event) -> None:
         index, name = self._index, self.name
-        if isinstance(event, Stored):
+        if isinstance(event, BlockStored):
             if self._counts(event):
                 index.store(name, event)
                 self.blocks += len(event.hashes)
-                self.first = first_of(event) or self.first
-        elif isinstance(event, Removed):
+                self.first = first_block(event) or self.first
+        elif isinstance(event, BlockRemoved):
             if event.group is None or self.group is None or event.group == self.group:
                 index.remove(name, event)
                 self.blocks += len(event.hashes)
         else:
             index.clear(name, Tier.GPU)
 
-    def _counts(self, event: Stored) -> bool:
+    def _counts(self, event: BlockStored) -> bool:
         """Whether these blocks extend a prefix: only those of one group with full attention do.
 
         Engines with several kinds of layers keep blocks for each kind under the same names (vLLM

@@ -26,17 +26,17 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 #: Most messages, and bytes of messages, that wait while a gap is filled.
-MOST_WAITING, MOST_BYTES = 20_000, 64 << 20
+MAX_PENDING_MESSAGES, MAX_PENDING_BYTES = 20_000, 64 << 20
 #: Seconds between the starts of two replays; doubled each time that one fails, up to the longest.
-COOLDOWN_S, LONGEST_COOLDOWN_S = 2.0, 300.0
+REPLAY_COOLDOWN_S, MAX_REPLAY_COOLDOWN_S = 2.0, 300.0
 #: How often a replay is repeated because it had a hole.
-AGAIN = 2
+MAX_HOLE_RETRIES = 2
 #: How often the whole history of one process is read again because of holes. If an engine failed to
 #: encode a batch, no replay will ever fill that hole.
-REFILLS = 2
+MAX_REFILLS = 2
 
 
-class State(Enum):
+class StreamPhase(Enum):
     """What the stream is doing."""
 
     WAITING = "waiting"
@@ -48,27 +48,27 @@ class State(Enum):
     """There is a gap; its replay waits for the cooldown."""
 
 
-class Apply(NamedTuple):
+class ApplyBatch(NamedTuple):
     """Hand this batch to the index."""
 
     sequence: int
     payload: bytes
 
 
-class Clear(NamedTuple):
+class ClearEngine(NamedTuple):
     """Forget everything that this engine was known to hold."""
 
     reason: str
 
 
-class Ask(NamedTuple):
+class ReplayRequest(NamedTuple):
     """Ask for a replay from `start`; pass back what it brings with this `round`."""
 
     start: int
     round: int
 
 
-Step = Apply | Clear | Ask
+Step = ApplyBatch | ClearEngine | ReplayRequest
 
 
 class Stream:
@@ -91,7 +91,7 @@ class Stream:
         """Number from which the last replay was requested."""
         self._unsure = False
         """The process may be another one; the replay shows it by the message applied last."""
-        self._pending: deque[Apply] = deque()
+        self._pending: deque[ApplyBatch] = deque()
         self._pending_bytes = 0
         self._replaying = False
         self._round = 0
@@ -110,13 +110,13 @@ class Stream:
         """Digests of replayed messages that were not heard live yet, by number."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> StreamPhase:
         """What the stream is doing."""
         if self._replaying:
-            return State.REPLAY
+            return StreamPhase.REPLAY
         if self._pending:
-            return State.GAP
-        return State.WAITING if self.live < 0 and self.applied < 0 else State.LIVE
+            return StreamPhase.GAP
+        return StreamPhase.WAITING if self.live < 0 and self.applied < 0 else StreamPhase.LIVE
 
     @property
     def blind(self) -> bool:
@@ -173,13 +173,13 @@ class Stream:
             yield from self.restarted("hidden restart")
         self.live = sequence
         if self._replaying or self._pending:
-            yield from self._wait(Apply(sequence, payload), now)
+            yield from self._wait(ApplyBatch(sequence, payload), now)
         elif sequence == self.applied + 1 and not (doubted and self.replays and self.applied >= 0):
             self.applied, self._last = sequence, digest
-            yield Apply(sequence, payload)
+            yield ApplyBatch(sequence, payload)
         elif sequence > self.applied:
             self.counts["gap"] += sequence > self.applied + 1
-            yield from self._wait(Apply(sequence, payload), now)
+            yield from self._wait(ApplyBatch(sequence, payload), now)
             yield from self._cure(now)
 
     def _is_another(self, sequence: int) -> bool:
@@ -194,7 +194,7 @@ class Stream:
         self._refills = 0
         self.counts[reason] += 1
         self._reset()
-        yield Clear(reason)
+        yield ClearEngine(reason)
 
     def replayed(self, round_: int, sequence: int, payload: bytes) -> Iterator[Step]:
         """Handle a message of a replay; those of an abandoned replay are dropped."""
@@ -209,15 +209,15 @@ class Stream:
         if sequence <= self.applied:
             return
         if sequence > self.applied + 1 or (unsure and self.applied >= 0):
-            if not first and self._again < AGAIN:
+            if not first and self._again < MAX_HOLE_RETRIES:
                 self._holed = True
                 return
             self._cut = self._cut or not first
             yield from self._lose("history lost" if first else "hole in a replay", sequence)
         self.applied, self._last = sequence, digest
-        if sequence > self.live and len(self._ahead) < MOST_WAITING:
+        if sequence > self.live and len(self._ahead) < MAX_PENDING_MESSAGES:
             self._ahead[sequence] = digest
-        yield Apply(sequence, payload)
+        yield ApplyBatch(sequence, payload)
 
     def _follow_another(self) -> Iterator[Step]:
         """Start over: the replay, and with it what waits, is of a new process."""
@@ -225,11 +225,11 @@ class Stream:
         yield from self.restarted("hidden restart")
         self.live = live
         self._pending.extend(waiting)
-        self._pending_bytes = sum(len(one.payload) for one in waiting)
+        self._pending_bytes = sum(len(message.payload) for message in waiting)
         self._round += 1
         self._replaying, self._brought, self._holed = True, 0, False
         self._start = 0
-        yield Ask(0, self._round)
+        yield ReplayRequest(0, self._round)
 
     def replay_ended(self, round_: int, now: float) -> Iterator[Step]:
         """Handle the end of a replay, as the engine marks it."""
@@ -243,7 +243,7 @@ class Stream:
         self._missing = self.lost = self._missing and self._start > 0
         yield from self._drain()
         if self._holed or self._pending:
-            if self._again < AGAIN:
+            if self._again < MAX_HOLE_RETRIES:
                 self._again += 1
                 yield from self._ask(now)
                 return
@@ -252,7 +252,7 @@ class Stream:
         self._again = 0
         if self._cut:
             self._cut = False
-            self._missing = self.lost = self._refills < REFILLS
+            self._missing = self.lost = self._refills < MAX_REFILLS
             self._refills += 1
 
     def replay_failed(self, round_: int, now: float) -> Iterator[Step]:
@@ -275,15 +275,15 @@ class Stream:
             yield from self._ask(now)
         elif self.lost:
             live = self.live
-            yield Clear("read anew")
+            yield ClearEngine("read anew")
             self._reset()
             self.live = live
             yield from self._ask(now)
 
-    def _wait(self, message: Apply, now: float) -> Iterator[Step]:
+    def _wait(self, message: ApplyBatch, now: float) -> Iterator[Step]:
         self._pending.append(message)
         self._pending_bytes += len(message.payload)
-        if len(self._pending) > MOST_WAITING or self._pending_bytes > MOST_BYTES:
+        if len(self._pending) > MAX_PENDING_MESSAGES or self._pending_bytes > MAX_PENDING_BYTES:
             self._replaying = False
             self._cool(now)
             self.counts["overflow"] += 1
@@ -293,7 +293,7 @@ class Stream:
     def _cool(self, now: float) -> None:
         """Double the cooldown after a failed replay."""
         self._fails = min(self._fails + 1, 60)
-        self._cool_until = now + min(LONGEST_COOLDOWN_S, COOLDOWN_S * 2.0**self._fails)
+        self._cool_until = now + min(MAX_REPLAY_COOLDOWN_S, REPLAY_COOLDOWN_S * 2.0**self._fails)
 
     def _cure(self, now: float) -> Iterator[Step]:
         """Fill the gap before the waiting messages: now, after the cooldown, or never."""
@@ -308,9 +308,9 @@ class Stream:
         self._unsure, self._doubted = self._unsure or self._doubted, False
         self._round += 1
         self._brought, self._holed = 0, False
-        self._cool_until = max(self._cool_until, now + COOLDOWN_S)
+        self._cool_until = max(self._cool_until, now + REPLAY_COOLDOWN_S)
         self._start = max(0, self.applied)
-        yield Ask(self._start, self._round)
+        yield ReplayRequest(self._start, self._round)
 
     def _drain(self) -> Iterator[Step]:
         """Hand on waiting messages, up to the next gap."""
@@ -335,7 +335,7 @@ class Stream:
         known = self.applied >= 0
         self.applied, self._last = following - 1, 0
         if known:
-            yield Clear(reason)
+            yield ClearEngine(reason)
 
     def _reset(self) -> None:
         self.live = self.applied = -1

@@ -16,21 +16,21 @@ from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
 
-from controller.events.decode import Stored, Tier
+from controller.index.block_events import BlockStored, Tier
 from controller.index.index import Index
-from controller.index.tree import BITS
+from controller.index.tree import OFFSET_BITS
 
 #: The seed of vLLM with sha256 since 0.30, if `PYTHONHASHSEED` is not set; others use a random one.
 DEFAULT_SEED = "vllm-none-hash"
 #: Seeds that are tried.
 SEEDS = (DEFAULT_SEED, "0", "1", "42")
 #: Larger blocks, in tokens, are not examined.
-LONGEST = 1024
+MAX_BLOCK_TOKENS_EXAMINED = 1024
 
 _Parts = tuple[bytes, tuple[int, ...], None]
 
 
-class First(NamedTuple):
+class FirstBlock(NamedTuple):
     """The first block of a sequence, whose name covers only tokens."""
 
     name: int
@@ -38,27 +38,27 @@ class First(NamedTuple):
     """Token ids, 32 bits each, in native byte order."""
 
 
-def first_of(event: Stored) -> First | None:
+def first_block(event: BlockStored) -> FirstBlock | None:
     """Return the first block of an event, if it is such a block; otherwise None."""
     plain = event.parent is None and not event.extras and not event.adapter and event.hashes
-    if not plain or not 0 < event.size <= LONGEST or event.tier is not Tier.GPU:
+    if not plain or not 0 < event.size <= MAX_BLOCK_TOKENS_EXAMINED or event.tier is not Tier.GPU:
         return None
-    return First(event.hashes[0], event.tokens[: 4 * event.size])
+    return FirstBlock(event.hashes[0], event.tokens[: 4 * event.size])
 
 
-def way(first: First, seeds: Iterable[str] = SEEDS) -> str:
+def hash_algorithm(first: FirstBlock, seeds: Iterable[str] = SEEDS) -> str:
     """Return the algorithm and seed that give this name, in words; empty if none of them does."""
     tokens = tuple(memoryview(first.tokens).cast("I"))
     for seed in seeds:
         for algorithm, digest in _ALGORITHMS.items():
             named = digest((digest(seed), tokens, None))
             if int.from_bytes(named[-8:], "big") == first.name:
-                told = "the default seed" if seed == DEFAULT_SEED else f"PYTHONHASHSEED={seed}"
-                return f"{algorithm}, {told}"
+                origin = "the default seed" if seed == DEFAULT_SEED else f"PYTHONHASHSEED={seed}"
+                return f"{algorithm}, {origin}"
     return ""
 
 
-class Compared(NamedTuple):
+class HashAgreement(NamedTuple):
     """One engine's names compared with those of others."""
 
     common: int
@@ -67,24 +67,24 @@ class Compared(NamedTuple):
     """Engines that have another name for any of these."""
 
 
-def compared(index: Index, engines: Sequence[str]) -> dict[str, Compared]:
+def compare_hashes(index: Index, engines: Sequence[str]) -> dict[str, HashAgreement]:
     """Compare the engines' names of blocks that several of them have on their GPUs."""
     named: dict[int, dict[int, list[str]]] = {}
     for engine in engines:
-        place = index.place(engine, Tier.GPU)
-        for name, reference in place.names if place is not None else ():
-            if not reference & ((1 << BITS) - 1) and reference in index.holdings.tree:
+        cache = index.cache(engine, Tier.GPU)
+        for name, reference in cache.names if cache is not None else ():
+            if not reference & ((1 << OFFSET_BITS) - 1) and reference in index.holdings.tree:
                 named.setdefault(reference, {}).setdefault(name, []).append(engine)
     common = dict.fromkeys(engines, 0)
     others: dict[str, set[str]] = {engine: set() for engine in engines}
     for names in named.values():
-        everyone = {engine for some in names.values() for engine in some}
+        everyone = {engine for engines in names.values() for engine in engines}
         if len(everyone) > 1:
-            for some in names.values():
-                for engine in some:
+            for agreeing in names.values():
+                for engine in agreeing:
                     common[engine] += 1
-                    others[engine] |= everyone.difference(some)
-    return {engine: Compared(common[engine], frozenset(others[engine])) for engine in engines}
+                    others[engine] |= everyone.difference(agreeing)
+    return {engine: HashAgreement(common[engine], frozenset(others[engine])) for engine in engines}
 
 
 def _pickled(parts: str | _Parts) -> bytes:
@@ -96,7 +96,7 @@ def _cbor(parts: str | _Parts) -> bytes:
     if isinstance(parts, str):
         return _head(3, len(parts.encode())) + parts.encode()
     parent, tokens, _ = parts
-    ids = b"".join(_head(0, one) for one in tokens)
+    ids = b"".join(_head(0, token) for token in tokens)
     return b"\x83" + _head(2, len(parent)) + parent + _head(4, len(tokens)) + ids + b"\xf6"
 
 

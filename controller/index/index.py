@@ -2,11 +2,10 @@
 
 Keys are chained (`strategies.prefix.block_keys.even_chain`), so a key identifies the whole path
 from the root, and a prompt is matched run by run of the `tree`: a few steps, however many blocks.
-Engines have their own names for blocks. As removals come by name, each place (a tier of one engine)
-maps its names to blocks (`names`). `holdings` stores who holds what; this module interprets events,
-and drops blocks when memory runs out.
-
-Chained keys of the blocks in a stored event, from tokens and whatever else names cover.
+Engines have their own names for blocks. As removals come by name, each cache (a tier of one engine)
+maps its names to blocks (`hash_table`). `holdings` stores who holds what; this module interprets
+events, computes their blocks' keys from tokens and whatever else names cover, and drops blocks when
+memory runs out.
 """
 
 from collections import Counter
@@ -14,37 +13,37 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from controller.events.decode import Removed, Stored, Tier
-from controller.index.hash_table import PAGE
-from controller.index.holdings import ON_THEIR_WAY, Holdings, Place
-from controller.index.orphans import Orphans, Room
-from controller.index.tree import Found, Run, references
+from controller.index.block_events import BlockRemoved, BlockStored, Tier
+from controller.index.hash_table import DEFAULT_SIZES, TableSizes
+from controller.index.holdings import IN_FLIGHT_ANSWERS, Holdings, TierCache
+from controller.index.orphans import OrphanBudget, Orphans
+from controller.index.tree import MAX_RUN_BLOCKS, BlockRun, PrefixMatch, references
 from strategies.prefix.block_keys import even_chain, even_root, extra_key
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def root_of(event: Stored) -> int:
+def root_of(event: BlockStored) -> int:
     """Return the key before the first block of a sequence."""
     return even_root(event.adapter, _salt(event) if event.extras else "")
 
 
-def keys_of(event: Stored, root: int) -> list[int]:
+def keys_of(event: BlockStored, root: int) -> list[int]:
     """Return the key of each block; `root` is the key before the first."""
     if event.extras is None:
         return even_chain(root, event.tokens, event.size)
     return _with_extras(root, event)
 
 
-def _salt(event: Stored) -> str:
+def _salt(event: BlockStored) -> str:
     """Return the salt: the only text among the first block's extras, apart from the adapter."""
     first = event.extras[0] if event.extras else None
-    given = first if isinstance(first, list) else []
-    texts = [one for one in given if isinstance(one, str) and one != event.adapter]
+    extras = first if isinstance(first, list) else []
+    texts = [extra for extra in extras if isinstance(extra, str) and extra != event.adapter]
     return texts[0] if len(texts) == 1 else ""
 
 
-def _with_extras(root: int, event: Stored) -> list[int]:
+def _with_extras(root: int, event: BlockStored) -> list[int]:
     """Return the keys of blocks whose names cover more than tokens, such as images.
 
     The adapter and the salt are part of the root already.
@@ -57,22 +56,19 @@ def _with_extras(root: int, event: Stored) -> list[int]:
         (key,) = even_chain(key, block, event.size)
         given = extras[number] if number < len(extras) else None
         known = [event.adapter, salt] if salt and not number else [event.adapter]
-        more = [one for one in given if one not in known] if isinstance(given, list) else []
+        more = [extra for extra in given if extra not in known] if isinstance(given, list) else []
         if more:
             key = extra_key(key, _encode(more))
         keys.append(key)
     return keys
 
 
-#: The orphans of all engines may take 1 / `_ORPHANS` of the memory bound.
-_ORPHANS = 8
+#: The orphans of all engines may take 1 / `_ORPHAN_SHARE` of the memory bound.
+_ORPHAN_SHARE = 8
 
 #: Steps that an event takes to make room, plus one for 8 of its blocks; see `Index._shrink`. If a
-#: prompt has used every run, the index grows by 1 / `_STEPS` before one is dropped.
-_STEPS = 64
-#: About so many names are tidied up with each event, plus 8 for each of its blocks. That is enough,
-#: as they have to be tidied up when an eighth is new or doubtful; and takes a few milliseconds.
-_TIDY = PAGE // 2
+#: prompt has used every run, the index grows by 1 / `_SHRINK_STEPS` before one is dropped.
+_SHRINK_STEPS = 64
 
 _TIERS = tuple(Tier)
 
@@ -80,43 +76,52 @@ _TIERS = tuple(Tier)
 class Index:
     """The blocks of all engines, in at most `limit_bytes`."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        *,
+        run_blocks: int = MAX_RUN_BLOCKS,
+        sizes: TableSizes = DEFAULT_SIZES,
+    ) -> None:
         self.limit = limit_bytes
         """Memory bound in bytes."""
+        self._compacted = sizes.page // 2
+        """About so many names are compacted with each event, plus 8 for each of its blocks. That is
+        enough, as they have to be when an eighth is new or stale; and takes a few milliseconds."""
         self._high = limit_bytes - limit_bytes // 32
         self._low = self._high - limit_bytes // 256
-        self.holdings = Holdings()
+        self.holdings = Holdings(run_blocks, sizes)
         self._orphans: dict[str, Orphans] = {}
         self.counts: Counter[str] = Counter()
         """Number of blocks that could not be used or kept, by reason."""
-        self._room = Room(limit_bytes // _ORPHANS, self.counts)
+        self._orphan_budget = OrphanBudget(limit_bytes // _ORPHAN_SHARE, self.counts)
 
     # Events.
 
-    def store(self, worker: str, event: Stored) -> None:
+    def store(self, worker: str, event: BlockStored) -> None:
         """Apply an event: blocks are on a tier of `worker` from now on."""
         number = len(event.hashes)
-        todo: list[tuple[Stored, Sequence[int]]] = [(event, ())] if number else []
+        todo: list[tuple[BlockStored, Sequence[int]]] = [(event, ())] if number else []
         while todo:
             event, gone = todo.pop()
-            place = self.holdings.place_of_engine(worker, event.tier, event.shared)
-            if not self._store(worker, place, event):
+            cache = self.holdings.cache_for(worker, event.tier, event.shared)
+            if not self._store(worker, cache, event):
                 continue
             if gone:
-                self._remove(worker, place, event.shared, gone)
+                self._remove(worker, cache, event.shared, gone)
             orphans = self._orphans.get(worker)
             if orphans:
                 for name in event.hashes:
-                    todo += [(one.event, one.gone) for one in orphans.of(name)]
-        self.holdings.tidy(_TIDY + 8 * number)
+                    todo += [(orphan.event, orphan.gone) for orphan in orphans.of(name)]
+        self.holdings.compact(self._compacted + 8 * number)
         if self.bytes > self._high:
-            self._shrink(_STEPS + number // 8)
+            self._shrink(_SHRINK_STEPS + number // 8)
 
-    def remove(self, worker: str, event: Removed) -> None:
+    def remove(self, worker: str, event: BlockRemoved) -> None:
         """Apply an event: blocks left a tier of `worker`. Unknown ones are only counted."""
-        place = self.holdings.place_of_engine(worker, event.tier, event.shared)
-        self._remove(worker, place, event.shared, event.hashes)
-        self.holdings.tidy(_TIDY)
+        cache = self.holdings.cache_for(worker, event.tier, event.shared)
+        self._remove(worker, cache, event.shared, event.hashes)
+        self.holdings.compact(self._compacted)
 
     def clear(self, worker: str, tier: Tier) -> None:
         """Apply an event: everything left a tier of `worker`.
@@ -124,15 +129,15 @@ class Index:
         When vLLM clears the GPU, it may also have emptied host memory (`/reset_prefix_cache` with
         `reset_external`) without an event, so the contents of L1 are doubtful from now on.
         """
-        place = self.place(worker, tier)
-        if place is not None:
-            self.holdings.empty(place)
+        cache = self.cache(worker, tier)
+        if cache is not None:
+            self.holdings.empty(cache)
         orphans = self._orphans.get(worker)
         if orphans is not None:
             orphans.clear(tier)
-        host = self.place(worker, Tier.L1)
+        host = self.cache(worker, Tier.L1)
         if tier is Tier.GPU and host is not None:
-            host.since = set()
+            host.confirmed = set()
 
     def forget(self, worker: str) -> None:
         """Drop an engine with all its tiers; blocks in a shared store stay."""
@@ -153,41 +158,41 @@ class Index:
         """See `Holdings.sizes`."""
         return self.holdings.sizes()
 
-    def places(self) -> Iterator[Place]:
-        """See `Holdings.places`."""
-        return self.holdings.places()
+    def caches(self) -> Iterator[TierCache]:
+        """See `Holdings.caches`."""
+        return self.holdings.caches()
 
-    def place(self, worker: str, tier: Tier) -> Place | None:
-        """See `Holdings.place`."""
-        return self.holdings.place(worker, tier)
+    def cache(self, worker: str, tier: Tier) -> TierCache | None:
+        """See `Holdings.cache`."""
+        return self.holdings.cache(worker, tier)
 
-    def place_of(self, bit: int) -> Place:
-        """See `Holdings.place_of`."""
-        return self.holdings.place_of(bit)
+    def cache_of(self, bit: int) -> TierCache:
+        """See `Holdings.cache_of`."""
+        return self.holdings.cache_of(bit)
 
-    def find(self, keys: Sequence[int]) -> Found:
+    def find(self, keys: Sequence[int]) -> PrefixMatch:
         """Follow a prompt's chained keys as far as they are in the tree."""
         return self.holdings.tree.find(keys)
 
     # Storing and removing.
 
-    def _block(self, worker: str, name: int) -> tuple[Run, int] | None:
+    def _block(self, worker: str, name: int) -> tuple[BlockRun, int] | None:
         """Return the block with that name on any tier of an engine: all tiers name blocks alike."""
         for where in (*((worker, tier) for tier in _TIERS), ("", Tier.L2)):
-            place = self.holdings.place(*where)
-            reference = place.names.get(name) if place is not None else None
+            cache = self.holdings.cache(*where)
+            reference = cache.names.get(name) if cache is not None else None
             if reference is not None and (found := self.holdings.tree.at(reference)) is not None:
                 return found
         return None
 
-    def _store(self, worker: str, place: Place, event: Stored) -> bool:
+    def _store(self, worker: str, cache: TierCache, event: BlockStored) -> bool:
         """Store the blocks of one event; return False if that is not possible, or not yet."""
         hashes, size = event.hashes, event.size
-        if place.since is not None and self._told_again(place, hashes):
-            self._lose(place)
-            place.excused = ON_THEIR_WAY
+        if cache.confirmed is not None and self._announced_again(cache, hashes):
+            self._lose(cache)
+            cache.ignored_misses = IN_FLIGHT_ANSWERS
         if not size:
-            return self._offloaded(worker, place, event)
+            return self._offloaded(worker, cache, event)
         if len(event.tokens) != 4 * size * len(hashes):
             self.counts["tokens do not fit"] += len(hashes)
             return False
@@ -199,12 +204,14 @@ class Index:
         if above is not None and above.size != size:
             self.counts["part of a block"] += len(hashes)
             return False
-        added = self.holdings.add(place, above, offset, keys, size)
-        place.names.add(hashes, added)
-        place.came(hashes)
+        added = self.holdings.add(cache, above, offset, keys, size)
+        cache.names.add(hashes, added)
+        cache.confirm(hashes)
         return True
 
-    def _known(self, worker: str, event: Stored) -> tuple[Run | None, int, list[int]] | None:
+    def _known(
+        self, worker: str, event: BlockStored
+    ) -> tuple[BlockRun | None, int, list[int]] | None:
         """Return the run and offset after which an event's blocks come, and their keys.
 
         None while the parent is unknown. Events of offload tiers lack salts and image hashes, which
@@ -227,22 +234,22 @@ class Index:
 
     def doubt(self, worker: str) -> None:
         """Learn that `worker` missed a block on L1: if L1 is doubtful, its old blocks are gone."""
-        host = self.place(worker, Tier.L1)
-        if host is not None and host.since is not None:
+        host = self.cache(worker, Tier.L1)
+        if host is not None and host.confirmed is not None:
             self._lose(host)
 
     @staticmethod
-    def _told_again(place: Place, names: Sequence[int]) -> bool:
-        """Whether all these blocks were on a place before its engine was cleared, and not since."""
-        since, get = place.since or (), place.names.get
-        return all(name not in since and get(name) is not None for name in names)
+    def _announced_again(cache: TierCache, names: Sequence[int]) -> bool:
+        """Return true if a cache had all these before it was in doubt, and none came since."""
+        confirmed, get = cache.confirmed or (), cache.names.get
+        return all(name not in confirmed and get(name) is not None for name in names)
 
-    def _lose(self, place: Place) -> None:
-        """Remove everything that `place` had before its engine was cleared."""
-        since, place.since = place.since or set(), None
-        self.counts["gone without a word"] += self.holdings.keep(place, since)
+    def _lose(self, cache: TierCache) -> None:
+        """Remove everything that `cache` had before its engine was cleared."""
+        confirmed, cache.confirmed = cache.confirmed or set(), None
+        self.counts["gone without a word"] += self.holdings.keep(cache, confirmed)
 
-    def _offloaded(self, worker: str, place: Place, event: Stored) -> bool:
+    def _offloaded(self, worker: str, cache: TierCache, event: BlockStored) -> bool:
         """Store blocks without tokens: the engine has announced them by the same names before."""
         repeated: list[int] = []
         known = 0
@@ -253,27 +260,27 @@ class Index:
                 continue
             run, offset = found
             known += 1
-            repeated += self.holdings.hold(place, run, offset, 1)
-            place.names.add([name], references(run, offset, 1))
-            place.came([name])
-        self.holdings.repeat(place, repeated, known)
+            repeated += self.holdings.hold(cache, run, offset, 1)
+            cache.names.add([name], references(run, offset, 1))
+            cache.confirm([name])
+        self.holdings.repeat(cache, repeated, known)
         return True
 
-    def _remove(self, worker: str, place: Place, shared: bool, names: Sequence[int]) -> None:
+    def _remove(self, worker: str, cache: TierCache, shared: bool, names: Sequence[int]) -> None:
         remove = self.holdings.remove
-        if place.since:
-            place.since.difference_update(names)
+        if cache.confirmed:
+            cache.confirmed.difference_update(names)
         for name in names:
-            if remove(place, name):
+            if remove(cache, name):
                 continue
             orphans = self._orphans.get(worker)
-            if not orphans or not orphans.remove(place.tier, shared, name):
+            if not orphans or not orphans.remove(cache.tier, shared, name):
                 self.counts["unknown removed"] += 1
 
     def _orphan(self, worker: str) -> Orphans:
         orphans = self._orphans.get(worker)
         if orphans is None:
-            orphans = self._orphans[worker] = Orphans(self._room)
+            orphans = self._orphans[worker] = Orphans(self._orphan_budget)
         return orphans
 
     # The memory bound.
@@ -281,16 +288,16 @@ class Index:
     def _shrink(self, steps: int) -> None:
         """Drop runs without children that no prompt has used lately, to make room.
 
-        The work is limited by `steps`: looking at a run is one, and so is each place that holds it
+        The work is limited by `steps`: looking at a run is one, and so is each cache that holds it
         when it is dropped. More are taken only while the bound is exceeded. What is dropped counts
         as free at once, though its names are looked for later.
         """
         held, tree = self.holdings, self.holdings.tree
         while tree.ring:
-            enough = steps <= 0 or self.bytes - held.promised <= self._low
+            enough = steps <= 0 or self.bytes - held.reclaimable <= self._low
             if enough and self.bytes <= self.limit:
                 break
-            if enough and held.tidy(_TIDY):
+            if enough and held.compact(self._compacted):
                 continue
             steps -= 1
             run = tree.ring.popleft()
@@ -300,7 +307,7 @@ class Index:
                 run.used = False
                 tree.ring.append(run)
                 continue
-            steps -= run.places().bit_count()
+            steps -= run.holders().bit_count()
             self.counts["dropped for room"] += len(run.keys)
             held.drop(run)
             if not len(tree):  # only names are left
@@ -309,7 +316,7 @@ class Index:
     @property
     def bytes(self) -> int:
         """Estimated size in memory."""
-        return self.holdings.bytes + self._room.bytes
+        return self.holdings.bytes + self._orphan_budget.bytes
 
     def __len__(self) -> int:
         """Return the number of different blocks."""
@@ -322,4 +329,4 @@ class Index:
 
     def __repr__(self) -> str:
         held = self.holdings
-        return f"<Index {len(self)} blocks, {held.holders} held, {len(list(held.places()))} places>"
+        return f"<Index {len(self)} blocks, {held.holders} held, {len(list(held.caches()))} caches>"

@@ -7,10 +7,10 @@ first blocks.
 import sys
 from collections import Counter, OrderedDict
 
-from controller.events.decode import Stored, Tier
+from controller.index.block_events import BlockStored, Tier
 
 #: Bytes per orphan, and per block of it in addition to the tokens, for its name in several places.
-#: Measured, with room to grow.
+#: Measured, with budget to grow.
 ORPHAN_BYTES, BLOCK_BYTES = 600, 270
 #: Reason for dropping blocks that waited.
 DROPPED = "orphans dropped for room"
@@ -21,7 +21,7 @@ class Orphan:
 
     __slots__ = ("bytes", "event", "gone", "waits")
 
-    def __init__(self, event: Stored) -> None:
+    def __init__(self, event: BlockStored) -> None:
         self.event = event
         self.gone: list[int] = []
         self.waits = True
@@ -30,7 +30,7 @@ class Orphan:
         self.bytes += len(event.adapter) + _size(event.extras)
 
 
-class Room:
+class OrphanBudget:
     """The memory that the orphans of all engines share, and the order in which they came."""
 
     def __init__(self, limit_bytes: int, counts: Counter[str]) -> None:
@@ -45,8 +45,8 @@ class Room:
 class Orphans:
     """The orphans of one engine. If all engines' together get too large, the oldest are dropped."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, budget: OrphanBudget) -> None:
+        self._budget = budget
         self._waiting: dict[int, list[Orphan]] = {}
         """Orphans by the name of their parent."""
         self._named: dict[tuple[Tier, bool, int], list[Orphan]] = {}
@@ -55,39 +55,39 @@ class Orphans:
         """Return the number of parents that orphans wait for."""
         return len(self._waiting)
 
-    def keep(self, event: Stored) -> None:
+    def keep(self, event: BlockStored) -> None:
         """Keep an event whose parent is unknown."""
         assert event.parent is not None  # noqa: S101 - otherwise it is no orphan
-        orphan, room = Orphan(event), self._room
-        if orphan.bytes > room.limit:
-            room.counts[DROPPED] += len(event.hashes)
+        orphan, budget = Orphan(event), self._budget
+        if orphan.bytes > budget.limit:
+            budget.counts[DROPPED] += len(event.hashes)
             return
         self._waiting.setdefault(event.parent, []).append(orphan)
         for name in event.hashes:
             self._named.setdefault((event.tier, event.shared, name), []).append(orphan)
-        room.order.setdefault((self, event.parent))
-        room.bytes += orphan.bytes
-        while room.bytes > room.limit:
-            whose, parent = next(iter(room.order))
-            for one in whose.of(parent):
-                room.counts[DROPPED] += len(one.event.hashes)
+        budget.order.setdefault((self, event.parent))
+        budget.bytes += orphan.bytes
+        while budget.bytes > budget.limit:
+            whose, parent = next(iter(budget.order))
+            for orphan in whose.of(parent):
+                budget.counts[DROPPED] += len(orphan.event.hashes)
 
     def of(self, parent: int) -> list[Orphan]:
         """Take out and return those that waited for a block with that name."""
-        found = self._waiting.pop(parent, None)
-        if found is None:
+        orphans = self._waiting.pop(parent, None)
+        if orphans is None:
             return []
-        del self._room.order[self, parent]
-        self._let_go(found)
-        return found
+        del self._budget.order[self, parent]
+        self._drop_names(orphans)
+        return orphans
 
     def forget(self) -> None:
         """Drop all orphans: the engine is gone."""
         for parent in self._waiting:
-            del self._room.order[self, parent]
+            del self._budget.order[self, parent]
         leaving = [orphan for waiting in self._waiting.values() for orphan in waiting]
         self._waiting.clear()
-        self._let_go(leaving)
+        self._drop_names(leaving)
 
     def remove(self, tier: Tier, shared: bool, name: int) -> bool:
         """Note that a block was removed; return whether it is one that waits here."""
@@ -104,21 +104,21 @@ class Orphans:
         leaving: list[Orphan] = []
         for parent, waiting in list(self._waiting.items()):
             staying: list[Orphan] = []
-            for one in waiting:
-                goes = one.event.tier is tier and not one.event.shared
-                (leaving if goes else staying).append(one)
+            for orphan in waiting:
+                leaves = orphan.event.tier is tier and not orphan.event.shared
+                (leaving if leaves else staying).append(orphan)
             if staying:
                 self._waiting[parent] = staying
             else:
-                del self._waiting[parent], self._room.order[self, parent]
-        self._let_go(leaving)
+                del self._waiting[parent], self._budget.order[self, parent]
+        self._drop_names(leaving)
 
-    def _let_go(self, orphans: list[Orphan]) -> None:
+    def _drop_names(self, orphans: list[Orphan]) -> None:
         """Forget the names of orphans: of all at once, as many of them may have the same name."""
         places: set[tuple[Tier, bool, int]] = set()
         for orphan in orphans:
             orphan.waits = False
-            self._room.bytes -= orphan.bytes
+            self._budget.bytes -= orphan.bytes
             event = orphan.event
             places.update((event.tier, event.shared, name) for name in event.hashes)
         for where in places:
@@ -133,10 +133,10 @@ def _size(extras: object) -> int:
     """Return the size of decoded data in bytes; not recursive, as it may be nested deeply."""
     size, todo = 0, [extras]
     while todo:
-        one = todo.pop()
-        size += sys.getsizeof(one)
-        if isinstance(one, list):
-            todo += one
-        elif isinstance(one, dict):
-            todo += [*one, *one.values()]
+        part = todo.pop()
+        size += sys.getsizeof(part)
+        if isinstance(part, list):
+            todo += part
+        elif isinstance(part, dict):
+            todo += [*part, *part.values()]
     return size

@@ -1,14 +1,11 @@
-"""A picture as bytes, and back: what a controller takes over from an earlier one.
+"""A copy of the index as bytes, and back: what a controller takes over from an earlier one.
 
-The format is msgpack: the runs, parents first, with who holds what of them, and the places with
+Copying is quick and must not be interrupted. Encoding the copy may take longer, in a thread.
+
+The format is msgpack: the runs, parents first, with who holds what of them, and the caches with
 their names. For each stream it has how far it was, so that a replay can tell whether the engine is
 still the same, and which of its groups of layers counts; otherwise removals of other groups' blocks
 would be applied.
-
-A picture: an immutable copy of who holds what at one moment.
-
-Taking it is quick and must not be interrupted. Encoding it (`snapshot.py`) may take longer, in a
-thread.
 """
 
 from array import array
@@ -18,19 +15,28 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from xxhash import xxh3_64_digest
 
-from controller.events.decode import WIDEST, Tier
-from controller.events.source import Mark
-from controller.index.hash_table import PAGE, told
-from controller.index.holdings import MOST_APART, ON_THEIR_WAY, Holdings, Place
-from controller.index.tree import BITS, LONGEST, Run, bits, references
+from controller.index.block_events import MAX_BLOCK_TOKENS, Mark, Tier
+from controller.index.hash_table import DEFAULT_SIZES, entries
+from controller.index.holdings import IN_FLIGHT_ANSWERS, MAX_CONFIRMED, Holdings, TierCache
+from controller.index.tree import MAX_RUN_BLOCKS, OFFSET_BITS, BlockRun, bits, references
 from strategies.api import Bytes
 
 if TYPE_CHECKING:
-    from controller.index.hash_table import Copied, Words
+    from controller.index.hash_table import TableCopy, Words
+#: Has to change with the format.
+VERSION = 4
+#: Largest snapshot that is accepted, in bytes.
+MAX_SNAPSHOT_BYTES = Bytes(4 << 30)
+#: Bytes of the checksum at the end.
+_CHECKSUM_BYTES = 8
+#: More than any offset in a run; and the value for a block that is gone.
+_RUN_SPAN, _NO_BLOCK = 1 << OFFSET_BITS, (1 << 64) - 1
+_NOTHING: Mapping[int, int] = {}
+_NOBODY: Mapping[int, frozenset[int]] = {}
 
 
-class RunPicture(NamedTuple):
-    """A copy of a run; see the fields of `runs.Run`."""
+class RunCopy(NamedTuple):
+    """A copy of a run; see the fields of `tree.BlockRun`."""
 
     number: int
     keys: bytes
@@ -43,40 +49,40 @@ class RunPicture(NamedTuple):
     beyond: Mapping[int, frozenset[int]]
 
 
-class PlacePicture(NamedTuple):
-    """A copy of a place; see the fields of `place.Place`."""
+class TierCopy(NamedTuple):
+    """A copy of a cache; see the fields of `holdings.TierCache`."""
 
     worker: str
     tier: int
     bit: int
-    names: "Copied"
+    names: "TableCopy"
     copies: Mapping[int, int]
-    since: frozenset[int] | None
-    excused: int
+    confirmed: frozenset[int] | None
+    ignored_misses: int
 
 
-class Picture(NamedTuple):
-    """A copy of everything."""
+class IndexCopy(NamedTuple):
+    """An immutable copy of who holds what at one moment."""
 
-    places: list[PlacePicture]
-    runs: list[RunPicture]
+    caches: list[TierCopy]
+    runs: list[RunCopy]
     marks: dict[str, Mark]
 
 
-def taken(holdings: Holdings, marks: dict[str, Mark]) -> Picture:
+def copy_index(holdings: Holdings, marks: dict[str, Mark]) -> IndexCopy:
     """Copy what is held, and how far each stream is (`marks`, by engine name)."""
-    return Picture(
+    return IndexCopy(
         [
-            PlacePicture(
-                *(place.worker, int(place.tier), place.bit, place.names.copy()),
-                dict(place.copies),
-                None if place.since is None else frozenset(place.since),
-                place.excused,
+            TierCopy(
+                *(cache.worker, int(cache.tier), cache.bit, cache.names.copy()),
+                dict(cache.copies),
+                None if cache.confirmed is None else frozenset(cache.confirmed),
+                cache.ignored_misses,
             )
-            for place in holdings.places()
+            for cache in holdings.caches()
         ],
         [
-            RunPicture(
+            RunCopy(
                 run.number,
                 run.keys.tobytes(),
                 run.depth,
@@ -95,195 +101,189 @@ def taken(holdings: Holdings, marks: dict[str, Mark]) -> Picture:
     )
 
 
-_NOTHING: Mapping[int, int] = {}
-_NOBODY: Mapping[int, frozenset[int]] = {}
-
-#: Has to change with the format.
-VERSION = 4
-#: Largest snapshot that is accepted, in bytes.
-LARGEST = Bytes(4 << 30)
-#: Bytes of the checksum at the end.
-_SEAL = 8
-#: More than any offset in a run; and the value for a block that is gone.
-_WIDEST, _NOWHERE = 1 << BITS, (1 << 64) - 1
-
-
 class BadSnapshot(ValueError):
     """These bytes are not a snapshot of this version."""
 
 
-class _Run(msgspec.Struct, array_like=True):
+class _RunRecord(msgspec.Struct, array_like=True):
     keys: bytes
     depth: int
     size: int
     parent: int
     held: list[tuple[int, int, list[int]]]
-    """Index of a place, how many of the first blocks it holds, and offsets of further ones."""
+    """Index of a cache, how many of the first blocks it holds, and offsets of further ones."""
 
 
-class _Place(msgspec.Struct, array_like=True):
+class _TierRecord(msgspec.Struct, array_like=True):
     worker: str
     tier: int
     names: bytes
     blocks: bytes
-    """What each name stands for: the run's index in `runs`, times `_WIDEST`, plus the offset."""
+    """What each name stands for: the run's index in `runs`, times `_RUN_SPAN`, plus the offset."""
     copies: dict[int, int]
-    since: list[int] | None = None
-    """See `Place.since`."""
-    excused: int = 0
+    confirmed: list[int] | None = None
+    """See `TierCache.confirmed`."""
+    ignored_misses: int = 0
 
 
 class _Snapshot(msgspec.Struct):
     version: int
-    places: list[_Place]
-    runs: list[_Run]
+    caches: list[_TierRecord] = msgspec.field(name="places")
+    runs: list[_RunRecord]
     marks: dict[str, Mark]
 
 
-def written(picture: Picture) -> bytes:
-    """Encode a picture. Takes seconds for millions of blocks; safe in any thread."""
-    runs = sorted(picture.runs, key=lambda run: run.depth)
-    where = {run.number: place for place, run in enumerate(runs)}
-    numbers = {place.bit: number for number, place in enumerate(picture.places)}
+def encode_snapshot(copied: IndexCopy) -> bytes:
+    """Encode a copy. Takes seconds for millions of blocks; safe in any thread."""
+    runs = sorted(copied.runs, key=lambda run: run.depth)
+    where = {run.number: position for position, run in enumerate(runs)}
+    numbers = {cache.bit: number for number, cache in enumerate(copied.caches)}
     block = _blocks(runs)
-    return sealed(
+    return with_checksum(
         msgspec.msgpack.encode(
             _Snapshot(
                 VERSION,
-                [_place(place, block) for place in picture.places],
-                [_run(run, where, numbers) for run in runs],
-                picture.marks,
+                [_tier_record(cache, block) for cache in copied.caches],
+                [_run_record(run, where, numbers) for run in runs],
+                copied.marks,
             )
         )
     )
 
 
-def sealed(data: bytes) -> bytes:
+def with_checksum(data: bytes) -> bytes:
     """Append the checksum, without which a damaged snapshot might pass as another index."""
     return data + xxh3_64_digest(data)
 
 
-def _opened(data: bytes) -> memoryview:
-    """Return what was sealed. Raises BadSnapshot."""
-    within, seal = memoryview(data)[:-_SEAL], data[-_SEAL:]
-    if xxh3_64_digest(within) != seal:
+def _checked(data: bytes) -> memoryview:
+    """Return what comes before the checksum. Raises BadSnapshot."""
+    within, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    if xxh3_64_digest(within) != checksum:
         raise BadSnapshot("damaged, or not a snapshot of this release")
     return within
 
 
-def _blocks(runs: Sequence[RunPicture]) -> "Callable[[Words], Words]":
+def _blocks(runs: Sequence[RunCopy]) -> "Callable[[Words], Words]":
     """Return a function that converts arrays of references to a snapshot's block numbers."""
     import numpy as np  # noqa: PLC0415 - takes 17 MB, and only processes with an index need it
 
     known = np.fromiter((run.number for run in runs), np.uint64, len(runs))
     order = np.argsort(known)
-    known = np.append(known[order], np.uint64(_NOWHERE))
-    first = np.append(order.astype(np.uint64) << np.uint64(BITS), np.uint64(0))
+    known = np.append(known[order], np.uint64(_NO_BLOCK))
+    first = np.append(order.astype(np.uint64) << np.uint64(OFFSET_BITS), np.uint64(0))
     lengths = np.fromiter((len(run.keys) // 8 for run in runs), np.uint64, len(runs))
     lengths = np.append(lengths[order], np.uint64(0))
 
     def block(given: "Words") -> "Words":
-        numbers, offsets = given >> np.uint64(BITS), given & np.uint64(_WIDEST - 1)
+        numbers, offsets = given >> np.uint64(OFFSET_BITS), given & np.uint64(_RUN_SPAN - 1)
         at = np.searchsorted(known, numbers)
         there = (known[at] == numbers) & (offsets < lengths[at])
-        return np.where(there, first[at] + offsets, np.uint64(_NOWHERE))
+        return np.where(there, first[at] + offsets, np.uint64(_NO_BLOCK))
 
     return block
 
 
-def _place(place: PlacePicture, block: "Callable[[Words], Words]") -> _Place:
+def _tier_record(cache: TierCopy, block: "Callable[[Words], Words]") -> _TierRecord:
     import numpy as np  # noqa: PLC0415
 
-    names, blocks = told(place.names)
-    twice = np.fromiter(place.copies, np.uint64, len(place.copies))
-    copies = dict(zip(block(twice).tolist(), place.copies.values(), strict=True))
-    since = None if place.since is None else sorted(place.since)
+    names, blocks = entries(cache.names)
+    twice = np.fromiter(cache.copies, np.uint64, len(cache.copies))
+    copies = dict(zip(block(twice).tolist(), cache.copies.values(), strict=True))
+    confirmed = None if cache.confirmed is None else sorted(cache.confirmed)
     blocks = block(blocks)
-    return _Place(
-        *(place.worker, place.tier, names.tobytes(), blocks.tobytes()),
-        *(copies, since, place.excused),
+    return _TierRecord(
+        *(cache.worker, cache.tier, names.tobytes(), blocks.tobytes()),
+        *(copies, confirmed, cache.ignored_misses),
     )
 
 
-def _run(run: RunPicture, where: dict[int, int], numbers: dict[int, int]) -> _Run:
+def _run_record(run: RunCopy, where: dict[int, int], numbers: dict[int, int]) -> _RunRecord:
     length = len(run.keys) // 8
     reached = {**dict.fromkeys(bits(run.full), length), **run.part}
     held = [
         (numbers[bit], reached.get(bit, 0), sorted(run.beyond.get(bit, ())))
         for bit in reached | dict.fromkeys(run.beyond)
     ]
-    return _Run(run.keys, run.depth, run.size, where.get(run.parent, -1), held)
+    return _RunRecord(run.keys, run.depth, run.size, where.get(run.parent, -1), held)
 
 
-def read(data: bytes) -> tuple[Holdings, dict[str, Mark]]:
+def decode_snapshot(data: bytes) -> tuple[Holdings, dict[str, Mark]]:
     """Decode holdings, and how far each stream was. Raises BadSnapshot.
 
     Takes seconds for millions of blocks; safe in any thread.
     """
     try:
-        found = msgspec.msgpack.decode(_opened(data), type=_Snapshot)
+        snapshot = msgspec.msgpack.decode(_checked(data), type=_Snapshot)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise BadSnapshot(f"not a snapshot: {error}") from None
-    if found.version != VERSION:
-        raise BadSnapshot(f"a snapshot of version {found.version}, not {VERSION}")
+    if snapshot.version != VERSION:
+        raise BadSnapshot(f"a snapshot of version {snapshot.version}, not {VERSION}")
     holdings = Holdings()
     try:
-        _fill(holdings, found)
+        _fill(holdings, snapshot)
     except (ValueError, IndexError, OverflowError) as error:
         raise BadSnapshot(f"not a snapshot: {error}") from None
-    return holdings, found.marks
+    return holdings, snapshot.marks
 
 
-def _fill(holdings: Holdings, found: _Snapshot) -> None:
+def _fill(holdings: Holdings, snapshot: _Snapshot) -> None:
     """Fill empty holdings. Raises ValueError, IndexError, OverflowError."""
-    places = [
-        holdings.place_of_engine(one.worker, Tier(one.tier), shared=not one.worker)
-        for one in found.places
+    caches = [
+        holdings.cache_for(record.worker, Tier(record.tier), shared=not record.worker)
+        for record in snapshot.caches
     ]
-    runs: list[Run] = []
-    for given in found.runs:
+    runs: list[BlockRun] = []
+    for given in snapshot.runs:
         parent = runs[given.parent] if given.parent >= 0 else None
         keys = _words(given.keys)
-        if not 0 < len(keys) <= LONGEST or given.depth < 0 or not 0 < given.size <= WIDEST:
+        if (
+            not 0 < len(keys) <= MAX_RUN_BLOCKS
+            or given.depth < 0
+            or not 0 < given.size <= MAX_BLOCK_TOKENS
+        ):
             raise ValueError("a run without blocks, or of odd ones")
         if holdings.tree.after(None, 0, keys[0]) is not None:
             raise ValueError("a run that is there twice")
         run = holdings.tree.add(keys, given.depth, given.size, parent, 0)
         runs.append(run)
         for number, held, beyond in given.held:
-            place, last = places[number], len(keys)
-            if not 0 <= held <= last or any(not held < one < last for one in beyond):
+            cache, last = caches[number], len(keys)
+            if not 0 <= held <= last or any(not held < offset < last for offset in beyond):
                 raise ValueError("blocks outside of their run")
-            added = run.add(place.bit, 0, held) if held else 0
-            added += sum(run.add(place.bit, one, one + 1) for one in beyond)
-            holdings.count(place, given.size, added)
-            holdings.loose += run.loose(place.bit)
-    for place, one in zip(places, found.places, strict=True):
-        _call(place, one, runs)
-        holdings.copies += len(place.copies)
-        while holdings.tidy(PAGE):
+            added = run.add(cache.bit, 0, held) if held else 0
+            added += sum(run.add(cache.bit, offset, offset + 1) for offset in beyond)
+            holdings.count(cache, given.size, added)
+            holdings.loose += run.loose(cache.bit)
+    for cache, record in zip(caches, snapshot.caches, strict=True):
+        _name_blocks(cache, record, runs)
+        holdings.copies += len(cache.copies)
+        while holdings.compact(DEFAULT_SIZES.page):
             pass
 
 
-def _call(place: Place, given: _Place, runs: list[Run]) -> None:
-    """Fill a place with the names of its blocks and with extra copies. Raises ValueError."""
+def _name_blocks(cache: TierCache, given: _TierRecord, runs: list[BlockRun]) -> None:
+    """Fill a cache with the names of its blocks and with extra copies. Raises ValueError."""
 
     def named(blocks: Iterable[int]) -> Iterator[int]:
         for block in blocks:
-            yield references(runs[block // _WIDEST], block % _WIDEST, 1)[0]
+            yield references(runs[block // _RUN_SPAN], block % _RUN_SPAN, 1)[0]
 
     known = [
         (name, block)
         for name, block in zip(_words(given.names), _words(given.blocks), strict=True)
-        if block != _NOWHERE
+        if block != _NO_BLOCK
     ]
-    place.names.add([name for name, _ in known], named(block for _, block in known))
-    more = {block: count for block, count in given.copies.items() if block != _NOWHERE}
-    place.copies.update(zip(named(more), more.values(), strict=True))
-    if len(given.since or ()) > MOST_APART or not 0 <= given.excused <= ON_THEIR_WAY:
+    cache.names.add([name for name, _ in known], named(block for _, block in known))
+    more = {block: count for block, count in given.copies.items() if block != _NO_BLOCK}
+    cache.copies.update(zip(named(more), more.values(), strict=True))
+    if (
+        len(given.confirmed or ()) > MAX_CONFIRMED
+        or not 0 <= given.ignored_misses <= IN_FLIGHT_ANSWERS
+    ):
         raise ValueError("more that came since than can be told")
-    place.since = None if given.since is None else set(given.since)
-    place.excused = given.excused
+    cache.confirmed = None if given.confirmed is None else set(given.confirmed)
+    cache.ignored_misses = given.ignored_misses
 
 
 def _words(data: bytes) -> "array[int]":

@@ -5,14 +5,11 @@ blocks are mapped to references: the number of a run and an offset in it, in one
 are never reused: run numbers are not, and a run that was cut does not grow again. So a reference to
 a block that is gone finds nothing.
 
-Runs of consecutive blocks, and who holds how many of them.
-
 Chained keys form a tree. Nearly all of it is chains without a branch, so it is stored in runs: a
-run is a section of such a chain. For each place that holds any of it, a run knows how many of its
-first blocks are there without a gap, and which ones after the gap. A place is identified by a bit.
-
-A run is only ever cut at its end. If a chain branches in the middle of a run, the branch is a run
-of its own, whose first block follows a block in the middle.
+run is a section of such a chain. For each holder (a tier of an engine) of any of it, a run knows
+how many of its first blocks are there without a gap, and which ones after the gap. A holder is
+identified by a bit. A run is only ever cut at its end. If a chain branches in the middle of a run,
+the branch is a run of its own, whose first block follows a block in the middle.
 """
 
 from array import array
@@ -29,27 +26,32 @@ if TYPE_CHECKING:
     from controller.index.hash_table import Words
 
 #: Most blocks in a run.
-LONGEST = 512
+MAX_RUN_BLOCKS = 512
+#: Bits of a reference for the offset: more than `MAX_RUN_BLOCKS` needs.
+OFFSET_BITS = 10
+_OFFSET = (1 << OFFSET_BITS) - 1
+#: Runs of the ring that are looked at when one goes; of these, at least a fifth are empty.
+_RING_STEPS = 8
 
 
-class Run(Struct, gc=False, eq=False):
-    """At most `LONGEST` blocks in a row. Not tracked by the garbage collector: there are many."""
+class BlockRun(Struct, gc=False, eq=False):
+    """At most `MAX_RUN_BLOCKS` blocks in a row; not garbage-collected, as there are many."""
 
     keys: "array[int]"
     depth: int
     """Number of blocks in the chain before this run."""
     size: int
     """Tokens per block."""
-    parent: "Run | None"
+    parent: "BlockRun | None"
     """The run with the block before the first one."""
     number: int
     """Its number in the tree, by which references find it."""
     full: int = 0
-    """The places that hold all of it, as a mask."""
+    """The holders that hold all of it, as a mask."""
     part: dict[int, int] | None = None
-    """How many of the first blocks (at least one) each other place holds."""
+    """How many of the first blocks (at least one) each other holder holds."""
     beyond: dict[int, set[int]] | None = None
-    """Offsets of blocks that a place holds after the first one that it lacks."""
+    """Offsets of blocks that a holder holds after the first one that it lacks."""
     children: int = 0
     """Number of runs that follow a block of this one."""
     used: bool = False
@@ -57,86 +59,86 @@ class Run(Struct, gc=False, eq=False):
     shut: bool = False
     """It was cut and must not grow again, so that an offset never means another block."""
 
-    def held(self, place: int) -> int:
-        """Return how many of the first blocks `place` holds."""
-        if self.full & place:
+    def held(self, holder: int) -> int:
+        """Return how many of the first blocks `holder` holds."""
+        if self.full & holder:
             return len(self.keys)
-        return self.part.get(place, 0) if self.part else 0
+        return self.part.get(holder, 0) if self.part else 0
 
-    def holds(self, place: int, offset: int) -> bool:
-        """Whether `place` holds the block at `offset`."""
-        return offset < self.held(place) or (
-            self.beyond is not None and offset in self.beyond.get(place, ())
+    def holds(self, holder: int, offset: int) -> bool:
+        """Whether `holder` holds the block at `offset`."""
+        return offset < self.held(holder) or (
+            self.beyond is not None and offset in self.beyond.get(holder, ())
         )
 
-    def loose(self, place: int) -> int:
-        """Return how many blocks `place` holds after the first one that it lacks."""
-        return len(self.beyond.get(place, ())) if self.beyond else 0
+    def loose(self, holder: int) -> int:
+        """Return how many blocks `holder` holds after the first one that it lacks."""
+        return len(self.beyond.get(holder, ())) if self.beyond else 0
 
-    def grow(self, keys: Sequence[int], place: int) -> None:
-        """Append blocks that `place` holds; other places that held all now hold a part."""
+    def grow(self, keys: Sequence[int], holder: int) -> None:
+        """Append blocks that `holder` holds; other holders that held all now hold a part."""
         before = len(self.keys)
-        if self.full == place and not self.part and not self.beyond:
+        if self.full == holder and not self.part and not self.beyond:
             self.keys.extend(keys)
             return
         if self.full:
             self.part = (self.part or {}) | dict.fromkeys(bits(self.full), before)
             self.full = 0
         self.keys.extend(keys)
-        self.add(place, before, before + len(keys))
+        self.add(holder, before, before + len(keys))
 
-    def add(self, place: int, start: int, stop: int) -> int:
-        """Add the blocks from `start` to `stop` to `place`; return how many it did not hold."""
-        if self.full & place:
+    def add(self, holder: int, start: int, stop: int) -> int:
+        """Add the blocks from `start` to `stop` to `holder`; return how many it did not hold."""
+        if self.full & holder:
             return 0
-        held = self.part.pop(place, 0) if self.part else 0
-        there = self.beyond.pop(place, None) if self.beyond else None
+        held = self.part.pop(holder, 0) if self.part else 0
+        there = self.beyond.pop(holder, None) if self.beyond else None
         if there is None:
             if start > held:
-                self._lie(place, held, set(range(start, stop)))
+                self._lie(holder, held, set(range(start, stop)))
                 return stop - start
-            self._lie(place, max(held, stop), None)
+            self._lie(holder, max(held, stop), None)
             return max(0, stop - max(held, start))
         before = held + len(there)
         there.update(range(max(held, start), stop))
         while held in there:
             there.remove(held)
             held += 1
-        self._lie(place, held, there)
+        self._lie(holder, held, there)
         return held + len(there) - before
 
-    def discard(self, place: int, offset: int) -> bool:
-        """Remove a block from `place`; return whether it held it."""
-        if self.full == place and offset == len(self.keys) - 1 and not self.part and offset:
+    def discard(self, holder: int, offset: int) -> bool:
+        """Remove a block from `holder`; return whether it held it."""
+        if self.full == holder and offset == len(self.keys) - 1 and not self.part and offset:
             self.full = 0  # the last block of a run with one holder: by far the most frequent case
-            self.part = {place: offset}
+            self.part = {holder: offset}
             return True
-        if not self.holds(place, offset):
+        if not self.holds(holder, offset):
             return False
-        held = self.held(place)
-        there = self.beyond.pop(place, set()) if self.beyond else set()
+        held = self.held(holder)
+        there = self.beyond.pop(holder, set()) if self.beyond else set()
         if offset < held:
             there.update(range(offset + 1, held))
             held = offset
         else:
             there.remove(offset)
-        self.full &= ~place
+        self.full &= ~holder
         if self.part:
-            self.part.pop(place, None)
-        self._lie(place, held, there)
+            self.part.pop(holder, None)
+        self._lie(holder, held, there)
         return True
 
-    def leave(self, place: int) -> int:
-        """Remove all blocks from `place`; return how many it held."""
-        held = self.held(place)
-        there = self.beyond.pop(place, ()) if self.beyond else ()
-        self.full &= ~place
+    def leave(self, holder: int) -> int:
+        """Remove all blocks from `holder`; return how many it held."""
+        held = self.held(holder)
+        there = self.beyond.pop(holder, ()) if self.beyond else ()
+        self.full &= ~holder
         if self.part:
-            self.part.pop(place, None)
+            self.part.pop(holder, None)
         return held + len(there)
 
     def reach(self) -> int:
-        """Return the offset after the last block that any place holds."""
+        """Return the offset after the last block that any holder holds."""
         if self.full:
             return len(self.keys)
         reach = max(self.part.values()) if self.part else 0
@@ -145,34 +147,34 @@ class Run(Struct, gc=False, eq=False):
         return reach
 
     def cut(self, length: int) -> None:
-        """Drop the blocks from offset `length` on, which no place may hold."""
+        """Drop the blocks from offset `length` on, which no holder may hold."""
         self.shut = True
         del self.keys[length:]
         if self.part:
-            for place in [place for place, held in self.part.items() if held == length]:
-                del self.part[place]
-                self.full |= place
+            for holder in [holder for holder, held in self.part.items() if held == length]:
+                del self.part[holder]
+                self.full |= holder
         # Empty dictionaries would keep their memory.
         self.part, self.beyond = self.part or None, self.beyond or None
 
-    def _lie(self, place: int, held: int, there: set[int] | None) -> None:
-        """Store what `place` holds; it must not be in any of the fields now."""
+    def _lie(self, holder: int, held: int, there: set[int] | None) -> None:
+        """Store what `holder` holds; it must not be in any of the fields now."""
         if held == len(self.keys):
-            self.full |= place
+            self.full |= holder
         elif held:
             self.part = self.part or {}
-            self.part[place] = held
+            self.part[holder] = held
         if there:
             self.beyond = self.beyond or {}
-            self.beyond[place] = there
+            self.beyond[holder] = there
 
-    def places(self) -> int:
-        """Return a mask of all places that hold any of it."""
-        places = self.full
+    def holders(self) -> int:
+        """Return a mask of all holders that hold any of it."""
+        holders = self.full
         for others in (self.part, self.beyond):
-            for place in others or ():
-                places |= place
-        return places
+            for holder in others or ():
+                holders |= holder
+        return holders
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -183,23 +185,16 @@ def bits(mask: int) -> Iterator[int]:
         yield bit
 
 
-#: Bits of a reference for the offset: more than `LONGEST` needs.
-BITS = 10
-_OFFSET = (1 << BITS) - 1
-#: Runs of the ring that are looked at when one goes; of these, at least a fifth are empty.
-_TURN = 8
-
-
-class Found(NamedTuple):
+class PrefixMatch(NamedTuple):
     """A prompt's path through the tree."""
 
     depths: dict[int, int]
-    """Number of blocks held from the first on without a gap, by the place's bit."""
-    steps: list[tuple[int, Run, int]]
+    """Number of blocks held from the first on without a gap, by the holder's bit."""
+    steps: list[tuple[int, BlockRun, int]]
     """The runs, each with the positions in the prompt where it begins and where they part."""
 
     def reach(self, bit: int, start: int) -> int:
-        """Return the block up to which a place holds everything from block `start` on."""
+        """Return the block up to which a holder holds everything from block `start` on."""
         for begin, run, end in self.steps:
             if end <= start:
                 continue
@@ -219,24 +214,26 @@ class Found(NamedTuple):
 class Tree:
     """Runs of blocks, and how they follow each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_blocks: int = MAX_RUN_BLOCKS) -> None:
+        self.run_blocks = run_blocks
+        """Most blocks in a run."""
         self.blocks = 0
         """Number of different blocks."""
-        self.ring: deque[Run] = deque()
+        self.ring: deque[BlockRun] = deque()
         """All runs, and some that are empty by now."""
-        self._heads: dict[int, Run] = {}
-        self._numbered: dict[int, Run] = {}
+        self._heads: dict[int, BlockRun] = {}
+        self._numbered: dict[int, BlockRun] = {}
         self._last = 0
 
     def __len__(self) -> int:
         """Return the number of runs."""
         return len(self._numbered)
 
-    def find(self, keys: Sequence[int]) -> Found:
+    def find(self, keys: Sequence[int]) -> PrefixMatch:
         """Follow a prompt's chained keys as far as they are in the tree."""
         get, number = self._heads.get, len(keys)
         depths: dict[int, int] = {}
-        steps: list[tuple[int, Run, int]] = []
+        steps: list[tuple[int, BlockRun, int]] = []
         at, alive = 0, -1
         while at < number:
             run = get(keys[at])
@@ -250,30 +247,30 @@ class Tree:
             at = end
         if alive > 0:
             depths.update(dict.fromkeys(bits(alive), at))
-        return Found(depths, steps)
+        return PrefixMatch(depths, steps)
 
-    def at(self, reference: int) -> tuple[Run, int] | None:
+    def at(self, reference: int) -> tuple[BlockRun, int] | None:
         """Return the run and the offset of a block, or None if it is gone."""
-        run, offset = self._numbered.get(reference >> BITS), reference & _OFFSET
+        run, offset = self._numbered.get(reference >> OFFSET_BITS), reference & _OFFSET
         return (run, offset) if run is not None and offset < len(run.keys) else None
 
-    def run(self, reference: int) -> Run | None:
+    def run(self, reference: int) -> BlockRun | None:
         """Return the run that a block is or was in, or None if the run is gone."""
-        return self._numbered.get(reference >> BITS)
+        return self._numbered.get(reference >> OFFSET_BITS)
 
     def __contains__(self, reference: object) -> bool:
         """Whether a block still exists."""
         return isinstance(reference, int) and self.at(reference) is not None
 
-    def there(self, given: "Words") -> "NDArray[np.bool_]":
+    def existing(self, given: "Words") -> "NDArray[np.bool_]":
         """Return which of the `given` references point into runs that still exist."""
         import numpy as np  # noqa: PLC0415
 
-        runs, which = np.unique(given >> np.uint64(BITS), return_inverse=True)
-        found = map(self._numbered.__contains__, runs.tolist())
-        return np.fromiter(found, np.bool_, len(runs))[which]
+        runs, which = np.unique(given >> np.uint64(OFFSET_BITS), return_inverse=True)
+        known = map(self._numbered.__contains__, runs.tolist())
+        return np.fromiter(known, np.bool_, len(runs))[which]
 
-    def after(self, above: Run | None, offset: int, key: int) -> tuple[Run, int] | None:
+    def after(self, above: BlockRun | None, offset: int, key: int) -> tuple[BlockRun, int] | None:
         """Return the run and offset of the block with `key`, or None if there is none.
 
         It follows block `offset` of `above` (None: nothing).
@@ -283,18 +280,20 @@ class Tree:
         run = self._heads.get(key)
         return None if run is None else (run, 0)
 
-    def lengthen(self, run: Run, keys: Sequence[int], place: int) -> int:
-        """Append new blocks, which `place` holds, to a run; return how many fit."""
-        fit = 0 if run.shut else max(0, min(len(keys), LONGEST - len(run.keys)))
+    def lengthen(self, run: BlockRun, keys: Sequence[int], holder: int) -> int:
+        """Append new blocks, which `holder` holds, to a run; return how many fit."""
+        fit = 0 if run.shut else max(0, min(len(keys), self.run_blocks - len(run.keys)))
         if fit:
-            run.grow(keys[:fit], place)
+            run.grow(keys[:fit], holder)
             self.blocks += fit
         return fit
 
-    def add(self, keys: Sequence[int], depth: int, size: int, above: Run | None, place: int) -> Run:
-        """Add a run of new blocks, at most `LONGEST`, all of which `place` holds."""
+    def add(
+        self, keys: Sequence[int], depth: int, size: int, above: BlockRun | None, holder: int
+    ) -> BlockRun:
+        """Add a run of new blocks, at most `run_blocks`, all of which `holder` holds."""
         self._last += 1
-        run = Run(array("Q", keys), depth, size, above, self._last, full=place)
+        run = BlockRun(array("Q", keys), depth, size, above, self._last, full=holder)
         if above is not None:
             above.children += 1
         self._heads[keys[0]] = self._numbered[run.number] = run
@@ -302,8 +301,8 @@ class Tree:
         self.blocks += len(keys)
         return run
 
-    def trim(self, run: Run | None) -> None:
-        """Drop blocks at the end of a run that no place holds, unless other runs follow the run.
+    def trim(self, run: BlockRun | None) -> None:
+        """Drop blocks at the end of a run that no holder holds, unless other runs follow the run.
 
         If the whole run goes, go on with its parent.
         """
@@ -317,7 +316,7 @@ class Tree:
                 return
             run = self._taken_out(run)
 
-    def _taken_out(self, run: Run) -> Run | None:
+    def _taken_out(self, run: BlockRun) -> BlockRun | None:
         """Take a run out; return its parent, which has one child fewer then."""
         del self._heads[run.keys[0]], self._numbered[run.number]
         run.cut(0)
@@ -330,15 +329,15 @@ class Tree:
 
     def _turn(self) -> None:
         """Take empty runs out of the ring: a few at a time, as all at once would take long."""
-        for _ in range(_TURN):
+        for _ in range(_RING_STEPS):
             run = self.ring.popleft()
             if run.keys:
                 self.ring.append(run)
 
 
-def references(run: Run, start: int, number: int) -> range:
+def references(run: BlockRun, start: int, number: int) -> range:
     """Return references to `number` blocks of a run, from offset `start` on."""
-    first = run.number << BITS | start
+    first = run.number << OFFSET_BITS | start
     return range(first, first + number)
 
 
@@ -346,7 +345,9 @@ def numbers(given: "Words") -> list[int]:
     """Return one reference into each run that the `given` references point to."""
     import numpy as np  # noqa: PLC0415
 
-    seen: list[int] = (np.unique(given >> np.uint64(BITS)) << np.uint64(BITS)).tolist()
+    seen: list[int] = (
+        np.unique(given >> np.uint64(OFFSET_BITS)) << np.uint64(OFFSET_BITS)
+    ).tolist()
     return seen
 
 
@@ -364,8 +365,8 @@ def common(run: Sequence[int], keys: Sequence[int], at: int, offset: int = 0) ->
     return low
 
 
-def _step(run: Run, at: int, end: int, alive: int, depths: dict[int, int]) -> int:
-    """Record in `depths` which `alive` places stop in this run; return those that reach `end`."""
+def _step(run: BlockRun, at: int, end: int, alive: int, depths: dict[int, int]) -> int:
+    """Record in `depths` which `alive` holders stop in this run; return those that reach `end`."""
     here, length = run.full, end - at
     if run.part:
         for bit, held in run.part.items():

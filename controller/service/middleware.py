@@ -1,8 +1,7 @@
-"""Checks API keys and body sizes of requests to the controller; keys before any body is read.
+"""What every request to the controller passes: checks of its key and size, and counting.
 
-Keys are compared by their digests, so that the time it takes reveals nothing about them.
-
-Counts the controller's requests by path and status, and the time they took.
+Keys are checked before any body is read. They are compared by their digests, so that the time it
+takes reveals nothing about them.
 """
 
 from collections import Counter, defaultdict
@@ -16,10 +15,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Paths that need no key.
-OPEN = frozenset({"/health/live"})
+KEYLESS_PATHS = frozenset({"/health/live"})
+#: Stands for all unknown paths.
+OTHER_PATH = "other"
 
 
-class Door:
+class AccessMiddleware:
     """ASGI middleware that checks keys and sizes."""
 
     def __init__(
@@ -38,44 +39,42 @@ class Door:
         """Pass the request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif self._digests and scope["path"] not in OPEN and not self._knows(scope):
-            words = {"detail": "a key is needed: Authorization: Bearer …"}
-            refusal = JSONResponse(words, 401, {"www-authenticate": "Bearer"})
+        elif not self._may_pass(scope):
+            body = {"detail": "a key is needed: Authorization: Bearer …"}
+            refusal = JSONResponse(body, 401, {"www-authenticate": "Bearer"})
             await refusal(scope, receive, send)
         else:
-            await self._app(scope, self._counted(scope, receive), send)
+            await self._app(scope, self._limited(scope, receive), send)
 
-    def _knows(self, scope: Scope) -> bool:
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, key = given.partition(b" ")
-        brought = sha256(key.strip()).digest()
-        found = [compare_digest(brought, digest) for digest in self._digests]
-        return scheme.lower() == b"bearer" and any(found)
+    def _may_pass(self, scope: Scope) -> bool:
+        if not self._digests or scope["path"] in KEYLESS_PATHS:
+            return True
+        header = dict(scope["headers"]).get(b"authorization", b"")
+        scheme, _, key = header.partition(b" ")
+        digest = sha256(key.strip()).digest()
+        matches = [compare_digest(digest, valid) for valid in self._digests]
+        return scheme.lower() == b"bearer" and any(matches)
 
-    def _counted(self, scope: Scope, receive: Receive) -> Receive:
+    def _limited(self, scope: Scope, receive: Receive) -> Receive:
         limit = self._limits.get(scope["path"], self._limit)
-        taken = 0
+        received = 0
 
-        async def counted() -> Message:
-            nonlocal taken
+        async def receive_within_limit() -> Message:
+            nonlocal received
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > limit:
+            received += len(message.get("body", b""))
+            if received > limit:
                 raise HTTPException(413, f"more than {limit} bytes")
             return message
 
-        return counted
+        return receive_within_limit
 
 
-#: Stands for all unknown paths.
-OTHER = "other"
-
-
-class Counted:
+class CountingMiddleware:
     """The outermost ASGI middleware, which counts requests."""
 
-    def __init__(self, app: ASGIApp, paths: Iterable[str], requests: "Requests") -> None:
-        """Count by the first part of the path, if `paths` has it; others count as `OTHER`."""
+    def __init__(self, app: ASGIApp, paths: Iterable[str], requests: "RequestCounts") -> None:
+        """Count by the first part of the path, if `paths` has it; others count as `OTHER_PATH`."""
         self._app = app
         self._paths = frozenset(path.split("/")[1] for path in paths if path.startswith("/"))
         self._requests = requests
@@ -87,22 +86,22 @@ class Counted:
             return
         start, status = perf_counter(), 500
 
-        async def looking(message: Message) -> None:
+        async def observe(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, looking)
+            await self._app(scope, receive, observe)
         finally:
             first = scope["path"].split("/")[1] if scope["path"].startswith("/") else ""
-            path = f"/{first}" if first in self._paths else OTHER
+            path = f"/{first}" if first in self._paths else OTHER_PATH
             self._requests.answered[path, f"{status // 100}xx"] += 1
             self._requests.seconds[path] += perf_counter() - start
 
 
-class Requests:
+class RequestCounts:
     """Counts of requests."""
 
     def __init__(self) -> None:

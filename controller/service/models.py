@@ -6,7 +6,7 @@ import msgspec
 from pydantic import AfterValidator, AliasChoices, BaseModel, Field
 
 #: Most tokens, or keys, of a prompt in a query.
-LONGEST = 4 << 20
+MAX_PROMPT_TOKENS = 4 << 20
 MSGPACK = "application/msgpack"
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -42,7 +42,7 @@ TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
 Key = Annotated[int, Field(ge=0, lt=1 << 64)]
 
 
-class Publisher(BaseModel):
+class EngineRegistration(BaseModel):
     """One engine that publishes KV events."""
 
     instance_id: InstanceId
@@ -54,7 +54,7 @@ class Publisher(BaseModel):
     tenant_id: str = "default"
 
 
-class Question(BaseModel):
+class PromptQuery(BaseModel):
     """What is asked about a prompt."""
 
     model: str = ""
@@ -66,17 +66,17 @@ class Question(BaseModel):
     block_size: int = Field(default=16, ge=1, le=65536)
 
 
-class ByTokens(Question):
+class TokenQuery(PromptQuery):
     """By the prompt's tokens."""
 
-    token_ids: list[TokenId] = Field(max_length=LONGEST)
+    token_ids: list[TokenId] = Field(max_length=MAX_PROMPT_TOKENS)
 
 
-class ByKeys(Question):
+class KeyQuery(PromptQuery):
     """By its chained keys, as `strategies.prefix.block_keys.even_chain` makes them."""
 
     seq_hashes: list[Key] = Field(
-        max_length=LONGEST, validation_alias=AliasChoices("seq_hashes", "block_hash")
+        max_length=MAX_PROMPT_TOKENS, validation_alias=AliasChoices("seq_hashes", "block_hash")
     )
 
 
@@ -97,7 +97,7 @@ class StreamState(BaseModel):
     refused: dict[str, int]
 
 
-class Held(msgspec.Struct):
+class HeldQuery(msgspec.Struct):
     """A router's question: chained keys of a prompt, by block size."""
 
     tokens: int

@@ -17,46 +17,51 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 
-from controller.events.decode import LARGEST
-from controller.events.source import Source
-from controller.index.snapshot import LARGEST as LARGEST_SNAPSHOT
-from controller.index.snapshot import BadSnapshot, read, taken, written
-from controller.kv_memory import Memory
-from controller.service.middleware import Counted, Door, Requests
+from controller.events.decode import MAX_PAYLOAD_BYTES
+from controller.events.source import EventSource
+from controller.index.snapshot import (
+    MAX_SNAPSHOT_BYTES,
+    BadSnapshot,
+    copy_index,
+    decode_snapshot,
+    encode_snapshot,
+)
+from controller.kv_memory import KvMemory
+from controller.service.middleware import AccessMiddleware, CountingMiddleware, RequestCounts
 from controller.service.models import (
     BINARY,
     MSGPACK,
     TAKES_MSGPACK,
-    ByKeys,
-    ByTokens,
-    Held,
+    EngineRegistration,
+    HeldQuery,
     InstanceId,
-    Publisher,
-    Question,
+    KeyQuery,
+    PromptQuery,
     Rank,
     StreamState,
+    TokenQuery,
     refusals,
 )
 from strategies.api import Prompt
 from strategies.prefix.block_keys import even_chain, even_root
 
 #: Largest query in bytes; a token takes up to 12.
-LARGEST_QUESTION = 48 << 20
+MAX_QUERY_BYTES = 48 << 20
 #: Most engines that can be registered.
-MOST = 4096
-Follow = Callable[[Source, str | None, str | None], Awaitable[None]]
-Leave = Callable[[Source], Awaitable[None]]
+MAX_ENGINES = 4096
+Follow = Callable[[EventSource, str | None, str | None], Awaitable[None]]
+Leave = Callable[[EventSource], Awaitable[None]]
 #: Returns the body of `/metrics` and its content type.
 Series = Callable[[], tuple[bytes, str]]
 
 
-def serve(
-    memory: Memory,
+def create_app(
+    memory: KvMemory,
     follow: Follow,
     leave: Leave,
     keys: Mapping[str, str],
     *,
-    requests: Requests | None = None,
+    requests: RequestCounts | None = None,
     series: Series | None = None,
 ) -> FastAPI:
     """Create the app.
@@ -70,50 +75,51 @@ def serve(
         responses=refusals(401) if keys else {},
     )
     app.add_middleware(
-        Door, keys=keys, limits={"/restore": LARGEST_SNAPSHOT}, limit=LARGEST_QUESTION
+        AccessMiddleware, keys=keys, limits={"/restore": MAX_SNAPSHOT_BYTES}, limit=MAX_QUERY_BYTES
     )
     app.add_exception_handler(RequestValidationError, _refuse)
-    _alive(app)
-    _sources(inner, memory, follow, leave)
-    _questions(inner, memory)
-    _snapshots(inner, memory)
+    _add_health(app)
+    _add_sources(inner, memory, follow, leave)
+    _add_queries(inner, memory)
+    _add_snapshots(inner, memory)
     if series is not None:
-        _metrics(inner, series)
+        _add_metrics(inner, series)
     app.include_router(inner)
     paths = [getattr(route, "path", "") for route in (*app.routes, *inner.routes)]
-    app.add_middleware(Counted, paths=paths, requests=requests or Requests())
+    app.add_middleware(CountingMiddleware, paths=paths, requests=requests or RequestCounts())
     return app
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
     """Say which field was wrong and why, but not its value: it may be a prompt, or not JSON."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type only
-    found = error.errors()[:10]
+    errors = error.errors()[:10]
     return JSONResponse(
-        {"detail": [{name: one[name] for name in ("type", "loc", "msg")} for one in found]}, 422
+        {"detail": [{name: entry[name] for name in ("type", "loc", "msg")} for entry in errors]},
+        422,
     )
 
 
-def _alive(app: FastAPI) -> None:
+def _add_health(app: FastAPI) -> None:
     @app.get("/health/live")
     async def live() -> dict[str, str]:
         """Answer as long as the process does; without a key."""
         return {"status": "live"}
 
 
-def _sources(app: APIRouter, memory: Memory, follow: Follow, leave: Leave) -> None:
+def _add_sources(app: APIRouter, memory: KvMemory, follow: Follow, leave: Leave) -> None:
     @app.get("/streams")
     async def streams() -> list[StreamState]:
         """List every stream: how far it is, and what is wrong with it."""
         return [_state(source, memory) for source in memory.all_sources()]
 
     @app.post("/register", responses=refusals(409, 413, 429))
-    async def register(publisher: Publisher) -> dict[str, str]:
+    async def register(publisher: EngineRegistration) -> dict[str, str]:
         """Listen to an engine, or be ready to have its events pushed."""
-        if _find(memory, publisher) is not None:
+        if _registered(memory, publisher) is not None:
             raise HTTPException(409, f"{publisher.instance_id} is registered already")
-        if sum(map(len, memory.sources.values())) >= MOST:
-            raise HTTPException(429, f"{MOST} engines are registered already")
+        if sum(map(len, memory.sources.values())) >= MAX_ENGINES:
+            raise HTTPException(429, f"{MAX_ENGINES} engines are registered already")
         endpoint, replay = publisher.endpoint or None, publisher.replay_endpoint or None
         replays = endpoint is not None and replay is not None
         source = memory.join(publisher.instance_id, publisher.dp_rank, replays=replays)
@@ -121,9 +127,9 @@ def _sources(app: APIRouter, memory: Memory, follow: Follow, leave: Leave) -> No
         return {"status": "registered successfully", "instance_id": publisher.instance_id}
 
     @app.post("/unregister", responses=refusals(404, 413))
-    async def unregister(publisher: Publisher) -> dict[str, Any]:
+    async def unregister(publisher: EngineRegistration) -> dict[str, Any]:
         """Listen to it no more, and forget what it held."""
-        source = _wanted(memory, publisher)
+        source = _require(memory, publisher)
         await leave(source)
         memory.leave(source)
         name = f"{publisher.instance_id}|{publisher.tenant_id}|{publisher.dp_rank}"
@@ -136,23 +142,23 @@ def _sources(app: APIRouter, memory: Memory, follow: Follow, leave: Leave) -> No
         dp_rank: Annotated[Rank, Query()] = 0,
     ) -> dict[str, int]:
         """Take one msgpack batch, as engines publish them, of an engine without ZeroMQ."""
-        body = await _body(request, LARGEST)
-        source = _wanted(memory, Publisher(instance_id=instance_id, dp_rank=dp_rank))
+        body = await _body(request, MAX_PAYLOAD_BYTES)
+        source = _require(memory, EngineRegistration(instance_id=instance_id, dp_rank=dp_rank))
         before, refused = source.events, source.refused.total()
         source.push(body, monotonic())
         return {"events": source.events - before, "refused": source.refused.total() - refused}
 
 
-def _questions(app: APIRouter, memory: Memory) -> None:
+def _add_queries(app: APIRouter, memory: KvMemory) -> None:
     @app.post("/query", responses=refusals(413))
-    async def query(question: ByTokens) -> dict[str, dict[str, Any]]:
+    async def query(question: TokenQuery) -> dict[str, dict[str, Any]]:
         """Say who holds how many of a prompt's first tokens, by instance and medium."""
         root = even_root(question.lora_name or "", question.cache_salt or "")
         ids = array("I", question.token_ids)
         return _answer(memory, question, even_chain(root, ids.tobytes(), question.block_size))
 
     @app.post("/query_by_hash", responses=refusals(413))
-    async def query_by_hash(question: ByKeys) -> dict[str, dict[str, Any]]:
+    async def query_by_hash(question: KeyQuery) -> dict[str, dict[str, Any]]:
         """Say the same of a prompt whose keys are known."""
         return _answer(memory, question, question.seq_hashes)
 
@@ -161,47 +167,49 @@ def _questions(app: APIRouter, memory: Memory) -> None:
         """Answer a router, in msgpack: tokens by tier and the doubt, by worker; sizes of blocks;
         events that were heard, by worker."""
         try:
-            asked = msgspec.msgpack.decode(await _body(request, LARGEST), type=Held)
+            question = msgspec.msgpack.decode(
+                await _body(request, MAX_PAYLOAD_BYTES), type=HeldQuery
+            )
         except msgspec.MsgspecError as error:
             raise HTTPException(400, f"not a question: {error}") from None
-        prompt = Prompt(model="", tokens=asked.tokens, blocks=asked.keys)
-        told = memory.held(prompt, asked.workers, l1=asked.l1)
-        doubts = {worker: memory.doubt(worker) for worker in asked.workers}
-        tokens = {name: list(one) for name, one in told.items()}
-        heard = {name: memory.heard(name) for name in asked.workers if name in memory.sources}
+        prompt = Prompt(model="", tokens=question.tokens, blocks=question.keys)
+        held_tokens = memory.held(prompt, question.workers, l1=question.l1)
+        doubts = {worker: memory.doubt(worker) for worker in question.workers}
+        tokens = {name: list(tiers) for name, tiers in held_tokens.items()}
+        heard = {name: memory.heard(name) for name in question.workers if name in memory.sources}
         answer = [tokens, doubts, list(memory.sizes()), heard]
         return Response(msgspec.msgpack.encode(answer), media_type=MSGPACK)
 
 
-def _metrics(app: APIRouter, series: Series) -> None:
+def _add_metrics(app: APIRouter, series: Series) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Give Prometheus streams, index, and what was asked."""
+        """Give Prometheus streams, index, and what was question."""
         body, kind = series()
         return Response(body, headers={"content-type": kind})
 
 
-def _snapshots(app: APIRouter, memory: Memory) -> None:
+def _add_snapshots(app: APIRouter, memory: KvMemory) -> None:
     making = asyncio.Lock()
 
-    given: dict[int | str, dict[str, Any]] = {200: {"content": {MSGPACK: BINARY}}}
+    success: dict[int | str, dict[str, Any]] = {200: {"content": {MSGPACK: BINARY}}}
 
-    @app.get("/snapshot", response_class=Response, responses=given | refusals(429))
+    @app.get("/snapshot", response_class=Response, responses=success | refusals(429))
     async def snapshot() -> Response:
         """Give the whole index, and how far each stream is, for `/restore`."""
         _one_at_a_time(making)
         async with making:
-            picture = taken(memory.index.holdings, memory.where())
-            return Response(await asyncio.to_thread(written, picture), media_type=MSGPACK)
+            copied = copy_index(memory.index.holdings, memory.where())
+            return Response(await asyncio.to_thread(encode_snapshot, copied), media_type=MSGPACK)
 
     @app.post("/restore", responses=refusals(400, 409, 413, 429), openapi_extra=TAKES_MSGPACK)
     async def put_back(request: Request) -> dict[str, int]:
         """Take over a snapshot, before anything else was heard; streams go on where it ends."""
         _one_at_a_time(making)
         async with making:
-            body = await _body(request, LARGEST_SNAPSHOT)
+            body = await _body(request, MAX_SNAPSHOT_BYTES)
             try:
-                holdings, marks = await asyncio.to_thread(read, body)
+                holdings, marks = await asyncio.to_thread(decode_snapshot, body)
             except BadSnapshot as error:
                 raise HTTPException(400, str(error)) from None
             if len(memory.index):  # checked this late, as engines send events meanwhile
@@ -225,19 +233,19 @@ async def _body(request: Request, limit: int) -> bytes:
     return body
 
 
-def _find(memory: Memory, publisher: Publisher) -> Source | None:
+def _registered(memory: KvMemory, publisher: EngineRegistration) -> EventSource | None:
     sources = memory.sources.get(publisher.instance_id, ())
-    return next((one for one in sources if one.rank == publisher.dp_rank), None)
+    return next((source for source in sources if source.rank == publisher.dp_rank), None)
 
 
-def _wanted(memory: Memory, publisher: Publisher) -> Source:
-    source = _find(memory, publisher)
+def _require(memory: KvMemory, publisher: EngineRegistration) -> EventSource:
+    source = _registered(memory, publisher)
     if source is None:
         raise HTTPException(404, f"{publisher.instance_id} is not registered")
     return source
 
 
-def _answer(memory: Memory, question: Question, keys: list[int]) -> dict[str, dict[str, Any]]:
+def _answer(memory: KvMemory, question: PromptQuery, keys: list[int]) -> dict[str, dict[str, Any]]:
     size = question.block_size
     prompt = Prompt(model="", tokens=len(keys) * size + 1, blocks={size: keys})
     wanted = [question.instance_id] if question.instance_id else list(memory.sources)
@@ -256,7 +264,7 @@ def _answer(memory: Memory, question: Question, keys: list[int]) -> dict[str, di
     return {question.tenant_id: answer}
 
 
-def _state(source: Source, memory: Memory) -> StreamState:
+def _state(source: EventSource, memory: KvMemory) -> StreamState:
     stream, last = source.stream, source.last_event
     return StreamState(
         instance_id=source.worker,

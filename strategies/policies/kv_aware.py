@@ -44,7 +44,7 @@ class Memory(Protocol):
         """Drop what `worker` held: it restarted or left."""
 
 
-class Store(Protocol):
+class StoreView(Protocol):
     """A store from which all workers can load, whichever of them wrote it."""
 
     def held(self, prompt: Prompt) -> int:
@@ -115,7 +115,7 @@ class KvAware:
         self.memory_bytes: int = options.index
         """Memory limit for the index, used by the code that creates `memory`."""
         self.memory: Memory | None = None
-        self.store: Store | None = None
+        self.store: StoreView | None = None
         """A store that is asked in addition to the events, if there is one."""
         # By prompt and worker; only requests in flight have an entry.
         self._placed: dict[tuple[int, str], _Placed] = {}

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from controller.events.decode import Removed, Stored, Tier
+from controller.index.block_events import BlockRemoved, BlockStored, Tier
 from controller.index.index import Index
 from strategies.prefix.block_keys import even_chain, even_root
 
@@ -15,7 +15,7 @@ class Naive:
     def __init__(self) -> None:
         self.held: dict[tuple[str, Tier], Counter[tuple[str, tuple[int, ...]]]] = {}
         self.names: dict[tuple[str, Tier], dict[int, tuple[str, tuple[int, ...]]]] = {}
-        self.orphans: dict[str, list[tuple[Stored, list[int]]]] = {}
+        self.orphans: dict[str, list[tuple[BlockStored, list[int]]]] = {}
         self.since: dict[str, set[int]] = {}
         """Names of blocks stored on L1 since the GPU was cleared."""
 
@@ -27,7 +27,7 @@ class Naive:
                 return found
         return None
 
-    def store(self, worker: str, event: Stored) -> None:
+    def store(self, worker: str, event: BlockStored) -> None:
         """Do what `Index.store` does."""
         self.orphans.setdefault(worker, []).append((event, []))
         moved = True
@@ -39,7 +39,7 @@ class Naive:
                     moved = True
                     break
 
-    def _store(self, worker: str, event: Stored, gone: list[int]) -> bool:
+    def _store(self, worker: str, event: BlockStored, gone: list[int]) -> bool:
         where = (worker, event.tier)
         held, names = self.held.setdefault(where, Counter()), self.names.setdefault(where, {})
         above: tuple[str, tuple[int, ...]]
@@ -67,7 +67,7 @@ class Naive:
         if since is not None:
             since.update(event.hashes)
         if gone:
-            self.remove(worker, Removed(gone, event.tier, False, None))
+            self.remove(worker, BlockRemoved(gone, event.tier, False, None))
         return True
 
     def _lose(self, worker: str, since: set[int]) -> None:
@@ -80,7 +80,7 @@ class Naive:
             else:
                 del held[prefix], names[name]
 
-    def remove(self, worker: str, event: Removed) -> None:
+    def remove(self, worker: str, event: BlockRemoved) -> None:
         """Do what `Index.remove` does."""
         where = (worker, event.tier)
         held, names = self.held.setdefault(where, Counter()), self.names.setdefault(where, {})
@@ -139,5 +139,5 @@ class Naive:
 def depths(index: Index, salt: str, ids: bytes) -> dict[tuple[str, Tier], int]:
     """Return what the real index answers, by place."""
     found = index.find(even_chain(even_root(salt, ""), ids, SIZE))
-    places = [(index.place_of(bit), depth) for bit, depth in found.depths.items()]
+    places = [(index.cache_of(bit), depth) for bit, depth in found.depths.items()]
     return {(place.worker, place.tier): depth for place, depth in places}

@@ -4,16 +4,16 @@ from array import array
 
 import pytest
 
-from controller.events.decode import Removed, Stored, Tier
 from controller.index.agreement import (
     DEFAULT_SEED,
-    LONGEST,
-    Compared,
-    First,
-    compared,
-    first_of,
-    way,
+    MAX_BLOCK_TOKENS_EXAMINED,
+    FirstBlock,
+    HashAgreement,
+    compare_hashes,
+    first_block,
+    hash_algorithm,
 )
+from controller.index.block_events import BlockRemoved, BlockStored, Tier
 from controller.index.index import Index
 
 #: Numbers of every length that CBOR has.
@@ -31,40 +31,40 @@ NAMES = {
 }
 
 
-def stored(name: int, tokens: bytes = IDS) -> Stored:
+def stored(name: int, tokens: bytes = IDS) -> BlockStored:
     """One block of 16 tokens."""
-    return Stored([name], None, tokens, 16, Tier.GPU, False, "", None, None, None)
+    return BlockStored([name], None, tokens, 16, Tier.GPU, False, "", None, None, None)
 
 
 @pytest.mark.parametrize(("algorithm", "seed"), NAMES)
 def test_names_of_vllm_are_known(algorithm: str, seed: str) -> None:
     """All its algorithms are recognised, with the usual seeds."""
     told = "the default seed" if seed == DEFAULT_SEED else f"PYTHONHASHSEED={seed}"
-    assert way(First(NAMES[algorithm, seed], IDS)) == f"{algorithm}, {told}"
+    assert hash_algorithm(FirstBlock(NAMES[algorithm, seed], IDS)) == f"{algorithm}, {told}"
 
 
 def test_other_names_are_not() -> None:
     """Not with an unknown seed or another block; seeds that are passed in are tried."""
-    assert way(First(NAMES["sha256", "0"], IDS), seeds=("7",)) == ""
-    assert way(First(NAMES["sha256", "0"] + 1, IDS)) == ""
-    assert way(First(NAMES["sha256", "0"], IDS[:-4])) == ""
+    assert hash_algorithm(FirstBlock(NAMES["sha256", "0"], IDS), seeds=("7",)) == ""
+    assert hash_algorithm(FirstBlock(NAMES["sha256", "0"] + 1, IDS)) == ""
+    assert hash_algorithm(FirstBlock(NAMES["sha256", "0"], IDS[:-4])) == ""
 
 
 def test_what_is_more_than_tokens_is_not_looked_at() -> None:
     """Blocks whose name covers more than tokens, that are not first, or not on the GPU are left
     out."""
-    assert first_of(stored(1)) == First(1, IDS)
+    assert first_block(stored(1)) == FirstBlock(1, IDS)
     odd: tuple[dict[str, object], ...] = (
         {"parent": 5},
         {"extras": [["salt"]]},
         {"adapter": "a"},
         {"tier": Tier.L1},
         {"size": 0, "tokens": b""},
-        {"size": LONGEST + 1},
+        {"size": MAX_BLOCK_TOKENS_EXAMINED + 1},
         {"hashes": []},
     )
     for more in odd:
-        assert first_of(stored(1)._replace(**more)) is None  # type: ignore[arg-type]
+        assert first_block(stored(1)._replace(**more)) is None  # type: ignore[arg-type]
 
 
 def test_engines_are_compared_by_what_they_have_in_common() -> None:
@@ -75,15 +75,15 @@ def test_engines_are_compared_by_what_they_have_in_common() -> None:
             index.store(engine, stored(name, bytes([number]) * 64))
     index.store("a", stored(9, b"9" * 64))
     index.store("d", stored(8, b"8" * 64))
-    found = compared(index, ["a", "b", "c", "d"])
+    found = compare_hashes(index, ["a", "b", "c", "d"])
     assert found == {
-        "a": Compared(2, frozenset("bc")),
-        "b": Compared(2, frozenset("ac")),
-        "c": Compared(2, frozenset("ab")),
-        "d": Compared(0, frozenset()),
+        "a": HashAgreement(2, frozenset("bc")),
+        "b": HashAgreement(2, frozenset("ac")),
+        "c": HashAgreement(2, frozenset("ab")),
+        "d": HashAgreement(0, frozenset()),
     }
-    index.remove("c", Removed([4, 2], Tier.GPU, False, None))
-    assert compared(index, ["a", "b", "c"])["c"] == Compared(0, frozenset())
-    assert compared(index, ["a", "b"])["a"] == Compared(2, frozenset("b"))
-    index.remove("b", Removed([3], Tier.GPU, False, None))
-    assert compared(index, ["a", "b"])["a"] == Compared(1, frozenset())
+    index.remove("c", BlockRemoved([4, 2], Tier.GPU, False, None))
+    assert compare_hashes(index, ["a", "b", "c"])["c"] == HashAgreement(0, frozenset())
+    assert compare_hashes(index, ["a", "b"])["a"] == HashAgreement(2, frozenset("b"))
+    index.remove("b", BlockRemoved([3], Tier.GPU, False, None))
+    assert compare_hashes(index, ["a", "b"])["a"] == HashAgreement(1, frozenset())

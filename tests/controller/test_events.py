@@ -7,7 +7,8 @@ import pytest
 from hypothesis import Phase, example, find, given, settings
 from hypothesis import strategies as st
 
-from controller.events.decode import Cleared, Refused, Removed, Stored, Tier, decode
+from controller.events.decode import BadEvent, decode
+from controller.index.block_events import AllBlocksCleared, BlockRemoved, BlockStored, Tier
 from tests.fuzz import seeds
 
 TOKENS = list(range(32))
@@ -31,7 +32,7 @@ def batch(*events: object, rank: object = 0) -> bytes:
     return msgspec.msgpack.encode([1.5, list(events), rank])
 
 
-def one(event: object) -> Stored | Removed | Cleared:
+def one(event: object) -> BlockStored | BlockRemoved | AllBlocksCleared:
     """Return the only event of a payload."""
     (found,) = decode(batch(event)).events
     return found
@@ -43,17 +44,17 @@ def test_both_encodings_say_the_same() -> None:
     fields[0] = "BlockStored"
     found = one(STORED)
     assert one(fields) == found
-    assert isinstance(found, Stored)
+    assert isinstance(found, BlockStored)
     assert (found.hashes, found.parent, found.size, found.tier) == ([11, 12], 10, 16, Tier.GPU)
     assert memoryview(found.tokens).cast("I").tolist() == TOKENS
     assert (found.adapter, found.extras, found.group, found.whole) == (
         *("a", [["a"], None]),
         *(0, True),
     )
-    assert one(["BlockRemoved", [11], "CPU", 1]) == Removed([11], Tier.L1, False, 1)
+    assert one(["BlockRemoved", [11], "CPU", 1]) == BlockRemoved([11], Tier.L1, False, 1)
     removed = {"type": "BlockRemoved", "block_hashes": [11], "medium": "CPU", "group_idx": 1}
-    assert one(removed) == Removed([11], Tier.L1, False, 1)
-    assert one(["AllBlocksCleared"]) == one({"type": "AllBlocksCleared"}) == Cleared()
+    assert one(removed) == BlockRemoved([11], Tier.L1, False, 1)
+    assert one(["AllBlocksCleared"]) == one({"type": "AllBlocksCleared"}) == AllBlocksCleared()
 
 
 @pytest.mark.parametrize("length", range(5, 12))
@@ -61,7 +62,7 @@ def test_arrays_of_every_release(length: int) -> None:
     """Fields were added at the end; missing ones have their defaults."""
     fields = ["BlockStored", *list(STORED.values())[1:]][:length]
     found = one(fields)
-    assert isinstance(found, Stored)
+    assert isinstance(found, BlockStored)
     assert (found.tier, found.adapter) == (Tier.GPU, "a" if length > 7 else "")
 
 
@@ -77,7 +78,7 @@ def test_arrays_of_every_release(length: int) -> None:
 def test_hashes_of_every_kind(given: list[object], read: list[int]) -> None:
     """Signed numbers of SGLang, digests of 32 and of 16 bytes, and unsigned numbers."""
     found = one({"type": "BlockRemoved", "block_hashes": given})
-    assert isinstance(found, Removed)
+    assert isinstance(found, BlockRemoved)
     assert found.hashes == read
 
 
@@ -87,7 +88,7 @@ def test_hashes_of_every_kind(given: list[object], read: list[int]) -> None:
 )
 def test_media(medium: str | None, tier: Tier) -> None:
     """In upper or lower case; no medium means the GPU."""
-    assert one({"type": "BlockRemoved", "block_hashes": [1], "medium": medium}) == Removed(
+    assert one({"type": "BlockRemoved", "block_hashes": [1], "medium": medium}) == BlockRemoved(
         [1], tier, False, None
     )
 
@@ -122,7 +123,7 @@ def test_what_is_unknown_is_passed_over() -> None:
 def test_placeholders_have_no_size() -> None:
     """Offloaded blocks without tokens are identified by their names."""
     found = one(STORED | {"token_ids": [], "block_size": 0, "medium": "CPU"})
-    assert isinstance(found, Stored)
+    assert isinstance(found, BlockStored)
     assert (found.tokens, found.size, found.tier) == (b"", 0, Tier.L1)
 
 
@@ -179,9 +180,9 @@ def _is_used(events: list[object]) -> bool:
     usual = [one({**seeds.STORED})]
     try:
         found = decode(batch(*events))
-    except Refused:
+    except BadEvent:
         return False
-    odd = [event for event in found.events if isinstance(event, Stored) and event.size]
+    odd = [event for event in found.events if isinstance(event, BlockStored) and event.size]
     return bool(odd) and not found.ignored and odd != usual
 
 
@@ -205,6 +206,6 @@ def test_what_is_made_up_gets_to_the_index() -> None:
 @example(b"\x93\xcb" + b"\x00" * 8 + b"\x91\x81\xa4type\xa1\xff\xc0")
 def test_any_bytes_are_taken_or_refused(payload: bytes) -> None:
     """Arbitrary bytes are decoded or raise Refused, and nothing else."""
-    with suppress(Refused):
+    with suppress(BadEvent):
         found = decode(payload)
         assert found.ignored.total() <= len(payload)

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from controller.events.decode import Event, Removed, Stored, Tier
-from controller.events.source import Mark
 from controller.index import holdings as holdings_module
 from controller.index import tree as tree_module
+from controller.index.block_events import BlockRemoved, BlockStored, Event, Mark, Tier
 from controller.index.index import Index
-from controller.index.snapshot import BadSnapshot, sealed
+from controller.index.snapshot import BadSnapshot, with_checksum
 from strategies.prefix.block_keys import even_chain, even_root
 from tests.controller.naive import SIZE, Naive, depths
 from tests.controller.snapshots import dump, restore
@@ -45,10 +44,10 @@ def name(worker: str, salt: str, blocks: Sequence[int]) -> int:
     return number
 
 
-def stored(worker: str, tier: Tier, salt: str, blocks: list[int], span: range) -> Stored:
+def stored(worker: str, tier: Tier, salt: str, blocks: list[int], span: range) -> BlockStored:
     """Announce the blocks `span` of a prompt."""
     start, stop = span.start, span.stop
-    return Stored(
+    return BlockStored(
         [name(worker, salt, blocks[: place + 1]) for place in range(start, stop)],
         name(worker, salt, blocks[:start]) if start else None,
         ids(blocks[start:stop]),
@@ -76,15 +75,15 @@ def changes(draw: st.DrawFn) -> tuple[str, Event | Tier | None]:
         return worker, stored(worker, tier, salt, blocks, range(stop))
     if kind == "remove":
         gone = [name(worker, salt, blocks[: place + 1]) for place in range(start, stop)]
-        return worker, Removed(draw(st.permutations(gone)), tier, False, None)
+        return worker, BlockRemoved(draw(st.permutations(gone)), tier, False, None)
     return worker, draw(st.sampled_from((tier, None)))
 
 
 def apply(index: Index | Naive, worker: str, change: Event | Tier | None) -> None:
     """Apply a change."""
-    if isinstance(change, Stored):
+    if isinstance(change, BlockStored):
         index.store(worker, change)
-    elif isinstance(change, Removed):
+    elif isinstance(change, BlockRemoved):
         index.remove(worker, change)
     elif isinstance(change, Tier):
         index.clear(worker, change)
@@ -94,7 +93,7 @@ def apply(index: Index | Naive, worker: str, change: Event | Tier | None) -> Non
 
 def prompts(history: list[tuple[str, Event | Tier | None]]) -> set[tuple[int, ...]]:
     """Return the prompts that these changes tell of, and others with the same blocks."""
-    told = [one.hashes for _, one in history if isinstance(one, Stored | Removed)]
+    told = [one.hashes for _, one in history if isinstance(one, BlockStored | BlockRemoved)]
     found = {max((NAMED[number] for number in hashes), key=len) for hashes in told}
     found.update(first * 3 for first in product(range(3), repeat=3))
     return found
@@ -129,20 +128,20 @@ def test_any_history_leaves_the_index_as_the_model(
         for salt in ("", "s"):
             assert depths(index, salt, ids(prompt)) == naive.depths(salt, tokens)
             found = index.find(even_chain(even_root(salt, ""), ids(prompt), SIZE))
-            for place in index.places():
+            for place in index.caches():
                 for start in range(found.steps[-1][2] if found.steps else 0):
                     where = (place.worker, place.tier)
                     assert found.reach(place.bit, start) == naive.reach(where, salt, tokens, start)
     held = {where: len([n for n in held.values() if n]) for where, held in naive.held.items()}
-    assert {(p.worker, p.tier): p.blocks for p in index.places() if p.blocks} == {
+    assert {(p.worker, p.tier): p.blocks for p in index.caches() if p.blocks} == {
         where: blocks for where, blocks in held.items() if blocks
     }
     assert index.holdings.holders == sum(held.values())
-    assert index.holdings.copies == sum(len(place.copies) for place in index.places())
-    loose = (run.loose(place.bit) for run in index.holdings.tree.ring for place in index.places())
+    assert index.holdings.copies == sum(len(place.copies) for place in index.caches())
+    loose = (run.loose(place.bit) for run in index.holdings.tree.ring for place in index.caches())
     assert index.holdings.loose == sum(loose)
-    names = sum(place.names.bytes for place in index.places())
-    assert index.holdings._tally.bytes == names
+    names = sum(place.names.bytes for place in index.caches())
+    assert index.holdings._compaction.bytes == names
 
 
 @settings(max_examples=100, deadline=None)
@@ -170,7 +169,7 @@ def test_a_restored_index_goes_on_as_the_one_before(
     history = [
         (worker, change)
         for worker, change in history
-        if not isinstance(change, Stored) or change.parent is None
+        if not isinstance(change, BlockStored) or change.parent is None
     ]
     first, second = Index(1 << 30), Index(1 << 30)
     for worker, change in history:
@@ -215,7 +214,7 @@ def test_a_run_that_was_cut_grows_again_once_restored() -> None:
 @given(st.binary(max_size=60))
 def test_a_bad_snapshot_is_refused(data: bytes) -> None:
     """Arbitrary bytes raise BadSnapshot, even with a checksum."""
-    for damaged in (data, sealed(data)):
+    for damaged in (data, with_checksum(data)):
         with pytest.raises(BadSnapshot, match="snapshot"):
             restore(Index(1 << 30), damaged)
 
@@ -238,7 +237,7 @@ def test_a_snapshot_that_lies_fills_nothing() -> None:
     whole = Index(1 << 30)
     whole.store("a", stored("a", Tier.GPU, "", [1, 2, 0], range(3)))
     good = msgspec.msgpack.decode(dump(whole, {})[:-8])
-    assert restore(Index(1 << 30), sealed(msgspec.msgpack.encode(good))) == {}
+    assert restore(Index(1 << 30), with_checksum(msgspec.msgpack.encode(good))) == {}
     (place,), (run,) = good["places"], good["runs"]
     keys, depth, size, parent, held = run
     odd: list[tuple[str, object]] = [
@@ -257,8 +256,8 @@ def test_a_snapshot_that_lies_fills_nothing() -> None:
     for field, value in odd:
         index = Index(1 << 30)
         with pytest.raises(BadSnapshot, match="snapshot"):
-            restore(index, sealed(msgspec.msgpack.encode(good | {field: value})))
-        assert (len(index), index.holdings.holders, list(index.places())) == (0, 0, [])
+            restore(index, with_checksum(msgspec.msgpack.encode(good | {field: value})))
+        assert (len(index), index.holdings.holders, list(index.caches())) == (0, 0, [])
 
 
 def test_a_snapshot_is_cut_to_the_bound() -> None:
@@ -284,7 +283,7 @@ def test_what_does_not_stay_leaves_as_if_removed_one_by_one(
         for worker, change in history:
             apply(quick, worker, change)
             apply(slow, worker, change)
-    one, other = quick.place("a", Tier.L1), slow.place("a", Tier.L1)
+    one, other = quick.cache("a", Tier.L1), slow.cache("a", Tier.L1)
     if one is None or other is None:
         return
     names = sorted(name for name, _ in one.names)
@@ -326,9 +325,9 @@ def test_a_name_of_what_is_gone_finds_nothing_else() -> None:
     first, second = (stored("a", Tier.GPU, "", [1, 2], range(2)) for _ in range(2))
     index.store("a", first._replace(hashes=[1, 2]))
     index.store("a", second._replace(hashes=[1, 3]))
-    index.remove("a", Removed([2, 3], Tier.GPU, False, None))
+    index.remove("a", BlockRemoved([2, 3], Tier.GPU, False, None))
     index.store("a", stored("a", Tier.GPU, "", [1, 0], range(2))._replace(hashes=[1, 4]))
-    index.remove("a", Removed([2], Tier.GPU, False, None))
+    index.remove("a", BlockRemoved([2], Tier.GPU, False, None))
     assert depths(index, "", ids([1, 0])) == {("a", Tier.GPU): 2}
 
 
@@ -358,7 +357,9 @@ def test_the_bound_holds_against_what_is_measured(workers: int, run: int) -> Non
             event = stored_of(random.randbytes(4 * SIZE * run), SIZE)
             index.store(str(number % workers), event)
             if number % 3 == 0:
-                index.remove(str(number % workers), Removed(event.hashes, Tier.GPU, False, None))
+                index.remove(
+                    str(number % workers), BlockRemoved(event.hashes, Tier.GPU, False, None)
+                )
         used = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -375,10 +376,10 @@ def test_names_of_what_was_dropped_make_room() -> None:
     assert index.holdings.holders > 50
 
 
-def stored_of(tokens: bytes, size: int) -> Stored:
+def stored_of(tokens: bytes, size: int) -> BlockStored:
     """Announce the blocks of a prompt, with names of their own."""
     hashes = [xxh3_64_intdigest(tokens, number) for number in range(len(tokens) // 4 // size)]
-    return Stored(hashes, None, tokens, size, Tier.GPU, False, "", None, None, None)
+    return BlockStored(hashes, None, tokens, size, Tier.GPU, False, "", None, None, None)
 
 
 def test_what_a_gpu_tells_again_leaves_with_the_first_removal() -> None:
@@ -390,9 +391,9 @@ def test_what_a_gpu_tells_again_leaves_with_the_first_removal() -> None:
         for _ in range(3):
             index.store("a", event)
         index.store("a", event._replace(tokens=b"", size=0))
-        index.remove("a", Removed(event.hashes, tier, False, None))
+        index.remove("a", BlockRemoved(event.hashes, tier, False, None))
     assert depths(index, "", ids([1, 2])) == {("a", Tier.L1): 2}
     index.store("a", stored("a", Tier.GPU, "", [1, 2], range(1)))
     index.store("a", stored("a", Tier.GPU, "", [1, 2], range(2)))
-    index.remove("a", Removed([name("a", "", [1])], Tier.GPU, False, None))
+    index.remove("a", BlockRemoved([name("a", "", [1])], Tier.GPU, False, None))
     assert depths(index, "", ids([1]))["a", Tier.GPU] == 1, "with something new, it is a copy"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.events.source import LATE_S, Lag, Source
+from controller.events.source import MAX_LAG_S, EventSource, Lag
 from controller.index.index import Index
 from tests.controller.test_memory import batch, stored
 
@@ -25,7 +25,7 @@ def test_what_waits_ages(skew: float) -> None:
     for number in range(1, 50):
         now = 100.25 + number * 0.2
         assert take(lag, now, 100 + number * 0.1 + skew) == pytest.approx(0.25 + number * 0.1)
-        assert lag.late is (0.25 + number * 0.1 > LATE_S)
+        assert lag.late is (0.25 + number * 0.1 > MAX_LAG_S)
     lag.caught_up()
     assert (lag.seconds, lag.late) == (0, False)
 
@@ -66,7 +66,7 @@ def test_without_stamps_waiting_is_all_that_is_known() -> None:
     assert take(lag, 200.0, 0.0) == 0
 
 
-def heard(source: Source, sequence: int, now: float, made: float) -> str:
+def heard(source: EventSource, sequence: int, now: float, made: float) -> str:
     """Hand on a live message; return the doubt that is left."""
     source.connected = True
     source.heard(sequence, batch(stored(0, 1), made=made), now)
@@ -75,7 +75,7 @@ def heard(source: Source, sequence: int, now: float, made: float) -> str:
 
 def test_an_engine_that_is_behind_is_doubted() -> None:
     """Until nothing waits any more."""
-    source = Source(Index(1 << 20), "w")
+    source = EventSource(Index(1 << 20), "w")
     doubts = [heard(source, number, 10.0 + 2 * number, 1.0 + number) for number in range(4)]
     assert doubts == ["", "", "", "late"]
     assert source.lag.seconds == 3.0
@@ -85,7 +85,7 @@ def test_an_engine_that_is_behind_is_doubted() -> None:
 
 def test_what_waited_for_a_replay_is_no_measure_of_what_is_new() -> None:
     """A message that waited with others, behind steps that were late, had not just come."""
-    source = Source(Index(1 << 20), "w", replays=True)
+    source = EventSource(Index(1 << 20), "w", replays=True)
     heard(source, 0, 10.0, 5.0)
     source.lag.caught_up()
     assert [heard(source, 2, 11.0, 6.0), heard(source, 3, 11.0, 6.0)] == ["gap", "gap"]
@@ -101,7 +101,7 @@ def test_what_waited_for_a_replay_is_no_measure_of_what_is_new() -> None:
 
 def test_a_batch_that_cannot_be_read_is_no_measure() -> None:
     """The stamp of the one before it does not say when it was made."""
-    source = Source(Index(1 << 20), "w")
+    source = EventSource(Index(1 << 20), "w")
     heard(source, 0, 10.0, 5.0)
     source.lag.caught_up()
     source.heard(1, b"?", 100.0)
@@ -112,7 +112,7 @@ def test_a_batch_that_cannot_be_read_is_no_measure() -> None:
 @pytest.mark.parametrize("made", [float("nan"), float("inf"), float("-inf")])
 def test_a_stamp_that_is_no_time_is_none(made: float) -> None:
     """As if there were no stamp."""
-    source = Source(Index(1 << 20), "w")
+    source = EventSource(Index(1 << 20), "w")
     assert heard(source, 0, 10.0, made) == ""
     assert heard(source, 1, 13.0, made) == "late"
-    assert (source.told, source.lag.seconds) == (0.0, 3.0)
+    assert (source.batch_time, source.lag.seconds) == (0.0, 3.0)

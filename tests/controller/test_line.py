@@ -1,13 +1,13 @@
 """Which engine a message is from, when several connect to one address."""
 
-from controller.events.shared_socket import Line
-from controller.events.source import Source
+from controller.events.shared_socket import SharedSocket
+from controller.events.source import EventSource
 from controller.index.index import Index
 
 
-def line(*workers: str) -> tuple[Line, list[Source]]:
+def line(*workers: str) -> tuple[SharedSocket, list[EventSource]]:
     """Create a line of these workers, which are known by their name and their host."""
-    made, sources = Line(), [Source(Index(1 << 20), worker) for worker in workers]
+    made, sources = SharedSocket(), [EventSource(Index(1 << 20), worker) for worker in workers]
     for source in sources:
         made.add(source, None, {source.worker, source.worker.partition(":")[0]})
     return made, sources

@@ -10,8 +10,8 @@ import pytest
 import zmq
 
 from controller.events import sockets, subscriber
-from controller.events.source import Source
-from controller.events.subscriber import Turns
+from controller.events.source import EventSource
+from controller.events.subscriber import TimeSlices
 from tests.controller.test_subscriber import Wire, run, say, stored, until, wire
 
 
@@ -21,7 +21,7 @@ def published(made: Wire) -> tuple[Any, str]:
     return socket, f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
 
 
-async def followed(made: Wire) -> tuple[Any, str, Source]:
+async def followed(made: Wire) -> tuple[Any, str, EventSource]:
     """Return a publisher, its address, and its source, which has heard one block."""
     engine, address = published(made)
     source = made.source("a")
@@ -99,7 +99,7 @@ def test_an_engine_that_restarts_is_no_dead_connection(monkeypatch: pytest.Monke
 
 def lacking(monkeypatch: pytest.MonkeyPatch, kind: int, times: int) -> None:
     """Let opening a socket of this kind fail this many times."""
-    real, left = sockets.opened, [times]
+    real, left = sockets.open_socket, [times]
 
     def opened(context: Any, wanted: int, *, ipv6: bool) -> Any:
         if wanted == kind and left[0]:
@@ -148,7 +148,7 @@ def test_a_replay_for_which_there_is_no_socket_has_failed(monkeypatch: pytest.Mo
 
 def test_there_are_sockets_for_thousands_of_engines() -> None:
     """Each engine takes three; ZeroMQ's own default would be reached with 341 engines."""
-    context = sockets.context()
+    context = sockets.create_context()
     try:
         assert context.get(zmq.MAX_SOCKETS) >= 3 * 4096
     finally:
@@ -160,7 +160,7 @@ def test_turns() -> None:
     runs."""
     told: list[str] = []
 
-    async def take(turns: Turns, name: str) -> None:
+    async def take(turns: TimeSlices, name: str) -> None:
         for _ in range(3):
             async with turns:
                 told.append(name)
@@ -176,7 +176,7 @@ def test_turns() -> None:
         return count
 
     async def play() -> None:
-        turns, done = Turns(), asyncio.Event()
+        turns, done = TimeSlices(), asyncio.Event()
         counting = asyncio.create_task(others(done))
         await asyncio.gather(*(take(turns, name) for name in "abc"))
         done.set()
@@ -216,6 +216,6 @@ def test_a_name_may_lead_to_ipv6_alone(
             return [(family, host) for family in addresses]
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", looked_up)
-        assert await sockets.by_ipv6(endpoint) is wanted
+        assert await sockets.needs_ipv6(endpoint) is wanted
 
     run(play())

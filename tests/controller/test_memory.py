@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.events.source import Source
-from controller.index.snapshot import read
-from controller.kv_memory import Memory
+from controller.events.source import EventSource
+from controller.index.snapshot import decode_snapshot
+from controller.kv_memory import KvMemory
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 from strategies.prefix.block_keys import even_chain, even_root
@@ -42,14 +42,14 @@ def batch(*events: object, made: float = 0.0) -> bytes:
     return msgspec.msgpack.encode([made, list(events), 0])
 
 
-def push(source: Source, *events: object) -> None:
+def push(source: EventSource, *events: object) -> None:
     """Hand events to a source."""
     source.push(batch(*events), 0.0)
 
 
 def test_ranks_are_averaged() -> None:
     """It is unknown which rank will get the prompt."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     push(memory.join("w", 0), stored(0, 8))
     push(memory.join("w", 1), stored(0, 4))
     assert memory.held(prompt(), ["w"]) == {"w": Held(96)}
@@ -61,7 +61,7 @@ def test_a_host_that_does_not_count_hides_no_store() -> None:
     one."""
     own: dict[str, Any] = {"medium": "STORAGE"}
     for store in (own, {**own, "locality": "REMOTE"}):
-        memory = Memory(1 << 24)
+        memory = KvMemory(1 << 24)
         tiers = [
             stored(0, 2),
             stored(0, 6, medium="CPU"),
@@ -78,7 +78,7 @@ def test_a_host_that_does_not_count_hides_no_store() -> None:
 def test_the_last_token_is_always_computed() -> None:
     """If the prompt consists of full blocks, its last block on the GPU does not count; other tiers
     may load it."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 8))
     assert memory.held(prompt(128), ["w"]) == {"w": Held(112)}
@@ -88,7 +88,7 @@ def test_the_last_token_is_always_computed() -> None:
 
 def test_tiers_go_on_where_the_faster_one_ends() -> None:
     """Also with blocks of another size, and if the slower tier lacks the beginning."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 2), stored(0, 3, 32, medium="CPU"), stored(0, 8, medium="STORAGE"))
     assert memory.held(prompt(), ["w"]) == {"w": Held(32, 64, 32)}
@@ -99,7 +99,7 @@ def test_tiers_go_on_where_the_faster_one_ends() -> None:
 
 def test_a_shared_store_is_everyones() -> None:
     """Whichever worker wrote it, even after that worker has left."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     writer = memory.join("a")
     memory.join("b")
     push(writer, stored(0, 8, medium="STORAGE", locality="REMOTE"))
@@ -111,7 +111,7 @@ def test_a_shared_store_is_everyones() -> None:
 def test_other_attention_is_not_mixed_up() -> None:
     """Sliding windows and states have blocks with the same names; removing those does not remove
     ours."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     push(
         source,
@@ -125,7 +125,7 @@ def test_other_attention_is_not_mixed_up() -> None:
 
 def test_salts_and_adapters_are_part_of_the_key() -> None:
     """The salt is only in the extra keys of the first block."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     salted = stored(0, 8, extra_keys=[["s"], *[None] * 7])
     push(memory.join("salted"), salted)
     push(memory.join("adapted"), stored(0, 8, lora_name="l", extra_keys=[["l"]] * 8))
@@ -140,7 +140,7 @@ def test_salts_and_adapters_are_part_of_the_key() -> None:
 
 def test_doubts() -> None:
     """No source, no connection, silence, and wrong predictions cause doubts; each of them ends."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     assert memory.doubt("w") == "no events"
     source = memory.join("w")
     assert memory.doubt("w") == "not connected"
@@ -163,7 +163,7 @@ def test_doubts() -> None:
             "w", 5000, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500), memory.heard("w")
         )
     assert memory.doubt("w") == "disagrees"
-    truth = memory.truths["w"]
+    truth = memory.track_records["w"]
     assert truth.bias == pytest.approx(20 * 3500 / 27)
     for _ in range(30):
         memory.observe(
@@ -174,7 +174,7 @@ def test_doubts() -> None:
 
 def test_an_engines_odd_blocks_are_in_nobodys_way() -> None:
     """Prompts are cut into the most common block sizes; sizes without blocks are forgotten."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     push(memory.join("w"), stored(0, 8))
     odd = memory.join("odd")
     for size in (1, 2, 3, 5):
@@ -191,7 +191,7 @@ def test_an_engines_odd_blocks_are_in_nobodys_way() -> None:
 
 def test_a_prediction_is_judged_by_the_workers_own_blocks() -> None:
     """The large blocks of another engine do not excuse an error."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     push(memory.join("w"), stored(0, 8))
     push(memory.join("odd"), stored(0, 1, 65536, token_ids=[1] * 65536))
     for _ in range(20):
@@ -203,7 +203,7 @@ def test_a_prediction_is_judged_by_the_workers_own_blocks() -> None:
 
 def test_one_event_may_be_of_many_prompts() -> None:
     """Answers to prompts sent before an event are no sign of silence; answers to later ones are."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     push(source)
     before = memory.heard("w")
@@ -220,17 +220,17 @@ def test_one_event_may_be_of_many_prompts() -> None:
 def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
     """An engine already heard may be a new process, which also counts from 0; the others
     continue."""
-    before = Memory(1 << 24)
+    before = KvMemory(1 << 24)
     for worker in ("spoken", "quiet"):
         source = before.join(worker)
         for number in range(8):
             source.heard(number, batch(stored(number, 1)), 0.0)
     marks = {source.name: source.mark() for source in before.all_sources()}
     taken = dump(before.index, marks)
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     spoken, quiet = memory.join("spoken"), memory.join("quiet")
     spoken.heard(0, batch({"type": "AllBlocksCleared"}), 0.0)
-    memory.adopt(*read(taken))
+    memory.adopt(*decode_snapshot(taken))
     assert memory.held(prompt(), ["spoken", "quiet"]) == {"spoken": Held(), "quiet": Held(128)}
     spoken.heard(1, batch(stored(0, 2)), 1.0)
     quiet.heard(8, batch({"type": "BlockRemoved", "block_hashes": [16007]}), 1.0)
@@ -239,12 +239,12 @@ def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
 
 def test_which_group_counts_is_in_a_snapshot() -> None:
     """Otherwise, removals of another group would be taken for this one's."""
-    before = Memory(1 << 24)
+    before = KvMemory(1 << 24)
     source = before.join("w")
     source.heard(0, batch(stored(0, 8, group_idx=1, kv_cache_spec_kind="full_attention")), 0.0)
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     taken = dump(before.index, {source.name: source.mark()})
-    memory.adopt(*read(taken))
+    memory.adopt(*decode_snapshot(taken))
     again = memory.join("w")
     removed = {"type": "BlockRemoved", "block_hashes": [16000], "medium": "GPU", "group_idx": 0}
     again.heard(1, batch(removed), 1.0)
@@ -255,7 +255,7 @@ def test_which_group_counts_is_in_a_snapshot() -> None:
 
 def test_a_restart_that_the_stream_met_first_forgets_nothing_new() -> None:
     """Health checks may suggest it half a minute later; another restart after that counts again."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     source.opened(0.0)
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from controller.accuracy import REMEMBERED
-from controller.events.source import Source
-from controller.kv_memory import Memory
+from controller.accuracy import MAX_REMEMBERED_MISSES
+from controller.events.source import EventSource
+from controller.kv_memory import KvMemory
 from strategies.api import Prompt
 from strategies.cost.tiers import Held
 from tests.controller.test_memory import prompt, push, stored
@@ -15,15 +15,15 @@ CPU: dict[str, Any] = {"medium": "CPU"}
 REMOTE: dict[str, Any] = {"medium": "STORAGE", "locality": "REMOTE"}
 
 
-def told(*events: dict[str, object]) -> tuple[Memory, Source]:
+def told(*events: dict[str, object]) -> tuple[KvMemory, EventSource]:
     """Return a memory with one worker that announced these events."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     push(source, *events)
     return memory, source
 
 
-def missed(memory: Memory, believed: Held, found: Held, *, sure: bool = True) -> Held:
+def missed(memory: KvMemory, believed: Held, found: Held, *, sure: bool = True) -> Held:
     """Report what the worker found instead; return what is believed then."""
     memory.correct("w", prompt(), believed, found, sure=sure)
     return memory.held(prompt(), ["w"]).get("w", Held())
@@ -76,7 +76,7 @@ def test_a_removal_that_comes_late_takes_nothing_else() -> None:
     names = [16000 + place for place in range(8)]
     push(source, {"type": "BlockRemoved", "block_hashes": names, "medium": "CPU"})
     assert memory.held(prompt(), ["w"])["w"] == Held(128)
-    assert sum(place.blocks for place in memory.index.places()) == 8
+    assert sum(place.blocks for place in memory.index.caches()) == 8
 
 
 def test_nobody_knows_which_rank_it_was() -> None:
@@ -138,17 +138,17 @@ def test_ranks_own_disks_forget_where_all_must_have_lost_it() -> None:
     assert missed(memory, Held(0, 0, 128), Held(0, 0, 128)) == Held(0, 0, 128)
 
 
-@pytest.mark.parametrize("number", [1, REMEMBERED + 1])
+@pytest.mark.parametrize("number", [1, MAX_REMEMBERED_MISSES + 1])
 def test_only_so_many_are_remembered(number: int) -> None:
     """Only the latest single misses are remembered."""
     memory, _ = told(stored(0, 8, **CPU))
     missed(memory, Held(0, 128), Held(), sure=False)
-    (place,) = [one for one in memory.index.places() if one.blocks]
+    (place,) = [one for one in memory.index.caches() if one.blocks]
     for key in range(number):
         memory.misses._again(place, -key - 1)
     left = missed(memory, Held(0, 128), Held(), sure=False)
     assert left == (Held() if number == 1 else Held(0, 128))
-    assert len(memory.misses._once) <= REMEMBERED
+    assert len(memory.misses._once) <= MAX_REMEMBERED_MISSES
 
 
 def test_a_prompt_without_blocks_of_that_size() -> None:

@@ -5,18 +5,18 @@ from unittest.mock import patch
 
 import pytest
 
-from controller.events.decode import Stored, Tier
+from controller.index.block_events import BlockStored, Tier
 from controller.index.index import Index
-from controller.index.orphans import DROPPED, Orphan, Orphans, Room
+from controller.index.orphans import DROPPED, Orphan, OrphanBudget, Orphans
 from tests.controller.naive import SIZE, depths
 from tests.controller.test_index_properties import TIERS, ids, stored
 
 LIMIT = 1 << 20
 
 
-def orphan(number: int, extras: list[object] | None = None) -> Stored:
+def orphan(number: int, extras: list[object] | None = None) -> BlockStored:
     """Return a block whose parent is unknown."""
-    return Stored(
+    return BlockStored(
         *([number], number + (1 << 40), bytes(4 * SIZE), SIZE, Tier.GPU, False, "", extras, 0, True)
     )
 
@@ -49,7 +49,7 @@ def test_what_else_is_part_of_an_orphans_name_is_counted() -> None:
 
 def test_a_removal_told_over_and_over_is_kept_once() -> None:
     """A waiting block cannot be removed more often than it was stored."""
-    room = Room(LIMIT, Counter())
+    room = OrphanBudget(LIMIT, Counter())
     orphans = Orphans(room)
     orphans.keep(orphan(1))
     assert all(orphans.remove(Tier.GPU, False, 1) for _ in range(100))
@@ -59,7 +59,7 @@ def test_a_removal_told_over_and_over_is_kept_once() -> None:
 
 def test_a_clear_looks_at_each_waiting_block_once() -> None:
     """Of many that wait for one parent, those of the tier go, and the others stay."""
-    room = Room(LIMIT, Counter())
+    room = OrphanBudget(LIMIT, Counter())
     orphans = Orphans(room)
     with patch.object(Orphan, "__eq__", lambda *_: pytest.fail("compared"), create=True):
         for number in range(300):
@@ -76,7 +76,7 @@ def test_a_clear_looks_at_each_waiting_block_once() -> None:
 
 def test_copies_that_wait_leave_together() -> None:
     """One block that is told over and over, and removed some times meanwhile."""
-    room = Room(LIMIT, Counter())
+    room = OrphanBudget(LIMIT, Counter())
     orphans = Orphans(room)
     with patch.object(Orphan, "__eq__", lambda *_: pytest.fail("compared"), create=True):
         for parent in [98] * 100 + [99] * 100:

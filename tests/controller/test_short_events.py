@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 import pytest
 
-from controller.events.decode import Removed, Stored, Tier
 from controller.index import index as index_module
-from controller.index.hash_table import Page
+from controller.index.block_events import BlockRemoved, BlockStored, Tier
+from controller.index.hash_table import TablePage
 from controller.index.holdings import Holdings
 from controller.index.index import Index
-from controller.index.tree import LONGEST
+from controller.index.tree import MAX_RUN_BLOCKS
 from tests.controller.naive import SIZE, depths
 from tests.controller.test_index_properties import ids, stored, stored_of
 from tests.controller.test_names import small
@@ -33,7 +33,7 @@ def counted(where: type, name: str, size: Callable[..., int] = lambda *_: 1) -> 
         yield total
 
 
-def prompt(number: int, blocks: int = 4) -> Stored:
+def prompt(number: int, blocks: int = 4) -> BlockStored:
     """Return an event about a prompt of its own."""
     return stored_of(number.to_bytes(4, "little") * (SIZE * blocks), SIZE)
 
@@ -54,8 +54,8 @@ def test_each_event_makes_a_little_room(workers: int) -> None:
         small(page=1024, few=256),
         patch.object(index_module, "_TIDY", 512),
         counted(Holdings, "drop") as dropped,
-        counted(Page, "settled", lambda page: len(page) + page.came) as settled,
-        counted(Page, "strike") as struck,
+        counted(TablePage, "compacted", lambda page: len(page) + page.added) as settled,
+        counted(TablePage, "drop_missing") as struck,
     ):
         index, first = full(workers)
         for number in range(first, first + 8000):
@@ -90,14 +90,14 @@ def test_a_full_index_stays_nearly_full() -> None:
 def test_a_run_that_all_hold_counts_for_each() -> None:
     """Dropping it takes as long as dropping one run for each of its holders."""
     index, number, most = Index(LIMIT), 0, 0
-    with counted(Holdings, "drop", lambda _, run: run.places().bit_count()) as left:
+    with counted(Holdings, "drop", lambda _, run: run.holders().bit_count()) as left:
         while number < 12_000:
             left[0] = 0
             index.store(f"w{number % 100}", prompt(number // 100))
             number, most = number + 1, max(most, left[0])
     for number in range(12_000):
         left[0] = 0
-        with counted(Holdings, "drop", lambda _, run: run.places().bit_count()) as left:
+        with counted(Holdings, "drop", lambda _, run: run.holders().bit_count()) as left:
             index.store("w", prompt(1000 + number))
         most = max(most, left[0])
     assert index.counts["dropped for room"] > 0
@@ -128,7 +128,7 @@ def test_the_ring_is_cleared_of_empty_runs_a_few_at_a_time() -> None:
     ring = index.holdings.tree.ring
     for event in events[1000:]:
         before = len(ring)
-        index.remove("a", Removed(event.hashes, Tier.GPU, False, None))
+        index.remove("a", BlockRemoved(event.hashes, Tier.GPU, False, None))
         ring = index.holdings.tree.ring
         assert before - len(ring) <= 8
     assert len(index) == 1000
@@ -139,11 +139,11 @@ def test_the_ring_is_cleared_of_empty_runs_a_few_at_a_time() -> None:
 def test_the_ring_is_cleared_of_empty_runs_of_long_chains() -> None:
     """Also where the blocks of a prompt go from its end, so that a parent is still held each time
     that a run is gone."""
-    index, blocks = Index(1 << 30), 10 * LONGEST
+    index, blocks = Index(1 << 30), 10 * MAX_RUN_BLOCKS
     for number in range(120):
         event = prompt(number, blocks)
         index.store("a", event)
-        index.remove("a", Removed(event.hashes[::-1], Tier.GPU, False, None))
+        index.remove("a", BlockRemoved(event.hashes[::-1], Tier.GPU, False, None))
     assert len(index) == 0
     assert len(index.holdings.tree.ring) < 1100
 
@@ -161,7 +161,7 @@ def test_a_tier_that_was_emptied_is_lost_run_by_run() -> None:
     assert (discarded[0], left[0]) == (0, 2)
     assert index.counts["gone without a word"] == 400
     assert depths(index, "", ids(blocks)) == {("a", Tier.L1): 2}
-    place = index.place("a", Tier.L1)
+    place = index.cache("a", Tier.L1)
     assert place is not None
     assert sorted(name for name, _ in place.names) == sorted(
         [*fresh.hashes, *stored("a", Tier.L1, "", blocks, range(2)).hashes]

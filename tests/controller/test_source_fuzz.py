@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.events.source import UNEXPECTED, Source
-from controller.events.stream import Ask
+from controller.events.source import UNEXPECTED, EventSource
+from controller.events.stream import ReplayRequest
 from controller.index.index import Index
 from tests.controller.test_events import EVENTS, JUNK, batch
 
@@ -31,10 +31,10 @@ LIMIT = 1 << 16
 def test_a_source_survives_anything(steps: list[tuple[str, int, bytes]], replays: bool) -> None:
     """No exception is raised, and the index stays within its bound."""
     index = Index(LIMIT)
-    source = Source(index, "w", replays=replays)
+    source = EventSource(index, "w", replays=replays)
     asked = 0
     for now, (what, number, payload) in enumerate(steps):
-        asks: list[Ask] = []
+        asks: list[ReplayRequest] = []
         if what == "live":
             asks = source.heard(number, payload, float(now))
         elif what == "replay":

@@ -8,7 +8,16 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from controller.events import stream as stream_module
-from controller.events.stream import COOLDOWN_S, REFILLS, Apply, Ask, Clear, State, Step, Stream
+from controller.events.stream import (
+    MAX_REFILLS,
+    REPLAY_COOLDOWN_S,
+    ApplyBatch,
+    ClearEngine,
+    ReplayRequest,
+    Step,
+    Stream,
+    StreamPhase,
+)
 
 
 class Engine:
@@ -40,19 +49,19 @@ class Reader:
         self.stream, self.engine = stream, engine
         self.applied: list[bytes] = []
         """Batches since the last clear."""
-        self.asks: list[Ask] = []
+        self.asks: list[ReplayRequest] = []
         self.now = 0.0
 
     def take(self, steps: Iterable[Step]) -> None:
         """Do what the stream says, and check the order."""
         for step in steps:
-            if isinstance(step, Apply):
+            if isinstance(step, ApplyBatch):
                 assert step.payload not in self.applied, "applied twice"
                 number = int(step.payload.split(b":")[1])
                 before = int(self.applied[-1].split(b":")[1]) if self.applied else number - 1
                 assert number == before + 1, "out of order"
                 self.applied.append(step.payload)
-            elif isinstance(step, Clear):
+            elif isinstance(step, ClearEngine):
                 self.applied.clear()
             else:
                 self.asks.append(step)
@@ -123,9 +132,9 @@ def test_any_history_is_applied_once_in_order_and_cured_by_replay(
     reader.take(stream.heard(*engine.publish(), reader.now))
     reader.settle()
     assert not stream.blind
-    assert stream.state is State.LIVE
+    assert stream.state is StreamPhase.LIVE
     assert reader.applied == engine.all[len(engine.all) - len(reader.applied) :]
-    if replays and buffered == 1000 and stream._refills <= REFILLS:
+    if replays and buffered == 1000 and stream._refills <= MAX_REFILLS:
         assert reader.applied == engine.all
 
 
@@ -217,8 +226,8 @@ def test_replays_keep_a_distance() -> None:
     engine.publish()
     reader.take(stream.heard(*engine.publish(), 0.1))
     assert not reader.asks
-    assert stream.state is State.GAP
-    reader.take(stream.tick(COOLDOWN_S))
+    assert stream.state is StreamPhase.GAP
+    reader.take(stream.tick(REPLAY_COOLDOWN_S))
     reader.answer()
     assert reader.applied == engine.all
 

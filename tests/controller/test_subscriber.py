@@ -12,9 +12,9 @@ import zmq
 import zmq.asyncio
 
 from controller.events.shared_socket import binds
-from controller.events.sockets import MOST_LIVE, MOST_REPLAYED, opened
-from controller.events.source import Source
-from controller.events.stream import Ask, State
+from controller.events.sockets import MAX_LIVE_MESSAGES, MAX_REPLAYED_MESSAGES, open_socket
+from controller.events.source import EventSource
+from controller.events.stream import ReplayRequest, StreamPhase
 from controller.events.subscriber import Subscriber
 from controller.index.index import Index
 
@@ -41,9 +41,9 @@ class Wire:
         self.subscriber = Subscriber()
         self.index = Index(1 << 20)
 
-    def source(self, worker: str, *, replays: bool = False) -> Source:
+    def source(self, worker: str, *, replays: bool = False) -> EventSource:
         """Create a source to follow."""
-        return Source(self.index, worker, replays=replays)
+        return EventSource(self.index, worker, replays=replays)
 
     def socket(self, kind: int) -> Any:
         """Create a socket without linger."""
@@ -53,7 +53,7 @@ class Wire:
 
     def blocks(self) -> dict[str, int]:
         """Return the number of blocks held, by worker."""
-        return {place.worker: place.blocks for place in self.index.places() if place.blocks}
+        return {place.worker: place.blocks for place in self.index.caches() if place.blocks}
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -82,11 +82,11 @@ def run(play: Coroutine[Any, Any, None]) -> None:
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry taken addresses quickly."""
-    monkeypatch.setattr("controller.events.subscriber.TICK_S", 0.02)
-    monkeypatch.setattr("controller.events.sockets.TAKEN_S", 0.02)
+    monkeypatch.setattr("controller.events.subscriber.TICK_INTERVAL_S", 0.02)
+    monkeypatch.setattr("controller.events.sockets.BIND_RETRY_INTERVAL_S", 0.02)
 
 
-async def say(socket: Any, topic: bytes, sequence: int, source: Source) -> None:
+async def say(socket: Any, topic: bytes, sequence: int, source: EventSource) -> None:
     """Publish one block, and wait until it is heard."""
     await socket.send_multipart([topic, sequence.to_bytes(8, "big"), stored(sequence + 1)])
     await until(lambda: source.stream.live == sequence)
@@ -270,7 +270,7 @@ def test_who_leaves_in_the_middle_of_a_replay_leaves_nothing() -> None:
     run(play())
 
 
-async def behind(engine: Any, source: Source, waiting: int) -> None:
+async def behind(engine: Any, source: EventSource, waiting: int) -> None:
     """Have one message more come than may wait for a replay that hangs; return while the steps that
     it releases are being taken."""
     for number in range(waiting + 1):
@@ -288,8 +288,8 @@ def test_late_steps_when_nobody_listens_any_more(
     """Of a worker that leaves they are not taken, although others are heard at the same address. If
     all ends, a snapshot that says how far the stream is has them all."""
     waiting = 300
-    monkeypatch.setattr("controller.events.subscriber.TURN_S", 0.0)  # one message a turn
-    monkeypatch.setattr("controller.events.stream.MOST_WAITING", waiting)
+    monkeypatch.setattr("controller.events.subscriber.TIME_SLICE_S", 0.0)  # one message a turn
+    monkeypatch.setattr("controller.events.stream.MAX_PENDING_MESSAGES", waiting)
 
     async def play() -> None:
         async with wire() as made:
@@ -319,8 +319,8 @@ def test_what_waited_for_a_replay_lets_others_have_their_turns(
     monkeypatch: pytest.MonkeyPatch, failed: bool
 ) -> None:
     """Thousands of live messages may wait for its end; requests do not wait for all of them."""
-    monkeypatch.setattr("controller.events.subscriber.TURN_S", 0.0)  # one message a turn
-    monkeypatch.setattr("controller.events.stream.COOLDOWN_S", 1000.0)  # and one replay
+    monkeypatch.setattr("controller.events.subscriber.TIME_SLICE_S", 0.0)  # one message a turn
+    monkeypatch.setattr("controller.events.stream.REPLAY_COOLDOWN_S", 1000.0)  # and one replay
     waiting = 300
 
     async def play() -> None:
@@ -334,7 +334,7 @@ def test_what_waited_for_a_replay_lets_others_have_their_turns(
             for number in range(1, waiting):
                 await pub.send_multipart([b"", number.to_bytes(8, "big"), stored(number + 1)])
             await until(lambda: source.stream.live == waiting - 1)
-            assert source.stream.state is State.REPLAY
+            assert source.stream.state is StreamPhase.REPLAY
             assert not source.events
             if failed:
                 monkeypatch.setattr("controller.events.subscriber._taken", _fail)
@@ -367,7 +367,7 @@ def test_an_engine_faster_than_its_events_are_applied_is_doubted(
             source = made.source("a")
             heard = source.heard
 
-            def hear(*message: Any) -> list[Ask]:
+            def hear(*message: Any) -> list[ReplayRequest]:
                 asks = heard(*message)
                 doubts.append(source.doubt)
                 return asks
@@ -394,8 +394,8 @@ def test_an_engine_faster_than_its_events_are_applied_is_doubted(
 def test_the_messages_that_wait_are_bounded() -> None:
     """Live ones wait at the engine instead; those of a replay would be lost there."""
     with zmq.asyncio.Context() as context:
-        for kind, most in ((zmq.SUB, MOST_LIVE), (zmq.DEALER, MOST_REPLAYED)):
-            with opened(context, kind, ipv6=False) as socket:
+        for kind, most in ((zmq.SUB, MAX_LIVE_MESSAGES), (zmq.DEALER, MAX_REPLAYED_MESSAGES)):
+            with open_socket(context, kind, ipv6=False) as socket:
                 assert socket.get(zmq.RCVHWM) == most
 
 

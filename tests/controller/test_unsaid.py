@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from controller.events.decode import Removed, Tier
-from controller.index.holdings import MOST_APART
-from controller.kv_memory import Memory
+from controller.index.block_events import BlockRemoved, Tier
+from controller.index.holdings import MAX_CONFIRMED
+from controller.kv_memory import KvMemory
 from strategies.api import Prompt
 from strategies.cost.tiers import Held
 from strategies.prefix.block_keys import even_chain, even_root
@@ -29,7 +29,7 @@ def singly(*blocks: int, **more: Any) -> list[dict[str, object]]:
     return [stored(block, 1, **more) for block in blocks]
 
 
-def answered(memory: Memory, asked: Prompt, cached: int, worker: str = "w") -> None:
+def answered(memory: KvMemory, asked: Prompt, cached: int, worker: str = "w") -> None:
     """Let the worker report its cached tokens twice."""
     for _ in range(2):
         believed = memory.held(asked, [worker]).get(worker, Held())
@@ -39,7 +39,7 @@ def answered(memory: Memory, asked: Prompt, cached: int, worker: str = "w") -> N
 def test_blocks_of_slower_tiers_come_in_any_order() -> None:
     """Children may come before their parents, each in its own event."""
     for seed in range(20):
-        memory = Memory(1 << 24)
+        memory = KvMemory(1 << 24)
         order = Random(seed).sample(range(8), 8)
         push(memory.join("w"), *singly(*order, **CPU), *singly(*order, **STORE))
         assert memory.held(prompt(), ["w"]) == {"w": Held(0, 128)}
@@ -49,7 +49,7 @@ def test_blocks_of_slower_tiers_come_in_any_order() -> None:
 def test_a_salt_that_is_left_out_is_known_by_name() -> None:
     """vLLM gives the salt only with the GPU's first block; other tiers announce names and
     tokens."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     w, cold = memory.join("w"), memory.join("cold")
     push(w, stored(0, 8, extra_keys=[["s"], *[None] * 7]))
     push(w, *singly(5, 0, 7, 2, 1, 3, 4, 6, **CPU), *singly(5, 0, 7, 2, 1, 3, 4, 6, **STORE))
@@ -63,7 +63,7 @@ def test_a_salt_that_is_left_out_is_known_by_name() -> None:
 
 def test_a_chunk_of_which_the_first_block_is_known() -> None:
     """The other blocks follow it; a known name with another block size is not related."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 1, extra_keys=[["s"]]), stored(0, 4, **CPU))
     assert memory.held(prompt(salt="s"), ["w"]) == {"w": Held(16, 48)}
@@ -73,7 +73,7 @@ def test_a_chunk_of_which_the_first_block_is_known() -> None:
 
 def test_a_cleared_engine_keeps_its_slower_tiers() -> None:
     """`/reset_prefix_cache` only affects the GPU."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 8), stored(0, 8, **CPU), stored(0, 8, **STORE), CLEARED)
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 128)}
@@ -84,7 +84,7 @@ def test_a_cleared_engine_keeps_its_slower_tiers() -> None:
 def test_what_is_told_again_after_a_clear_was_lost() -> None:
     """With `reset_external`, host memory is emptied without an event. A block announced again shows
     it: only what came since stays, and nothing is there twice."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     push(source, *singly(*range(8), 0, 1, **CPU), CLEARED)
     other = {**stored(0, 1, **CPU), "block_hashes": [9], "token_ids": [7] * 16}
@@ -93,7 +93,7 @@ def test_what_is_told_again_after_a_clear_was_lost() -> None:
     assert memory.index.counts["gone without a word"] == 8
     push(source, *singly(1, 2, **CPU))
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 64)}
-    place = memory.index.place("w", Tier.L1)
+    place = memory.index.cache("w", Tier.L1)
     assert place is not None
     assert (place.blocks, place.copies, memory.index.holdings.copies) == (5, {}, 0)
     push(source, removed(0, 1, "CPU"))
@@ -102,7 +102,7 @@ def test_what_is_told_again_after_a_clear_was_lost() -> None:
 
 def test_names_alone_are_told_again_too() -> None:
     """The same for engines that leave out tokens."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     bare: dict[str, Any] = {
         "medium": "CPU",
@@ -115,7 +115,7 @@ def test_names_alone_are_told_again_too() -> None:
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 128)}
     push(source, *singly(2, **bare))
     assert memory.held(prompt(), ["w"]) == {"w": Held(0, 16)}
-    place = memory.index.place("w", Tier.L1)
+    place = memory.index.cache("w", Tier.L1)
     assert place is not None
     assert place.blocks == 1
 
@@ -123,24 +123,24 @@ def test_names_alone_are_told_again_too() -> None:
 def test_a_clear_is_forgotten_when_much_has_come_since() -> None:
     """Blocks announced again later count as second copies, as usual; this bounds the names that are
     tracked."""
-    memory = Memory(1 << 26)
+    memory = KvMemory(1 << 26)
     source = memory.join("w")
     push(source, stored(0, 8, **CPU), CLEARED)
-    place = memory.index.place("w", Tier.L1)
+    place = memory.index.cache("w", Tier.L1)
     assert place is not None
-    for number in range(MOST_APART + 1):
+    for number in range(MAX_CONFIRMED + 1):
         more = {"block_hashes": [99_000 + number], "token_ids": [number] * 16}
         push(source, {**stored(0, 1, **CPU), **more})
-        assert place.since is None or len(place.since) <= MOST_APART
-    assert place.since is None
+        assert place.confirmed is None or len(place.confirmed) <= MAX_CONFIRMED
+    assert place.confirmed is None
     push(source, stored(0, 8, **CPU))
-    assert place.blocks == MOST_APART + 9
+    assert place.blocks == MAX_CONFIRMED + 9
 
 
 def test_a_store_tells_of_nothing_that_leaves_it() -> None:
     """A worker that had to compute what the store was said to hold shows the loss, for all
     workers."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     push(memory.join("w"), stored(0, 8, **STORE))
     push(memory.join("other"))
     assert memory.held(prompt(), ["other"]) == {"other": Held(0, 0, 128)}
@@ -153,7 +153,7 @@ def test_a_store_tells_of_nothing_that_leaves_it() -> None:
 
 def test_a_disk_of_its_own_is_judged_alike() -> None:
     """Nothing is removed if all was found, or more."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     push(memory.join("w"), stored(0, 8, medium="STORAGE"))
     for cached in (128, 144, 127, 113):
         answered(memory, prompt(), cached)
@@ -165,7 +165,7 @@ def test_a_disk_of_its_own_is_judged_alike() -> None:
 def test_a_gpu_is_believed_and_a_hosts_memory_nearly() -> None:
     """A GPU announces what it drops, so it is not corrected; host memory is, as LMCache's chunks
     are announced without their salt."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     source = memory.join("w")
     push(source, stored(0, 2), stored(0, 8, **CPU))
     answered(memory, prompt(), 48)
@@ -181,7 +181,7 @@ def test_a_gpu_is_believed_and_a_hosts_memory_nearly() -> None:
 
 def test_ranks_take_nothing_back() -> None:
     """It is unknown which rank had to compute."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     for rank in range(2):
         push(memory.join("w", rank), stored(0, 8, **STORE))
     answered(memory, prompt(), 0)
@@ -190,13 +190,13 @@ def test_ranks_take_nothing_back() -> None:
 
 def test_what_nobody_holds_cannot_be_missed() -> None:
     """Misses of blocks that the index does not have change nothing."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     push(memory.join("w"), stored(0, 4, **STORE))
     other = replace(prompt(), blocks={16: even_chain(even_root("", ""), bytes(4 * 16 * 4), 16)})
     before = len(memory.index)
     memory.correct("w", other, Held(0, 0, 64), Held(32), sure=True)
     memory.correct("w", prompt(), Held(0, 0, 128), Held(64), sure=True)
     assert len(memory.index) == before
-    memory.index.remove("w", Removed([16_000], Tier.L2, True, None))
+    memory.index.remove("w", BlockRemoved([16_000], Tier.L2, True, None))
     memory.correct("w", prompt(), Held(0, 0, 64), Held(), sure=True)
     assert memory.misses.counts[Tier.L2] == 0

@@ -25,8 +25,8 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the intervals of periodic checks."""
     monkeypatch.setattr(health, "REDISCOVER_S", 0.02)
     monkeypatch.setattr("router.identity.keeper.LOOK_S", 0.02)
-    monkeypatch.setattr("controller.events.subscriber.TICK_S", 0.02)
-    monkeypatch.setattr("controller.events.stream.COOLDOWN_S", 0.05)
+    monkeypatch.setattr("controller.events.subscriber.TICK_INTERVAL_S", 0.02)
+    monkeypatch.setattr("controller.events.stream.REPLAY_COOLDOWN_S", 0.05)
 
 
 @pytest.fixture

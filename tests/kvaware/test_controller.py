@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from fastapi.testclient import TestClient
 
-from controller.events.source import Source
-from controller.kv_memory import Memory
-from controller.service.server import serve
+from controller.events.source import EventSource
+from controller.kv_memory import KvMemory
+from controller.service.server import create_app
 from router.check_live import check_live
 from router.settings_file import load
 from strategies.prefix.block_keys import even_chain, even_root
@@ -60,14 +60,14 @@ def client() -> Callable[..., TestClient]:
     def make(**keys: str) -> TestClient:
         followed: list[tuple[str, str | None]] = []
 
-        async def follow(source: Source, endpoint: str | None, replay: str | None) -> None:
+        async def follow(source: EventSource, endpoint: str | None, replay: str | None) -> None:
             assert replay != "", "an empty address is none"
             followed.append((source.name, endpoint))
 
-        async def leave(source: Source) -> None:
+        async def leave(source: EventSource) -> None:
             followed[:] = [one for one in followed if one[0] != source.name]
 
-        return TestClient(serve(Memory(1 << 24), follow, leave, keys))
+        return TestClient(create_app(KvMemory(1 << 24), follow, leave, keys))
 
     return make
 
@@ -168,7 +168,7 @@ def test_bodies_are_bounded(
     client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All bodies are; a snapshot may be larger. Events that cannot be used are counted."""
-    monkeypatch.setattr("controller.service.server.LARGEST_QUESTION", 1000)
+    monkeypatch.setattr("controller.service.server.MAX_QUERY_BYTES", 1000)
     http = client()
     http.post("/register", json={"instance_id": "a"})
     for path in ("/query", "/held", "/register", "/events/a"):
@@ -210,7 +210,7 @@ def test_engines_are_bounded(
     client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each engine takes a socket."""
-    monkeypatch.setattr("controller.service.server.MOST", 2)
+    monkeypatch.setattr("controller.service.server.MAX_ENGINES", 2)
     http = client()
     answers = [http.post("/register", json={"instance_id": name}).status_code for name in "abc"]
     assert answers == [200, 200, 429]

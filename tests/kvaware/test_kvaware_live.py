@@ -55,7 +55,7 @@ def settle(router: Router, fleet: FleetThread) -> None:
     def is_level() -> bool:
         for pool, memory in router.door.memories.pools():
             for worker in pool.workers:
-                held = {p.worker: p.blocks for p in memory.index.places()}.get(worker.name, 0)
+                held = {p.worker: p.blocks for p in memory.index.caches()}.get(worker.name, 0)
                 (engine,) = [w.engine for w in fleet.workers if w.url == worker.url]
                 if held != engine.cache.cached:
                     return False
@@ -84,7 +84,7 @@ def test_what_is_predicted_is_what_is_reported(
 def holders(router: Router) -> dict[str, int]:
     """Return the number of blocks by worker."""
     ((_, memory),) = router.door.memories.pools()
-    return {place.worker: place.blocks for place in memory.index.places() if place.blocks}
+    return {place.worker: place.blocks for place in memory.index.caches() if place.blocks}
 
 
 def test_a_shared_prefix_goes_to_its_holder(fleet: MakeFleet, kvaware: MakeKvAware) -> None:

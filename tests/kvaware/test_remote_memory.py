@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from fastapi.testclient import TestClient
 
-from controller.kv_memory import Memory
-from controller.service.server import serve
+from controller.kv_memory import KvMemory
+from controller.service.server import create_app
 from router import remote_memory
 from router.remote_memory import RemoteMemory
 from strategies.api import Outcome, Prompt
@@ -50,7 +50,7 @@ def test_workers_that_have_left_are_forgotten() -> None:
     for name in "abc":
         remote.observe(name, 16, Outcome(ok=True, prompt_tokens=4096, cached_tokens=0), 7)
     remote.tidy(["a", "c"])
-    assert set(remote.truths) == set(remote._computed) == {"a", "c"}
+    assert set(remote.track_records) == set(remote._computed) == {"a", "c"}
     asyncio.run(remote.close())
 
 
@@ -121,13 +121,13 @@ def test_an_older_controller_counts_no_events() -> None:
 def test_a_controller_is_told_which_tiers_count() -> None:
     """L1 may be disabled for this router and count for another; older routers do not say."""
     keys = even_chain(even_root("", ""), bytes(128), 16)
-    memory, prompt = Memory(1 << 24), Prompt("m", 33, blocks={16: keys})
+    memory, prompt = KvMemory(1 << 24), Prompt("m", 33, blocks={16: keys})
     source = memory.join("a")
     for medium in ("CPU", "STORAGE"):
         ids, size = [0] * 32, {"block_size": 16, "medium": medium}
         block = {"type": "BlockStored", "block_hashes": [1, 2], "token_ids": ids, **size}
         source.push(msgspec.msgpack.encode([0.0, [block], 0]), 0.0)
-    with TestClient(serve(memory, _nothing, _nothing, {})) as http:
+    with TestClient(create_app(memory, _nothing, _nothing, {})) as http:
 
         async def post(question: bytes) -> bytes:
             return http.post("/held", content=question).content
