@@ -34,7 +34,7 @@ _CONNECTING = zmq.EVENT_CONNECT_DELAYED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_
 
 
 class Intervals(NamedTuple):
-    """How often things are tried, in seconds."""
+    """How often things are tried, and how long they may take, in seconds."""
 
     tick: float = 0.5
     """Between two calls of `EventSource.tick`."""
@@ -45,6 +45,8 @@ class Intervals(NamedTuple):
     reconnect: float = 5.0
     """A broken connection that is not retried within this time is dead. ZeroMQ retries by itself
     after a tenth of a second, unless it could not parse what came over the connection."""
+    time_slice: float = 0.002
+    """How long events are applied before other tasks run; one message may exceed it."""
 
 
 DEFAULT_INTERVALS = Intervals()

@@ -38,21 +38,19 @@ from controller.events.sockets import (
 from controller.events.source import UNEXPECTED, EventSource
 from controller.events.stream import ReplayRequest
 
-#: Longest time slice in seconds; it may be exceeded by one message.
-TIME_SLICE_S = 0.002
-
 
 class TimeSlices:
     """Turns in order of arrival: use `async with turns:`, and continue while `left()`."""
 
-    def __init__(self) -> None:
+    def __init__(self, length_s: float) -> None:
+        self._length_s = length_s
         self._lock = asyncio.Lock()
         self._until = 0.0
 
     async def __aenter__(self) -> None:
         """Wait for a turn."""
         await self._lock.acquire()
-        self._until = monotonic() + TIME_SLICE_S
+        self._until = monotonic() + self._length_s
 
     async def __aexit__(
         self, _: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
@@ -89,7 +87,7 @@ class Subscriber:
     def __init__(self, intervals: Intervals = DEFAULT_INTERVALS) -> None:
         self._intervals = intervals
         self._context = create_context()
-        self._slices = TimeSlices()
+        self._slices = TimeSlices(intervals.time_slice)
         self._sockets: dict[object, tuple[SharedSocket, asyncio.Task[None]]] = {}
         """By the address that is bound, or by the source that is connected to."""
         self._followed: dict[EventSource, tuple[object, asyncio.Task[None]]] = {}

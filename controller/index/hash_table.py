@@ -260,9 +260,7 @@ class HashTable:
         if (size := number + self._in_dicts) > self._reserved:
             self._compaction.bytes += (size - self._reserved) * DICT_ENTRY_BYTES
             self._reserved = size
-        if number > self._sizes.pending + min(
-            self._in_arrays // 8, self._sizes.buffered
-        ):
+        if number > self._sizes.pending + min(self._in_arrays // 8, self._sizes.buffered):
             self._flush()
 
     def get(self, name: int) -> int | None:
@@ -334,9 +332,7 @@ class HashTable:
         self._compaction.stale -= share
         if self._exists is None:
             return
-        if (
-            self._in_arrays < self._sizes.slice
-        ):  # if there are few names, most of them are new
+        if self._in_arrays < self._sizes.slice:  # if there are few names, most of them are new
             self._compact_all()
         at = bisect_right(self._firsts, self._cursor) - 1
         page, after = self._pages[at], (*self._firsts[at + 1 : at + 2], 0)
@@ -402,10 +398,7 @@ class HashTable:
         if self._pages[at] is not page:
             return
         low, old, added, tombstones = at, len(page), page.added, page.tombstones
-        if (
-            at
-            and page.left + (before := self._pages[at - 1]).left < self._sizes.page // 4
-        ):
+        if at and page.left + (before := self._pages[at - 1]).left < self._sizes.page // 4:
             low, old, added = at - 1, old + len(before), added + before.added
             tombstones += before.tombstones
             page = before.joined(page)

@@ -63,6 +63,8 @@ def create_app(
     *,
     requests: RequestCounts | None = None,
     series: Series | None = None,
+    max_engines: int = MAX_ENGINES,
+    max_query_bytes: int = MAX_QUERY_BYTES,
 ) -> FastAPI:
     """Create the app.
 
@@ -75,11 +77,11 @@ def create_app(
         responses=refusals(401) if keys else {},
     )
     app.add_middleware(
-        AccessMiddleware, keys=keys, limits={"/restore": MAX_SNAPSHOT_BYTES}, limit=MAX_QUERY_BYTES
+        AccessMiddleware, keys=keys, limits={"/restore": MAX_SNAPSHOT_BYTES}, limit=max_query_bytes
     )
     app.add_exception_handler(RequestValidationError, _refuse)
     _add_health(app)
-    _add_sources(inner, memory, follow, leave)
+    _add_sources(inner, memory, follow, leave, max_engines)
     _add_queries(inner, memory)
     _add_snapshots(inner, memory)
     if series is not None:
@@ -107,7 +109,9 @@ def _add_health(app: FastAPI) -> None:
         return {"status": "live"}
 
 
-def _add_sources(app: APIRouter, memory: KvMemory, follow: Follow, leave: Leave) -> None:
+def _add_sources(
+    app: APIRouter, memory: KvMemory, follow: Follow, leave: Leave, max_engines: int
+) -> None:
     @app.get("/streams")
     async def streams() -> list[StreamState]:
         """List every stream: how far it is, and what is wrong with it."""
@@ -118,8 +122,8 @@ def _add_sources(app: APIRouter, memory: KvMemory, follow: Follow, leave: Leave)
         """Listen to an engine, or be ready to have its events pushed."""
         if _registered(memory, publisher) is not None:
             raise HTTPException(409, f"{publisher.instance_id} is registered already")
-        if sum(map(len, memory.sources.values())) >= MAX_ENGINES:
-            raise HTTPException(429, f"{MAX_ENGINES} engines are registered already")
+        if sum(map(len, memory.sources.values())) >= max_engines:
+            raise HTTPException(429, f"{max_engines} engines are registered already")
         endpoint, replay = publisher.endpoint or None, publisher.replay_endpoint or None
         replays = endpoint is not None and replay is not None
         source = memory.join(publisher.instance_id, publisher.dp_rank, replays=replays)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def batch(*events: object) -> bytes:
 def client() -> Callable[..., TestClient]:
     """Make controllers without sockets."""
 
-    def make(**keys: str) -> TestClient:
+    def make(keys: Mapping[str, str] | None = None, **limits: int) -> TestClient:
         followed: list[tuple[str, str | None]] = []
 
         async def follow(source: EventSource, endpoint: str | None, replay: str | None) -> None:
@@ -67,7 +67,7 @@ def client() -> Callable[..., TestClient]:
         async def leave(source: EventSource) -> None:
             followed[:] = [one for one in followed if one[0] != source.name]
 
-        return TestClient(create_app(KvMemory(1 << 24), follow, leave, keys))
+        return TestClient(create_app(KvMemory(1 << 24), follow, leave, keys or {}, **limits))
 
     return make
 
@@ -164,12 +164,9 @@ def test_bad_input_is_refused_by_name(
     assert http.get("/streams").json() == []
 
 
-def test_bodies_are_bounded(
-    client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bodies_are_bounded(client: Callable[..., TestClient]) -> None:
     """All bodies are; a snapshot may be larger. Events that cannot be used are counted."""
-    monkeypatch.setattr("controller.service.server.MAX_QUERY_BYTES", 1000)
-    http = client()
+    http = client(max_query_bytes=1000)
     http.post("/register", json={"instance_id": "a"})
     for path in ("/query", "/held", "/register", "/events/a"):
         assert http.post(path, content=b" " * 1001).status_code == 413
@@ -206,19 +203,16 @@ def test_a_registration_as_mooncakes_clients_write_it(client: Callable[..., Test
     assert gone["removed_instances"] == ["engine-a|default|1"]
 
 
-def test_engines_are_bounded(
-    client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_are_bounded(client: Callable[..., TestClient]) -> None:
     """Each engine takes a socket."""
-    monkeypatch.setattr("controller.service.server.MAX_ENGINES", 2)
-    http = client()
+    http = client(max_engines=2)
     answers = [http.post("/register", json={"instance_id": name}).status_code for name in "abc"]
     assert answers == [200, 200, 429]
 
 
 def test_keys_let_in(client: Callable[..., TestClient]) -> None:
     """With keys, all paths but one need one; the OpenAPI document says so."""
-    http = client(ops="0123456789abcdef")
+    http = client({"ops": "0123456789abcdef"})
     assert http.get("/health/live").status_code == 200
     assert http.get("/streams").status_code == 401
     assert http.get("/openapi.json").status_code == 401

@@ -18,7 +18,7 @@ from router.rebuild import build
 from router.settings import Settings
 from router.snapshots import Snapshots
 from router.tls import Contexts
-from tests.controller.test_memory import push, stored
+from tests.controller.announcements import push, stored
 from tests.kvaware.conftest import MakeFleet
 from tests.kvaware.test_controller import controller
 from tests.support import until

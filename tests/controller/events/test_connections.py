@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import zmq
 
-from controller.events import sockets, subscriber
+from controller.events.sockets import create_context, needs_ipv6
 from controller.events.source import EventSource
 from controller.events.subscriber import TimeSlices
-from tests.controller.test_subscriber import Wire, run, say, stored, until, wire
+from tests.controller.events.test_subscriber import Wire, run, say, stored, until, wire
 
 
 def published(made: Wire) -> tuple[Any, str]:
@@ -54,19 +54,14 @@ def test_the_system_asks_whether_an_engine_is_still_there() -> None:
     run(play())
 
 
-def test_a_message_that_ends_the_connection(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_message_that_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     """It is counted and logged, and the next message is heard: ZeroMQ on its own would not
     reconnect."""
-    monkeypatch.setattr(sockets, "LARGEST", 1000)
-    monkeypatch.setattr(sockets, "ANEW_S", 0.5)
-    monkeypatch.setattr(subscriber, "AGAIN_S", 0.01)
 
     async def play() -> None:
         async with wire() as made:
             engine, _, source = await followed(made)
-            await engine.send_multipart([b"", (1).to_bytes(8, "big"), bytes(5000)])
+            await engine.send_multipart([b"", (1).to_bytes(8, "big"), bytes(40 << 20)])
             await until(lambda: source.refused["ended the connection"])
             assert source.doubt == "not connected"
             while await engine.recv() != b"\x01":
@@ -78,9 +73,8 @@ def test_a_message_that_ends_the_connection(
     assert "ended the connection" in caplog.text
 
 
-def test_an_engine_that_restarts_is_no_dead_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_restarts_is_no_dead_connection() -> None:
     """ZeroMQ reconnects on its own, however long that takes."""
-    monkeypatch.setattr(sockets, "ANEW_S", 0.3)
 
     async def play() -> None:
         async with wire() as made:
@@ -99,15 +93,15 @@ def test_an_engine_that_restarts_is_no_dead_connection(monkeypatch: pytest.Monke
 
 def lacking(monkeypatch: pytest.MonkeyPatch, kind: int, times: int) -> None:
     """Let opening a socket of this kind fail this many times."""
-    real, left = sockets.open_socket, [times]
+    real, left = zmq.asyncio.Context.socket, [times]
 
-    def opened(context: Any, wanted: int, *, ipv6: bool) -> Any:
+    def socket(context: Any, wanted: int, **options: Any) -> Any:
         if wanted == kind and left[0]:
             left[0] -= 1
             raise zmq.ZMQError(errno.EMFILE)
-        return real(context, wanted, ipv6=ipv6)
+        return real(context, wanted, **options)
 
-    monkeypatch.setattr(subscriber, "opened", opened)
+    monkeypatch.setattr(zmq.asyncio.Context, "socket", socket)
 
 
 def test_for_want_of_sockets_it_is_tried_again(
@@ -115,7 +109,6 @@ def test_for_want_of_sockets_it_is_tried_again(
 ) -> None:
     """It is tried again, and the failure is logged only once."""
     lacking(monkeypatch, zmq.SUB, 3)
-    monkeypatch.setattr(subscriber, "AGAIN_S", 0.01)
 
     async def play() -> None:
         async with wire() as made:
@@ -148,7 +141,7 @@ def test_a_replay_for_which_there_is_no_socket_has_failed(monkeypatch: pytest.Mo
 
 def test_there_are_sockets_for_thousands_of_engines() -> None:
     """Each engine takes three; ZeroMQ's own default would be reached with 341 engines."""
-    context = sockets.create_context()
+    context = create_context()
     try:
         assert context.get(zmq.MAX_SOCKETS) >= 3 * 4096
     finally:
@@ -176,7 +169,7 @@ def test_turns() -> None:
         return count
 
     async def play() -> None:
-        turns, done = TimeSlices(), asyncio.Event()
+        turns, done = TimeSlices(0.002), asyncio.Event()
         counting = asyncio.create_task(others(done))
         await asyncio.gather(*(take(turns, name) for name in "abc"))
         done.set()
@@ -216,6 +209,6 @@ def test_a_name_may_lead_to_ipv6_alone(
             return [(family, host) for family in addresses]
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", looked_up)
-        assert await sockets.needs_ipv6(endpoint) is wanted
+        assert await needs_ipv6(endpoint) is wanted
 
     run(play())

@@ -8,8 +8,8 @@ import pytest
 from controller.index.block_events import BlockStored, Tier
 from controller.index.index import Index
 from controller.index.orphans import DROPPED, Orphan, OrphanBudget, Orphans
-from tests.controller.naive import SIZE, depths
-from tests.controller.test_index_properties import TIERS, ids, stored
+from tests.controller.index.naive import SIZE, depths
+from tests.controller.index.test_index import TIERS, ids, stored
 
 LIMIT = 1 << 20
 

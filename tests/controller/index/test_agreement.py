@@ -6,7 +6,6 @@ import pytest
 
 from controller.index.agreement import (
     DEFAULT_SEED,
-    MAX_BLOCK_TOKENS_EXAMINED,
     FirstBlock,
     HashAgreement,
     compare_hashes,
@@ -60,7 +59,7 @@ def test_what_is_more_than_tokens_is_not_looked_at() -> None:
         {"adapter": "a"},
         {"tier": Tier.L1},
         {"size": 0, "tokens": b""},
-        {"size": MAX_BLOCK_TOKENS_EXAMINED + 1},
+        {"size": 1 << 16},
         {"hashes": []},
     )
     for more in odd:

@@ -5,7 +5,6 @@ from array import array
 from collections.abc import Sequence
 from itertools import product
 from random import Random
-from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -13,15 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from controller.index import holdings as holdings_module
-from controller.index import tree as tree_module
 from controller.index.block_events import BlockRemoved, BlockStored, Event, Mark, Tier
+from controller.index.hash_table import TableSizes
 from controller.index.index import Index
 from controller.index.snapshot import BadSnapshot, with_checksum
 from strategies.prefix.block_keys import even_chain, even_root
-from tests.controller.naive import SIZE, Naive, depths
-from tests.controller.snapshots import dump, restore
-from tests.controller.test_names import small
+from tests.controller.index.naive import SIZE, Naive, depths, dump, restore
 
 WORKERS = ("a", "b", "c")
 TIERS = (Tier.GPU, Tier.L1)
@@ -104,25 +100,19 @@ def prompts(history: list[tuple[str, Event | Tier | None]]) -> set[tuple[int, ..
     st.lists(changes(), max_size=40),
     st.lists(PROMPTS, max_size=8),
     st.sampled_from((1, 2, 3, 512)),
-    st.sampled_from(((0, 1), (2, 4), (1024, 1 << 14))),
+    st.sampled_from((TableSizes(1, 0, 1), TableSizes(4, 2, 1), TableSizes(1 << 14, 1024))),
 )
 def test_any_history_leaves_the_index_as_the_model(
     history: list[tuple[str, Event | Tier | None]],
     asked: list[list[int]],
     longest: int,
-    pages: tuple[int, int],
+    sizes: TableSizes,
 ) -> None:
     """Stores, removals, clears, duplicates, orphans and reordered parents, of several engines."""
-    few, page = pages
-    index, naive = Index(1 << 30), Naive()
-    with (
-        patch.object(holdings_module, "LONGEST", longest),
-        patch.object(tree_module, "LONGEST", longest),
-        small(page, few),
-    ):
-        for worker, change in history:
-            apply(index, worker, change)
-            apply(naive, worker, change)
+    index, naive = Index(1 << 30, run_blocks=longest, sizes=sizes), Naive()
+    for worker, change in history:
+        apply(index, worker, change)
+        apply(naive, worker, change)
     for prompt in (*asked, *prompts(history)):
         tokens = tuple(memoryview(ids(prompt)).cast("I"))
         for salt in ("", "s"):
@@ -140,8 +130,6 @@ def test_any_history_leaves_the_index_as_the_model(
     assert index.holdings.copies == sum(len(place.copies) for place in index.caches())
     loose = (run.loose(place.bit) for run in index.holdings.tree.ring for place in index.caches())
     assert index.holdings.loose == sum(loose)
-    names = sum(place.names.bytes for place in index.caches())
-    assert index.holdings._compaction.bytes == names
 
 
 @settings(max_examples=100, deadline=None)
@@ -275,14 +263,10 @@ def test_what_does_not_stay_leaves_as_if_removed_one_by_one(
     history: list[tuple[str, Event | Tier | None]], part: int, longest: int
 ) -> None:
     """Of a place, all blocks but those with some names."""
-    quick, slow = Index(1 << 30), Index(1 << 30)
-    with (
-        patch.object(holdings_module, "LONGEST", longest),
-        patch.object(tree_module, "LONGEST", longest),
-    ):
-        for worker, change in history:
-            apply(quick, worker, change)
-            apply(slow, worker, change)
+    quick, slow = (Index(1 << 30, run_blocks=longest) for _ in range(2))
+    for worker, change in history:
+        apply(quick, worker, change)
+        apply(slow, worker, change)
     one, other = quick.cache("a", Tier.L1), slow.cache("a", Tier.L1)
     if one is None or other is None:
         return

@@ -1,15 +1,16 @@
 """Blocks that an engine did not find where expected leave the index until announced again."""
 
+from array import array
 from typing import Any
 
 import pytest
 
-from controller.accuracy import MAX_REMEMBERED_MISSES
 from controller.events.source import EventSource
 from controller.kv_memory import KvMemory
 from strategies.api import Prompt
 from strategies.cost.tiers import Held
-from tests.controller.test_memory import prompt, push, stored
+from strategies.prefix.block_keys import even_chain, even_root
+from tests.controller.announcements import prompt, push, stored
 
 CPU: dict[str, Any] = {"medium": "CPU"}
 REMOTE: dict[str, Any] = {"medium": "STORAGE", "locality": "REMOTE"}
@@ -138,17 +139,20 @@ def test_ranks_own_disks_forget_where_all_must_have_lost_it() -> None:
     assert missed(memory, Held(0, 0, 128), Held(0, 0, 128)) == Held(0, 0, 128)
 
 
-@pytest.mark.parametrize("number", [1, MAX_REMEMBERED_MISSES + 1])
-def test_only_so_many_are_remembered(number: int) -> None:
-    """Only the latest single misses are remembered."""
-    memory, _ = told(stored(0, 8, **CPU))
-    missed(memory, Held(0, 128), Held(), sure=False)
-    (place,) = [one for one in memory.index.caches() if one.blocks]
-    for key in range(number):
-        memory.misses._again(place, -key - 1)
-    left = missed(memory, Held(0, 128), Held(), sure=False)
-    assert left == (Held() if number == 1 else Held(0, 128))
-    assert len(memory.misses._once) <= MAX_REMEMBERED_MISSES
+def test_only_the_latest_misses_are_remembered() -> None:
+    """Of many blocks that were missed once, the second miss of the first is a first one again."""
+    memory, source = told()
+    prompts = []
+    for number in range(5000):
+        ids = array("I", [number] * 16)
+        hashes = {"block_hashes": [number], "token_ids": ids.tolist()}
+        push(source, {**stored(0, 1, **CPU), **hashes})
+        chain = even_chain(even_root("", ""), ids.tobytes(), 16)
+        prompts.append(Prompt("m", 17, blocks={16: chain}))
+    for asked in (*prompts, prompts[0], prompts[-1]):
+        memory.correct("w", asked, Held(0, 16), Held(), sure=False)
+    assert memory.held(prompts[0], ["w"])["w"] == Held(0, 16)
+    assert memory.held(prompts[-1], ["w"]).get("w", Held()) == Held()
 
 
 def test_a_prompt_without_blocks_of_that_size() -> None:

@@ -6,12 +6,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from controller.index.block_events import BlockRemoved, Tier
-from controller.index.holdings import MAX_CONFIRMED
 from controller.kv_memory import KvMemory
 from strategies.api import Prompt
 from strategies.cost.tiers import Held
 from strategies.prefix.block_keys import even_chain, even_root
-from tests.controller.test_memory import prompt, push, stored
+from tests.controller.announcements import prompt, push, stored
 
 CPU: dict[str, Any] = {"medium": "CPU"}
 STORE: dict[str, Any] = {"medium": "STORAGE", "locality": "REMOTE"}
@@ -128,13 +127,11 @@ def test_a_clear_is_forgotten_when_much_has_come_since() -> None:
     push(source, stored(0, 8, **CPU), CLEARED)
     place = memory.index.cache("w", Tier.L1)
     assert place is not None
-    for number in range(MAX_CONFIRMED + 1):
+    for number in range(20_000):
         more = {"block_hashes": [99_000 + number], "token_ids": [number] * 16}
         push(source, {**stored(0, 1, **CPU), **more})
-        assert place.confirmed is None or len(place.confirmed) <= MAX_CONFIRMED
-    assert place.confirmed is None
     push(source, stored(0, 8, **CPU))
-    assert place.blocks == MAX_CONFIRMED + 9
+    assert place.blocks == 20_008
 
 
 def test_a_store_tells_of_nothing_that_leaves_it() -> None:

@@ -7,17 +7,15 @@ from unittest.mock import patch
 
 import pytest
 
-from controller.index import index as index_module
 from controller.index.block_events import BlockRemoved, BlockStored, Tier
-from controller.index.hash_table import TablePage
+from controller.index.hash_table import TablePage, TableSizes
 from controller.index.holdings import Holdings
 from controller.index.index import Index
-from controller.index.tree import MAX_RUN_BLOCKS
-from tests.controller.naive import SIZE, depths
-from tests.controller.test_index_properties import ids, stored, stored_of
-from tests.controller.test_names import small
+from tests.controller.index.naive import SIZE, depths
+from tests.controller.index.test_index import ids, stored, stored_of
 
 LIMIT = 1 << 23
+SMALL = TableSizes(page=1024, slice=256)
 
 
 @contextmanager
@@ -38,9 +36,9 @@ def prompt(number: int, blocks: int = 4) -> BlockStored:
     return stored_of(number.to_bytes(4, "little") * (SIZE * blocks), SIZE)
 
 
-def full(workers: int) -> tuple[Index, int]:
+def full(workers: int, sizes: TableSizes = SMALL) -> tuple[Index, int]:
     """Return an index at its bound, and how many prompts it was told."""
-    index, number = Index(LIMIT), 0
+    index, number = Index(LIMIT, sizes=sizes), 0
     while not index.counts["dropped for room"]:
         index.store(f"w{number % workers}", prompt(number))
         number += 1
@@ -51,8 +49,6 @@ def full(workers: int) -> tuple[Index, int]:
 def test_each_event_makes_a_little_room(workers: int) -> None:
     """A few runs go at a time, and a few pages of names are tidied up."""
     with (
-        small(page=1024, few=256),
-        patch.object(index_module, "_TIDY", 512),
         counted(Holdings, "drop") as dropped,
         counted(TablePage, "compacted", lambda page: len(page) + page.added) as settled,
         counted(TablePage, "drop_missing") as struck,
@@ -71,18 +67,17 @@ def test_each_event_makes_a_little_room(workers: int) -> None:
 def test_a_full_index_stays_nearly_full() -> None:
     """Names of what is dropped are looked for later; no more is dropped meanwhile to make up for
     them, though there are several times as many names as blocks."""
-    with small(page=1024, few=256), patch.object(index_module, "_TIDY", 512):
-        index, number = Index(LIMIT), 0
-        least = most = 0
-        while number < 20_000:
-            event = prompt(number, 16)
-            for worker in range(4):
-                index.store(f"w{worker}", event)
-            number += 1
-            if not index.counts["dropped for room"]:
-                least = most = len(index)
-            least = min(least, len(index))
-            assert index.bytes <= LIMIT
+    index, number = Index(LIMIT, sizes=SMALL), 0
+    least = most = 0
+    while number < 20_000:
+        event = prompt(number, 16)
+        for worker in range(4):
+            index.store(f"w{worker}", event)
+        number += 1
+        if not index.counts["dropped for room"]:
+            least = most = len(index)
+        least = min(least, len(index))
+        assert index.bytes <= LIMIT
     assert index.counts["dropped for room"] > 5 * most
     assert least > 0.75 * most
 
@@ -139,7 +134,7 @@ def test_the_ring_is_cleared_of_empty_runs_a_few_at_a_time() -> None:
 def test_the_ring_is_cleared_of_empty_runs_of_long_chains() -> None:
     """Also where the blocks of a prompt go from its end, so that a parent is still held each time
     that a run is gone."""
-    index, blocks = Index(1 << 30), 10 * MAX_RUN_BLOCKS
+    index, blocks = Index(1 << 30), 5000
     for number in range(120):
         event = prompt(number, blocks)
         index.store("a", event)
@@ -148,17 +143,15 @@ def test_the_ring_is_cleared_of_empty_runs_of_long_chains() -> None:
     assert len(index.holdings.tree.ring) < 1100
 
 
-def test_a_tier_that_was_emptied_is_lost_run_by_run() -> None:
-    """Not block by block. What came since stays, also in the middle of a run."""
+def test_a_tier_that_was_emptied_is_lost() -> None:
+    """What came since stays, also in the middle of a run."""
     index = Index(1 << 30)
     blocks = list(range(400))
     index.store("a", stored("a", Tier.L1, "", blocks, range(400)))
     index.clear("a", Tier.GPU)
     fresh = stored("a", Tier.L1, "", [*blocks[:100], 1000, 1001], range(100, 102))
     index.store("a", fresh)
-    with counted(Holdings, "_discard") as discarded, counted(Holdings, "_left") as left:
-        index.store("a", stored("a", Tier.L1, "", blocks, range(2)))
-    assert (discarded[0], left[0]) == (0, 2)
+    index.store("a", stored("a", Tier.L1, "", blocks, range(2)))
     assert index.counts["gone without a word"] == 400
     assert depths(index, "", ids(blocks)) == {("a", Tier.L1): 2}
     place = index.cache("a", Tier.L1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from controller.events.source import UNEXPECTED, EventSource
 from controller.events.stream import ReplayRequest
 from controller.index.index import Index
-from tests.controller.test_events import EVENTS, JUNK, batch
+from tests.controller.events.test_decode import EVENTS, JUNK, batch
 
 PAYLOADS = (
     st.binary(max_size=100)

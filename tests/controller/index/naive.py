@@ -2,8 +2,9 @@
 
 from collections import Counter
 
-from controller.index.block_events import BlockRemoved, BlockStored, Tier
+from controller.index.block_events import BlockRemoved, BlockStored, Mark, Tier
 from controller.index.index import Index
+from controller.index.snapshot import copy_index, decode_snapshot, encode_snapshot
 from strategies.prefix.block_keys import even_chain, even_root
 
 SIZE = 4
@@ -141,3 +142,15 @@ def depths(index: Index, salt: str, ids: bytes) -> dict[tuple[str, Tier], int]:
     found = index.find(even_chain(even_root(salt, ""), ids, SIZE))
     places = [(index.cache_of(bit), depth) for bit, depth in found.depths.items()]
     return {(place.worker, place.tier): depth for place, depth in places}
+
+
+def dump(index: Index, marks: dict[str, Mark]) -> bytes:
+    """Write an index, with the position of each engine's stream."""
+    return encode_snapshot(copy_index(index.holdings, marks))
+
+
+def restore(index: Index, data: bytes) -> dict[str, Mark]:
+    """Fill an empty index; return the position of each stream. Raises BadSnapshot."""
+    holdings, marks = decode_snapshot(data)
+    index.adopt(holdings)
+    return marks
