@@ -100,7 +100,7 @@ def _kvaware(seats: Sequence[Seat], seed: int) -> Strategy:
     del seed
     strategy = make("kvaware", {})
     assert isinstance(strategy, KvAware)  # noqa: S101 - narrows the type
-    strategy.memory = Exact(seats)
+    strategy.kv.memory = Exact(seats)
     return strategy
 
 

@@ -113,7 +113,7 @@ class KvMemory:
     def held(
         self, prompt: Prompt, workers: Sequence[str], *, l1: bool | None = None
     ) -> Mapping[str, Held]:
-        """See `strategies.policies.kv_aware.Memory`; `l1` overrides the attribute of that name."""
+        """See `strategies.api.KvMemoryView`; `l1` overrides the attribute of that name."""
         l1 = self.l1 if l1 is None else l1
         matches = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
         if not any(match.steps for match in matches.values()):
@@ -136,7 +136,7 @@ class KvMemory:
         return self._ranks(worker, prompt, matches, self._depths(matches), l1=self.l1)
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:  # noqa: ARG002
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         sources = self.sources.get(worker)
         if not sources:
             return "no events"
@@ -149,11 +149,11 @@ class KvMemory:
         return "disagrees" if record.demoted else ""
 
     def heard(self, worker: str) -> int:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         return sum(source.events for source in self.sources.get(worker, ()))
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         record = self.track_records.get(worker)
         if record is None or not outcome.ok:
             return
@@ -170,7 +170,7 @@ class KvMemory:
     def correct(
         self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
     ) -> None:
-        """See `strategies.policies.kv_aware.Memory`. Which of several ranks it was is unknown."""
+        """See `strategies.api.KvMemoryView`. Which of several ranks it was is unknown."""
         sources = self.sources.get(worker, ())
         if len(sources) == 1:
             self.misses.note(sources[0].name, prompt, believed, found, sure=sure)
@@ -179,7 +179,7 @@ class KvMemory:
             self.misses.note_one_of(names, prompt, (found.total, believed.total), sure=sure)
 
     def forget(self, worker: str) -> None:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         for source in self.sources.get(worker, ()):
             source.restarted()
 

@@ -37,7 +37,7 @@ async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str]
     try:
         await door.look()
         cases = door.keeper.cases
-        named = {pool.name for pool in door.fleet.pools if pool.by_blocks}
+        named = {pool.name for pool in door.fleet.pools if pool.kv is not None}
         blind = [case for case in cases if case.pool in named and not case.trusted]
         lines = [*_workers(door.fleet)]
         lines += [line for case in cases for line in _tokenizer(case, case in blind)]

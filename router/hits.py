@@ -4,7 +4,7 @@ from router.job import Job
 from router.usage import Usage
 from router.worker import Worker
 from strategies.api import Candidate
-from strategies.cost.tiers import Held, Loads
+from strategies.cost.tiers import Held
 
 
 def with_cached(usage: Usage, worker: Worker, path: str) -> Usage:
@@ -39,10 +39,10 @@ def count(
         return
     if job.pool.prompts.keyed and not job.prompt.further:
         job.metrics.compared(cached, expected)
-    found, loads = tiers(choice, usage), getattr(job.pool.chooser, "loads", None)
-    if found is not None or loads is not None:
+    found, kv = tiers(choice, usage), job.pool.kv
+    if found is not None or kv is not None:
         hit = found or choice.believed.found(cached)
-        job.metrics.hit(loads.shown(hit) if isinstance(loads, Loads) else hit)
+        job.metrics.hit(kv.loads.shown(hit) if kv is not None else hit)
 
 
 def count_resumed(job: Job, prompt_tokens: int, cached: int | None) -> None:

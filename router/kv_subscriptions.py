@@ -167,7 +167,7 @@ class Subscriptions:
 
 def memory_of(pool: Pool) -> KvMemory | None:
     """Return the pool's memory; None if its strategy uses none, or a remote controller's."""
-    memory = getattr(pool.chooser, "memory", None)
+    memory = pool.kv.memory if pool.kv is not None else None
     return memory if isinstance(memory, KvMemory) else None
 
 

@@ -87,7 +87,7 @@ def _loads(memories: Memories) -> Metric:
         labels=("pool", "tier"),
     )
     for pool, _ in memories.pools():
-        loads: Loads = getattr(pool.chooser, "loads", None) or Loads()
+        loads = pool.kv.loads if pool.kv is not None else Loads()
         for tier, rate in loads.rates.items():
             rates.add_metric((pool.name, tier), rate)
     return rates
@@ -149,8 +149,7 @@ def _label(engine: str, known: frozenset[str]) -> str:
 
 def counted_tiers(pool: Pool) -> frozenset[str]:
     """Return the tiers that a pool uses; others have no series."""
-    loads: Loads | None = getattr(pool.chooser, "loads", None)
-    return frozenset(("gpu", *(loads.rates if loads else ())))
+    return frozenset(("gpu", *(pool.kv.loads.rates if pool.kv is not None else ())))
 
 
 def _streams(memories: Memories) -> Iterator[Metric]:

@@ -17,7 +17,7 @@ def _refuse_split_sessions(settings: Settings) -> None:
     if settings.session.redis is not None:
         return
     for pool in settings.all_pools():
-        if getattr(registry.find(pool.strategy.name), "keeps_sessions", False):
+        if registry.make(pool.strategy.name, pool.strategy.options).capabilities.keeps_sessions:
             raise CannotBuild(
                 f"pool {pool.name}: several processes need one place for their sessions: give"
                 " session.redis, or serve by one process"

@@ -210,13 +210,13 @@ class RemoteMemory:
         return bytes(said)
 
     def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         said = self._of(prompt)
         told = said.held if said else {}
         return {worker: told[worker] for worker in workers if worker in told}
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         if prompt is None:
             return self._failure or self._wrong(worker, self._doubts)
         said = self._of(prompt)
@@ -236,11 +236,11 @@ class RemoteMemory:
         return "disagrees" if truth.demoted else ""
 
     def heard(self, worker: str) -> int:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         return self._heard.get(worker, 0)
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         if not outcome.ok:
             return
         truth = self.track_records.setdefault(worker, TrackRecord())

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from router.settings import PoolSettings, Settings
-from router.stores.made import asks
 from strategies import registry
+from strategies.api import Strategy
 
 #: Fields of `session` that also concern responses, whatever the strategy.
 _FOR_ALL = {"redis"}
@@ -13,8 +13,9 @@ _FOR_ALL = {"redis"}
 def idle(settings: Settings) -> Iterator[str]:
     """Say of each such setting what is missing. Every strategy must have been found."""
     pools = settings.all_pools()
-    keeping = [pool for pool in pools if _keeps(pool)]
-    asking = [pool for pool in pools if _asks(pool)]
+    strategies = [(pool, _made(pool)) for pool in pools]
+    keeping = [pool for pool, made in strategies if made and made.capabilities.keeps_sessions]
+    asking = [pool for pool, made in strategies if made is None or made.kv is not None]
     for pool in pools:
         name = pool.strategy.name
         if pool not in keeping and any(worker.stateful for worker in pool.workers):
@@ -43,13 +44,9 @@ def _for_memories(settings: Settings) -> Iterator[str]:
         yield f"tiers.l2.lmcache.{'redis' if store.redis else 'coordinator'}"
 
 
-def _keeps(pool: PoolSettings) -> bool:
-    return getattr(registry.find(pool.strategy.name), "keeps_sessions", False)
-
-
-def _asks(pool: PoolSettings) -> bool:
-    """Whether it asks what workers hold; also if its strategy cannot be made, which others tell."""
+def _made(pool: PoolSettings) -> Strategy | None:
+    """Return the pool's strategy; None if it cannot be made, which others tell."""
     try:
-        return asks(pool.strategy)
+        return registry.make(pool.strategy.name, pool.strategy.options)
     except Exception:  # noqa: BLE001 - an installed package may raise anything
-        return True
+        return None

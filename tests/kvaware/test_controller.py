@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -57,7 +58,7 @@ def batch(*events: object) -> bytes:
 def client() -> Callable[..., TestClient]:
     """Make controllers without sockets."""
 
-    def make(keys: Mapping[str, str] | None = None, **limits: int) -> TestClient:
+    def make(keys: Mapping[str, str] | None = None, **limits: Any) -> TestClient:
         followed: list[tuple[str, str | None]] = []
 
         async def follow(source: EventSource, endpoint: str | None, replay: str | None) -> None:

@@ -151,7 +151,7 @@ def test_a_full_disk_is_said(
     assert (kept.written, kept.failed) == (1, 1)
     assert (list(tmp_path.iterdir()), file.read_bytes()) == ([file], good)
     with monkeypatch.context() as patched:
-        patched.setattr("router.snapshots.written", lambda _: 1 // 0)
+        patched.setattr("router.snapshots.encode_snapshot", lambda _: 1 // 0)
         assert not asyncio.run(kept.write())
     assert "not written: unexpected ZeroDivisionError" in caplog.text
     assert asyncio.run(kept.write())

@@ -125,7 +125,7 @@ def test_each_is_computed_by_itself() -> None:
 
 def test_without_keys_all_count_too() -> None:
     """`leastload` looks at the length of the body only."""
-    made = Prompts(keyed=getattr(LeastLoad, "reads_prompt", True))
+    made = Prompts(keyed=LeastLoad.capabilities.reads_prompt)
     assert not made.keyed
     found, first = (prompt(COMPLETION, one, made) for one in (TEXTS, TEXTS[0]))
     assert found.tokens > 1.3 * first.tokens

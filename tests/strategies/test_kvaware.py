@@ -72,8 +72,8 @@ class Told:
 def strategy(memory: Told | None, unconfirmed: float = 10.0) -> KvAware:
     """Create the strategy, with this memory or without one."""
     made = KvAware(KvAwareOptions(unconfirmed=Seconds(unconfirmed)))
-    made.loads = Loads(200_000.0, 50_000.0)
-    made.memory = memory
+    made.kv.loads = Loads(200_000.0, 50_000.0)
+    made.kv.memory = memory
     return made
 
 
@@ -96,8 +96,8 @@ def test_tiers_cost_their_loading_and_never_more_than_computing() -> None:
     assert costs["c"] - costs["d"] == pytest.approx(4096 / 200_000)
     assert costs["b"] - costs["d"] == pytest.approx(4096 / 50_000)
     slow = KvAware(KvAwareOptions())
-    slow.loads = Loads(200_000.0, 1.0)
-    slow.memory = memory
+    slow.kv.loads = Loads(200_000.0, 1.0)
+    slow.kv.memory = memory
     costs = {one.worker.name: one.cost.prefill for one in slow.rank(PROMPT, workers, 0).candidates}
     assert costs["b"] == pytest.approx(costs["a"])
 
@@ -119,7 +119,7 @@ def test_a_match_below_the_threshold_counts_for_nothing(
     """The least loaded worker takes the prompt; what each worker holds is still predicted, and
     compared with the outcome."""
     kvaware = KvAware(KvAwareOptions(threshold=threshold))
-    kvaware.memory = memory = Told(b=Held(held))
+    kvaware.kv.memory = memory = Told(b=Held(held))
     workers = [View("b"), View("a")]
     workers[0].load.book(0.0, 0.001, 1, stream=True)
     decision = kvaware.rank(PROMPT, workers, 0.0)
@@ -203,7 +203,7 @@ def test_of_a_preempted_prompt_only_events_tell_what_is_there() -> None:
     does it once it is resumed, as events of what it computed may be on their way."""
     memory, worker = Told(), View("a")
     kvaware = strategy(memory)
-    kvaware.store = store = Stored(0)
+    kvaware.kv.store = store = Stored(0)
     best = kvaware.rank(PROMPT, [worker], 0.0).candidates[0]
     kvaware.placed(PROMPT, worker, 0.0)
     kvaware.settled(PROMPT, best, Outcome(ok=False, kept_tokens=2048), 1.0)
@@ -248,7 +248,7 @@ def test_tiers_that_are_off_do_not_count() -> None:
         (Loads(), 64),
     ):
         kvaware = strategy(Told(a=Held(64, 32, 4000)), 0.0)
-        kvaware.loads = loads
+        kvaware.kv.loads = loads
         best = kvaware.rank(PROMPT, [View("a")], 0.0).candidates[0]
         assert best.held_tokens == tokens
 
@@ -278,7 +278,7 @@ def test_a_tier_that_is_off_hides_nothing_of_a_store(doubt: str) -> None:
     memory.doubts["a"] = doubt
     for l1, expected in ((None, Held(64, 0, 2496)), (200_000.0, Held(64, 4032))):
         kvaware = strategy(memory, 0.0)
-        kvaware.loads, kvaware.store = Loads(l1, 50_000.0), Stored(2560)
+        kvaware.kv.loads, kvaware.kv.store = Loads(l1, 50_000.0), Stored(2560)
         best = kvaware.rank(PROMPT, [View("a")], 0.0).candidates[0]
         if doubt:
             kvaware.placed(PROMPT, View("a"), 0.0)
@@ -293,7 +293,7 @@ def test_the_store_is_told_what_was_computed() -> None:
     """All but the cached tokens that the worker reported, or else that were predicted; nothing if
     the request failed."""
     kvaware, worker = strategy(Told(a=Held(1024)), 0.0), View("a")
-    kvaware.store = store = Stored(0)
+    kvaware.kv.store = store = Stored(0)
     for outcome in (
         Outcome(True, cached_tokens=512),
         Outcome(True),
@@ -326,9 +326,9 @@ def test_loading_is_learned_from_what_was_loaded() -> None:
             kvaware.placed(PROMPT, worker, 100.0)
             done = Outcome(True, prompt_tokens=4160, cached_tokens=cached, computed_s=took)
             kvaware.settled(PROMPT, best, done, 100.0)
-        assert (kvaware.loads.rates["l2"] == pytest.approx(50_000)) == (cached == 100)
-    assert kvaware.loads.rates["l2"] == pytest.approx(5_000, rel=0.2)
-    assert kvaware.loads.rates["l1"] == pytest.approx(200_000)
+        assert (kvaware.kv.loads.rates["l2"] == pytest.approx(50_000)) == (cached == 100)
+    assert kvaware.kv.loads.rates["l2"] == pytest.approx(5_000, rel=0.2)
+    assert kvaware.kv.loads.rates["l1"] == pytest.approx(200_000)
 
 
 @pytest.mark.parametrize("memory", [None, Told(a=Held(1024))])
@@ -367,8 +367,8 @@ def test_a_worker_that_says_where_it_found_it_is_believed() -> None:
     for _ in range(12):
         asked(kvaware, worker, cached_tokens=4096, found=found, computed_s=took)
     assert memory.corrected[0] == ("a", Held(0, 4096), found, True)
-    assert kvaware.loads.rates["l2"] == pytest.approx(5_000, rel=0.2)
-    assert kvaware.loads.rates["l1"] == pytest.approx(200_000)
+    assert kvaware.kv.loads.rates["l2"] == pytest.approx(5_000, rel=0.2)
+    assert kvaware.kv.loads.rates["l1"] == pytest.approx(200_000)
 
 
 def test_a_sum_corrects_what_lies_behind_the_gpu() -> None:
@@ -395,7 +395,7 @@ def test_what_was_loaded_from_l2_stays_where_settings_say(promotes: bool) -> Non
     is not."""
     memory, worker = Told(a=Held(0, 0, 4096)), View("a")
     kvaware = strategy(memory, 0.0)
-    kvaware.loads = Loads(200_000.0, 50_000.0, promotes=promotes)
+    kvaware.kv.loads = Loads(200_000.0, 50_000.0, promotes=promotes)
     asked(kvaware, worker, cached_tokens=4096)
     asked(kvaware, worker, 1.0, cached_tokens=4096, found=Held(0, 0, 4096))
     on_l1 = kvaware.rank(PROMPT, [worker], 2.0)

@@ -72,13 +72,13 @@ def _root(strategy: PrefixAware | KvAware) -> int:
 @pytest.mark.parametrize("sessions", [False, True])
 @pytest.mark.parametrize("kind", [PrefixAware, KvAware])
 def test_strategies_hear_of_those_that_are_held(
-    kind: type[PrefixAware | KvAware], *, sessions: bool
+    monkeypatch: pytest.MonkeyPatch, kind: type[PrefixAware | KvAware], *, sessions: bool
 ) -> None:
     """From when they are held until they are released, or have gone."""
-    over = Session(SessionOptions(Other("prefixaware" if kind is PrefixAware else "kvaware")))
-    below = over.over if sessions else kind(kind.Options())
-    assert isinstance(below, PrefixAware | KvAware)
-    queue: Queue[str] = Queue(over.waits if sessions else below.waits)
+    below = kind(kind.Options())
+    monkeypatch.setattr("strategies.policies.session.make", lambda *_: below)
+    over = Session(SessionOptions()) if sessions else below
+    queue: Queue[str] = Queue(over.waits)
     worker, asked = Stand("w"), prompt("words " * 100)
     busy = Decision([Candidate(worker, Cost(wait=9.0, prefill=1.0))], "cold")
     first, second = (queue.enter(name, asked, busy, 0.0) for name in "ab")
