@@ -12,9 +12,9 @@ from strategies.policies.prefix_aware import PrefixAware
 from strategies.policies.session import Session, SessionOptions
 from strategies.prefix.match import NOT_WANTED
 from strategies.prefix.tree import PrefixTree
-from tests.strategies.placing import Run, Stand, fleet, prompt
-from tests.strategies.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, keys, nodes
-from tests.strategies.tries import Prompt as Asked
+from tests.strategies.prefix.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, keys, nodes
+from tests.strategies.prefix.tries import Prompt as Asked
+from tests.strategies.workers import Run, Stand, fleet, prompt
 
 
 def test_those_that_wait_count_as_those_that_run() -> None:

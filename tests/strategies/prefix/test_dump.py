@@ -14,7 +14,7 @@ from strategies.api import TOKEN_ENDS
 from strategies.prefix.block_keys import TEXT_ENDS
 from strategies.prefix.dump import BadDump, dump, restore
 from strategies.prefix.tree import BLOCKS, PrefixTree
-from tests.strategies.tries import PROMPTS, STEPS, WORKERS, keys, sound
+from tests.strategies.prefix.tries import PROMPTS, STEPS, WORKERS, keys, sound
 
 LARGE = 1 << 22
 #: Prompts, and whether fewer cached tokens than predicted are reported for them.

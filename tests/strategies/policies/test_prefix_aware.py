@@ -1,11 +1,14 @@
-"""When `prefixaware` returns a prompt to its prefix, and when it spreads it."""
+"""When `prefixaware` returns a prompt to its prefix, and when it spreads it.
+
+How much of a prompt a worker is believed to hold.
+"""
 
 from collections import Counter
 
 import pytest
 
-from strategies.api import Prompt
-from tests.strategies.placing import LONG, Run, fleet, prompt
+from strategies.api import Candidate, Cost, Outcome, Prompt
+from tests.strategies.workers import LONG, Run, fleet, prompt
 
 
 def test_a_prefix_returns_to_its_worker() -> None:
@@ -109,3 +112,55 @@ def test_a_prefix_of_all_is_worth_a_second_copy() -> None:
         run.strategy.placed(asked, worker, 0.0)
     flying = sorted(worker.load.in_flight for worker in workers)
     assert flying[0] > 10
+
+
+def test_a_restarted_worker_is_credited_with_nothing() -> None:
+    """After `forget`, the prefix is cold everywhere."""
+    run = Run("prefixaware", fleet(2))
+    first = run.place(prompt(LONG), book=False)
+    run.strategy.forget(first.name)
+    assert run.strategy.rank(prompt(LONG), run.workers, 0.0).reason == "cold"
+
+
+def test_the_last_token_is_never_taken_as_held() -> None:
+    """A prompt that was sent before still has its last token computed."""
+    run = Run("prefixaware", fleet(1))
+    whole = prompt("y" * 1024)
+    run.place(whole)
+    held = run.strategy.rank(whole, run.workers, 0.0).candidates[0].held_tokens
+    assert held == whole.tokens - 1
+
+
+def test_a_worker_that_refused_is_not_credited() -> None:
+    """A refused placement is taken back, except for what the worker held before."""
+    run = Run("prefixaware", fleet(1))
+    run.place(prompt(LONG[:5000]), book=False)
+    longer = prompt(LONG)
+    candidate = run.strategy.rank(longer, run.workers, 0.0).candidates[0]
+    run.place(longer, book=False)
+    run.strategy.settled(longer, candidate, Outcome(ok=False, began=False), 1.0)
+    after = run.strategy.rank(longer, run.workers, 0.0).candidates[0]
+    assert after.held_tokens == candidate.held_tokens > 1000
+
+
+def test_a_report_of_fewer_tokens_is_believed() -> None:
+    """A worker that lost a prefix has also lost everything used before it."""
+    run = Run("prefixaware", fleet(1))
+    worker = run.workers[0]
+    texts = [f"{number} " * 4000 for number in range(4)]
+    for text in texts:
+        asked = prompt(text)
+        run.place(asked, book=False)
+        candidate = Candidate(worker, Cost())
+        run.strategy.settled(asked, candidate, Outcome(ok=True, cached_tokens=0), 0.0)
+    again = prompt(texts[1])
+    candidate = run.strategy.rank(again, run.workers, 0.0).candidates[0]
+    assert candidate.held_tokens > 1000
+    run.place(again, book=False)
+    run.strategy.settled(again, candidate, Outcome(ok=True, cached_tokens=0), 0.0)
+    held = [
+        run.strategy.rank(prompt(text), run.workers, 0.0).candidates[0].held_tokens
+        for text in texts
+    ]
+    assert held[0] == 0
+    assert all(held[1:])

@@ -12,7 +12,7 @@ from strategies.api import Candidate, Cost, Decision, Prompt
 from strategies.cost.booking import Booking
 from strategies.cost.load import Load
 from strategies.hold.queue import Entry, Queue, Wait
-from tests.strategies.desk import ANY, MANY, Stand
+from tests.strategies.hold.desk import ANY, MANY, Stand
 
 MODELS = st.sampled_from([ANY, "a", "b"])
 TENANTS = st.sampled_from(["", "one", "two"])

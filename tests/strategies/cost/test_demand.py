@@ -6,7 +6,7 @@ from strategies.api import Outcome, Prompt
 from strategies.cost.cost import Costs
 from strategies.cost.demand import Demand
 from strategies.cost.load import Load
-from tests.strategies.placing import LONG, Run, Stand, fleet, prompt
+from tests.strategies.workers import LONG, Run, Stand, fleet, prompt
 
 #: Seconds after which nothing of what was smoothed is left, and for which nearly all of it is.
 LONG_AFTER_S, SOON_S = 2_000.0, 1.0

@@ -7,7 +7,7 @@ import pytest
 
 from strategies.api import Candidate, Cost, Decision, Prompt
 from strategies.hold.queue import Entry, Queue, line_of, to_displace
-from tests.strategies.desk import ANY, MANY, Desk, Stand
+from tests.strategies.hold.desk import ANY, MANY, Desk, Stand
 
 #: As many of a kind as one look at the queue never reaches.
 CROWD = 200

@@ -21,8 +21,8 @@ from strategies.cost.preemption import (
     gives_way,
     promised,
 )
-from tests.strategies.placing import LONG, Run, fleet, prompt
 from tests.strategies.untold import Stand
+from tests.strategies.workers import LONG, Run, fleet, prompt
 
 #: What does not give way to a prompt of one second, and what does, in seconds.
 SHORT_S, LONG_S = 1.2, 10.0

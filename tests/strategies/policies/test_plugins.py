@@ -7,7 +7,7 @@ import pytest
 
 from strategies import registry
 from strategies.api import Candidate, Capabilities, Cost, Other, Outcome, Prompt
-from tests.strategies.placing import fleet
+from tests.strategies.workers import fleet
 
 PACKAGE = """
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ import pytest
 from strategies.api import Candidate, Cost, Decision, Prompt
 from strategies.cost.cost import Costs
 from strategies.hold.queue import Entry, Queue, Wait
-from tests.strategies.desk import ANY, MANY, Desk, Stand
+from tests.strategies.hold.desk import ANY, MANY, Desk, Stand
 
 #: Longer than any request waits before it goes first.
 LONG = 60.0

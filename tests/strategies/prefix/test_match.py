@@ -8,8 +8,18 @@ from strategies.api import Outcome
 from strategies.prefix.match import NOT_WANTED
 from strategies.prefix.node import Node
 from strategies.prefix.tree import PrefixTree
-from tests.strategies.placing import LONG, Run, fleet, prompt
-from tests.strategies.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, Prompt, keys, nodes
+from tests.strategies.prefix.tries import (
+    APART,
+    LARGE,
+    ONE,
+    OTHER,
+    PROMPTS,
+    STEPS,
+    Prompt,
+    keys,
+    nodes,
+)
+from tests.strategies.workers import LONG, Run, fleet, prompt
 
 
 def path(node: Node) -> int:

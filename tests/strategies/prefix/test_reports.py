@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from strategies.api import Outcome, Prompt
 from strategies.prefix.tree import AT_ONCE, PrefixTree
-from tests.strategies.placing import Run, fleet, prompt
-from tests.strategies.tries import LARGE, keys
+from tests.strategies.prefix.tries import LARGE, keys
+from tests.strategies.workers import Run, fleet, prompt
 
 
 def test_fewer_tokens_than_believed_mean_that_all_older_ones_are_gone_too() -> None:
