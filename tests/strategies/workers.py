@@ -25,6 +25,11 @@ def fleet(count: int) -> list[Stand]:
     return [Stand(f"w{number}") for number in range(count)]
 
 
+def untold(name: str = "w", kv_tokens: int | None = None) -> Stand:
+    """A worker that tells nothing of its GPU's KV cache."""
+    return Stand(name, kv_tokens=kv_tokens, room_tokens=None)
+
+
 def prompt(text: str, answer_tokens: int = 100) -> Prompt:
     """A prompt of this text at four bytes a token."""
     data = text.encode()

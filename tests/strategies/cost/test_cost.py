@@ -1,7 +1,4 @@
-"""What it costs that a worker's KV cache has little room.
-
-What is charged for the answers on a worker, which wait for a prompt and slow each other.
-"""
+"""What little room in a KV cache costs, and what a prompt costs the answers on its worker."""
 
 import pytest
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from strategies.api import Candidate, Cost, Outcome, Prompt
-from strategies.cost import preemption
 from strategies.cost.booking import Booking
 from strategies.cost.cost import Costs, held_tokens
 from strategies.cost.load import Load
@@ -21,8 +21,7 @@ from strategies.cost.preemption import (
     gives_way,
     promised,
 )
-from tests.strategies.untold import Stand
-from tests.strategies.workers import LONG, Run, fleet, prompt
+from tests.strategies.workers import LONG, Run, Stand, fleet, prompt, untold
 
 #: What does not give way to a prompt of one second, and what does, in seconds.
 SHORT_S, LONG_S = 1.2, 10.0
@@ -137,9 +136,9 @@ def test_who_is_short_because_of_it_does_not_go_first(
     one that shares only what is there already."""
     long = Prompt("m", 1000, (1, 2, 3, 4, 5))
     load, (booking,) = booked(LONG_S)
-    computes_from(booking, long, Candidate(Stand(), Cost(), 3 * 16))
+    computes_from(booking, long, Candidate(untold(), Cost(), 3 * 16))
     assert ahead(load, keys, 1.0, 1.0)[1] == [booking] * gives
-    computes_from(booking, long, Candidate(Stand(), Cost(), 5 * 16))
+    computes_from(booking, long, Candidate(untold(), Cost(), 5 * 16))
     assert ahead(load, keys, 1.0, 1.0)[1] == [booking]
 
 
@@ -148,8 +147,8 @@ def test_what_another_one_there_counts_on_does_not_give_way() -> None:
     long, twin = (Prompt("m", 1000, (1, 2, 3, 4, 5)) for _ in range(2))
     load = Load()
     first, second = load.book(0.0, LONG_S, since=0.0), load.book(0.0, 0.1, since=0.0)
-    computes_from(first, long, Candidate(Stand(), Cost(), 2 * 16))
-    computes_from(second, twin, Candidate(Stand(), Cost(), 4 * 16))
+    computes_from(first, long, Candidate(untold(), Cost(), 2 * 16))
+    computes_from(second, twin, Candidate(untold(), Cost(), 4 * 16))
     assert ahead(load, (9,), 1.0, 1.0)[1] == []
     load.release(second, 1.0)
     assert ahead(load, (9,), 1.0, 1.0)[1] == [first]
@@ -162,7 +161,7 @@ def test_what_any_other_counts_on_does_not_give_way(prompts: list[tuple[int, int
     for branch, shared, held in prompts:  # (Keys are chained: prompts that differ stay so.)
         keys = tuple(n if n < shared else 100 * (branch + 1) + n for n in range(6))
         booking = load.book(0.0, LONG_S, since=0.0)
-        computes_from(booking, Prompt("m", 1000, keys), Candidate(Stand(), Cost(), held * 16))
+        computes_from(booking, Prompt("m", 1000, keys), Candidate(untold(), Cost(), held * 16))
         bookings.append(booking)
     stays = [
         any(
@@ -176,23 +175,26 @@ def test_what_any_other_counts_on_does_not_give_way(prompts: list[tuple[int, int
     assert over == [one for one, stay in zip(bookings, stays, strict=True) if not stay]
 
 
-def test_many_that_begin_alike_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_that_begin_alike_are_looked_through_once() -> None:
     """Not once for each of them: a flood of long prompts must not make decisions slow."""
-    looked = []
-    counted_on = preemption._counted_on
+    looked = 0
 
-    def counted(load: Load, at: int) -> set[int]:
-        looked.append(at)
-        return counted_on(load, at)
+    class Keys(tuple[int, ...]):
+        """Counts how often a key is looked at."""
 
-    monkeypatch.setattr(preemption, "_counted_on", counted)
-    load = Load()
-    for number in range(50):
+        def __getitem__(self, place: Any) -> Any:
+            nonlocal looked
+            looked += 1
+            return super().__getitem__(place)
+
+    load, count = Load(), 200
+    for number in range(count):
         booking = load.book(0.0, LONG_S, since=0.0)
-        keys = (1, 2, number + 3)
-        computes_from(booking, Prompt("m", 1000, keys), Candidate(Stand(), Cost(), 2 * 16))
-    assert len(ahead(load, (9,), 1.0, 0.0)[1]) == 50
-    assert looked == [2]
+        keys = Keys((1, 2, number + 3))
+        computes_from(booking, Prompt("m", 1000, keys), Candidate(untold(), Cost(), 2 * 16))
+    looked = 0
+    assert len(ahead(load, (9,), 1.0, 0.0)[1]) == count
+    assert count <= looked < 10 * count
 
 
 @given(_bookings, st.floats(0.0, 5.0), st.floats(0.0, 40.0))
@@ -223,8 +225,8 @@ def test_who_has_to_wait_for_it_has_a_price() -> None:
         (one,) = Costs().rank(prompt, [worker], 0.0)
         return one.cost, one.preempts
 
-    idle, _ = cost(Stand())
-    busy = Stand()
+    idle, _ = cost(untold())
+    busy = untold()
     busy.load.book(0.0, 20.0, since=0.0)
     busy.load.promises = [(100.0, 100.0), (0.0, 0.25)]
     there, preempts = cost(busy)
@@ -243,7 +245,7 @@ def test_who_has_to_wait_for_it_has_a_price() -> None:
 def test_what_it_has_computed_is_kept(spent: float, held: int, kept: int | None) -> None:
     """All that it held, and as many tokens as it has most likely computed since it began, with half
     a step more; never the last one, whose logits are the answer's."""
-    worker = Stand()
+    worker = untold()
     booking = worker.load.book(0.0, 100.0, 60_100, uncached=60_000 - held, since=0.0)
     found = drop(booking, Candidate(worker, Cost(prefill=100.0), held), 60_000, spent)
     if kept is None:
@@ -259,7 +261,7 @@ def test_what_it_has_computed_is_kept(spent: float, held: int, kept: int | None)
 
 def test_who_waited_behind_others_has_computed_nothing() -> None:
     """However long ago it was sent."""
-    worker = Stand()
+    worker = untold()
     worker.load.book(0.0, 100.0)
     behind = worker.load.book(0.0, 100.0, since=0.0)
     assert drop(behind, Candidate(worker, Cost(prefill=100.0), 700), 60_000, 50.0) == 700
@@ -327,12 +329,18 @@ def test_a_resumed_prompt_corrects_nothing(name: str) -> None:
 def test_a_resumed_prompt_is_no_demand() -> None:
     """It was counted when it came first."""
     costs, workers = Costs(), fleet(2)
-    asked = prompt(LONG)
+    asked, other = prompt(LONG), prompt("another one " * 100)
+
+    def price(now: float) -> float:
+        """Return what a second of prefill costs on a worker that has nothing to do."""
+        (one,) = costs.rank(other, workers[1:], now)
+        return one.cost.price / one.cost.prefill
+
     costs.rank(asked, workers, 0.0)
     costs.placed(asked, 0.0)
-    told = costs._demand._busy, costs._demand._prompts
+    before = price(60.0)
     resumed = replace(asked, resumed=True)
     workers[0].load.book(0.0, 100.0)
     costs.rank(resumed, workers, 60.0)
     costs.placed(resumed, 60.0)
-    assert (costs._demand._busy, costs._demand._prompts) == told
+    assert price(60.0) == before

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.cost.prefill import GROWTH, RATE, Curve, Pace
+from strategies.cost.prefill import Curve, Pace
 
 
 def taught(truth: float, growth: float, times: int = 200) -> Pace:
@@ -19,7 +19,9 @@ def taught(truth: float, growth: float, times: int = 200) -> Pace:
 def seconds(truth: float, growth: float, uncached: float) -> float:
     """Return the prefill time of a worker whose rate and growth are these multiples of the
     guesses."""
-    return uncached / RATE * (truth + growth * uncached / 2 / GROWTH)
+    curve = Curve()
+    curve.factor, curve.growth = truth, growth
+    return curve.seconds(uncached, 0)
 
 
 @given(st.floats(0.1, 10.0), st.floats(0.3, 3.0))

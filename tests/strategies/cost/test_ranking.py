@@ -1,27 +1,15 @@
 """Candidates come in order of cost, in whatever order they are accessed."""
 
-from dataclasses import dataclass, field
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.api import NO_LOADING
-from strategies.cost.load import Load
-from strategies.cost.prefill import Pace
 from strategies.cost.ranking import Ranking, Row
-
-
-@dataclass(eq=False)
-class _Worker:
-    name: str
-    load: Load = field(default_factory=Load)
-    pace: Pace = field(default_factory=Pace)
-    kv_tokens: int | None = None
-    room_tokens: int | None = None
+from tests.strategies.workers import untold
 
 
 def _row(place: int, cost: float) -> Row:
-    worker = _Worker(f"w{place}")
+    worker = untold(f"w{place}")
     return cost, 0.0, 0, place, worker, cost, 0.0, 0.0, 0.0, 0.0, 0, NO_LOADING, 0
 
 

@@ -7,7 +7,7 @@ from strategies.cost.cost import Costs
 from strategies.cost.load import Load
 from strategies.cost.prefill import Curve, Pace
 from strategies.hold.stuck import better, hangs, stranded
-from tests.strategies.untold import Stand
+from tests.strategies.workers import untold
 
 PROMPT = Prompt("m", 1000, stream=True)
 
@@ -91,14 +91,14 @@ def test_an_answer_that_begins_shows_that_it_is_not_stuck() -> None:
 
 def late() -> Candidate:
     """The choice of a worker that is very late by 22: it costs 5 s besides."""
-    stand = Stand("late")
+    stand = untold("late")
     stand.load.book(0.0, 2.0)
     return Candidate(stand, Cost(wait=100.0, prefill=2.0, price=3.0))
 
 
 def goes(cost: Cost, *, preempts: int = 0, uncached: int = 0) -> bool:
     """Whether a request moves to a worker that costs so much, with so many tokens booked."""
-    stand = Stand("other")
+    stand = untold("other")
     if uncached:
         stand.load.book(21.0, 1.0, uncached)
     best = Candidate(stand, cost, preempts=preempts)
@@ -126,7 +126,7 @@ def test_it_moves_only_where_it_is_taken_at_once() -> None:
 
 def test_a_worker_from_which_requests_were_moved_is_dear() -> None:
     """Although nothing is booked there; and nothing gives way there."""
-    costs, stuck, other = Costs(), Stand("stuck"), Stand("other")
+    costs, stuck, other = Costs(), untold("stuck"), untold("other")
     other.load.book(19.0, 5.0)
     only = stuck.load.book(0.0, 1.0)
     stuck.load.moved(20.0)

@@ -5,16 +5,15 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 
-from strategies.api import Candidate, Cost, Decision, Other, Prompt, Strategy
+from strategies.api import Candidate, Cost, Decision, Other, Prompt
 from strategies.hold.queue import Queue
-from strategies.policies.kv_aware import KvAware
-from strategies.policies.prefix_aware import PrefixAware
+from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 from strategies.policies.session import Session, SessionOptions
 from strategies.prefix.match import NOT_WANTED
 from strategies.prefix.tree import PrefixTree
 from tests.strategies.prefix.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, keys, nodes
 from tests.strategies.prefix.tries import Prompt as Asked
-from tests.strategies.workers import Run, Stand, fleet, prompt
+from tests.strategies.workers import Run, Stand, fleet, prompt, untold
 
 
 def test_those_that_wait_count_as_those_that_run() -> None:
@@ -64,31 +63,25 @@ def test_nothing_is_left_of_who_waited(
     assert {node.users for node in nodes(tree.root)} == {0}
 
 
-def _root(strategy: PrefixAware | KvAware) -> int:
-    tree = strategy.tree if isinstance(strategy, PrefixAware) else strategy._shadow.tree
-    return tree.root.users
-
-
 @pytest.mark.parametrize("sessions", [False, True])
-@pytest.mark.parametrize("kind", [PrefixAware, KvAware])
 def test_strategies_hear_of_those_that_are_held(
-    monkeypatch: pytest.MonkeyPatch, kind: type[PrefixAware | KvAware], *, sessions: bool
+    monkeypatch: pytest.MonkeyPatch, *, sessions: bool
 ) -> None:
     """From when they are held until they are released, or have gone."""
-    below = kind(kind.Options())
+    below = PrefixAware(PrefixAwareOptions())
     monkeypatch.setattr("strategies.policies.session.make", lambda *_: below)
     over = Session(SessionOptions()) if sessions else below
     queue: Queue[str] = Queue(over.waits)
-    worker, asked = Stand("w"), prompt("words " * 100)
+    worker, asked = untold(), prompt("words " * 100)
     busy = Decision([Candidate(worker, Cost(wait=9.0, prefill=1.0))], "cold")
     first, second = (queue.enter(name, asked, busy, 0.0) for name in "ab")
-    assert _root(below) == 2
+    assert below.tree.root.users == 2
     queue.leave(first)
     queue.leave(first)
-    assert _root(below) == 1
+    assert below.tree.root.users == 1
     free = Decision([Candidate(worker, Cost())], "cold")
     assert queue.release(lambda _: free, 40.0, [worker.load]) == (second, free)
-    assert _root(below) == 0
+    assert below.tree.root.users == 0
 
 
 def test_a_strategy_need_not_want_to_know() -> None:
@@ -101,15 +94,15 @@ def test_a_strategy_need_not_want_to_know() -> None:
         assert len(queue) == 0
 
 
+@pytest.mark.parametrize("name", ["prefixaware", "kvaware"])
 @pytest.mark.parametrize(("wait", "cheaper"), [(0, False), (6, True)])
-def test_a_copy_is_cheaper_the_more_wait_for_it(wait: int, *, cheaper: bool) -> None:
+def test_a_copy_is_cheaper_the_more_wait_for_it(name: str, wait: int, *, cheaper: bool) -> None:
     """A worker that lacks the prefix is charged less if many wait for who is computing it."""
     workers = fleet(4)
-    run = Run("prefixaware", workers)
+    run = Run(name, workers)
     long = prompt("a long prefix that all have " * 2_000)
     holder = run.place(long)
-    strategy: Strategy = run.strategy
-    assert isinstance(strategy, PrefixAware)
+    strategy = run.strategy
 
     def price() -> float:
         ranked = strategy.rank(long, workers, 0.1).candidates

@@ -1,31 +1,18 @@
 """`kvaware`: what events say, what is running or has just ended, and the shadow without events."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import pytest
 from msgspec.structs import replace
 
 from strategies.api import Candidate, Cost, Outcome, Prompt, Seconds
-from strategies.cost.load import Load
-from strategies.cost.prefill import Pace
 from strategies.cost.tiers import Held, Loads
 from strategies.explain import words
 from strategies.policies.kv_aware import KvAware, KvAwareOptions
+from tests.strategies.workers import Stand, untold
 
 KEYS = list(range(1, 65))
 PROMPT = Prompt("m", 4160, keys=KEYS, ends=range(0, 1 << 20, 64), blocks={16: KEYS}, counted=True)
-
-
-@dataclass
-class View:
-    """An idle worker."""
-
-    name: str
-    load: Load = field(default_factory=Load)
-    pace: Pace = field(default_factory=Pace)
-    kv_tokens: int | None = None
-    room_tokens: int | None = None
 
 
 class Told:
@@ -80,7 +67,7 @@ def strategy(memory: Told | None, unconfirmed: float = 10.0) -> KvAware:
 def test_who_is_said_to_hold_it_is_first() -> None:
     """The worker that holds the prompt according to its events comes first."""
     kvaware = strategy(Told(b=Held(4096)))
-    decision = kvaware.rank(PROMPT, [View("a"), View("b")], 0.0)
+    decision = kvaware.rank(PROMPT, [untold("a"), untold("b")], 0.0)
     assert [one.worker.name for one in decision.candidates] == ["b", "a"]
     assert (decision.reason, decision.candidates[0].held_tokens) == ("prefix", 4096)
 
@@ -89,7 +76,7 @@ def test_tiers_cost_their_loading_and_never_more_than_computing() -> None:
     """The order is GPU, host memory, store, nothing; a tier slower than computing costs what
     computing costs."""
     memory = Told(a=Held(), b=Held(0, 0, 4096), c=Held(0, 4096), d=Held(4096))
-    workers = [View(name) for name in "abcd"]
+    workers = [untold(name) for name in "abcd"]
     decision = strategy(memory).rank(PROMPT, workers, 0.0)
     assert [one.worker.name for one in decision.candidates] == ["d", "c", "b", "a"]
     costs = {one.worker.name: one.cost.prefill for one in decision.candidates}
@@ -120,7 +107,7 @@ def test_a_match_below_the_threshold_counts_for_nothing(
     compared with the outcome."""
     kvaware = KvAware(KvAwareOptions(threshold=threshold))
     kvaware.kv.memory = memory = Told(b=Held(held))
-    workers = [View("b"), View("a")]
+    workers = [untold("b"), untold("a")]
     workers[0].load.book(0.0, 0.001, 1, stream=True)
     decision = kvaware.rank(PROMPT, workers, 0.0)
     assert (decision.candidates[0].worker.name, decision.reason) == (first, reason)
@@ -139,7 +126,7 @@ def test_a_match_below_the_threshold_counts_for_nothing(
 def test_what_is_under_way_counts_until_its_events_have_come() -> None:
     """A running request cannot be evicted, so it counts however long it takes; `unconfirmed`
     seconds after its end only the memory counts."""
-    kvaware, workers = strategy(Told(), 1.0), [View("a"), View("b")]
+    kvaware, workers = strategy(Told(), 1.0), [untold("a"), untold("b")]
     first = kvaware.rank(PROMPT, workers, 0.0).candidates[1]
     assert first.worker.name == "b"
     kvaware.placed(PROMPT, first.worker, 0.0)
@@ -155,7 +142,7 @@ def test_what_is_under_way_counts_until_its_events_have_come() -> None:
 def test_who_is_doubted_is_judged_by_what_was_sent(doubt: str) -> None:
     """If the events of a worker are doubted, its shadow is used and the reason names the doubt."""
     memory = Told(a=Held(4096))
-    kvaware, workers = strategy(memory, 0.0), [View("a"), View("b")]
+    kvaware, workers = strategy(memory, 0.0), [untold("a"), untold("b")]
     kvaware.placed(PROMPT, workers[1], 0.0)
     memory.doubts = {"a": doubt, "b": doubt}
     decision = kvaware.rank(PROMPT, workers, 5.0)
@@ -169,7 +156,7 @@ def test_without_tokens_or_memory_the_shadow_decides() -> None:
         (strategy(Told(a=Held(4096))), text, "prefix (text)"),
         (strategy(None), PROMPT, "prefix (no memory)"),
     ):
-        workers = [View("a"), View("b")]
+        workers = [untold("a"), untold("b")]
         kvaware.placed(prompt, workers[1], 0.0)
         decision = kvaware.rank(prompt, workers, 50.0)
         assert (decision.candidates[0].worker.name, decision.reason) == ("b", reason)
@@ -179,7 +166,7 @@ def test_predictions_are_compared_where_the_memory_made_them() -> None:
     """Not if a running or just ended request affected the prediction, and not if the worker
     refused; while the worker is doubted they still are."""
     memory, done = Told(a=Held(4096)), Outcome(ok=True, prompt_tokens=4160, cached_tokens=4096)
-    kvaware, worker = strategy(memory), View("a")
+    kvaware, worker = strategy(memory), untold("a")
     first = kvaware.rank(PROMPT, [worker], 0.0).candidates[0]
     kvaware.placed(PROMPT, worker, 0.0)
     kvaware.settled(PROMPT, first, done, 1.0)
@@ -201,14 +188,15 @@ def test_predictions_are_compared_where_the_memory_made_them() -> None:
 def test_of_a_preempted_prompt_only_events_tell_what_is_there() -> None:
     """It is neither under way nor in a store any more, and says nothing about the memory; neither
     does it once it is resumed, as events of what it computed may be on their way."""
-    memory, worker = Told(), View("a")
+    memory, worker = Told(), untold("a")
     kvaware = strategy(memory)
     kvaware.kv.store = store = Stored(0)
     best = kvaware.rank(PROMPT, [worker], 0.0).candidates[0]
     kvaware.placed(PROMPT, worker, 0.0)
     kvaware.settled(PROMPT, best, Outcome(ok=False, kept_tokens=2048), 1.0)
     assert kvaware.rank(PROMPT, [worker], 1.0).candidates[0].held_tokens == 0
-    assert (memory.observed, store.told, kvaware._placed) == ([], [], {})
+    kvaware.settled(PROMPT, best, Outcome(ok=True, cached_tokens=0), 1.0)
+    assert (memory.observed, store.told) == ([], []), "it has ended before"
     resumed = replace(PROMPT, resumed=True)
     best = kvaware.rank(resumed, [worker], 1.0).candidates[0]
     kvaware.placed(resumed, worker, 1.0)
@@ -218,7 +206,7 @@ def test_of_a_preempted_prompt_only_events_tell_what_is_there() -> None:
 
 def test_the_reason_names_the_tier() -> None:
     """The reason names the tier that has most of the tokens: row K6 of docs/hyperpod.md."""
-    workers = [View("a"), View("b")]
+    workers = [untold("a"), untold("b")]
     for held, reason in (
         ({"a": Held(64, 4032)}, "l1"),
         ({"a": Held(64, 0, 4032), "b": Held(0, 0, 4096)}, "l2"),
@@ -230,7 +218,7 @@ def test_the_reason_names_the_tier() -> None:
 def test_what_all_can_load_attracts_nobody() -> None:
     """The least loaded worker is chosen and charged for loading: row K6 of docs/hyperpod.md."""
     store = Held(0, 0, 4096)
-    kvaware, workers = strategy(Told(a=store, b=store), 0.0), [View("a"), View("b")]
+    kvaware, workers = strategy(Told(a=store, b=store), 0.0), [untold("a"), untold("b")]
     workers[0].load.book(0.0, 1.0, 4096, stream=True)
     best = kvaware.rank(PROMPT, workers, 0.0).candidates[0]
     assert best.worker.name == "b"
@@ -249,7 +237,7 @@ def test_tiers_that_are_off_do_not_count() -> None:
     ):
         kvaware = strategy(Told(a=Held(64, 32, 4000)), 0.0)
         kvaware.kv.loads = loads
-        best = kvaware.rank(PROMPT, [View("a")], 0.0).candidates[0]
+        best = kvaware.rank(PROMPT, [untold("a")], 0.0).candidates[0]
         assert best.held_tokens == tokens
 
 
@@ -279,9 +267,9 @@ def test_a_tier_that_is_off_hides_nothing_of_a_store(doubt: str) -> None:
     for l1, expected in ((None, Held(64, 0, 2496)), (200_000.0, Held(64, 4032))):
         kvaware = strategy(memory, 0.0)
         kvaware.kv.loads, kvaware.kv.store = Loads(l1, 50_000.0), Stored(2560)
-        best = kvaware.rank(PROMPT, [View("a")], 0.0).candidates[0]
+        best = kvaware.rank(PROMPT, [untold("a")], 0.0).candidates[0]
         if doubt:
-            kvaware.placed(PROMPT, View("a"), 0.0)
+            kvaware.placed(PROMPT, untold("a"), 0.0)
             kvaware.settled(PROMPT, best, Outcome(True, cached_tokens=0), 1.0)
             assert memory.observed[-1] == ("a", expected.total)
         else:
@@ -292,7 +280,7 @@ def test_a_tier_that_is_off_hides_nothing_of_a_store(doubt: str) -> None:
 def test_the_store_is_told_what_was_computed() -> None:
     """All but the cached tokens that the worker reported, or else that were predicted; nothing if
     the request failed."""
-    kvaware, worker = strategy(Told(a=Held(1024)), 0.0), View("a")
+    kvaware, worker = strategy(Told(a=Held(1024)), 0.0), untold("a")
     kvaware.kv.store = store = Stored(0)
     for outcome in (
         Outcome(True, cached_tokens=512),
@@ -309,7 +297,7 @@ def test_the_store_is_told_what_was_computed() -> None:
 def test_what_was_sent_is_on_the_gpu_by_now() -> None:
     """A running request has loaded its blocks onto the GPU, so they are not loaded again."""
     memory = Told(a=Held(0, 0, 4096))
-    kvaware, workers = strategy(memory, 10.0), [View("a")]
+    kvaware, workers = strategy(memory, 10.0), [untold("a")]
     kvaware.placed(PROMPT, workers[0], 0.0)
     best = kvaware.rank(PROMPT, workers, 1.0).candidates[0]
     assert (best.held_tokens, best.loading.seconds) == (4096, 0.0)
@@ -318,7 +306,7 @@ def test_what_was_sent_is_on_the_gpu_by_now() -> None:
 def test_loading_is_learned_from_what_was_loaded() -> None:
     """A tier ten times slower than guessed is recognised after a dozen answers; answers that found
     fewer tokens than predicted teach nothing."""
-    kvaware, worker = strategy(Told(a=Held(0, 0, 4096)), 0.0), View("a")
+    kvaware, worker = strategy(Told(a=Held(0, 0, 4096)), 0.0), untold("a")
     took = 4096 / 5_000 + worker.pace.prefill(64, 4096)
     for cached, number in ((100, 3), (4096, 12)):
         for _ in range(number):
@@ -335,21 +323,26 @@ def test_loading_is_learned_from_what_was_loaded() -> None:
 def test_what_others_sent_corrects_only_a_shadow(memory: Told | None) -> None:
     """What another process predicted is not known here, so its outcomes correct nothing, unless
     there is no memory and all processes use shadows."""
-    kvaware, worker = strategy(memory, 0.0), View("a", kv_tokens=100_000)
+    kvaware, worker = strategy(memory, 0.0), untold("a", kv_tokens=100_000)
+
+    def sent(keys: list[int]) -> int:
+        """Return what counts as held by what was sent, as text has no blocks to look up."""
+        text = Prompt("", 4160, keys=keys, ends=PROMPT.ends)
+        return kvaware.rank(text, [worker], 0.0).candidates[0].held_tokens
+
     first, *_, last = paths = [[100 * n + block for block in range(64)] for n in (1, 2, 3, 1)]
     for keys in paths:  # the first one is gone when it comes again
         theirs = Prompt("", 4160, keys=keys, ends=PROMPT.ends, elsewhere=True)
         kvaware.placed(theirs, worker, 0.0)
-        assert kvaware._shadow.tree.held(keys) == {"a": 64}
+        assert sent(keys) == 4096
         held = 4096 if keys is last else 0
         there = Candidate(worker, Cost(), held)
         kvaware.settled(theirs, there, Outcome(True, cached_tokens=0), 0.0)
-    assert kvaware._shadow.tree.held(first) == {"a": 64}
-    assert kvaware._placed == {}
+    assert sent(first) == 4096
     assert memory is None or (memory.observed, memory.corrected) == ([], [])
 
 
-def asked(kvaware: KvAware, worker: View, now: float = 0.0, **said: object) -> Candidate:
+def asked(kvaware: KvAware, worker: Stand, now: float = 0.0, **said: object) -> Candidate:
     """Send one prompt to the worker and settle it; return the candidate that was ranked."""
     best = kvaware.rank(PROMPT, [worker], now).candidates[0]
     kvaware.placed(PROMPT, worker, now)
@@ -361,7 +354,7 @@ def asked(kvaware: KvAware, worker: View, now: float = 0.0, **said: object) -> C
 def test_a_worker_that_says_where_it_found_it_is_believed() -> None:
     """The tiers are corrected by its report, and load rates are learned from what it loaded rather
     than from what was predicted."""
-    memory, worker = Told(a=Held(0, 4096)), View("a")
+    memory, worker = Told(a=Held(0, 4096)), untold("a")
     kvaware, found = strategy(memory, 0.0), Held(0, 0, 4096)
     took = 4096 / 5_000 + worker.pace.prefill(64, 4096)
     for _ in range(12):
@@ -375,7 +368,7 @@ def test_a_sum_corrects_what_lies_behind_the_gpu() -> None:
     """A total of cached tokens corrects what was believed on slower tiers. It corrects nothing if
     it is as predicted, if only the GPU was involved (its events are reliable), or while the worker
     is doubted."""
-    memory, worker = Told(a=Held(1024, 3072)), View("a")
+    memory, worker = Told(a=Held(1024, 3072)), untold("a")
     kvaware = strategy(memory, 0.0)
     asked(kvaware, worker, cached_tokens=4096)
     memory.tokens["a"] = Held(4096)
@@ -393,7 +386,7 @@ def test_a_sum_corrects_what_lies_behind_the_gpu() -> None:
 def test_what_was_loaded_from_l2_stays_where_settings_say(promotes: bool) -> None:
     """With promotion it is on L1 as well, although no event says so, until an answer shows that it
     is not."""
-    memory, worker = Told(a=Held(0, 0, 4096)), View("a")
+    memory, worker = Told(a=Held(0, 0, 4096)), untold("a")
     kvaware = strategy(memory, 0.0)
     kvaware.kv.loads = Loads(200_000.0, 50_000.0, promotes=promotes)
     asked(kvaware, worker, cached_tokens=4096)

@@ -1,13 +1,4 @@
-"""Built-in strategies are found by their names, and leave no worker out.
-
-`leastload` chooses the worker that has the least to do.
-
-`poweroftwo` takes the better of two workers drawn at random.
-
-`roundrobin` is even, whoever joins and leaves.
-
-`chbl` hashes a prompt's prefix to a worker, within a bound on its load.
-"""
+"""The policies that look at no cache, and what is true of all."""
 
 from collections import Counter
 from importlib.metadata import EntryPoints, entry_points

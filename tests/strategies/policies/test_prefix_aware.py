@@ -1,7 +1,4 @@
-"""When `prefixaware` returns a prompt to its prefix, and when it spreads it.
-
-How much of a prompt a worker is believed to hold.
-"""
+"""When `prefixaware` returns a prompt to its prefix, and when it spreads it."""
 
 from collections import Counter
 

@@ -1,29 +1,15 @@
 """`session`: a session stays on its worker; other requests use the strategy below."""
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from strategies.api import Other, Prompt, Seconds
-from strategies.cost.load import Load
-from strategies.cost.prefill import Pace
 from strategies.policies.session import Session, SessionOptions, owner
+from tests.strategies.workers import Stand, untold
 
 
-@dataclass
-class Worker:
-    """A worker as strategies see it."""
-
-    name: str
-    load: Load = field(default_factory=Load)
-    pace: Pace = field(default_factory=Pace)
-    kv_tokens: int | None = None
-    room_tokens: int | None = None
-
-
-def fleet() -> list[Worker]:
+def fleet() -> list[Stand]:
     """Return three workers; the later ones have more to do."""
-    made = [Worker(f"w{number}") for number in range(3)]
+    made = [untold(f"w{number}") for number in range(3)]
     for number, worker in enumerate(made):
         worker.load.book(0.0, float(number))
     return made

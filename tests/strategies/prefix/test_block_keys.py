@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.prefix.block_keys import FINENESS, TEXT_BLOCK, TEXT_ENDS, chain, even_root, root_key
+from strategies.prefix.block_keys import TEXT_ENDS, chain, even_root, root_key
 
 SIXTEENS = range(0, 1 << 20, 16)
 
@@ -41,7 +41,7 @@ def test_blocks_of_text_grow_with_their_depth() -> None:
     assert TEXT_ENDS[0] == 0
     assert sizes == sorted(sizes)
     for start, size in zip(TEXT_ENDS, sizes, strict=False):
-        assert size <= max(TEXT_BLOCK, start / FINENESS)
+        assert size <= max(1024, start / 10)
     assert len(chain(0, bytes(1 << 20))) < 300
 
 

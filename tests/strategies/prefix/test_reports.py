@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from strategies.api import Outcome, Prompt
-from strategies.prefix.tree import AT_ONCE, PrefixTree
+from strategies.prefix.tree import PrefixTree
 from tests.strategies.prefix.tries import LARGE, keys
 from tests.strategies.workers import Run, fleet, prompt
 
@@ -87,8 +87,7 @@ def test_nobody_waits_while_much_that_was_lost_is_forgotten() -> None:
     while len(sizes) < 3 or sizes[-1] < sizes[-2]:
         tree.close(tree.insert((), "a", count))
         sizes.append(len(tree))
-    assert sizes[0] >= count - AT_ONCE
-    assert all(0 <= one - other <= AT_ONCE for one, other in pairwise(sizes))
+    assert all(0 <= before - after <= count / 10 for before, after in pairwise([count, *sizes]))
     assert sizes[-1] == count // 2
     assert tree.held(keys((0,))) == {"a": 1}  # it is in use
     assert not tree.held(keys((1,)))

@@ -1,16 +1,11 @@
-"""What a prefix tree tells of a prompt, compared with pygtrie.
+"""What a prefix tree credits workers with: what was sent, and has not gone since."""
 
-A prefix tree forgets as a worker of a known capacity does.
-
-A prefix tree forgets a worker that left: all of it, and nothing else.
-
-Placements that were refused or dropped are taken back, in whole or in part.
-"""
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.prefix.tree import AT_ONCE, LONGEST_ANSWER, Placement, PrefixTree
+from strategies.prefix.tree import Placement, PrefixTree
 from tests.strategies.prefix.tries import (
     LARGE,
     PROMPTS,
@@ -31,12 +26,7 @@ def test_depths_are_those_of_a_trie(steps: list[tuple[str, Prompt]], asked: Prom
         tree.insert(keys(prompt), worker)
         reference.insert(prompt, worker)
     assert tree.held(keys(asked)) == reference.held(asked)
-    assert len(tree) == sum(len(shadow_blocks(tree, name)) for name in tree._shadows)
-
-
-def shadow_blocks(tree: PrefixTree, worker: str) -> list[int]:
-    """Return the keys of the blocks that a worker is believed to hold."""
-    return [key for entry in tree._shadows[worker] for key in entry.node.keys[: entry.held]]
+    assert len(tree) == sum(shadow.blocks for shadow in tree.shadows())
 
 
 @given(STEPS, st.sets(st.integers(0, 39)), PROMPTS)
@@ -102,9 +92,9 @@ def test_an_answer_of_a_thousand_million_tokens_is_not_believed() -> None:
     """One absurd report must not empty a shadow."""
     tree, ends = PrefixTree(LARGE), range(1 << 20)
     older = keys((0, 1, 2))
-    tree.close(tree.insert(older, "a", 2 * LONGEST_ANSWER, ends))
-    tree.close(tree.insert(keys((1,)), "a", 2 * LONGEST_ANSWER, ends), 2147483647)
-    tree.insert(keys((2,)), "a", 2 * LONGEST_ANSWER, ends)
+    tree.close(tree.insert(older, "a", 1 << 17, ends))
+    tree.close(tree.insert(keys((1,)), "a", 1 << 17, ends), 2147483647)
+    tree.insert(keys((2,)), "a", 1 << 17, ends)
     assert tree.held(older) == {"a": 3}
 
 
@@ -147,38 +137,41 @@ def test_a_worker_that_comes_and_goes_leaves_nothing_behind() -> None:
         tree.take_back(late)
         assert tree.held(path) == {"steady": 3}
     assert len(tree) == 3
-    assert len(list(tree._shadows["steady"])) == 2
+    assert [shadow.worker for shadow in tree.shadows()] == ["steady"]
 
 
 def test_what_only_forgotten_workers_held_is_gone() -> None:
     """Nothing of a worker that left stays in memory."""
     tree = PrefixTree(LARGE)
-    for number in range(3 * AT_ONCE // 2):
+    for number in range(1000):
         tree.insert(keys((number, 1)), f"w{number % 3}")
     for number in range(3):
         tree.forget(f"w{number}")
-    assert (len(tree), tree.bytes, tree.root.children, tree._shadows) == (0, 0, {}, {})
-    assert (tree._by_bit, tree._untidy) == ({}, {})
+    tree.insert(keys((0,)), "other")
+    tree.forget("other")
+    while tree.bytes:
+        tree.insert((), "other")
+        tree.forget("other")
+    assert (len(tree), tree.root.children, list(tree.shadows())) == (0, {}, [])
 
 
 def test_nobody_waits_while_a_large_one_is_forgotten() -> None:
     """Entries of a forgotten worker are dropped bit by bit with later placements; a new worker of
     the same name starts empty."""
-    tree = PrefixTree(LARGE)
-    for number in range(5 * AT_ONCE):
+    tree, count = PrefixTree(LARGE), 1_000
+    for number in range(count):
         tree.insert(keys((number, 1)), "w0")
+    full = tree.bytes
     tree.forget("w0")
-    assert len(tree) == 2 * 4 * AT_ONCE
-    assert tree.held(keys((2, 1))) == tree.held(keys((5 * AT_ONCE - 1, 1))) == {}
-    left = tree.bytes
-    for number in (1, 2, 3, 4):
+    assert all(tree.held(keys((number, 1))) == {} for number in range(count))
+    sizes, number = [tree.bytes], 0
+    while sizes[-1] > full / 20:
         tree.insert(keys((number, 2)), "w0")
-        assert 0 < tree.bytes < left
-        left = tree.bytes
         assert tree.held(keys((number, 1))) == {"w0": 1}
-    tree.insert(keys((4, 2)), "w0")
-    assert len(tree) == 2 * 4
-    assert list(tree._by_bit.values()) == list(tree._shadows.values())
+        sizes, number = [*sizes, tree.bytes], number + 1
+    assert all(0 < before - after < full / 10 for before, after in pairwise([full, *sizes]))
+    tree.insert((), "w0")
+    assert len(tree) == 2 * number
 
 
 @given(STEPS, WORKERS, PROMPTS)
@@ -211,7 +204,7 @@ def test_taking_back_never_disconnects(
     tree.close(placement)
     tree.take_back(placement)
     assert tree.held(keys(since)).get(worker, 0) == len(since)
-    for shadow in tree._shadows.values():
+    for shadow in tree.shadows():
         for entry in shadow:
             parent = entry.node.parent
             assert parent is not None

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.prefix import under_way as underway
 from strategies.prefix.tree import Placement
 from strategies.prefix.under_way import UnderWay
 
@@ -40,14 +38,15 @@ def test_what_was_refused_was_never_sent() -> None:
     assert under_way.held(KEYS, 9.0) == {}
 
 
-def test_of_those_that_ended_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_those_that_ended_there_is_a_bound() -> None:
     """Only so many ended requests are kept; the earliest are dropped."""
-    monkeypatch.setattr(underway, "MOST_ENDED", 10)
-    under_way = UnderWay(1 << 20, 1.0)
-    for number in range(11):
+    under_way, number = UnderWay(1 << 28, 1.0), 0
+    while number < 200 or (under_way.held([0], 0.0) and number < 200_000):
         under_way.settle(under_way.insert([number], "a", 0.0), 0.0, took=True)
+        number += 1
+    assert number < 200_000
     assert under_way.held([0], 0.0) == {}
-    assert under_way.held([1], 0.0) == {"a": 1}
+    assert under_way.held([number - 100], 0.0) == {"a": 1}
 
 
 @dataclass

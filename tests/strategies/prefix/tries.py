@@ -57,7 +57,7 @@ def nodes(node: Node) -> Iterator[Node]:
 
 def sound(tree: PrefixTree) -> None:
     """Check that sums match the entries, and that who holds a run holds all runs before it."""
-    for shadow in tree._shadows.values():
+    for shadow in tree.shadows():
         entries = list(shadow)
         tokens = sum(e.node.tokens(0, e.held) + e.extra for e in entries)
         assert shadow.size == pytest.approx(tokens)  # tokens are not whole numbers everywhere
