@@ -131,6 +131,8 @@ def test_a_clear_is_forgotten_when_much_has_come_since() -> None:
         more = {"block_hashes": [99_000 + number], "token_ids": [number] * 16}
         push(source, {**stored(0, 1, **CPU), **more})
     push(source, stored(0, 8, **CPU))
+    push(source, removed(0, 8, "CPU"))
+    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 128)}
     assert place.blocks == 20_008
 
 

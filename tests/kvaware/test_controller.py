@@ -20,6 +20,7 @@ from controller.events.source import EventSource
 from controller.kv_memory import KvMemory
 from controller.service.server import create_app
 from router.check_live import check_live
+from router.remote_memory import RemoteMemory
 from router.settings_file import load
 from strategies.prefix.block_keys import even_chain, even_root
 from tests.identity_live.asking import until_known
@@ -340,19 +341,26 @@ def test_a_worker_that_its_controller_does_not_hear_is_blind(
 
 
 def test_nothing_is_kept_of_a_controller_that_nobody_asks(
-    stub: MakeStub, route: MakeRouter
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answers can take many MiB, and settings may change often."""
-    url = stub().url
+    url, close, closed = stub().url, RemoteMemory.close, list[RemoteMemory]()
+
+    async def closing(memory: RemoteMemory) -> None:
+        closed.append(memory)
+        await close(memory)
+
+    monkeypatch.setattr(RemoteMemory, "close", closing)
     first = {"url": "http://127.0.0.1:1", "deadline": "20ms"}
     router = route(url, strategy="kvaware", controller=first, health=QUICK)
     for number in range(3):
         other = {**first, "deadline": f"{30 + number}ms"}
         change(router, url, strategy="kvaware", controller=other)
-    memories = router.door.memories
-    assert memories._remotes == [remote for _, remote in memories.remotes()]
+    ((_, last),) = router.door.memories.remotes()
+    assert len(closed) == 3
+    assert last not in closed
     change(router, url, strategy="leastload", controller=first)
-    assert memories._remotes == []
+    assert closed[3:] == [last]
 
 
 def test_a_snapshot_that_could_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -360,9 +360,8 @@ def test_without_events_the_shadow_decides_and_says_so(fleet: MakeFleet, route: 
 def mute(fleet: FleetThread) -> None:
     """Stop the workers' publishers."""
     for worker in fleet.workers:
-        if worker.publisher is not None and worker.publisher._pub is not None:
-            worker.publisher._pub.close(linger=0)
-            worker.publisher._pub = None
+        if worker.publisher is not None:
+            fleet.run(worker.publisher.close())
 
 
 def test_siblings_find_their_first_before_its_events(
@@ -371,7 +370,7 @@ def test_siblings_find_their_first_before_its_events(
     """Placements of the last seconds count until events confirm them."""
     simulated = fleet(workers=4)
     router = kvaware(*simulated.urls)
-    simulated.call(lambda: mute(simulated))
+    mute(simulated)
     first = ask(router, "siblings " * 60)
     again = ask(router, "siblings " * 60 + "more")
     assert again.headers["x-warmroute-worker"] == first.headers["x-warmroute-worker"]
