@@ -67,14 +67,14 @@ class Router(NamedTuple):
     """Whether it is also run with Redis as the store."""
 
 
-class Bound:
+class Bound(Strategy):
     """The strategy `session`, with the table of sessions that the router keeps for it."""
 
     def __init__(self) -> None:
         self._under: Strategy = make("session", {})
         self._session = 0
         self._homes: dict[int, str] = {}
-        self.forget, self.gauges = self._under.forget, self._under.gauges
+        self.capabilities = self._under.capabilities
 
     def about(self, talk: Talk) -> None:
         """Note the session of the next request."""
@@ -94,6 +94,10 @@ class Bound:
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
         """Delegate to the strategy."""
         self._under.settled(prompt, candidate, outcome, now)
+
+    def forget(self, worker: str) -> None:
+        """Delegate to the strategy."""
+        self._under.forget(worker)
 
 
 def _kvaware(seats: Sequence[Seat], seed: int) -> Strategy:

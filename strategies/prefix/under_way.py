@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from strategies.prefix.tree import Placement, PrefixTree
 
 #: Most requests kept after their end; the oldest are dropped.
-MOST_ENDED = 1 << 16
+MAX_ENDED = 1 << 16
 
 
 class UnderWay:
@@ -38,7 +38,7 @@ class UnderWay:
             self._tree.leave(placement)
             return
         self._ended.append((now + self._seconds, placement))
-        if len(self._ended) > MOST_ENDED:
+        if len(self._ended) > MAX_ENDED:
             self._tree.leave(self._ended.popleft()[1])
 
     def forget(self, worker: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from strategies.api import FREE, Candidate, Cost, Decision, Prompt
 from strategies.cost.tiers import Loading
-from strategies.explain import Refused, Waits, explain, gives_way, terms, words
+from strategies.explain import Rejection, Waits, explain, gives_way, terms, words
 from strategies.policies.kv_aware import KvAware, KvAwareOptions
 from tests.strategies.workers import untold
 
@@ -17,7 +17,7 @@ PROMPT = Prompt("m", 8000, (1, 2, 3))
 HOLDER = Candidate(untold("a"), Cost(wait=2.0, prefill=0.1), 7500)
 IDLE = Candidate(untold("b"), Cost(prefill=0.8))
 FULL = Candidate(untold("b"), Cost(prefill=0.1), 7900)
-REFUSED = Refused(429, "full", "later")
+REFUSED = Rejection(429, "full", "later")
 LOADS = Candidate(untold("b"), Cost(prefill=0.8), 7500, Loading(0.15, 500, 7000))
 
 
@@ -124,7 +124,7 @@ def test_all_is_told() -> None:
     ],
 )
 def test_who_gives_way_is_told_of_what_is_sent(
-    waits: Waits, refused: Refused | None, *, said: bool
+    waits: Waits, refused: Rejection | None, *, said: bool
 ) -> None:
     """While the prompt itself waits, nothing gives way to it."""
     over = Decision((Candidate(untold("a"), Cost(prefill=0.1), preempts=2),), "cold")
