@@ -80,7 +80,7 @@ class TrackRecord:
         self._events = events
 
     def silent(self, events: int) -> bool:
-        """Whether the worker computes and announces nothing; `events` is the number by now."""
+        """Return true if it computes and announces nothing; `events` is the number by now."""
         return self._unheard >= MAX_UNHEARD_ANSWERS and events == self._events
 
     @property

@@ -12,7 +12,7 @@ from controller.events.source import EventSource
 
 
 def binds(endpoint: str) -> bool:
-    """Whether the router binds this address, so that engines connect: its host is a wildcard."""
+    """Return true if engines connect to this address, which we bind: its host is a wildcard."""
     host = endpoint.removeprefix("tcp://").rpartition(":")[0]
     return host in ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 - as the operator configured it
 

@@ -39,7 +39,7 @@ class Lag:
 
     @property
     def late(self) -> bool:
-        """Whether it is too far behind to be believed."""
+        """True if it is too far behind to be believed."""
         return self.seconds > MAX_LAG_S
 
     def came(self, now: float) -> bool:
@@ -247,7 +247,7 @@ class EventSource:
             index.clear(name, Tier.GPU)
 
     def _counts(self, event: BlockStored) -> bool:
-        """Whether these blocks extend a prefix: only those of one group with full attention do.
+        """Return true if these blocks extend a prefix, as those of one group with full attention do.
 
         Engines with several kinds of layers keep blocks for each kind under the same names (vLLM
         `v1/core/block_pool.py`). Blocks of sliding windows and states must not be mixed in.

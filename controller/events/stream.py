@@ -120,7 +120,7 @@ class Stream:
 
     @property
     def blind(self) -> bool:
-        """Whether what the index has for this engine may be wrong or incomplete now."""
+        """True if what the index has for this engine may be wrong or incomplete now."""
         # Without replay, the next live message resolves a doubt, so the engine is still believed;
         # but not right after a snapshot was restored, when nothing has been heard at all.
         doubted = self._doubted and (self.replays or self.live < 0 <= self.applied)
@@ -128,7 +128,7 @@ class Stream:
 
     @property
     def doubted(self) -> bool:
-        """Whether the engine may be another process than the one that was heard last."""
+        """True if the engine may be another process than the one that was heard last."""
         return self._doubted
 
     def opened(self, now: float) -> Iterator[Step]:
@@ -183,7 +183,7 @@ class Stream:
             yield from self._cure(now)
 
     def _is_another(self, sequence: int) -> bool:
-        """Whether the first number after a break, or after a restore, is of another process."""
+        """Return true if the first number after a break or a restore is of another process."""
         if self.live >= 0:
             return sequence != self.live + 1
         return sequence <= self.applied and sequence not in self._ahead

@@ -63,7 +63,7 @@ class TimeSlices:
             self._lock.release()
 
     def left(self) -> bool:
-        """Whether there is time left in this turn."""
+        """Return true if there is time left in this slice."""
         return monotonic() < self._until
 
 

@@ -66,7 +66,7 @@ class BlockRun(Struct, gc=False, eq=False):
         return self.part.get(holder, 0) if self.part else 0
 
     def holds(self, holder: int, offset: int) -> bool:
-        """Whether `holder` holds the block at `offset`."""
+        """Return true if `holder` holds the block at `offset`."""
         return offset < self.held(holder) or (
             self.beyond is not None and offset in self.beyond.get(holder, ())
         )
@@ -259,7 +259,7 @@ class Tree:
         return self._numbered.get(reference >> OFFSET_BITS)
 
     def __contains__(self, reference: object) -> bool:
-        """Whether a block still exists."""
+        """Return true if a block still exists."""
         return isinstance(reference, int) and self.at(reference) is not None
 
     def existing(self, given: "Words") -> "NDArray[np.bool_]":

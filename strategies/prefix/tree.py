@@ -215,7 +215,7 @@ class PrefixTree:
             self._tidy()
 
     def _knows(self, shadow: Shadow) -> bool:
-        """Whether the worker has not been forgotten since."""
+        """Return true if the worker has not been forgotten since."""
         return self._shadows.get(shadow.worker) is shadow
 
     def _along(self, keys: Sequence[int]) -> tuple[list[Node], int]:
