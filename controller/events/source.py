@@ -247,7 +247,7 @@ class EventSource:
             index.clear(name, Tier.GPU)
 
     def _counts(self, event: BlockStored) -> bool:
-        """Return true if these blocks extend a prefix, as those of one group with full attention do.
+        """Return true if these blocks extend a prefix, as one group with full attention does.
 
         Engines with several kinds of layers keep blocks for each kind under the same names (vLLM
         `v1/core/block_pool.py`). Blocks of sliding windows and states must not be mixed in.

@@ -38,35 +38,6 @@ from controller.events.sockets import (
 from controller.events.source import UNEXPECTED, EventSource
 from controller.events.stream import ReplayRequest
 
-
-class TimeSlices:
-    """Turns in order of arrival: use `async with turns:`, and continue while `left()`."""
-
-    def __init__(self, length_s: float) -> None:
-        self._length_s = length_s
-        self._lock = asyncio.Lock()
-        self._until = 0.0
-
-    async def __aenter__(self) -> None:
-        """Wait for a turn."""
-        await self._lock.acquire()
-        self._until = monotonic() + self._length_s
-
-    async def __aexit__(
-        self, _: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        """End the turn; let all other tasks run first."""
-        try:
-            if error is None:
-                await asyncio.sleep(0)
-        finally:
-            self._lock.release()
-
-    def left(self) -> bool:
-        """Return true if there is time left in this slice."""
-        return monotonic() < self._until
-
-
 log = logging.getLogger("warmroute.controller")
 
 #: Most replays at once, since an engine publishes nothing while it replays.
@@ -79,6 +50,34 @@ _END_OF_REPLAY = b"\xff" * 8
 _TEMPORARY_ERRORS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 #: Refusal reason: data that ZeroMQ could not parse, without saying what, ended the connection.
 ENDED_CONNECTION = "ended the connection"
+
+
+class TimeSlices:
+    """Slices of time in order of arrival: `async with slices:`, and continue while `left()`."""
+
+    def __init__(self, length_s: float) -> None:
+        self._length_s = length_s
+        self._lock = asyncio.Lock()
+        self._until = 0.0
+
+    async def __aenter__(self) -> None:
+        """Wait for a slice."""
+        await self._lock.acquire()
+        self._until = monotonic() + self._length_s
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """End the slice; let all other tasks run first."""
+        try:
+            if error is None:
+                await asyncio.sleep(0)
+        finally:
+            self._lock.release()
+
+    def left(self) -> bool:
+        """Return true if there is time left in this slice."""
+        return monotonic() < self._until
 
 
 class Subscriber:
@@ -198,7 +197,7 @@ class Subscriber:
                 await self._catch_up(source)
 
     async def _catch_up(self, source: EventSource) -> None:
-        """Take late steps, in turns. Nothing more is received meanwhile, so that none pile up."""
+        """Take late steps, a slice at a time. Nothing more is received meanwhile, so that none pile up."""
         while source.late:
             async with self._slices:
                 while source.late:
@@ -297,7 +296,7 @@ class Subscriber:
     async def _receive_replay(
         self, source: EventSource, request: ReplayRequest, socket: zmq.asyncio.Socket
     ) -> list[ReplayRequest]:
-        """Hand on replies up to the end; return the replays to ask for next."""
+        """Hand on replies up to the end; return the replays to request next."""
         while True:
             async with asyncio.timeout(REPLAY_IDLE_TIMEOUT_S):
                 frames = await socket.recv_multipart()
