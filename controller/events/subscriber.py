@@ -197,7 +197,7 @@ class Subscriber:
                 await self._catch_up(source)
 
     async def _catch_up(self, source: EventSource) -> None:
-        """Take late steps, a slice at a time. Nothing more is received meanwhile, so that none pile up."""
+        """Take late steps, a slice at a time. Nothing is received meanwhile, so none pile up."""
         while source.late:
             async with self._slices:
                 while source.late:

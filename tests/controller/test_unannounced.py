@@ -178,15 +178,6 @@ def test_a_gpu_is_believed_and_a_hosts_memory_nearly() -> None:
     assert memory.held(prompt(), ["w"]) == {"w": Held(32)}
 
 
-def test_ranks_take_nothing_back() -> None:
-    """It is unknown which rank had to compute."""
-    memory = KvMemory(1 << 24)
-    for rank in range(2):
-        push(memory.join("w", rank), stored(0, 8, **STORE))
-    answered(memory, prompt(), 0)
-    assert memory.held(prompt(), ["w"]) == {"w": Held(0, 0, 128)}
-
-
 def test_what_nobody_holds_cannot_be_missed() -> None:
     """Misses of blocks that the index does not have change nothing."""
     memory = KvMemory(1 << 24)
