@@ -184,3 +184,17 @@ def test_a_prefix_of_no_tokens_is_refused() -> None:
     """All prompts would hash to the same worker."""
     with pytest.raises(ValueError, match="at least 1"):
         ChblOptions(prefix=0)
+
+
+@pytest.mark.parametrize("name", names())
+def test_all_may_be_told_everything(name: str) -> None:
+    """Of waiting requests, workers that left, and what another process knew."""
+    before, after = Run(name, fleet(2)), Run(name, fleet(2))
+    asked = prompt(LONG)
+    over = before.strategy.waits(asked)
+    before.place(asked)
+    over()
+    before.strategy.forget("w1")
+    assert after.strategy.restore_state(before.strategy.dump_state())
+    assert set(after.strategy.known_workers()) <= {"w0"}
+    assert all(size >= 0 for size in after.strategy.gauges().values())
