@@ -25,8 +25,8 @@ from strategies.api import (
 from strategies.cost.cost import held_tokens
 from strategies.cost.tiers import Held, Loading
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions, reason
+from strategies.prefix.in_flight import InFlight
 from strategies.prefix.tree import Placement, PrefixTree
-from strategies.prefix.under_way import UnderWay
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class KvAware(Strategy):
         self._shadow = PrefixAware(PrefixAwareOptions(options.shadow))
         self._costs = self._shadow.costs
         self._threshold = options.threshold
-        self._under_way = UnderWay(options.shadow // 8, options.unconfirmed)
+        self._in_flight = InFlight(options.shadow // 8, options.unconfirmed)
         self._promoted = PrefixTree(options.shadow // 8)
         """Starts of prompts that workers loaded from L2 and keep on L1, although no event says so:
         until an answer shows that they do not."""
@@ -90,13 +90,13 @@ class KvAware(Strategy):
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Put the cheapest worker first; each is credited with what its events say it holds."""
-        told: Mapping[str, Held] = {}
+        reported: Mapping[str, Held] = {}
         if self.kv.memory is not None and prompt.blocks:
-            told = self.kv.memory.held(prompt, [worker.name for worker in workers])
+            reported = self.kv.memory.held(prompt, [worker.name for worker in workers])
         stored = self._stored(prompt)
         match = self._shadow.tree.match(prompt.keys)
         shadow = match.held()
-        under_way = self._under_way.held(prompt.keys, now)
+        in_flight = self._in_flight.held(prompt.keys, now)
         promoted = self._promoted.held(prompt.keys) if self.kv.loads.promotes else {}
         tokens: dict[str, int] = {}
         loading: dict[str, Loading] = {}
@@ -105,12 +105,12 @@ class KvAware(Strategy):
             doubt = self._doubt(prompt, name)
             held = Held(held_tokens(prompt, shadow.get(name, 0)))
             if not doubt:
-                held = told.get(name, _NOTHING)
+                held = reported.get(name, _NOTHING)
                 if name in promoted:
                     held = held.at_least(l1=held_tokens(prompt, promoted[name]))
             held = self._counted(held, stored)
             if not doubt:
-                held = held.at_least(gpu=_sent(prompt, under_way.get(name, 0)))
+                held = held.at_least(gpu=_sent(prompt, in_flight.get(name, 0)))
             tokens[name] = held.total
             if held.total > held.gpu:
                 loading[name] = self.kv.loads.of(held, worker.pace)
@@ -121,8 +121,8 @@ class KvAware(Strategy):
             prompt, workers, now, tokens, loading=loading, match=match
         )
         if below:
-            found = {one.worker.name: one for one in candidates}
-            candidates = [found[one.worker.name] for one in plain]
+            by_name = {candidate.worker.name: candidate for candidate in candidates}
+            candidates = [by_name[candidate.worker.name] for candidate in plain]
         best = candidates[0]
         why = "below_threshold" if below else reason(best.held_tokens, most)
         if why == "prefix" and best.believed.tier != "gpu":
@@ -134,12 +134,12 @@ class KvAware(Strategy):
         """Count the placement at once, so that the second request of a burst finds the first."""
         self._shadow.placed(prompt, worker, now)
         name = worker.name
-        judged = bool(prompt.blocks) and name not in self._under_way.held(prompt.keys, now)
+        judged = bool(prompt.blocks) and name not in self._in_flight.held(prompt.keys, now)
         predicted = None
         if self.kv.memory is not None and judged and self.kv.memory.doubt(name, prompt):
-            told = self.kv.memory.held(prompt, [name]).get(name, _NOTHING)
-            predicted = self._counted(told, self._stored(prompt)).total
-        sent = self._under_way.insert(prompt.keys, name, now)
+            reported = self.kv.memory.held(prompt, [name]).get(name, _NOTHING)
+            predicted = self._counted(reported, self._stored(prompt)).total
+        sent = self._in_flight.insert(prompt.keys, name, now)
         shadowed = bool(self._doubt(prompt, name))
         heard = self.kv.memory.heard(name) if self.kv.memory is not None else 0
         self._placed[id(prompt), name] = _Placed(sent, shadowed, judged, predicted, heard)
@@ -154,7 +154,7 @@ class KvAware(Strategy):
         # (How another process predicted with a memory is not known here.)
         known = self.kv.memory is None or not prompt.elsewhere
         self._shadow.end(prompt, candidate, outcome, now, corrects=placed.shadowed and known)
-        self._under_way.settle(placed.sent, now, took=took)
+        self._in_flight.settle(placed.sent, now, took=took)
         if not (took and known):
             return
         cached = outcome.cached_tokens
@@ -204,7 +204,7 @@ class KvAware(Strategy):
     def forget(self, worker: str) -> None:
         """Drop all that is known of the worker."""
         self._shadow.forget(worker)
-        self._under_way.forget(worker)
+        self._in_flight.forget(worker)
         self._promoted.forget(worker)
         if self.kv.memory is not None:
             self.kv.memory.forget(worker)
@@ -213,7 +213,7 @@ class KvAware(Strategy):
         """Return sizes of the shadow and of placements not confirmed by events."""
         return {
             **self._shadow.gauges(),
-            "unconfirmed_blocks": len(self._under_way),
+            "unconfirmed_blocks": len(self._in_flight),
             "promoted_blocks": len(self._promoted),
         }
 

@@ -9,7 +9,7 @@ from strategies.prefix.tree import Placement, PrefixTree
 MAX_ENDED = 1 << 16
 
 
-class UnderWay:
+class InFlight:
     """Prefixes of running requests by worker, and of those that ended at most `seconds` ago.
 
     Takes at most `limit_bytes`. An engine cannot evict what a running request uses. Within
