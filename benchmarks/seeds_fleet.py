@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.routing.drive import Fleet, Hold, Seat, own_hold
+from benchmarks.routing.drive import Fleet, Hold, Informed, Seat, own_hold
 from benchmarks.routing.peers import AtRandom
 from benchmarks.routing.policies import Exact
 from benchmarks.routing.workloads import Talk
@@ -67,7 +67,7 @@ class Router(NamedTuple):
     """Whether it is also run with Redis as the store."""
 
 
-class Bound(Strategy):
+class Bound(Informed):
     """The strategy `session`, with the table of sessions that the router keeps for it."""
 
     def __init__(self) -> None:

@@ -151,6 +151,18 @@ def own_hold() -> Hold:
     return Queue()
 
 
+class Informed(Strategy):
+    """A policy that is told more than Warmroute's strategies are."""
+
+    def about(self, talk: Talk) -> None:
+        """Note the talk of the next request."""
+        return
+
+    def computed(self, prompt: Prompt, worker: Seat) -> None:
+        """Note that the first token of a request has arrived."""
+        return
+
+
 class Asked(Struct):
     """One request, not yet placed."""
 
@@ -209,11 +221,7 @@ class Drive:
         self._size = fleet.block_tokens
         self._named = {seat.name: seat for seat in self.seats}
         self.strategy = strategy(self.seats)
-        # Optional hooks of peers, beyond the interface of Warmroute's strategies.
-        self._about: Callable[[Talk], None] | None = getattr(self.strategy, "about", None)
-        self._computed: Callable[[Prompt, Seat], None] | None = getattr(
-            self.strategy, "computed", None
-        )
+        self._informed = self.strategy if isinstance(self.strategy, Informed) else None
         self._prompts = Prompts()
         self.done: list[Placed] = []
         self.cut: list[Placed] = []
@@ -308,8 +316,8 @@ class Drive:
         )
 
     def _arrive(self, asked: Asked) -> None:
-        if self._about is not None:
-            self._about(asked.talk)
+        if self._informed is not None:
+            self._informed.about(asked.talk)
         asked.prompt = self._read(asked.job)
         self._decide(asked)
 
@@ -402,8 +410,8 @@ class Drive:
             placed.first_s = self.now - placed.asked.at_s
             seat.load.first_byte(placed.booking, self.now)
             self._booked.pop(placed.booking, None)
-            if self._computed is not None:
-                self._computed(placed.asked.prompt, seat)
+            if self._informed is not None:
+                self._informed.computed(placed.asked.prompt, seat)
         for job in ended:
             self._end(self._placed.pop(job.number))
         if first or ended:

@@ -9,10 +9,10 @@ from math import inf
 from random import Random
 from statistics import fmean, pstdev
 
-from benchmarks.routing.drive import Seat
+from benchmarks.routing.drive import Informed, Seat
 from benchmarks.routing.workloads import Talk, follows
 from simulator.strides import BLOCK_TOKENS, Job
-from strategies.api import FREE, Candidate, Decision, Prompt, Strategy, WorkerView
+from strategies.api import FREE, Candidate, Decision, Prompt, WorkerView
 
 #: Tokens per second that a queue is divided by where no live rate is reported, seconds that KV
 #: pressure is worth, and the most KV use that is told apart: `least_load`'s defaults.
@@ -23,7 +23,7 @@ THROUGHPUT, PRESSURE_S, MOST = 2_000.0, 0.15, 0.999
 RELATIVE, ABSOLUTE, SHARE = 1.5, 64, 0.3
 
 
-class Peer(Strategy):
+class Peer(Informed):
     """Base of peer policies: chooses the seat with the least `score`, ties broken at random."""
 
     def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
@@ -52,9 +52,6 @@ class Peer(Strategy):
         best = min(scores)
         ties = [seat for seat, score in zip(self.seats, scores, strict=True) if score == best]
         return ties[0] if len(ties) == 1 else self.chance.choice(ties)
-
-    def computed(self, prompt: Prompt, worker: WorkerView) -> None:
-        """Note that the first token of a request has arrived."""
 
 
 class AtRandom(Peer):
