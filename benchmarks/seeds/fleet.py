@@ -67,14 +67,14 @@ class RouterSetup(NamedTuple):
     """Whether it is also run with Redis as the store."""
 
 
-class BoundSession:
+class BoundSession(Strategy):
     """The strategy `session`, with the table of sessions that the router keeps for it."""
 
     def __init__(self) -> None:
         self._under: Strategy = make("session", {})
         self._session = 0
         self._homes: dict[int, str] = {}
-        self.forget, self.gauges = self._under.forget, self._under.gauges
+        self.capabilities = self._under.capabilities
 
     def about(self, talk: Talk) -> None:
         """Note the session of the next request."""
@@ -95,12 +95,16 @@ class BoundSession:
         """Delegate to the strategy."""
         self._under.settled(prompt, candidate, outcome, now)
 
+    def forget(self, worker: str) -> None:
+        """Delegate to the strategy."""
+        self._under.forget(worker)
+
 
 def _kvaware(seats: Sequence[Seat], seed: int) -> Strategy:
     del seed
     strategy = make("kvaware", {})
     assert isinstance(strategy, KvAware)  # noqa: S101 - narrows the type
-    strategy.memory = Exact(seats)
+    strategy.kv.memory = Exact(seats)
     return strategy
 
 

@@ -15,7 +15,7 @@ from router.fleet.worker import Worker
 from router.responses.owners import at
 from router.sessions.use import Visit
 from strategies.api import NOBODY, Decision, Prompt
-from strategies.explain import Explanation, LeftOut, Refused, Waits, explain, nowhere
+from strategies.explain import Explanation, LeftOut, Rejection, Waits, explain, nowhere
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Foreseen(NamedTuple):
     waits: Waits
     """What it would wait for first."""
     left_out: Sequence[LeftOut]
-    refused: Refused | None
+    refused: Rejection | None
     """What it would get instead, if it found no place to wait at."""
     sessionless: bool
     """It names a session, but its pool keeps none and ignores that."""
@@ -162,9 +162,9 @@ def sent_nowhere(
     return nowhere(prompt, refusal(error), others, pool=pool)
 
 
-def refusal(error: DoorError) -> Refused:
+def refusal(error: DoorError) -> Rejection:
     """Return what a client would be told."""
-    return Refused(error.status, error.code, error.message)
+    return Rejection(error.status, error.code, error.message)
 
 
 def endpoint_of(path: str) -> Endpoint:

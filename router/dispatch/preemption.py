@@ -133,7 +133,7 @@ class Preempting:
         """Return when a request came that may be preempted there; None: it may not."""
         may = (
             self.movable(job)
-            and getattr(job.pool.chooser, "reads_prompt", False)
+            and job.pool.capabilities.reads_prompt
             and worker.keeps
             and worker.breaker.closed
         )

@@ -11,7 +11,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from controller.truth import ERRORS
+from controller.accuracy import ERROR_BOUNDS
 from router.dispatch.retry import Budget
 from router.dispatch.scheduler import Scheduler
 from router.fleet.fleet import Fleet
@@ -73,7 +73,7 @@ class PoolMetrics:
         self.first_byte = Histogram(_SECONDS)
         self.duration = Histogram(_SECONDS)
         self.matched = Histogram(_SHARES)
-        self.error = Histogram(ERRORS)
+        self.error = Histogram(ERROR_BOUNDS)
 
     def begin(self, workers: Iterable[str]) -> None:
         """Create the counters at 0 at the start.

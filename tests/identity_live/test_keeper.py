@@ -25,6 +25,7 @@ from router.tokenizers.verify import State
 from router.upstream.client import Answer, Inquiries
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
+from strategies.api import Capabilities
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 from tests.identity_live.asking import ask, knows, states, tokenizer, until_asked, until_known
 from tests.identity_live.conftest import MakeEngine, Start
@@ -97,7 +98,7 @@ def test_workers_go_on_being_asked_until_something_better_comes(
 ) -> None:
     """If a strategy needs tokens: unrelated changes do not stop that, finding the missing folder
     does."""
-    monkeypatch.setattr(PrefixAware, "needs_tokens", True, raising=False)
+    monkeypatch.setattr(PrefixAware, "capabilities", Capabilities(needs_tokens=True))
     (worker,) = workers = [serving("a", m=str(tmp_path / "later"))]
     made, pool = keeper(workers, Answers({"a": 1}), "auto")
 
