@@ -17,9 +17,9 @@ from router.replay_plan import Endpoint, NoModel
 from router.replay_report import to_json
 from router.replay_tables import tables
 from router.settings import LogSettings
+from simulator.engine.profiles import PROFILES
 from simulator.fleet import Fleet, FleetSettings, run_fleet
-from simulator.profiles import PROFILES
-from simulator.wire import Encoding
+from simulator.kv.wire import Encoding
 
 #: The exit code of a command that Ctrl-C ended before it was done.
 _INTERRUPTED = 130

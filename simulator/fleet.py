@@ -11,10 +11,10 @@ from typing import Self
 import uvloop
 import zmq.asyncio
 
-from simulator.redis_store import RedisStore
-from simulator.store import SharedStore, Store
-from simulator.tiers import USUAL, Rates
-from simulator.wire import Encoding
+from simulator.kv.redis_store import RedisStore
+from simulator.kv.stores import SharedStore, Store
+from simulator.kv.tiers import USUAL, Rates
+from simulator.kv.wire import Encoding
 from simulator.worker import Worker, WorkerSettings
 
 
@@ -23,7 +23,7 @@ class FleetSettings:
     """The number of workers in a fleet, and the settings they share."""
 
     workers: int = 1
-    #: A name in `simulator.profiles.PROFILES`.
+    #: A name in `simulator.engine.profiles.PROFILES`.
     profile: str = "llama-3.1-8b-h100"
     #: The base model's names; the first is the canonical one.
     models: Sequence[str] = ("llama-3.1-8b",)

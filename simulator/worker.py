@@ -9,21 +9,21 @@ from pathlib import Path
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from simulator.app import App
-from simulator.changes import Change
-from simulator.engine import Engine
-from simulator.faults import Fault, FaultOrder
-from simulator.language import language_of
-from simulator.listener import Connection, Listener
-from simulator.metrics import registry
-from simulator.offloading import Offloading
-from simulator.profiles import profile_named
-from simulator.publisher import Publisher
-from simulator.pump import Pump
-from simulator.served import Served
-from simulator.store import Store
-from simulator.tiers import USUAL, Rates, Tiers
-from simulator.wire import Encoding
+from simulator.api.app import App
+from simulator.api.metrics import registry
+from simulator.api.served_model import Served
+from simulator.engine.clock import Pump
+from simulator.engine.core import Engine
+from simulator.engine.profiles import profile_named
+from simulator.http.faults import Fault, FaultOrder
+from simulator.http.listener import Connection, Listener
+from simulator.kv.changes import Change
+from simulator.kv.events import Publisher
+from simulator.kv.offloading import Offloading
+from simulator.kv.stores import Store
+from simulator.kv.tiers import USUAL, Rates, Tiers
+from simulator.kv.wire import Encoding
+from simulator.model.language import language_of
 
 #: Seconds to let the answer to the fault request leave before the worker goes down.
 _FLUSH_S = 0.005
@@ -34,7 +34,7 @@ class WorkerSettings:
     """The settings of one worker."""
 
     name: str = "sim-1"
-    #: A name in `simulator.profiles.PROFILES`.
+    #: A name in `simulator.engine.profiles.PROFILES`.
     profile: str = "llama-3.1-8b-h100"
     #: The base model's names; the first is the canonical one.
     models: Sequence[str] = ("llama-3.1-8b",)

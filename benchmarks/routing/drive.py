@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.routing.strides import BLOCK_TOKENS, Job, StrideEngine
 from benchmarks.routing.workloads import Talk, Work
 from router.prompts import Prompts
-from simulator.profiles import Profile
-from simulator.store import SharedStore
-from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
-from simulator.tiers import USUAL, Rates, Tiers
+from simulator.engine.profiles import Profile
+from simulator.kv.stores import SharedStore
+from simulator.kv.tiers import USUAL, Rates, Tiers
 from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.cost.booking import Booking
 from strategies.cost.load import Load

@@ -26,7 +26,7 @@ from benchmarks.routing.peers import (
     SmgTrees,
     Sticky,
 )
-from simulator.store import SharedStore
+from simulator.kv.stores import SharedStore
 from strategies.api import Outcome, Prompt, Strategy
 from strategies.cost.tiers import Held
 from strategies.policies import kv_aware as kvaware

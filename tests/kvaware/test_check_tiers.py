@@ -13,11 +13,11 @@ from router import check_tiers
 from router.check_live import check_live
 from router.settings import Settings
 from router.settings_tiers import LmcacheSettings
-from simulator.cache import BlockCache
-from simulator.engine import Engine
-from simulator.generation import Usage
-from simulator.offloading import Offloading
-from simulator.request import Request
+from simulator.api.generation import Usage
+from simulator.engine.core import Engine
+from simulator.engine.request import Request
+from simulator.kv.cache import BlockCache
+from simulator.kv.offloading import Offloading
 from simulator.thread import FleetThread
 from simulator.worker import Worker
 from tests.kvaware.conftest import MakeFleet

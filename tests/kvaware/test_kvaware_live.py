@@ -11,7 +11,7 @@ import pytest
 from router.check_live import check_live
 from router.kv_sources import FLAG
 from router.settings import Settings
-from simulator import generation
+from simulator.api import generation
 from simulator.thread import FleetThread
 from tests.kvaware.conftest import QUICK, MakeFleet, MakeKvAware, trusted
 from tests.reload.changing import change

@@ -15,11 +15,11 @@ from router.identity.templated import Templated
 from router.identity.tokenizer import load
 from router.identity.unlike import Unlike
 from router.openai import ENDPOINTS
-from simulator import bodies
-from simulator.bodies import decode
-from simulator.errors import ApiError
-from simulator.folder import Folder
-from simulator.generating import _chat_tokens
+from simulator.api import bodies
+from simulator.api.bodies import decode
+from simulator.api.text import _chat_tokens
+from simulator.http.errors import ApiError
+from simulator.model.folder import Folder
 from tests.simulator.folders import CHATML, make_folder
 
 CHAT = ENDPOINTS["/v1/chat/completions"]

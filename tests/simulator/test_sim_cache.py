@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cache import BlockCache
-from simulator.changes import Cleared, Removed, Stored
-from simulator.hashing import Chain, event_hash
+from simulator.kv.blocks import Chain, event_hash
+from simulator.kv.cache import BlockCache
+from simulator.kv.changes import Cleared, Removed, Stored
 
 SIZE = 4
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.changes import Stored
-from simulator.engine import Engine, QueueFullError, Step, TooLongError
-from simulator.profiles import PROFILES, Profile, profile_named
-from simulator.request import Request
+from simulator.engine.core import Engine, QueueFullError, Step, TooLongError
+from simulator.engine.profiles import PROFILES, Profile, profile_named
+from simulator.engine.request import Request
+from simulator.kv.changes import Stored
 
 TOY = PROFILES["toy"]
 

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import zmq
 
-from simulator.hashing import Chain, event_hash
+from simulator.kv.blocks import Chain, event_hash
 from simulator.thread import FleetThread
 from simulator.worker import Worker
 

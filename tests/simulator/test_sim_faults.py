@@ -200,7 +200,7 @@ def test_a_worker_that_refuses_finishes_what_runs(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only new connections are refused; idle ones are closed and running requests finish."""
-    monkeypatch.setattr("simulator.listener.KEEP_ALIVE_S", 1000)
+    monkeypatch.setattr("simulator.http.listener.KEEP_ALIVE_S", 1000)
     fleet = start()
     (worker,) = fleet.workers
     with (

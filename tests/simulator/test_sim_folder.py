@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from simulator.answers import Answer
-from simulator.conversation import Conversation
-from simulator.errors import ApiError
 from simulator.fleet import FleetSettings
-from simulator.folder import Folder
-from simulator.language import language_of
+from simulator.http.errors import ApiError
+from simulator.model.answers import Answer
+from simulator.model.conversation import Conversation
+from simulator.model.folder import Folder
+from simulator.model.language import language_of
 from simulator.thread import FleetThread
 from tests.commands import run
 from tests.identity.other_formats import make_mistral
@@ -314,7 +314,7 @@ def test_a_format_without_its_extra(
 ) -> None:
     """The error names the extra to install."""
     (tmp_path / file).write_bytes(b"x")
-    monkeypatch.setattr("simulator.vocabulary.find_spec", lambda _: None)
+    monkeypatch.setattr("simulator.model.vocabulary.find_spec", lambda _: None)
     monkeypatch.setitem(sys.modules, "mistral_common.tokens.tokenizers.mistral", None)
     with pytest.raises(ValueError, match=rf"pip install 'warmroute\[{extra}\]'"):
         language_of(tmp_path)

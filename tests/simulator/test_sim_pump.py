@@ -9,11 +9,11 @@ from array import array
 
 import pytest
 
-from simulator.changes import Change
-from simulator.engine import Engine
-from simulator.profiles import PROFILES
-from simulator.pump import Pump
-from simulator.request import Request
+from simulator.engine.clock import Pump
+from simulator.engine.core import Engine
+from simulator.engine.profiles import PROFILES
+from simulator.engine.request import Request
+from simulator.kv.changes import Change
 
 
 def request(name: str, answer: int = 50) -> Request:

@@ -10,8 +10,8 @@ import pytest
 import uvloop
 from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 
-from simulator.exchange import Exchange
-from simulator.listener import Listener
+from simulator.http.exchange import Exchange
+from simulator.http.listener import Listener
 
 HELLO = [{"role": "user", "content": "Hello there, how are you today?"}]
 

@@ -4,13 +4,13 @@ from array import array
 
 import pytest
 
-from simulator.changes import Change, Removed, Stored
-from simulator.engine import Engine
-from simulator.offloading import Offloading
-from simulator.profiles import PROFILES
-from simulator.request import Request
-from simulator.store import SharedStore
-from simulator.tiers import Move, Rates, Tiers
+from simulator.engine.core import Engine
+from simulator.engine.profiles import PROFILES
+from simulator.engine.request import Request
+from simulator.kv.changes import Change, Removed, Stored
+from simulator.kv.offloading import Offloading
+from simulator.kv.stores import SharedStore
+from simulator.kv.tiers import Move, Rates, Tiers
 
 SIZE = 4
 

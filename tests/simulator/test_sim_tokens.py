@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.answers import SIMULATED, Answer, natural_length
-from simulator.template import render
-from simulator.tokens import IM_END_ID, IM_START_ID, detokenize, tokenize
+from simulator.model.answers import SIMULATED, Answer, natural_length
+from simulator.model.template import render
+from simulator.model.tokens import IM_END_ID, IM_START_ID, detokenize, tokenize
 
 PIECES = st.sampled_from(
     ["<|im_start|>", "<|im_end|>", "<|im_", "user\n", "a", "wörld", "\n", "日"]

@@ -1,0 +1,1 @@
+"""TODO: what lives in simulator/api, and what does not."""

@@ -1,0 +1,1 @@
+"""TODO: what lives in simulator/engine, and what does not."""

@@ -1,0 +1,1 @@
+"""TODO: what lives in simulator/http, and what does not."""

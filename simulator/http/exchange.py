@@ -1,0 +1,97 @@
+"""One HTTP request and its answer, on top of ASGI.
+
+Whole answers go through ASGI's `send`. The events of a stream are written straight to the
+transport as HTTP chunks: there is one per token and request, so this process spends most of its
+time on them, and `send` costs several times as much as the write itself.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+
+from simulator.http.errors import DisconnectedError
+from simulator.http.listener import Connection
+
+Header = tuple[bytes, bytes]
+
+JSON = b"application/json"
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
+_encode = msgspec.json.Encoder().encode
+
+
+class Exchange:
+    """One request, and the means to answer it."""
+
+    def __init__(
+        self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.connection: Connection = scope["state"]["connection"]
+        self._body: bytes | None = None
+        self._receive = receive
+        self._send = send
+
+    @property
+    def request_id(self) -> str | None:
+        """The id the client chose (`X-Request-Id`), echoed in the answer."""
+        value = self.headers.get(b"x-request-id")
+        return None if value is None else value.decode("latin-1")
+
+    async def body(self) -> bytes:
+        """The whole request body; raises DisconnectedError if the client leaves first."""
+        if self._body is None:
+            parts: list[bytes] = []
+            more = True
+            while more:
+                message = await self._receive()
+                if message["type"] != "http.request":
+                    raise DisconnectedError
+                parts.append(message["body"])
+                more = message["more_body"]
+            self._body = b"".join(parts)
+        return self._body
+
+    async def json(self, answer: object, status: int = 200) -> None:
+        """Answer with JSON."""
+        await self.reply(_encode(answer), JSON, status)
+
+    async def reply(
+        self, body: bytes = b"", content_type: bytes | None = None, status: int = 200
+    ) -> None:
+        """Answer with a whole body."""
+        await self._start(status, content_type, len(body))
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def start_stream(self) -> None:
+        """Begin an answer of server-sent events."""
+        await self._start(200, EVENT_STREAM)
+
+    def write(self, events: bytes) -> None:
+        """Send a piece of the stream now."""
+        self.connection.write(b"%x\r\n%b\r\n" % (len(events), events))
+
+    async def end_stream(self) -> None:
+        """End the stream."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def when_lost(self, callback: Callable[[], None] | None) -> None:
+        """Set the callback for when the client disconnects; None removes it."""
+        self.connection.on_lost = callback
+        if callback is not None and self.connection.gone.done():
+            callback()
+
+    async def _start(
+        self, status: int, content_type: bytes | None, length: int | None = None
+    ) -> None:
+        headers: list[Header] = []
+        if length is not None:
+            headers.append((b"content-length", b"%d" % length))
+        if content_type is not None:
+            headers.append((b"content-type", content_type))
+        chosen = self.headers.get(b"x-request-id")
+        if chosen is not None:
+            headers.append((b"x-request-id", chosen))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})

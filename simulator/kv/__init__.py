@@ -1,0 +1,1 @@
+"""TODO: what lives in simulator/kv, and what does not."""

@@ -1,0 +1,1 @@
+"""TODO: what lives in simulator/model, and what does not."""
