@@ -19,7 +19,7 @@ from router.replay_tables import tables
 from router.settings import LogSettings
 from simulator.engine.profiles import PROFILES
 from simulator.fleet import Fleet, FleetSettings, run_fleet
-from simulator.kv.wire import Encoding
+from simulator.kv.events import Encoding
 
 #: The exit code of a command that Ctrl-C ended before it was done.
 _INTERRUPTED = 130

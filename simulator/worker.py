@@ -17,12 +17,10 @@ from simulator.engine.core import Engine
 from simulator.engine.profiles import profile_named
 from simulator.http.faults import Fault, FaultOrder
 from simulator.http.listener import Connection, Listener
-from simulator.kv.changes import Change
-from simulator.kv.events import Publisher
-from simulator.kv.offloading import Offloading
+from simulator.kv.blocks import Change
+from simulator.kv.events import Encoding, Publisher
 from simulator.kv.stores import Store
-from simulator.kv.tiers import USUAL, Rates, Tiers
-from simulator.kv.wire import Encoding
+from simulator.kv.tiers import USUAL, Offloading, Rates, Tiers
 from simulator.model.language import language_of
 
 #: Seconds to let the answer to the fault request leave before the worker goes down.

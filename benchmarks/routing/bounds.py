@@ -20,8 +20,7 @@ from random import Random
 from msgspec import Struct
 
 from benchmarks.routing.drive import Fleet, Seat
-from benchmarks.routing.stride_cache import StrideCache
-from benchmarks.routing.strides import Job, StrideEngine
+from benchmarks.routing.strides import Job, StrideCache, StrideEngine
 from benchmarks.routing.workloads import Talk, Work
 from simulator.engine.profiles import Profile
 from strategies.api import Strategy

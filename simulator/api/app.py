@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 
-from simulator.api import audio, pooling, tokenizer_api
-from simulator.api import text as generating
+from simulator.api import endpoints as audio
+from simulator.api import endpoints as generating
+from simulator.api import endpoints as tokenizer_api
+from simulator.api import pooling
 from simulator.api.bodies import decode
 from simulator.api.served_model import Served
-from simulator.http.cut import CutExchange
 from simulator.http.errors import ApiError, DisconnectedError
-from simulator.http.exchange import Exchange
+from simulator.http.exchange import CutExchange, Exchange
 from simulator.http.faults import FaultOrder
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from simulator.api.formats import NOWHERE, Found
 from simulator.api.served_model import Prompt, Served
-from simulator.api.sources import NOWHERE, Found
 from simulator.engine.core import QueueFullError
 from simulator.engine.request import Request
 from simulator.http.errors import DisconnectedError, bad_request, queue_full

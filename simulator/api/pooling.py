@@ -19,8 +19,7 @@ from typing import Any
 from simulator.api import bodies
 from simulator.api.bodies import decode
 from simulator.api.generation import Generation, Length
-from simulator.api.prompts import as_prompts
-from simulator.api.served_model import Prompt, Served
+from simulator.api.served_model import Prompt, Served, as_prompts
 from simulator.http.errors import bad_request
 from simulator.http.exchange import Exchange
 from simulator.model.answers import seed

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from simulator.engine.core import Engine, Step
 from simulator.engine.request import Request
-from simulator.kv.changes import Change
+from simulator.kv.blocks import Change
 
 logger = logging.getLogger("simulator")
 

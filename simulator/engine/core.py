@@ -23,11 +23,9 @@ from random import Random
 
 from simulator.engine.profiles import Profile
 from simulator.engine.request import Request
-from simulator.kv.blocks import Chain, root_of
+from simulator.kv.blocks import Chain, Change, root_of
 from simulator.kv.cache import BlockCache
-from simulator.kv.changes import Change
-from simulator.kv.offloading import Offloading
-from simulator.kv.tiers import Loaded
+from simulator.kv.tiers import Loaded, Offloading
 
 
 class QueueFullError(Exception):

@@ -1,4 +1,8 @@
-"""Chained digests of KV blocks, computed as an engine does.
+"""Changes to a worker's KV cache, named like the fields of vLLM's KV events.
+
+Pure data: the cache records the changes and the publisher sends them.
+
+Chained digests of KV blocks, computed as an engine does.
 
 As in vLLM (`vllm/v1/core/kv_cache_utils.py`, `hash_block_tokens`): a block's digest covers its
 parent's digest, its tokens, and extra keys: the adapter's name in every block, the cache salt in
@@ -10,9 +14,46 @@ neither vLLM's nor the router's keys, and no test can pass merely because both h
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from hashlib import sha256
 
-from simulator.kv.changes import Hash
+Hash = int
+"""A block's hash as in events: the last 8 bytes of its digest, big-endian, unsigned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Consecutive blocks of one prompt that can be reused from now on."""
+
+    hashes: list[Hash]
+    #: The block before the first one; None where the prompt begins.
+    parent: Hash | None
+    #: Tokens of all these blocks, `len(hashes) * block_size` in number.
+    token_ids: array[int]
+    block_size: int
+    lora_name: str | None
+    #: Per block, what went into its hash besides tokens: adapter, salt (first block only).
+    extra_keys: list[list[str] | None]
+    #: Where the blocks are: "GPU", "CPU" or "STORAGE".
+    medium: str = "GPU"
+    #: Whether they are in a store that all workers share over the network.
+    remote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """One block evicted to make room."""
+
+    hash: Hash
+    medium: str = "GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The whole prefix cache dropped."""
+
+
+Change = Stored | Removed | Cleared
 
 ROOT = sha256(b"simulator: the block before the first").digest()
 

@@ -17,8 +17,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from simulator.kv.blocks import Chain, event_hash, extra_keys
-from simulator.kv.changes import Change, Cleared, Removed, Stored
+from simulator.kv.blocks import Chain, Change, Cleared, Removed, Stored, event_hash, extra_keys
 
 
 class BlockCache:

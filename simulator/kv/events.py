@@ -1,4 +1,10 @@
-"""KV events over ZeroMQ, as a vLLM engine sends them (`vllm/distributed/kv_events.py`).
+"""KV events as bytes, in both encodings that vLLM has used (`vllm/distributed/kv_events.py`).
+
+A batch is the msgpack array `[timestamp, events, data_parallel_rank]`. Since vLLM 0.24 an event
+is a map with a `type`, without optional fields that have their default value. Up to 0.23 it was
+an array that begins with the type, with every field at a fixed position.
+
+KV events over ZeroMQ, as a vLLM engine sends them (`vllm/distributed/kv_events.py`).
 
 A PUB socket sends `[topic][sequence: 8 bytes big-endian][payload]`, one message per engine step
 that changed the cache, numbered from 0. A ROUTER socket answers `["", start: 8 bytes]` with every
@@ -11,13 +17,74 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import zmq
 import zmq.asyncio
 
-from simulator.kv.changes import Change
-from simulator.kv.wire import Encoding, encode_batch
+from simulator.kv.blocks import Change, Removed, Stored
+
+Encoding = Literal["map", "array"]
+
+_GROUP = 0
+_KIND = "full_attention"
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_batch(changes: Sequence[Change], timestamp: float, encoding: Encoding) -> bytes:
+    """Encode one batch; `timestamp` is in seconds since the epoch, the rank is always 0."""
+    event = _as_map if encoding == "map" else _as_array
+    return _encode([timestamp, [event(change) for change in changes], 0])
+
+
+def _as_map(change: Change) -> dict[str, Any]:
+    if isinstance(change, Stored):
+        return {
+            "type": "BlockStored",
+            "block_hashes": change.hashes,
+            "parent_block_hash": change.parent,
+            "token_ids": change.token_ids.tolist(),
+            "block_size": change.block_size,
+            "lora_id": None,
+            "medium": change.medium,
+            "lora_name": change.lora_name,
+            "extra_keys": change.extra_keys,
+            "group_idx": _GROUP,
+            "kv_cache_spec_kind": _KIND,
+            **({"locality": "REMOTE"} if change.remote else {}),
+        }
+    if isinstance(change, Removed):
+        return {
+            "type": "BlockRemoved",
+            "block_hashes": [change.hash],
+            "medium": change.medium,
+            "group_idx": _GROUP,
+        }
+    return {"type": "AllBlocksCleared"}
+
+
+def _as_array(change: Change) -> list[Any]:
+    if isinstance(change, Stored):
+        return [
+            "BlockStored",
+            change.hashes,
+            change.parent,
+            change.token_ids.tolist(),
+            change.block_size,
+            None,
+            change.medium,
+            change.lora_name,
+            change.extra_keys,
+            _GROUP,
+            _KIND,
+            None,
+        ]
+    if isinstance(change, Removed):
+        return ["BlockRemoved", [change.hash], change.medium, _GROUP]
+    return ["AllBlocksCleared"]
+
 
 #: Messages kept for replay (vLLM `buffer_steps`).
 BUFFER_STEPS = 10_000

@@ -9,8 +9,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.routing.stride_cache import StrideCache
-from benchmarks.routing.strides import Job, StrideEngine
+from benchmarks.routing.strides import Job, StrideCache, StrideEngine
 from simulator.engine.core import Engine
 from simulator.engine.profiles import PROFILES, Profile
 from simulator.engine.request import Request

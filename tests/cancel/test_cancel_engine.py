@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetSettings, FleetThread
 from simulator.worker import Worker
 from tests.support import MakeRouter, Router, post, until
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from router.openai import ENDPOINTS
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetSettings, FleetThread
 from tests.support import JSON, MakeRouter, MakeStub, Router, Stub, error_of, until
 
 TEXT = [{"role": "user", "content": "hello"}]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetSettings, FleetThread
 from tests.identity.other_formats import make_mistral, make_sentencepiece
 from tests.identity_live.asking import CHAT, ask, keyed, knows, states, tokenizer, until_known
 from tests.identity_live.conftest import QUICK

@@ -16,9 +16,9 @@ from router.settings_tiers import LmcacheSettings
 from simulator.api.generation import Usage
 from simulator.engine.core import Engine
 from simulator.engine.request import Request
+from simulator.fleet import FleetThread
 from simulator.kv.cache import BlockCache
-from simulator.kv.offloading import Offloading
-from simulator.thread import FleetThread
+from simulator.kv.tiers import Offloading
 from simulator.worker import Worker
 from tests.kvaware.conftest import MakeFleet
 from tests.sessions.redis_server import RedisServer

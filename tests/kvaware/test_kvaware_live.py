@@ -12,7 +12,7 @@ from router.check_live import check_live
 from router.kv_sources import FLAG
 from router.settings import Settings
 from simulator.api import generation
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
 from tests.kvaware.conftest import QUICK, MakeFleet, MakeKvAware, trusted
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, Router, until

@@ -8,8 +8,7 @@ from time import monotonic
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetSettings, FleetThread
 from simulator.worker import Worker
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
 from tests.kvaware.test_kvaware_live import CHAT, ask, cached, chat, predicted

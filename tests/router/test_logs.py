@@ -15,8 +15,7 @@ import pytest
 
 from router import logs
 from router.settings import LogSettings
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetSettings, FleetThread
 from tests.support import MakeStub, until
 
 WARMROUTE = Path(sys.executable).with_name("warmroute")

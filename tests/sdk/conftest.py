@@ -7,8 +7,7 @@ from typing import NamedTuple, Protocol
 import openai
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetSettings, FleetThread
 from tests.sdk.boto.client import GENERATIONS, Boto
 from tests.sdk.clients import CALLERS, Caller
 from tests.sdk.node import Node

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from router.sagemaker import frames
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetSettings, FleetThread
 from tests.sdk.boto.client import Boto
 from tests.support import Action, MakeRouter, MakeStub, until
 

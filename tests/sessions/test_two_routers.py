@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetSettings, FleetThread
 from tests.commands import started
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, MakeStub, until

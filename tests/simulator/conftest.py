@@ -6,8 +6,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetSettings, FleetThread
 
 Start = Callable[..., FleetThread]
 

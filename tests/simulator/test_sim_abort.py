@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
 from simulator.worker import Worker
 
 Start = Callable[..., FleetThread]

@@ -17,7 +17,7 @@ from router.identity.unlike import Unlike
 from router.openai import ENDPOINTS
 from simulator.api import bodies
 from simulator.api.bodies import decode
-from simulator.api.text import _chat_tokens
+from simulator.api.endpoints import _chat_tokens
 from simulator.http.errors import ApiError
 from simulator.model.folder import Folder
 from tests.simulator.folders import CHATML, make_folder

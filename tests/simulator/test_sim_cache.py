@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.kv.blocks import Chain, event_hash
+from simulator.kv.blocks import Chain, Cleared, Removed, Stored, event_hash
 from simulator.kv.cache import BlockCache
-from simulator.kv.changes import Cleared, Removed, Stored
 
 SIZE = 4
 

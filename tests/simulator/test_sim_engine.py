@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulator.engine.core import Engine, QueueFullError, Step, TooLongError
 from simulator.engine.profiles import PROFILES, Profile, profile_named
 from simulator.engine.request import Request
-from simulator.kv.changes import Stored
+from simulator.kv.blocks import Stored
 
 TOY = PROFILES["toy"]
 

@@ -10,8 +10,8 @@ import httpx
 import msgspec
 import zmq
 
+from simulator.fleet import FleetThread
 from simulator.kv.blocks import Chain, event_hash
-from simulator.thread import FleetThread
 from simulator.worker import Worker
 
 Start = Callable[..., FleetThread]

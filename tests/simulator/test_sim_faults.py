@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetSettings, FleetThread
 from simulator.worker import Worker
 
 Start = Callable[..., FleetThread]

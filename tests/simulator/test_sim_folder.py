@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from simulator.fleet import FleetSettings
+from simulator.fleet import FleetSettings, FleetThread
 from simulator.http.errors import ApiError
 from simulator.model.answers import Answer
 from simulator.model.conversation import Conversation
 from simulator.model.folder import Folder
 from simulator.model.language import language_of
-from simulator.thread import FleetThread
 from tests.commands import run
 from tests.identity.other_formats import make_mistral
 from tests.simulator.folders import CHATML, make_folder

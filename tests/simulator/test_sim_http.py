@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
 
 HELLO = [{"role": "user", "content": "Hello there, how are you today?"}]
 

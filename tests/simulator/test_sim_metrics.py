@@ -3,7 +3,7 @@
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
 
 COUNTERS = {
     "vllm:prefix_cache_queries_total",

@@ -13,7 +13,7 @@ from simulator.engine.clock import Pump
 from simulator.engine.core import Engine
 from simulator.engine.profiles import PROFILES
 from simulator.engine.request import Request
-from simulator.kv.changes import Change
+from simulator.kv.blocks import Change
 
 
 def request(name: str, answer: int = 50) -> Request:

@@ -7,10 +7,9 @@ import pytest
 from simulator.engine.core import Engine
 from simulator.engine.profiles import PROFILES
 from simulator.engine.request import Request
-from simulator.kv.changes import Change, Removed, Stored
-from simulator.kv.offloading import Offloading
+from simulator.kv.blocks import Change, Removed, Stored
 from simulator.kv.stores import SharedStore
-from simulator.kv.tiers import Move, Rates, Tiers
+from simulator.kv.tiers import Move, Offloading, Rates, Tiers
 
 SIZE = 4
 

@@ -6,8 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from simulator.kv.redis_store import RedisStore
-from simulator.kv.stores import SharedStore, Store
+from simulator.kv.stores import RedisStore, SharedStore, Store
 from tests.sessions.redis_server import RedisServer
 
 Make = Callable[[int], Store[bytes]]

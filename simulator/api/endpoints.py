@@ -1,7 +1,13 @@
-"""The endpoints that generate text."""
+"""The endpoints that generate text.
+
+`/v1/audio/transcriptions` and `/v1/audio/translations`: a multipart form in, text out.
+
+`/tokenize` and `/detokenize`, which need no engine.
+"""
 
 from __future__ import annotations
 
+import re
 import uuid
 from array import array
 
@@ -9,15 +15,14 @@ import msgspec
 
 from simulator.api import bodies
 from simulator.api.bodies import decode
-from simulator.api.dialects import MessagesShape, ResponsesShape
-from simulator.api.formats import ChatShape, CompletionShape
+from simulator.api.formats import Asked, ChatShape, CompletionShape, MessagesShape, ResponsesShape
 from simulator.api.generation import Generation, Length, Shape
-from simulator.api.prompts import as_prompts, token_ids, with_options
-from simulator.api.served_model import Prompt, Served
-from simulator.api.sources import Asked
+from simulator.api.served_model import Prompt, Served, as_prompts, token_ids, with_options
+from simulator.http.errors import bad_request
 from simulator.http.exchange import Exchange
 from simulator.model.conversation import Conversation, Message
 from simulator.model.language import Language
+from simulator.model.tokens import TYPECODE, tokenize
 
 
 async def chat(served: Served, exchange: Exchange) -> None:
@@ -142,3 +147,93 @@ def _include_usage(body: bodies.Generate) -> bool:
 
 def _id(kind: str, exchange: Exchange) -> str:
     return f"{kind}-{exchange.request_id or uuid.uuid4().hex}"
+
+
+_BOUNDARY = re.compile(rb'boundary="?([^";]+)')
+_NAME = re.compile(rb'[; ]name="([^"]*)"')
+
+#: Bytes of a second of 16 kHz, 16-bit mono sound.
+_BYTES_A_SECOND = 32_000
+#: Whisper's encoder turns 30 s of sound into 1500 positions.
+_TOKENS_A_SECOND = 50
+_LONGEST_S = 30
+
+
+async def transcribe(served: Served, exchange: Exchange) -> None:
+    """Answer with the text that the simulated model recognizes."""
+    fields = form(exchange.headers.get(b"content-type", b""), await exchange.body())
+    sound = fields.get("file")
+    if sound is None:
+        raise bad_request("A file is required.", "file")
+    _, adapter = served.resolve(fields.get("model", b"").decode("utf-8", "replace"))
+    seconds = min(_LONGEST_S, 1 + len(sound) // _BYTES_A_SECOND)
+    generation = Generation(
+        served, exchange, [Prompt(_tokens(sound, seconds * _TOKENS_A_SECOND), adapter)], Length()
+    )
+    await generation.run()
+    text = generation.choices[0].answer.text()
+    if fields.get("response_format") == b"text":
+        await exchange.reply(text.encode(), b"text/plain; charset=utf-8")
+        return
+    await exchange.json({"text": text, "usage": {"type": "duration", "seconds": seconds}})
+
+
+def form(content_type: bytes, body: bytes) -> dict[str, bytes]:
+    """The parts of a `multipart/form-data` body, by name."""
+    boundary = _BOUNDARY.search(content_type)
+    if boundary is None:
+        raise bad_request("A multipart/form-data body is required.")
+    fields: dict[str, bytes] = {}
+    for part in body.split(b"--" + boundary[1])[1:]:
+        head, found, content = part.partition(b"\r\n\r\n")
+        name = _NAME.search(head)
+        if found and name is not None:
+            fields[name[1].decode("utf-8", "replace")] = content.removesuffix(b"\r\n")
+    return fields
+
+
+def _tokens(sound: bytes, count: int) -> array[int]:
+    """`count` token ids derived from the bytes of a sound, after a fixed start."""
+    start = tokenize("sound")
+    if not sound:
+        return start
+    whole = sound[: 4 * count]
+    ring = array(TYPECODE, whole + bytes(-len(whole) % 4))
+    return start + array(TYPECODE, (ring[at % len(ring)] for at in range(count)))
+
+
+async def tokenize_request(served: Served, exchange: Exchange) -> None:
+    """`POST /tokenize`: the ids of a prompt, or of a conversation as the template renders it."""
+    body = decode(await exchange.body(), bodies.Tokenize)
+    served.resolve(body.model)
+    language = served.language
+    if body.messages is not None:
+        tokens = language.chat(
+            Conversation(
+                messages=body.messages,
+                tools=body.tools,
+                add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
+                add_special_tokens=bool(body.add_special_tokens),
+                keywords=body.chat_template_kwargs or {},
+            )
+        )
+    elif body.prompt is not None:
+        tokens = language.tokenize(body.prompt, special=body.add_special_tokens is not False)
+    else:
+        raise bad_request("Either 'prompt' or 'messages' is required.", "prompt")
+    await exchange.json(
+        {
+            "count": len(tokens),
+            "max_model_len": served.max_model_len,
+            "tokens": tokens.tolist(),
+            "token_strs": language.strings(tokens) if body.return_token_strs else None,
+        }
+    )
+
+
+async def detokenize_request(served: Served, exchange: Exchange) -> None:
+    """`POST /detokenize`: the text of token ids."""
+    body = decode(await exchange.body(), bodies.Detokenize)
+    served.resolve(body.model)
+    await exchange.json({"prompt": served.language.detokenize(body.tokens)})
