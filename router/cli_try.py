@@ -18,7 +18,7 @@ from router.replay_report import to_json
 from router.replay_tables import tables
 from router.settings import LogSettings
 from simulator.engine.profiles import PROFILES
-from simulator.fleet import Fleet, FleetSettings, run_fleet
+from simulator.fleet import FleetSettings, SimulatedFleet, run_fleet
 from simulator.kv.events import Encoding
 
 #: The exit code of a command that Ctrl-C ended before it was done.
@@ -158,7 +158,7 @@ def simulate(
         run_fleet(settings, _announce)
 
 
-def _announce(fleet: Fleet) -> None:
+def _announce(fleet: SimulatedFleet) -> None:
     err.print("Of each worker: URL, KV events, replay of KV events")
     for worker in fleet.workers:
         print(worker.url, worker.kv_events, worker.kv_replay, flush=True)

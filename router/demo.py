@@ -23,7 +23,7 @@ from router.replay_report import Report
 from router.replay_tables import comparison
 from router.server import Ending, Server, bind
 from router.settings import Settings
-from simulator.fleet import Fleet, FleetSettings, run_fleet
+from simulator.fleet import FleetSettings, SimulatedFleet, run_fleet
 from simulator.workloads import Conversation, chats, document_questions
 
 STRATEGIES = ("roundrobin", "prefixaware")
@@ -60,7 +60,7 @@ def _run_fleet(settings: FleetSettings, parent: Connection) -> None:
             parent.recv()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def ready(fleet: Fleet) -> None:
+    def ready(fleet: SimulatedFleet) -> None:
         parent.send([worker.url for worker in fleet.workers])
         threading.Thread(target=end_with_the_parent, daemon=True).start()
 

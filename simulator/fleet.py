@@ -16,9 +16,9 @@ import uvloop
 import zmq.asyncio
 
 from simulator.kv.events import Encoding
-from simulator.kv.stores import RedisStore, SharedStore, Store
+from simulator.kv.stores import BlockStore, MemoryBlockStore, RedisBlockStore
 from simulator.kv.tiers import USUAL, Rates
-from simulator.worker import Worker, WorkerSettings
+from simulator.worker import SimulatedWorker, SimulatedWorkerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +80,9 @@ class FleetSettings:
         if self.store_url is not None and not self.store_tokens:
             raise ValueError("a store at a URL needs a size, too: add --store-tokens")
 
-    def worker(self, index: int) -> WorkerSettings:
+    def worker(self, index: int) -> SimulatedWorkerSettings:
         """The settings of worker `index`, counted from 0."""
-        return WorkerSettings(
+        return SimulatedWorkerSettings(
             name=f"sim-{index + 1}",
             profile=self.profile,
             models=tuple(self.models),
@@ -104,14 +104,14 @@ class FleetSettings:
         )
 
 
-class Fleet:
+class SimulatedFleet:
     """Workers that run within a context: `async with Fleet(settings) as fleet:`."""
 
     def __init__(self, settings: FleetSettings) -> None:
         self.settings = settings
-        self.workers: list[Worker] = []
+        self.workers: list[SimulatedWorker] = []
         self._context: zmq.asyncio.Context | None = None
-        self._store: Store[bytes] | None = None
+        self._store: BlockStore[bytes] | None = None
 
     def __repr__(self) -> str:
         return f"<Fleet of {len(self.workers)} workers>"
@@ -123,7 +123,7 @@ class Fleet:
         try:
             self._store = self._made()
             for index in range(self.settings.workers):
-                worker = Worker(self.settings.worker(index), self._context, self._store)
+                worker = SimulatedWorker(self.settings.worker(index), self._context, self._store)
                 await worker.start()
                 self.workers.append(worker)
         except BaseException:
@@ -142,14 +142,14 @@ class Fleet:
             self._store.close()
             self._store = None
 
-    def _made(self) -> Store[bytes] | None:
+    def _made(self) -> BlockStore[bytes] | None:
         settings = self.settings
         blocks = settings.store_tokens // settings.block_size
         if not blocks:
             return None
         if settings.store_url is None:
-            return SharedStore(blocks)
-        store = RedisStore(settings.store_url, blocks)
+            return MemoryBlockStore(blocks)
+        store = RedisBlockStore(settings.store_url, blocks)
         try:
             store.check()
         except OSError:
@@ -172,17 +172,19 @@ class Fleet:
         await self.stop()
 
 
-def run_fleet(settings: FleetSettings, on_ready: Callable[[Fleet], None]) -> None:
+def run_fleet(settings: FleetSettings, on_ready: Callable[[SimulatedFleet], None]) -> None:
     """Run a fleet until SIGINT or SIGTERM; `on_ready` is called once all workers listen."""
     uvloop.run(_until_stopped(settings, on_ready))
 
 
-async def _until_stopped(settings: FleetSettings, on_ready: Callable[[Fleet], None]) -> None:
+async def _until_stopped(
+    settings: FleetSettings, on_ready: Callable[[SimulatedFleet], None]
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with Fleet(settings) as fleet:
+    async with SimulatedFleet(settings) as fleet:
         on_ready(fleet)
         await stop.wait()
 
@@ -200,12 +202,12 @@ class FleetThread:
     """
 
     def __init__(self, settings: FleetSettings) -> None:
-        self._fleet = Fleet(settings)
+        self._fleet = SimulatedFleet(settings)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="simulator", daemon=True)
 
     @property
-    def workers(self) -> list[Worker]:
+    def workers(self) -> list[SimulatedWorker]:
         """The workers, in order."""
         return self._fleet.workers
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from simulator.api.app import App
+from simulator.api.app import WorkerApp
 from simulator.api.metrics import registry
-from simulator.api.served_model import Served
-from simulator.engine.clock import Pump
+from simulator.api.served_model import ServedModel
+from simulator.engine.clock import EngineClock
 from simulator.engine.core import Engine
 from simulator.engine.profiles import profile_named
-from simulator.http.faults import Fault, FaultOrder
-from simulator.http.listener import Connection, Listener
+from simulator.http.faults import ActiveFault, FaultOrder
+from simulator.http.listener import UvicornConnection, UvicornListener
 from simulator.kv.blocks import Change
-from simulator.kv.events import Encoding, Publisher
-from simulator.kv.stores import Store
+from simulator.kv.events import Encoding, ZmqEventPublisher
+from simulator.kv.stores import BlockStore
 from simulator.kv.tiers import USUAL, Offloading, Rates, Tiers
 from simulator.model.language import language_of
 
@@ -28,7 +28,7 @@ _FLUSH_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
+class SimulatedWorkerSettings:
     """The settings of one worker."""
 
     name: str = "sim-1"
@@ -67,27 +67,27 @@ class WorkerSettings:
     tokenizer: Path | None = None
 
 
-class Worker:
+class SimulatedWorker:
     """A simulated worker that runs between `start` and `stop`."""
 
     engine: Engine
-    pump: Pump
-    served: Served
+    pump: EngineClock
+    served: ServedModel
     registry: CollectorRegistry
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        settings: SimulatedWorkerSettings,
         context: zmq.asyncio.Context | None,
-        store: Store[bytes] | None = None,
+        store: BlockStore[bytes] | None = None,
     ) -> None:
         """Create a worker; `store` is shared by all workers that are given it."""
         self.settings = settings
         self._store = store
         self.name = settings.name
         self.publisher = None if context is None else _publisher(settings, context)
-        self.fault: Fault | None = None
-        self._listener = Listener(App(self), settings.host, settings.port)
+        self.fault: ActiveFault | None = None
+        self._listener = UvicornListener(WorkerApp(self), settings.host, settings.port)
         self._expiry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._turning = asyncio.Lock()  # one shutdown-and-restart cycle at a time
@@ -137,10 +137,10 @@ class Worker:
         await self._listener.finish()
         await self._shut_down()
 
-    def set_fault(self, order: FaultOrder, asked_by: Connection | None = None) -> None:
+    def set_fault(self, order: FaultOrder, asked_by: UvicornConnection | None = None) -> None:
         """Start a fault in place of any other; a restart does not reset connection `asked_by`."""
         self.clear_fault()
-        fault = self.fault = Fault(order)
+        fault = self.fault = ActiveFault(order)
         if order.kind == "slow":
             self.pump.slowdown = order.factor
         if order.kind == "refuse":
@@ -161,7 +161,7 @@ class Worker:
             self.fault = None
         self.pump.slowdown = 1.0
 
-    async def _refuse(self, fault: Fault) -> None:
+    async def _refuse(self, fault: ActiveFault) -> None:
         async with self._turning:
             await asyncio.sleep(_FLUSH_S)
             self._listener.close()
@@ -169,7 +169,7 @@ class Worker:
             await self._last(fault, fault.order.seconds)
             await self._listener.open()
 
-    async def _restart(self, fault: Fault, asked_by: Connection | None) -> None:
+    async def _restart(self, fault: ActiveFault, asked_by: UvicornConnection | None) -> None:
         async with self._turning:
             await asyncio.sleep(_FLUSH_S)
             self._listener.close()
@@ -179,7 +179,7 @@ class Worker:
             await self._boot()
             await self._listener.open()
 
-    async def _last(self, fault: Fault, seconds: float | None) -> None:
+    async def _last(self, fault: ActiveFault, seconds: float | None) -> None:
         """Wait until the fault is cleared or `seconds` have passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -198,8 +198,8 @@ class Worker:
             tiers=self._tiers(),
             hash_seed=settings.hash_seed,
         )
-        self.pump = Pump(self.name, self.engine, settings.speed, self._publish)
-        self.served = Served(
+        self.pump = EngineClock(self.name, self.engine, settings.speed, self._publish)
+        self.served = ServedModel(
             settings.models,
             settings.adapters,
             self.pump,
@@ -234,10 +234,12 @@ class Worker:
         task.add_done_callback(self._tasks.discard)
 
 
-def _publisher(settings: WorkerSettings, context: zmq.asyncio.Context) -> Publisher:
+def _publisher(
+    settings: SimulatedWorkerSettings, context: zmq.asyncio.Context
+) -> ZmqEventPublisher:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     port = settings.kv_port
-    return Publisher(
+    return ZmqEventPublisher(
         context,
         f"kv@{settings.name}@{settings.models[0]}",
         settings.kv_encoding,

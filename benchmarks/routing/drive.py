@@ -19,7 +19,7 @@ from benchmarks.routing.strides import BLOCK_TOKENS, Job, StrideEngine
 from benchmarks.routing.workloads import Talk, Work
 from router.prompts import Prompts
 from simulator.engine.profiles import Profile
-from simulator.kv.stores import SharedStore
+from simulator.kv.stores import MemoryBlockStore
 from simulator.kv.tiers import USUAL, Rates, Tiers
 from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.cost.booking import Booking
@@ -71,12 +71,12 @@ def seats(fleet: Fleet) -> list[Seat]:
     return found
 
 
-def _store(fleet: Fleet) -> SharedStore[int] | None:
+def _store(fleet: Fleet) -> MemoryBlockStore[int] | None:
     blocks = fleet.store_tokens // fleet.block_tokens
-    return SharedStore(blocks) if blocks else None
+    return MemoryBlockStore(blocks) if blocks else None
 
 
-def _seat(number: int, fleet: Fleet, store: SharedStore[int] | None) -> Seat:
+def _seat(number: int, fleet: Fleet, store: MemoryBlockStore[int] | None) -> Seat:
     size = fleet.block_tokens
     tiers = None
     if fleet.host_tokens or store is not None:

@@ -13,20 +13,20 @@ from simulator.api import endpoints as generating
 from simulator.api import endpoints as tokenizer_api
 from simulator.api import pooling
 from simulator.api.bodies import decode
-from simulator.api.served_model import Served
+from simulator.api.served_model import ServedModel
 from simulator.http.errors import ApiError, DisconnectedError
-from simulator.http.exchange import CutExchange, Exchange
+from simulator.http.exchange import AsgiExchange, CutExchange
 from simulator.http.faults import FaultOrder
 
 if TYPE_CHECKING:
-    from simulator.worker import Worker
+    from simulator.worker import SimulatedWorker
 
 #: The vLLM release whose HTTP API this imitates.
 VLLM_VERSION = "0.33.0"
 
 _GARBAGE = b"\x00\xff 200 this is not HTTP\r\n\r\n\x16\x03\x01"
 
-_POSTS: dict[str, Callable[[Served, Exchange], Awaitable[None]]] = {
+_POSTS: dict[str, Callable[[ServedModel, AsgiExchange], Awaitable[None]]] = {
     "/v1/chat/completions": generating.chat,
     "/v1/completions": generating.completions,
     "/v1/responses": generating.responses,
@@ -48,12 +48,12 @@ _POSTS: dict[str, Callable[[Served, Exchange], Awaitable[None]]] = {
 }
 
 
-class App:
+class WorkerApp:
     """The ASGI application of one worker."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: SimulatedWorker) -> None:
         self._worker = worker
-        self._admin: dict[tuple[str, str], Callable[[Exchange], Awaitable[None]]] = {
+        self._admin: dict[tuple[str, str], Callable[[AsgiExchange], Awaitable[None]]] = {
             ("GET", "/health"): _ok,
             ("GET", "/ping"): _ok,
             ("POST", "/ping"): _ok,
@@ -77,13 +77,13 @@ class App:
         fault = self._worker.fault
         if fault is not None and fault.befalls(scope["path"]):
             if fault.kind in ("reset", "stall"):
-                exchange: Exchange = CutExchange(scope, receive, send, fault)
+                exchange: AsgiExchange = CutExchange(scope, receive, send, fault)
             else:
-                exchange = Exchange(scope, receive, send)
+                exchange = AsgiExchange(scope, receive, send)
                 await self._fail(exchange, fault.order)
                 return
         else:
-            exchange = Exchange(scope, receive, send)
+            exchange = AsgiExchange(scope, receive, send)
         try:
             await self._route(exchange)
         except ApiError as error:
@@ -91,7 +91,7 @@ class App:
         except DisconnectedError:
             return
 
-    async def _route(self, exchange: Exchange) -> None:
+    async def _route(self, exchange: AsgiExchange) -> None:
         handler = _POSTS.get(exchange.path) if exchange.method == "POST" else None
         if handler is not None:
             await handler(self._worker.served, exchange)
@@ -106,7 +106,7 @@ class App:
         else:
             await exchange.json({"detail": "Not Found"}, 404)
 
-    async def _fail(self, exchange: Exchange, order: FaultOrder) -> None:
+    async def _fail(self, exchange: AsgiExchange, order: FaultOrder) -> None:
         """Answer as the faults `error` and `garbage` demand."""
         if order.kind == "error":
             message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -117,15 +117,15 @@ class App:
         exchange.connection.transport.close()
         await exchange.connection.gone
 
-    async def _load(self, exchange: Exchange) -> None:
+    async def _load(self, exchange: AsgiExchange) -> None:
         engine = self._worker.engine
         await exchange.json({"server_load": engine.running + engine.waiting})
 
-    async def _metrics(self, exchange: Exchange) -> None:
+    async def _metrics(self, exchange: AsgiExchange) -> None:
         text = generate_latest(self._worker.registry)
         await exchange.reply(text, CONTENT_TYPE_LATEST.encode())
 
-    async def _models(self, exchange: Exchange) -> None:
+    async def _models(self, exchange: AsgiExchange) -> None:
         served = self._worker.served
         base = served.models[0]
         common = {"object": "model", "created": served.started, "owned_by": "vllm"}
@@ -140,31 +140,31 @@ class App:
         ]
         await exchange.json({"object": "list", "data": models})
 
-    async def _sources(self, exchange: Exchange) -> None:
+    async def _sources(self, exchange: AsgiExchange) -> None:
         publisher = self._worker.publisher
         await exchange.json({} if publisher is None else {"0": publisher.describe()})
 
-    async def _reset(self, exchange: Exchange) -> None:
+    async def _reset(self, exchange: AsgiExchange) -> None:
         await exchange.json({"success": self._worker.engine.reset_prefix_cache()})
 
-    async def _show_fault(self, exchange: Exchange) -> None:
+    async def _show_fault(self, exchange: AsgiExchange) -> None:
         fault = self._worker.fault
         spent = fault is None or fault.left == 0
         await exchange.json({"fault": None if spent or fault is None else fault.order})
 
-    async def _set_fault(self, exchange: Exchange) -> None:
+    async def _set_fault(self, exchange: AsgiExchange) -> None:
         order = decode(await exchange.body(), FaultOrder)
         await exchange.json({"fault": order})  # before the fault can close the connection
         self._worker.set_fault(order, asked_by=exchange.connection)
 
-    async def _clear_fault(self, exchange: Exchange) -> None:
+    async def _clear_fault(self, exchange: AsgiExchange) -> None:
         self._worker.clear_fault()
         await exchange.json({"fault": None})
 
 
-async def _ok(exchange: Exchange) -> None:
+async def _ok(exchange: AsgiExchange) -> None:
     await exchange.reply()
 
 
-async def _version(exchange: Exchange) -> None:
+async def _version(exchange: AsgiExchange) -> None:
     await exchange.json({"version": VLLM_VERSION})

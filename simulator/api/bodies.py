@@ -18,14 +18,14 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class KvTransfer(Struct):
+class KvTransferParams(Struct):
     """`kv_transfer_params`: token ids to use as the prompt, and whether to report LMCache stats."""
 
     prompt_token_ids: Tokens | None = None
     cached_token_stats: Any = None
 
 
-class Generate(Struct, kw_only=True):
+class GenerateRequest(Struct, kw_only=True):
     """The fields common to chat completions and completions."""
 
     model: str | None = None
@@ -40,12 +40,12 @@ class Generate(Struct, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     cache_salt: str | None = None
     vllm_xargs: dict[str, Any] | None = None
-    kv_transfer_params: KvTransfer | None = None
+    kv_transfer_params: KvTransferParams | None = None
     #: An SGLang extension.
     return_cached_tokens_details: bool | None = None
 
 
-class Chat(Generate):
+class ChatCompletionRequest(GenerateRequest):
     """`/v1/chat/completions`."""
 
     messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
@@ -58,14 +58,14 @@ class Chat(Generate):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class Completion(Generate):
+class CompletionRequest(GenerateRequest):
     """`/v1/completions`."""
 
     prompt: Input
     add_special_tokens: bool = True
 
 
-class Responses(Struct, kw_only=True):
+class ResponsesRequest(Struct, kw_only=True):
     """`/v1/responses`."""
 
     input: Input
@@ -77,7 +77,7 @@ class Responses(Struct, kw_only=True):
     cache_salt: str | None = None
 
 
-class Messages(Struct, kw_only=True):
+class MessagesRequest(Struct, kw_only=True):
     """`/v1/messages`, the Anthropic API."""
 
     model: str
@@ -88,7 +88,7 @@ class Messages(Struct, kw_only=True):
     stream: bool | None = None
 
 
-class Pooling(Struct, kw_only=True):
+class PoolingRequest(Struct, kw_only=True):
     """`/v1/embeddings`, `/pooling` and `/classify`."""
 
     input: Input | None = None
@@ -98,7 +98,7 @@ class Pooling(Struct, kw_only=True):
     dimensions: Annotated[int, Meta(ge=1, le=8192)] | None = None
 
 
-class Score(Struct, kw_only=True):
+class ScoreRequest(Struct, kw_only=True):
     """`/score`: one text against others, or pairs; `queries`, `documents` are other names."""
 
     model: str | None = None
@@ -108,7 +108,7 @@ class Score(Struct, kw_only=True):
     documents: str | list[str] | None = None
 
 
-class Rerank(Struct, kw_only=True):
+class RerankRequest(Struct, kw_only=True):
     """`/rerank`."""
 
     query: str
@@ -117,7 +117,7 @@ class Rerank(Struct, kw_only=True):
     top_n: int | None = None
 
 
-class Tokenize(Struct, kw_only=True):
+class TokenizeRequest(Struct, kw_only=True):
     """`/tokenize`: a prompt or a conversation."""
 
     model: str | None = None
@@ -132,7 +132,7 @@ class Tokenize(Struct, kw_only=True):
     return_token_strs: bool | None = None
 
 
-class Detokenize(Struct, kw_only=True):
+class DetokenizeRequest(Struct, kw_only=True):
     """`/detokenize`."""
 
     tokens: Tokens

@@ -15,48 +15,59 @@ import msgspec
 
 from simulator.api import bodies
 from simulator.api.bodies import decode
-from simulator.api.formats import Asked, ChatShape, CompletionShape, MessagesShape, ResponsesShape
-from simulator.api.generation import Generation, Length, Shape
-from simulator.api.served_model import Prompt, Served, as_prompts, token_ids, with_options
+from simulator.api.formats import (
+    ChatFormat,
+    CompletionFormat,
+    MessagesFormat,
+    ResponsesFormat,
+    TierReport,
+)
+from simulator.api.generation import AnswerLength, Generation, ResponseFormat
+from simulator.api.served_model import (
+    ServedModel,
+    TokensPrompt,
+    as_prompts,
+    token_ids,
+    with_options,
+)
 from simulator.http.errors import bad_request
-from simulator.http.exchange import Exchange
-from simulator.model.conversation import Conversation, Message
+from simulator.http.exchange import AsgiExchange
 from simulator.model.language import Language
-from simulator.model.tokens import TYPECODE, tokenize
+from simulator.model.tokens import TYPECODE, ChatParams, Message, tokenize
 
 
-async def chat(served: Served, exchange: Exchange) -> None:
+async def chat(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /v1/chat/completions`."""
-    body = decode(await exchange.body(), bodies.Chat)
+    body = decode(await exchange.body(), bodies.ChatCompletionRequest)
     model, adapter = served.resolve(body.model)
     prompt = with_options(_chat_tokens(served.language, body), body, adapter)
-    shape = ChatShape(
-        _id("chatcmpl", exchange), model, Asked.by(body), include_usage=_include_usage(body)
+    shape = ChatFormat(
+        _id("chatcmpl", exchange), model, TierReport.by(body), include_usage=_include_usage(body)
     )
     await _generate(served, exchange, [prompt], body, shape)
 
 
-async def completions(served: Served, exchange: Exchange) -> None:
+async def completions(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /v1/completions`."""
-    body = decode(await exchange.body(), bodies.Completion)
+    body = decode(await exchange.body(), bodies.CompletionRequest)
     model, adapter = served.resolve(body.model)
     found = as_prompts(served.language, body.prompt, special=body.add_special_tokens)
     prompts = [with_options(tokens, body, adapter) for tokens in found]
-    shape = CompletionShape(
-        _id("cmpl", exchange), model, Asked.by(body), include_usage=_include_usage(body)
+    shape = CompletionFormat(
+        _id("cmpl", exchange), model, TierReport.by(body), include_usage=_include_usage(body)
     )
     await _generate(served, exchange, prompts, body, shape)
 
 
-async def invocations(served: Served, exchange: Exchange) -> None:
+async def invocations(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /invocations` (SageMaker): a chat if the body has `messages`, else a completion."""
     fields = decode(await exchange.body(), dict[str, msgspec.Raw])
     await (chat if "messages" in fields else completions)(served, exchange)
 
 
-async def responses(served: Served, exchange: Exchange) -> None:
+async def responses(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /v1/responses`."""
-    body = decode(await exchange.body(), bodies.Responses)
+    body = decode(await exchange.body(), bodies.ResponsesRequest)
     model, adapter = served.resolve(body.model)
     messages: list[Message] = []
     if body.instructions:
@@ -65,39 +76,39 @@ async def responses(served: Served, exchange: Exchange) -> None:
         messages.append({"role": "user", "content": body.input})
     else:
         messages += [item for item in body.input if isinstance(item, dict)]
-    tokens = served.language.chat(Conversation(messages=messages, tools=body.tools))
-    prompt = Prompt(tokens, adapter, body.cache_salt)
-    length = Length(body.max_output_tokens, param="max_output_tokens")
+    tokens = served.language.chat(ChatParams(messages=messages, tools=body.tools))
+    prompt = TokensPrompt(tokens, adapter, body.cache_salt)
+    length = AnswerLength(body.max_output_tokens, param="max_output_tokens")
     generation = Generation(served, exchange, [prompt], length)
-    shape = ResponsesShape(_id("resp", exchange), model)
+    shape = ResponsesFormat(_id("resp", exchange), model)
     await (generation.stream if body.stream else generation.answer)(shape)
 
 
-async def messages(served: Served, exchange: Exchange) -> None:
+async def messages(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /v1/messages`."""
-    body = decode(await exchange.body(), bodies.Messages)
+    body = decode(await exchange.body(), bodies.MessagesRequest)
     model, adapter = served.resolve(body.model)
-    prompt = Prompt(_messages_tokens(served.language, body), adapter)
-    generation = Generation(served, exchange, [prompt], Length(body.max_tokens))
-    shape = MessagesShape(_id("msg", exchange), model)
+    prompt = TokensPrompt(_messages_tokens(served.language, body), adapter)
+    generation = Generation(served, exchange, [prompt], AnswerLength(body.max_tokens))
+    shape = MessagesFormat(_id("msg", exchange), model)
     await (generation.stream if body.stream else generation.answer)(shape)
 
 
-async def count_tokens(served: Served, exchange: Exchange) -> None:
+async def count_tokens(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /v1/messages/count_tokens`."""
-    body = decode(await exchange.body(), bodies.Messages)
+    body = decode(await exchange.body(), bodies.MessagesRequest)
     served.resolve(body.model)
     await exchange.json({"input_tokens": len(_messages_tokens(served.language, body))})
 
 
 async def _generate(
-    served: Served,
-    exchange: Exchange,
-    prompts: list[Prompt],
-    body: bodies.Generate,
-    shape: Shape,
+    served: ServedModel,
+    exchange: AsgiExchange,
+    prompts: list[TokensPrompt],
+    body: bodies.GenerateRequest,
+    shape: ResponseFormat,
 ) -> None:
-    length = Length(
+    length = AnswerLength(
         body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         at_least=body.min_tokens or 0,
         ignore_eos=bool(body.ignore_eos),
@@ -108,7 +119,7 @@ async def _generate(
     await (generation.stream if body.stream else generation.answer)(shape)
 
 
-def _chat_tokens(language: Language, body: bodies.Chat) -> array[int]:
+def _chat_tokens(language: Language, body: bodies.ChatCompletionRequest) -> array[int]:
     params = body.kv_transfer_params
     if params is not None and params.prompt_token_ids is not None:
         param = "kv_transfer_params.prompt_token_ids"
@@ -118,7 +129,7 @@ def _chat_tokens(language: Language, body: bodies.Chat) -> array[int]:
         keywords["reasoning_effort"] = body.reasoning_effort
         keywords.setdefault("enable_thinking", body.reasoning_effort != "none")
     return language.chat(
-        Conversation(
+        ChatParams(
             messages=body.messages,
             tools=body.tools,
             documents=body.documents,
@@ -130,7 +141,7 @@ def _chat_tokens(language: Language, body: bodies.Chat) -> array[int]:
     )
 
 
-def _messages_tokens(language: Language, body: bodies.Messages) -> array[int]:
+def _messages_tokens(language: Language, body: bodies.MessagesRequest) -> array[int]:
     system: list[Message] = []
     if body.system:
         texts = body.system if isinstance(body.system, list) else [body.system]
@@ -138,14 +149,14 @@ def _messages_tokens(language: Language, body: bodies.Messages) -> array[int]:
             str(one.get("text", "")) if isinstance(one, dict) else str(one) for one in texts
         )
         system.append({"role": "system", "content": joined})
-    return language.chat(Conversation(messages=[*system, *body.messages], tools=body.tools))
+    return language.chat(ChatParams(messages=[*system, *body.messages], tools=body.tools))
 
 
-def _include_usage(body: bodies.Generate) -> bool:
+def _include_usage(body: bodies.GenerateRequest) -> bool:
     return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
-def _id(kind: str, exchange: Exchange) -> str:
+def _id(kind: str, exchange: AsgiExchange) -> str:
     return f"{kind}-{exchange.request_id or uuid.uuid4().hex}"
 
 
@@ -159,7 +170,7 @@ _TOKENS_A_SECOND = 50
 _LONGEST_S = 30
 
 
-async def transcribe(served: Served, exchange: Exchange) -> None:
+async def transcribe(served: ServedModel, exchange: AsgiExchange) -> None:
     """Answer with the text that the simulated model recognizes."""
     fields = form(exchange.headers.get(b"content-type", b""), await exchange.body())
     sound = fields.get("file")
@@ -168,7 +179,10 @@ async def transcribe(served: Served, exchange: Exchange) -> None:
     _, adapter = served.resolve(fields.get("model", b"").decode("utf-8", "replace"))
     seconds = min(_LONGEST_S, 1 + len(sound) // _BYTES_A_SECOND)
     generation = Generation(
-        served, exchange, [Prompt(_tokens(sound, seconds * _TOKENS_A_SECOND), adapter)], Length()
+        served,
+        exchange,
+        [TokensPrompt(_tokens(sound, seconds * _TOKENS_A_SECOND), adapter)],
+        AnswerLength(),
     )
     await generation.run()
     text = generation.choices[0].answer.text()
@@ -202,14 +216,14 @@ def _tokens(sound: bytes, count: int) -> array[int]:
     return start + array(TYPECODE, (ring[at % len(ring)] for at in range(count)))
 
 
-async def tokenize_request(served: Served, exchange: Exchange) -> None:
+async def tokenize_request(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /tokenize`: the ids of a prompt, or of a conversation as the template renders it."""
-    body = decode(await exchange.body(), bodies.Tokenize)
+    body = decode(await exchange.body(), bodies.TokenizeRequest)
     served.resolve(body.model)
     language = served.language
     if body.messages is not None:
         tokens = language.chat(
-            Conversation(
+            ChatParams(
                 messages=body.messages,
                 tools=body.tools,
                 add_generation_prompt=body.add_generation_prompt,
@@ -232,8 +246,8 @@ async def tokenize_request(served: Served, exchange: Exchange) -> None:
     )
 
 
-async def detokenize_request(served: Served, exchange: Exchange) -> None:
+async def detokenize_request(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /detokenize`: the text of token ids."""
-    body = decode(await exchange.body(), bodies.Detokenize)
+    body = decode(await exchange.body(), bodies.DetokenizeRequest)
     served.resolve(body.model)
     await exchange.json({"prompt": served.language.detokenize(body.tokens)})

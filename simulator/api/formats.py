@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from simulator.api.bodies import Generate
-from simulator.api.generation import Choice, Shape, Usage
+from simulator.api.bodies import GenerateRequest
+from simulator.api.generation import Choice, ResponseFormat, TokenUsage
 
 
-class Found(NamedTuple):
+class CachedTokens(NamedTuple):
     """Cached tokens of one HTTP request's prompts, by tier."""
 
     gpu: int = 0
@@ -29,10 +29,10 @@ class Found(NamedTuple):
 
 
 #: Nothing was cached.
-NOWHERE = Found()
+NOWHERE = CachedTokens()
 
 
-class Asked(NamedTuple):
+class TierReport(NamedTuple):
     """The report formats that a request asks for."""
 
     lmcache: bool = False
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
     """`return_cached_tokens_details: true`"""
 
     @classmethod
-    def by(cls, body: Generate) -> "Asked":
+    def by(cls, body: GenerateRequest) -> "TierReport":
         """Read them from the fields of a request."""
         params = body.kv_transfer_params
         return cls(
@@ -49,7 +49,7 @@ class Asked(NamedTuple):
             bool(body.return_cached_tokens_details),
         )
 
-    def told(self, found: Found) -> dict[str, Any]:
+    def told(self, found: CachedTokens) -> dict[str, Any]:
         """The fields to add to the answer."""
         fields: dict[str, Any] = {}
         if self.lmcache:
@@ -68,7 +68,7 @@ class Asked(NamedTuple):
 
 
 #: No report is asked for.
-NOTHING = Asked()
+NOTHING = TierReport()
 
 _encode = msgspec.json.encode
 _DONE = b"data: [DONE]\n\n"
@@ -79,7 +79,7 @@ def event(data: object) -> bytes:
     return b"data: " + _encode(data) + b"\n\n"
 
 
-class _OpenAI(Shape):
+class _OpenAIFormat(ResponseFormat):
     """The common part of the chat and completions formats.
 
     The JSON of an event differs from token to token only in its text. So it is encoded once per
@@ -89,7 +89,12 @@ class _OpenAI(Shape):
     chunk_object = ""
 
     def __init__(
-        self, answer_id: str, model: str, asked: Asked = NOTHING, *, include_usage: bool = False
+        self,
+        answer_id: str,
+        model: str,
+        asked: TierReport = NOTHING,
+        *,
+        include_usage: bool = False,
     ) -> None:
         self._head: dict[str, Any] = {"id": answer_id, "created": int(time.time()), "model": model}
         self._include_usage = include_usage
@@ -104,7 +109,7 @@ class _OpenAI(Shape):
             self._frames[choice.index, last] = frame
         return frame[0] + text + frame[1]
 
-    def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes:  # noqa: ARG002 - a Shape
+    def closing(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:  # noqa: ARG002 - a Shape
         """The usage, if asked for, and the end of the stream."""
         if not self._include_usage:
             return _DONE
@@ -122,7 +127,7 @@ class _OpenAI(Shape):
         return event({**self._head, "object": self.chunk_object, "choices": choices, **more})
 
 
-class ChatShape(_OpenAI):
+class ChatFormat(_OpenAIFormat):
     """`chat.completion` and its chunks; the first chunk has the role."""
 
     chunk_object = "chat.completion.chunk"
@@ -132,7 +137,7 @@ class ChatShape(_OpenAI):
         delta = {"role": "assistant", "content": ""}
         return self._chunk([_chat_choice(choice.index, "delta", delta, None)])
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> dict[str, Any]:
         """The answer that is not streamed."""
         return {
             **self._head,
@@ -153,7 +158,7 @@ class ChatShape(_OpenAI):
         return self._chunk([_chat_choice(choice.index, "delta", {"content": text}, reason)])
 
 
-class CompletionShape(_OpenAI):
+class CompletionFormat(_OpenAIFormat):
     """`text_completion`, streamed and not."""
 
     chunk_object = "text_completion"
@@ -162,7 +167,7 @@ class CompletionShape(_OpenAI):
         """Nothing: the first chunk is already text."""
         return b""
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> dict[str, Any]:
         """The answer that is not streamed."""
         return {
             **self._head,
@@ -214,7 +219,7 @@ def _named(name: str, data: dict[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode({"type": name, **data}))
 
 
-class ResponsesShape(Shape):
+class ResponsesFormat(ResponseFormat):
     """OpenAI's Responses API: numbered events around `response.output_text.delta`."""
 
     def __init__(self, answer_id: str, model: str) -> None:
@@ -224,7 +229,7 @@ class ResponsesShape(Shape):
         self._created = int(time.time())
         self._number = -1
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> dict[str, Any]:
         """The answer that is not streamed."""
         item = self._message("completed", [self._part(choices[0].answer.text())])
         return self._response("completed", [item], usage)
@@ -252,7 +257,7 @@ class ResponsesShape(Shape):
         delta = self._place(delta=text.decode(), logprobs=[])
         return self._event("response.output_text.delta", delta)
 
-    def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+    def closing(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:
         """The events that complete the part, the message and the response."""
         text = choices[0].answer.text()
         part = self._part(text)
@@ -286,7 +291,7 @@ class ResponsesShape(Shape):
         }
 
     def _response(
-        self, status: str, output: list[dict[str, Any]], usage: Usage | None
+        self, status: str, output: list[dict[str, Any]], usage: TokenUsage | None
     ) -> dict[str, Any]:
         return {
             "id": self._id,
@@ -307,7 +312,7 @@ class ResponsesShape(Shape):
             "usage": None if usage is None else self._usage(usage),
         }
 
-    def _usage(self, usage: Usage) -> dict[str, Any]:
+    def _usage(self, usage: TokenUsage) -> dict[str, Any]:
         return {
             "input_tokens": usage.prompt,
             "input_tokens_details": {"cached_tokens": usage.cached},
@@ -317,13 +322,13 @@ class ResponsesShape(Shape):
         }
 
 
-class MessagesShape(Shape):
+class MessagesFormat(ResponseFormat):
     """Anthropic's Messages API: `content_block_delta` events between a start and a stop."""
 
     def __init__(self, answer_id: str, model: str) -> None:
         self._head = {"id": answer_id, "type": "message", "role": "assistant", "model": model}
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> dict[str, Any]:
         """The answer that is not streamed."""
         return {
             **self._head,
@@ -342,7 +347,7 @@ class MessagesShape(Shape):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _anthropic(Usage(prompt, 0, cached)),
+            "usage": _anthropic(TokenUsage(prompt, 0, cached)),
         }
         block = {"index": 0, "content_block": {"type": "text", "text": ""}}
         return _named("message_start", {"message": message}) + _named("content_block_start", block)
@@ -352,7 +357,7 @@ class MessagesShape(Shape):
         delta = {"type": "text_delta", "text": text.decode()}
         return _named("content_block_delta", {"index": 0, "delta": delta})
 
-    def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+    def closing(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:
         """The events that end the block and the message, with stop reason and usage."""
         delta = {"stop_reason": _stop_reason(choices[0]), "stop_sequence": None}
         return (
@@ -366,7 +371,7 @@ def _stop_reason(choice: Choice) -> str:
     return "max_tokens" if choice.reason == "length" else "end_turn"
 
 
-def _anthropic(usage: Usage) -> dict[str, int]:
+def _anthropic(usage: TokenUsage) -> dict[str, int]:
     return {
         "input_tokens": usage.prompt - usage.cached,
         "output_tokens": usage.completion,

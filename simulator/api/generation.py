@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from simulator.api.formats import NOWHERE, Found
-from simulator.api.served_model import Prompt, Served
+from simulator.api.formats import NOWHERE, CachedTokens
+from simulator.api.served_model import ServedModel, TokensPrompt
 from simulator.engine.core import QueueFullError
-from simulator.engine.request import Request
+from simulator.engine.request import EngineRequest
 from simulator.http.errors import DisconnectedError, bad_request, queue_full
-from simulator.http.exchange import Exchange
-from simulator.model.answers import Answer, natural_length
+from simulator.http.exchange import AsgiExchange
+from simulator.model.answers import GeneratedAnswer, natural_length
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenUsage:
     """Token counts of one HTTP request, summed over its prompts."""
 
     prompt: int
     completion: int
     cached: int
     #: The cached tokens by tier.
-    found: Found = NOWHERE
+    found: CachedTokens = NOWHERE
 
     def openai(self) -> dict[str, Any]:
         """The `usage` object of chat completions and completions."""
@@ -40,7 +40,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class AnswerLength:
     """How long an answer may be, in tokens."""
 
     wanted: int | None = None
@@ -80,7 +80,9 @@ class Choice:
 
     __slots__ = ("answer", "got", "index", "reason", "request", "shown")
 
-    def __init__(self, index: int, request: Request, answer: Answer, reason: str) -> None:
+    def __init__(
+        self, index: int, request: EngineRequest, answer: GeneratedAnswer, reason: str
+    ) -> None:
         self.index = index
         self.request = request
         self.answer = answer
@@ -90,10 +92,10 @@ class Choice:
         self.shown = 0
 
 
-class Shape(Protocol):
+class ResponseFormat(Protocol):
     """The response format of one endpoint."""
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> Any:  # noqa: ANN401 - JSON
+    def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> Any:  # noqa: ANN401 - JSON
         """The body of an answer that is not streamed."""
 
     def announcement(self) -> bytes:
@@ -106,7 +108,7 @@ class Shape(Protocol):
     def piece(self, choice: Choice, text: bytes, *, last: bool) -> bytes:
         """The event with a choice's next words (ASCII, nothing to escape)."""
 
-    def closing(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+    def closing(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:
         """Events after the last token of all choices."""
 
 
@@ -115,10 +117,10 @@ class Generation:
 
     def __init__(
         self,
-        served: Served,
-        exchange: Exchange,
-        prompts: Sequence[Prompt],
-        length: Length,
+        served: ServedModel,
+        exchange: AsgiExchange,
+        prompts: Sequence[TokensPrompt],
+        length: AnswerLength,
         *,
         n: int = 1,
         interval: int = 1,
@@ -127,7 +129,7 @@ class Generation:
         self._exchange = exchange
         self._interval = interval
         self._n = n
-        self._shape: Shape | None = None
+        self._shape: ResponseFormat | None = None
         self._prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
         #: True once all choices are complete, False if the client has left.
         self._done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -138,7 +140,7 @@ class Generation:
         ]
         self._left = len(self.choices)
 
-    async def run(self) -> Usage:
+    async def run(self) -> TokenUsage:
         """Generate all choices and return the usage."""
         try:
             self._submit()
@@ -147,12 +149,12 @@ class Generation:
             self._abort()
         return self._usage()
 
-    async def answer(self, shape: Shape) -> None:
+    async def answer(self, shape: ResponseFormat) -> None:
         """Generate all choices and answer with one body."""
         usage = await self.run()
         await self._exchange.json(shape.whole(self.choices, usage))
 
-    async def stream(self, shape: Shape) -> None:
+    async def stream(self, shape: ResponseFormat) -> None:
         """Generate all choices and stream events as tokens come."""
         try:
             self._submit()  # before the status line, so that a full queue is still a 503
@@ -169,10 +171,12 @@ class Generation:
         self._exchange.write(shape.closing(self.choices, self._usage()))
         await self._exchange.end_stream()
 
-    def _choice(self, index: int, prompt: Prompt, length: Length, variant: int) -> Choice:
+    def _choice(
+        self, index: int, prompt: TokensPrompt, length: AnswerLength, variant: int
+    ) -> Choice:
         count, reason = length.of(prompt.tokens, self._served.max_model_len)
-        answer = Answer(prompt.tokens, count, variant, self._served.language.voice)
-        request = Request(
+        answer = GeneratedAnswer(prompt.tokens, count, variant, self._served.language.voice)
+        request = EngineRequest(
             self._served.engine_id(),
             prompt.tokens,
             answer.ids,
@@ -207,7 +211,7 @@ class Generation:
             if not self._left and not self._done.done():
                 self._done.set_result(True)
 
-    def _show(self, shape: Shape, choice: Choice, *, last: bool) -> None:
+    def _show(self, shape: ResponseFormat, choice: Choice, *, last: bool) -> None:
         """Send the tokens due: the first alone, then `interval` per event, the rest at the end."""
         events = [] if choice.shown else [shape.opening(choice)]
         words = choice.answer.words(choice.shown, choice.got)
@@ -225,14 +229,14 @@ class Generation:
         if events:
             self._exchange.write(b"".join(events))
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> TokenUsage:
         completion = sum(choice.got for choice in self.choices)
         firsts = self.choices[:: self._n]  # count each prompt's cached tokens once, not n times
         cached = sum(choice.request.cached_tokens or 0 for choice in firsts)
         l1 = sum(choice.request.l1_tokens for choice in firsts)
         l2 = sum(choice.request.l2_tokens for choice in firsts)
-        found = Found(cached - l1 - l2, l1, l2)
-        return Usage(self._prompt_tokens, completion, cached, found)
+        found = CachedTokens(cached - l1 - l2, l1, l2)
+        return TokenUsage(self._prompt_tokens, completion, cached, found)
 
     def _lost(self) -> None:
         self._abort()

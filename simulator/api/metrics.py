@@ -17,8 +17,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from simulator.engine.clock import Pump
-from simulator.engine.core import Totals
+from simulator.engine.clock import EngineClock
+from simulator.engine.core import EngineTotals
 
 # vLLM's histogram bounds, in seconds.
 _TTFT_BOUNDS = (
@@ -27,7 +27,7 @@ _TTFT_BOUNDS = (
 )
 
 
-class Stats:
+class RequestStats:
     """What the engine cannot know: how requests ended, and their real time to first token."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Stats:
 class WorkerCollector(Collector):
     """Reads one worker's numbers at each scrape."""
 
-    def __init__(self, model: str, pump: Pump, stats: Stats) -> None:
+    def __init__(self, model: str, pump: EngineClock, stats: RequestStats) -> None:
         self._labels = [model, "0"]
         self._pump = pump
         self._stats = stats
@@ -78,7 +78,7 @@ class WorkerCollector(Collector):
         behind = "Real seconds by which the simulated clock is late."
         yield GaugeMetricFamily("simulator_behind_seconds", behind, value=self._pump.behind_s)
 
-    def _tiers(self, totals: Totals) -> Iterator[Metric]:
+    def _tiers(self, totals: EngineTotals) -> Iterator[Metric]:
         """Hits on the tiers behind the GPU, as vLLM and its offloading connector name them."""
         hits = {"0:primary": totals.l1_hits, "1:store": totals.l2_hits}
         queries = totals.prefix_queries - totals.prefix_hits + sum(hits.values())
@@ -141,7 +141,7 @@ class WorkerCollector(Collector):
         return family
 
 
-def registry(model: str, pump: Pump, stats: Stats) -> CollectorRegistry:
+def registry(model: str, pump: EngineClock, stats: RequestStats) -> CollectorRegistry:
     """A registry of one worker's own metrics."""
     own = CollectorRegistry()
     own.register(WorkerCollector(model, pump, stats))

@@ -18,20 +18,20 @@ from typing import Any
 
 from simulator.api import bodies
 from simulator.api.bodies import decode
-from simulator.api.generation import Generation, Length
-from simulator.api.served_model import Prompt, Served, as_prompts
+from simulator.api.generation import AnswerLength, Generation
+from simulator.api.served_model import ServedModel, TokensPrompt, as_prompts
 from simulator.http.errors import bad_request
-from simulator.http.exchange import Exchange
+from simulator.http.exchange import AsgiExchange
 from simulator.model.answers import seed
-from simulator.model.conversation import Conversation
+from simulator.model.tokens import ChatParams
 
 _DIMENSIONS = 64
 _LABELS = ("LABEL_0", "LABEL_1")
 
 
-async def embeddings(served: Served, exchange: Exchange) -> None:
+async def embeddings(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /v1/embeddings`; vectors of unit length, as numbers or as base64 of float32."""
-    body = decode(await exchange.body(), bodies.Pooling)
+    body = decode(await exchange.body(), bodies.PoolingRequest)
     prompts, head, usage = await _pool(served, exchange, body, "embd")
     vectors = [_vector(tokens, body.dimensions or _DIMENSIONS) for tokens in prompts]
     data = [
@@ -41,9 +41,9 @@ async def embeddings(served: Served, exchange: Exchange) -> None:
     await exchange.json({**head, "data": data, "usage": usage})
 
 
-async def pooling(served: Served, exchange: Exchange) -> None:
+async def pooling(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /pooling`."""
-    body = decode(await exchange.body(), bodies.Pooling)
+    body = decode(await exchange.body(), bodies.PoolingRequest)
     prompts, head, usage = await _pool(served, exchange, body, "pool")
     data = [
         {"index": index, "object": "pooling", "data": _encoded(_vector(tokens, _DIMENSIONS), body)}
@@ -52,9 +52,9 @@ async def pooling(served: Served, exchange: Exchange) -> None:
     await exchange.json({**head, "data": data, "usage": usage})
 
 
-async def classify(served: Served, exchange: Exchange) -> None:
+async def classify(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /classify`; two classes."""
-    body = decode(await exchange.body(), bodies.Pooling)
+    body = decode(await exchange.body(), bodies.PoolingRequest)
     prompts, head, usage = await _pool(served, exchange, body, "classify")
     data = []
     for index, tokens in enumerate(prompts):
@@ -65,9 +65,9 @@ async def classify(served: Served, exchange: Exchange) -> None:
     await exchange.json({**head, "data": data, "usage": usage})
 
 
-async def score(served: Served, exchange: Exchange) -> None:
+async def score(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /score`: one text against each of the others, or pair by pair."""
-    body = decode(await exchange.body(), bodies.Score)
+    body = decode(await exchange.body(), bodies.ScoreRequest)
     model, adapter = served.resolve(body.model)
     pairs = _pairs(_texts(body.text_1, body.queries), _texts(body.text_2, body.documents))
     prompts = [served.language.tokenize(f"{first}\n{second}") for first, second in pairs]
@@ -79,9 +79,9 @@ async def score(served: Served, exchange: Exchange) -> None:
     await exchange.json({**_head("score", model), "data": data, "usage": _usage(total)})
 
 
-async def rerank(served: Served, exchange: Exchange) -> None:
+async def rerank(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /rerank`; the best documents first."""
-    body = decode(await exchange.body(), bodies.Rerank)
+    body = decode(await exchange.body(), bodies.RerankRequest)
     model, adapter = served.resolve(body.model)
     if not body.documents:
         raise bad_request("There must be at least one document.", "documents")
@@ -100,12 +100,12 @@ async def rerank(served: Served, exchange: Exchange) -> None:
 
 
 async def _pool(
-    served: Served, exchange: Exchange, body: bodies.Pooling, kind: str
+    served: ServedModel, exchange: AsgiExchange, body: bodies.PoolingRequest, kind: str
 ) -> tuple[list[array[int]], dict[str, Any], dict[str, int]]:
     """Compute a body's prompts; return their tokens, and the head and usage of the answer."""
     model, adapter = served.resolve(body.model)
     if body.messages:
-        asked = Conversation(messages=body.messages, add_generation_prompt=False)
+        asked = ChatParams(messages=body.messages, add_generation_prompt=False)
         prompts = [served.language.chat(asked)]
     elif body.input is not None:
         prompts = as_prompts(served.language, body.input, "input")
@@ -116,11 +116,11 @@ async def _pool(
 
 
 async def _compute(
-    served: Served, exchange: Exchange, prompts: Sequence[array[int]], adapter: str | None
+    served: ServedModel, exchange: AsgiExchange, prompts: Sequence[array[int]], adapter: str | None
 ) -> int:
     """Run the prompts through the engine; return how many tokens they have in all."""
-    todo = [Prompt(tokens, adapter) for tokens in prompts]
-    usage = await Generation(served, exchange, todo, Length(1, param="input")).run()
+    todo = [TokensPrompt(tokens, adapter) for tokens in prompts]
+    usage = await Generation(served, exchange, todo, AnswerLength(1, param="input")).run()
     return usage.prompt
 
 
@@ -140,7 +140,7 @@ def _vector(tokens: array[int], dimensions: int) -> list[float]:
     return [value / norm for value in values]
 
 
-def _encoded(vector: list[float], body: bodies.Pooling) -> list[float] | str:
+def _encoded(vector: list[float], body: bodies.PoolingRequest) -> list[float] | str:
     if body.encoding_format == "base64":
         return base64.b64encode(array("f", vector).tobytes()).decode()
     return vector

@@ -12,28 +12,28 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from simulator.api.bodies import Generate
-from simulator.api.metrics import Stats
-from simulator.engine.clock import Pump
+from simulator.api.bodies import GenerateRequest
+from simulator.api.metrics import RequestStats
+from simulator.engine.clock import EngineClock
 from simulator.http.errors import bad_request, unknown_model
 from simulator.model.language import Language
 from simulator.model.tokens import TYPECODE
 
 
 @dataclass(slots=True)
-class Served:
+class ServedModel:
     """One base model under one or more names, with its LoRA adapters."""
 
     #: The base model's names; the first is the canonical one.
     models: Sequence[str]
     #: Names of the LoRA adapters; each has its own prefixes in the cache.
     adapters: Sequence[str]
-    pump: Pump
+    pump: EngineClock
     #: Tokenizer and chat template of the base model and its adapters.
     language: Language
     #: Where the base model was loaded from, as `/v1/models` reports it.
     root: str
-    stats: Stats = field(default_factory=Stats)
+    stats: RequestStats = field(default_factory=RequestStats)
     started: int = field(default_factory=lambda: int(time.time()))
     _ids: count[int] = field(default_factory=count)
 
@@ -58,7 +58,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TokensPrompt:
     """Token ids, and options that go into their blocks' hashes and events."""
 
     tokens: array[int]
@@ -92,12 +92,12 @@ def token_ids(ids: list[Any], param: str, top: int) -> array[int]:
     return array(TYPECODE, ids)
 
 
-def with_options(tokens: array[int], body: Generate, adapter: str | None) -> Prompt:
+def with_options(tokens: array[int], body: GenerateRequest, adapter: str | None) -> TokensPrompt:
     """A prompt with the adapter and the body's cache options."""
     if body.cache_salt == "":
         raise bad_request("Parameter 'cache_salt' must be a non-empty string.", "cache_salt")
     xargs = body.vllm_xargs or {}
-    return Prompt(
+    return TokensPrompt(
         tokens,
         lora_name=adapter,
         salt=body.cache_salt,

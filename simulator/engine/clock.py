@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from simulator.engine.core import Engine, Step
-from simulator.engine.request import Request
+from simulator.engine.request import EngineRequest
 from simulator.kv.blocks import Change
 
 logger = logging.getLogger("simulator")
@@ -25,7 +25,7 @@ _LATE_S = 0.25
 _PAUSE_S = 5.0
 
 
-class Pump:
+class EngineClock:
     """An engine's clock: `speed` simulated seconds pass per real second."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Pump:
         """Real seconds by which the last turn came late."""
         return self._late if self._timer is not None else 0.0
 
-    def submit(self, request: Request, sink: Sink) -> None:
+    def submit(self, request: EngineRequest, sink: Sink) -> None:
         """Queue a request whose tokens go to `sink`; raises what `Engine.add` raises."""
         self.engine.add(request, self._loop.time())
         self._sinks[request.request_id] = sink

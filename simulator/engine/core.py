@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from simulator.engine.profiles import Profile
-from simulator.engine.request import Request
+from simulator.engine.request import EngineRequest
 from simulator.kv.blocks import Chain, Change, root_of
 from simulator.kv.cache import BlockCache
-from simulator.kv.tiers import Loaded, Offloading
+from simulator.kv.tiers import Offloading, TierHits
 
 
 class QueueFullError(Exception):
@@ -42,15 +42,15 @@ class Step:
 
     duration_s: float = 0.0
     #: Requests that produced one token each when the step ended.
-    emitted: list[Request] = field(default_factory=list)
+    emitted: list[EngineRequest] = field(default_factory=list)
     #: Those of `emitted` whose answer is complete.
-    finished: list[Request] = field(default_factory=list)
+    finished: list[EngineRequest] = field(default_factory=list)
     #: What the step did to the KV cache.
     changes: list[Change] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Totals:
+class EngineTotals:
     """Counts since the engine started; all but `preemptions` and `rejected` in tokens."""
 
     prompt_tokens: int = 0
@@ -83,10 +83,10 @@ class Engine:
         self.profile = profile
         self.cache = BlockCache((kv_tokens or profile.kv_tokens) // block_size, block_size)
         self.max_queued = max_queued
-        self.totals = Totals()
+        self.totals = EngineTotals()
         self._noise = Random(noise_seed)
-        self._running: dict[str, Request] = {}  # in order of arrival
-        self._waiting: deque[Request] = deque()
+        self._running: dict[str, EngineRequest] = {}  # in order of arrival
+        self._waiting: deque[EngineRequest] = deque()
 
     def __repr__(self) -> str:
         return f"<Engine running={self.running} waiting={self.waiting} kv={self.kv_usage:.2f}>"
@@ -116,7 +116,7 @@ class Engine:
         """The most tokens, prompt and answer together, that one request may have."""
         return min(self.profile.max_model_len, self.cache.num_blocks * self.cache.block_size)
 
-    def add(self, request: Request, now: float) -> None:
+    def add(self, request: EngineRequest, now: float) -> None:
         """Queue a request, or raise TooLongError or QueueFullError."""
         if request.total_tokens > self.max_tokens:
             raise TooLongError(f"{request.total_tokens} tokens, where {self.max_tokens} fit")
@@ -152,7 +152,7 @@ class Engine:
         self.cache = BlockCache(self.cache.num_blocks, self.cache.block_size)
         if self.tiers is not None:
             self.tiers.tiers.clear()
-        self.totals = Totals()
+        self.totals = EngineTotals()
 
     def step(self) -> Step:
         """Compute one forward pass; its tokens are out when it ends, `duration_s` from now."""
@@ -212,7 +212,7 @@ class Engine:
             self._running[request.request_id] = request
             self._compute(request, batch, step)
 
-    def _admit(self, request: Request) -> float | None:
+    def _admit(self, request: EngineRequest) -> float | None:
         """Allocate blocks for all of the request's tokens, reusing cached ones.
 
         Returns the seconds spent loading blocks from other tiers, or None if there is no room.
@@ -224,7 +224,7 @@ class Engine:
         table = self.cache.admit(matched, -(-length // size) - len(matched))
         if table is None:
             return None
-        loaded = Loaded()
+        loaded = TierHits()
         if self.tiers is not None:
             # Other tiers may supply every full block; the last token is still computed.
             loaded = self.tiers.find(request.chain, request.tokens, len(matched), length // size)
@@ -239,7 +239,7 @@ class Engine:
             self._count(request, loaded)
         return loaded.seconds
 
-    def _count(self, request: Request, loaded: Loaded) -> None:
+    def _count(self, request: EngineRequest, loaded: TierHits) -> None:
         totals, size = self.totals, self.cache.block_size
         totals.prefix_queries += len(request.tokens)
         totals.prompt_tokens += len(request.tokens)
@@ -248,25 +248,25 @@ class Engine:
         totals.l1_hits += request.l1_tokens
         totals.l2_hits += request.l2_tokens
 
-    def _has_room(self, request: Request) -> bool:
+    def _has_room(self, request: EngineRequest) -> bool:
         """Ensure the request has a block for its last token; False if none is free."""
         if len(request.tokens) <= len(request.table) * self.cache.block_size:
             return True
         return self.cache.grow(request.table)
 
-    def _preempt_latest(self) -> Request:
+    def _preempt_latest(self) -> EngineRequest:
         _, request = self._running.popitem()
         self._free(request)
         self._waiting.appendleft(request)
         self.totals.preemptions += 1
         return request
 
-    def _free(self, request: Request) -> None:
+    def _free(self, request: EngineRequest) -> None:
         self.cache.release(request.table)
         request.table = []
         request.computed = 0
 
-    def _compute(self, request: Request, batch: "_Batch", step: Step) -> None:
+    def _compute(self, request: EngineRequest, batch: "_Batch", step: Step) -> None:
         """Compute as many missing tokens as the budget allows; emit one once none is missing."""
         length = len(request.tokens)
         before = request.computed
@@ -284,7 +284,7 @@ class Engine:
             if request.finished:
                 step.finished.append(request)
 
-    def _name_blocks(self, request: Request, first: int) -> None:
+    def _name_blocks(self, request: EngineRequest, first: int) -> None:
         """Register the full computed blocks, from block `first` on, in the prefix cache."""
         request.chain.extend(request.tokens)
         full = request.computed // self.cache.block_size

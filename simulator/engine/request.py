@@ -7,7 +7,7 @@ from array import array
 from simulator.kv.blocks import Chain
 
 
-class Request:
+class EngineRequest:
     """A prompt, the answer it will get, and its progress.
 
     The answer's token ids are known beforehand (`answer`): a simulated model computes time, not

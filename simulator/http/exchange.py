@@ -14,8 +14,8 @@ import msgspec
 from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
 from simulator.http.errors import DisconnectedError
-from simulator.http.faults import Fault
-from simulator.http.listener import Connection
+from simulator.http.faults import ActiveFault
+from simulator.http.listener import UvicornConnection
 
 Header = tuple[bytes, bytes]
 
@@ -24,7 +24,7 @@ EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _encode = msgspec.json.Encoder().encode
 
 
-class Exchange:
+class AsgiExchange:
     """One request, and the means to answer it."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.connection: Connection = scope["state"]["connection"]
+        self.connection: UvicornConnection = scope["state"]["connection"]
         self._body: bytes | None = None
         self._receive = receive
         self._send = send
@@ -105,7 +105,7 @@ class Exchange:
 _FLUSH_S = 0.005
 
 
-class CutExchange(Exchange):
+class CutExchange(AsgiExchange):
     """An exchange whose answer stops after the fault's `after_bytes` bytes of body.
 
     With `after_bytes` None it stops before the status line. A `reset` fault then resets the
@@ -118,7 +118,7 @@ class CutExchange(Exchange):
         scope: HTTPScope,
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
-        fault: Fault,
+        fault: ActiveFault,
     ) -> None:
         super().__init__(scope, receive, send)
         self._fault = fault

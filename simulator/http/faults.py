@@ -47,7 +47,7 @@ class FaultOrder(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
     path: str = "/v1/"
 
 
-class Fault:
+class ActiveFault:
     """An active fault."""
 
     __slots__ = ("left", "order", "over")

@@ -22,7 +22,7 @@ Hash = int
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class BlockStored:
     """Consecutive blocks of one prompt that can be reused from now on."""
 
     hashes: list[Hash]
@@ -41,7 +41,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class BlockRemoved:
     """One block evicted to make room."""
 
     hash: Hash
@@ -49,11 +49,11 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleared:
+class AllBlocksCleared:
     """The whole prefix cache dropped."""
 
 
-Change = Stored | Removed | Cleared
+Change = BlockStored | BlockRemoved | AllBlocksCleared
 
 ROOT = sha256(b"simulator: the block before the first").digest()
 

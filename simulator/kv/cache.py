@@ -17,7 +17,15 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from simulator.kv.blocks import Chain, Change, Cleared, Removed, Stored, event_hash, extra_keys
+from simulator.kv.blocks import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Chain,
+    Change,
+    event_hash,
+    extra_keys,
+)
 
 
 class BlockCache:
@@ -114,14 +122,14 @@ class BlockCache:
             return False
         self._cached.clear()
         self._digest = [None] * len(self._digest)
-        self._changes.append(Cleared())
+        self._changes.append(AllBlocksCleared())
         return True
 
     def announce(self, chain: Chain, tokens: array[int], start: int, stop: int) -> None:
         """Record a change that says blocks from `start` up to `stop` of a sequence are stored."""
         size = self.block_size
         self._changes.append(
-            Stored(
+            BlockStored(
                 hashes=[event_hash(digest) for digest in chain.digests[start:stop]],
                 parent=event_hash(chain.digests[start - 1]) if start else None,
                 token_ids=tokens[start * size : stop * size],
@@ -150,5 +158,5 @@ class BlockCache:
         if digest is not None:
             self._digest[block] = None
             del self._cached[digest]
-            self._changes.append(Removed(event_hash(digest)))
+            self._changes.append(BlockRemoved(event_hash(digest)))
         return block

@@ -23,7 +23,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from simulator.kv.blocks import Change, Removed, Stored
+from simulator.kv.blocks import BlockRemoved, BlockStored, Change
 
 Encoding = Literal["map", "array"]
 
@@ -40,7 +40,7 @@ def encode_batch(changes: Sequence[Change], timestamp: float, encoding: Encoding
 
 
 def _as_map(change: Change) -> dict[str, Any]:
-    if isinstance(change, Stored):
+    if isinstance(change, BlockStored):
         return {
             "type": "BlockStored",
             "block_hashes": change.hashes,
@@ -55,7 +55,7 @@ def _as_map(change: Change) -> dict[str, Any]:
             "kv_cache_spec_kind": _KIND,
             **({"locality": "REMOTE"} if change.remote else {}),
         }
-    if isinstance(change, Removed):
+    if isinstance(change, BlockRemoved):
         return {
             "type": "BlockRemoved",
             "block_hashes": [change.hash],
@@ -66,7 +66,7 @@ def _as_map(change: Change) -> dict[str, Any]:
 
 
 def _as_array(change: Change) -> list[Any]:
-    if isinstance(change, Stored):
+    if isinstance(change, BlockStored):
         return [
             "BlockStored",
             change.hashes,
@@ -81,7 +81,7 @@ def _as_array(change: Change) -> list[Any]:
             _KIND,
             None,
         ]
-    if isinstance(change, Removed):
+    if isinstance(change, BlockRemoved):
         return ["BlockRemoved", [change.hash], change.medium, _GROUP]
     return ["AllBlocksCleared"]
 
@@ -94,7 +94,7 @@ _END = b"\xff" * 8
 _REBIND_S = 2.0
 
 
-class Publisher:
+class ZmqEventPublisher:
     """The event stream of one worker: sequence numbers, buffer and sockets."""
 
     def __init__(

@@ -21,7 +21,7 @@ K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 
-class Store(Protocol[K_contra]):
+class BlockStore(Protocol[K_contra]):
     """The interface of a store. Keys are chained: a key identifies its block and all before it."""
 
     def held(self, keys: Sequence[K_contra]) -> int:
@@ -34,7 +34,7 @@ class Store(Protocol[K_contra]):
         """Release the store's resources. Blocks stay."""
 
 
-class Lru(Generic[K]):
+class LruSet(Generic[K]):
     """An LRU set of at most `room` keys."""
 
     __slots__ = ("_held", "room")
@@ -68,13 +68,13 @@ class Lru(Generic[K]):
         self._held.clear()
 
 
-class SharedStore(Generic[K]):
+class MemoryBlockStore(Generic[K]):
     """A store in this process, with room for `blocks` blocks."""
 
     def __init__(self, blocks: int) -> None:
         if blocks < 1:
             raise ValueError("a store needs room for at least one block")
-        self._lru: Lru[K] = Lru(blocks)
+        self._lru: LruSet[K] = LruSet(blocks)
 
     def __len__(self) -> int:
         return len(self._lru)
@@ -89,14 +89,14 @@ class SharedStore(Generic[K]):
         return found
 
     def held(self, keys: Sequence[K]) -> int:
-        """See `Store.held`."""
+        """See `BlockStore.held`."""
         found = self.peek(keys)
         for key in reversed(keys[:found]):  # so that leaves are evicted before their parents
             self._lru.touch(key)
         return found
 
     def write(self, keys: Sequence[K]) -> list[bool]:
-        """See `Store.write`."""
+        """See `BlockStore.write`."""
         new = []
         for key in keys:
             new.append(not self._lru.touch(key))
@@ -143,7 +143,7 @@ return new
 """
 
 
-class RedisStore:
+class RedisBlockStore:
     """Up to `blocks` blocks, with keys `<stem><64 hex>`, shared by all who use the same stem."""
 
     def __init__(self, url: str, blocks: int, stem: str = "simulator:kv:") -> None:
@@ -171,7 +171,7 @@ class RedisStore:
             raise ConnectionError(f"no Redis answers: {error}") from None
 
     def held(self, keys: Sequence[bytes]) -> int:
-        """See `Store.held`."""
+        """See `BlockStore.held`."""
         found = 0
         for start in range(0, len(keys), BATCH):
             names = [key.hex() for key in keys[start : start + BATCH]]
@@ -182,7 +182,7 @@ class RedisStore:
         return found
 
     def write(self, keys: Sequence[bytes]) -> list[bool]:
-        """See `Store.write`."""
+        """See `BlockStore.write`."""
         new: list[bool] = []
         for start in range(0, len(keys), BATCH):
             names = [key.hex() for key in keys[start : start + BATCH]]
@@ -191,7 +191,7 @@ class RedisStore:
         return new
 
     def close(self) -> None:
-        """See `Store.close`."""
+        """See `BlockStore.close`."""
         self._redis.close()
 
     def _ask(self, script: Callable[..., Any], arguments: list[Any], otherwise: Any) -> Any:  # noqa: ANN401 - the script decides

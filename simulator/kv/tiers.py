@@ -23,8 +23,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from simulator.kv.blocks import Chain, Change, Removed, Stored, event_hash, extra_keys
-from simulator.kv.stores import Lru, Store
+from simulator.kv.blocks import BlockRemoved, BlockStored, Chain, Change, event_hash, extra_keys
+from simulator.kv.stores import BlockStore, LruSet
 
 K = TypeVar("K", bound=Hashable)
 
@@ -48,7 +48,7 @@ class Rates:
 USUAL = Rates()
 
 
-class Loaded(NamedTuple):
+class TierHits(NamedTuple):
     """Blocks that a lookup found on each tier, and how long loading them takes."""
 
     l1: int = 0
@@ -56,7 +56,7 @@ class Loaded(NamedTuple):
     seconds: float = 0.0
 
 
-class Move(NamedTuple):
+class TierMove(NamedTuple):
     """A block that was stored on a tier or evicted from it."""
 
     key: Hashable
@@ -71,16 +71,16 @@ class Tiers(Generic[K]):
         self,
         block_size: int,
         l1_blocks: int,
-        store: Store[K] | None = None,
+        store: BlockStore[K] | None = None,
         rates: Rates = USUAL,
     ) -> None:
         """Create them; `l1_blocks` 0 means no L1, and workers given the same `store` share it."""
         self._l1_s = block_size / rates.l1
         self._l2_s = block_size / rates.l2
-        self.l1: Lru[K] = Lru(l1_blocks)
+        self.l1: LruSet[K] = LruSet(l1_blocks)
         self.store = store
 
-    def find(self, keys: Sequence[K], start: int, moves: list[Move] | None = None) -> Loaded:
+    def find(self, keys: Sequence[K], start: int, moves: list[TierMove] | None = None) -> TierHits:
         """Load a prompt's blocks from `start` on, as far as the tiers have them.
 
         The GPU has the blocks before `start`. Blocks stored on L1 meanwhile, and those evicted
@@ -106,21 +106,21 @@ class Tiers(Generic[K]):
                 break
         for key in reversed(keys[:at]):
             l1.touch(key)
-        return Loaded(from_l1, from_l2, from_l1 * self._l1_s + from_l2 * self._l2_s)
+        return TierHits(from_l1, from_l2, from_l1 * self._l1_s + from_l2 * self._l2_s)
 
-    def write(self, keys: Sequence[K], moves: list[Move] | None = None) -> None:
+    def write(self, keys: Sequence[K], moves: list[TierMove] | None = None) -> None:
         """Copy newly computed blocks to both tiers and append what changed to `moves`."""
         self._keep(keys, moves)
         if self.store is not None:
             for key, new in zip(keys, self.store.write(keys), strict=True):
                 if new and moves is not None:
-                    moves.append(Move(key, "STORAGE", stored=True))
+                    moves.append(TierMove(key, "STORAGE", stored=True))
 
     def clear(self) -> None:
         """Clear L1, as when the process ends; the store keeps its blocks."""
         self.l1.clear()
 
-    def _keep(self, keys: Sequence[K], moves: list[Move] | None) -> None:
+    def _keep(self, keys: Sequence[K], moves: list[TierMove] | None) -> None:
         l1 = self.l1
         if not l1.room:
             return
@@ -129,9 +129,9 @@ class Tiers(Generic[K]):
                 continue
             gone = l1.keep(key)
             if moves is not None:
-                moves.append(Move(key, "CPU", stored=True))
+                moves.append(TierMove(key, "CPU", stored=True))
                 if gone is not None:
-                    moves.append(Move(gone, "CPU", stored=False))
+                    moves.append(TierMove(gone, "CPU", stored=False))
 
 
 class Offloading:
@@ -143,16 +143,16 @@ class Offloading:
         self._bare = bare
         self._changes: list[Change] = []
 
-    def find(self, chain: Chain, tokens: array[int], start: int, stop: int) -> Loaded:
+    def find(self, chain: Chain, tokens: array[int], start: int, stop: int) -> TierHits:
         """Load blocks of a sequence from block `start` on, up to but not including `stop`."""
-        moves: list[Move] = []
+        moves: list[TierMove] = []
         loaded = self.tiers.find(chain.digests[:stop], start, moves)
         self._tell(moves, chain, tokens, start)
         return loaded
 
     def offload(self, chain: Chain, tokens: array[int], first: int, stop: int) -> None:
         """Copy blocks from `first` up to `stop` of a sequence to the tiers."""
-        moves: list[Move] = []
+        moves: list[TierMove] = []
         self.tiers.write(chain.digests[first:stop], moves)
         self._tell(moves, chain, tokens, first)
 
@@ -161,7 +161,9 @@ class Offloading:
         changes, self._changes = self._changes, []
         return changes
 
-    def _tell(self, moves: Sequence[Move], chain: Chain, tokens: array[int], first: int) -> None:
+    def _tell(
+        self, moves: Sequence[TierMove], chain: Chain, tokens: array[int], first: int
+    ) -> None:
         if not moves:
             return
         digests = chain.digests
@@ -171,11 +173,11 @@ class Offloading:
             if stored:
                 self._changes.append(self._stored(chain, tokens, places[key], medium))
             else:
-                self._changes.append(Removed(event_hash(key), medium))
+                self._changes.append(BlockRemoved(event_hash(key), medium))
 
-    def _stored(self, chain: Chain, tokens: array[int], index: int, medium: str) -> Stored:
+    def _stored(self, chain: Chain, tokens: array[int], index: int, medium: str) -> BlockStored:
         bare, size = self._bare and medium == "CPU", self._block_size
-        return Stored(
+        return BlockStored(
             hashes=[event_hash(chain.digests[index])],
             parent=event_hash(chain.digests[index - 1]) if index and not bare else None,
             token_ids=array("I") if bare else tokens[index * size : (index + 1) * size],

@@ -40,7 +40,7 @@ class Voice(NamedTuple):
     openings: Sequence[Opening]
 
 
-class Answer:
+class GeneratedAnswer:
     """The answer to one prompt: `length` tokens and their text."""
 
     __slots__ = ("_opening", "_voice", "ids", "length")

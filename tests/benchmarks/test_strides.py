@@ -12,8 +12,8 @@ import pytest
 from benchmarks.routing.strides import Job, StrideCache, StrideEngine
 from simulator.engine.core import Engine
 from simulator.engine.profiles import PROFILES, Profile
-from simulator.engine.request import Request
-from simulator.kv.stores import SharedStore
+from simulator.engine.request import EngineRequest
+from simulator.kv.stores import MemoryBlockStore
 from simulator.kv.tiers import Rates, Tiers
 
 BLOCK = 16
@@ -49,7 +49,7 @@ def by_steps(work: list[Asked], profile_tokens: int, profile: Profile = TOY) -> 
             now = max(now, queue[0][1][0])
         while queue and queue[0][1][0] <= now:
             number, (_, prompt, answer) = queue.popleft()
-            engine.add(Request(str(number), prompt, array("I", [7] * answer)), now)
+            engine.add(EngineRequest(str(number), prompt, array("I", [7] * answer)), now)
         step = engine.step()
         now += step.duration_s
         for request in step.emitted:
@@ -185,7 +185,7 @@ def test_more_can_be_remembered_than_runs() -> None:
 
 def test_tiers_load_in_their_time_here_too() -> None:
     """Blocks evicted from the GPU come from L1, another worker's from L2, as in `engine.py`."""
-    store = SharedStore[int](1000)
+    store = MemoryBlockStore[int](1000)
     rates = Rates(l1=10_000.0, l2=1_000.0)
 
     def first_s(engine: StrideEngine, keys: range, now: float) -> tuple[float, Job]:

@@ -215,9 +215,9 @@ def test_check_live_names_the_flag_only_where_it_is_missing(
 ) -> None:
     """It is missing if an answer reports its usage without cached tokens."""
     simulated = fleet(workers=1)
-    told = generation.Usage.openai
+    told = generation.TokenUsage.openai
     monkeypatch.setattr(
-        generation.Usage, "openai", lambda usage: told(usage) | {"prompt_tokens_details": None}
+        generation.TokenUsage, "openai", lambda usage: told(usage) | {"prompt_tokens_details": None}
     )
     settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
     lines, _ = asyncio.run(check_live(Settings.model_validate(settings), ask=True))

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from simulator.fleet import FleetThread
-from simulator.worker import Worker
+from simulator.worker import SimulatedWorker
 
 Start = Callable[..., FleetThread]
 
@@ -38,7 +38,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def ask(worker: Worker, **body: Any) -> socket.socket:
+def ask(worker: SimulatedWorker, **body: Any) -> socket.socket:
     """Return a connection on which a long completion was requested."""
     connection = socket.create_connection((worker.settings.host, worker.port))
     content = json.dumps({"prompt": FIRST, "max_tokens": 15_000, **body}).encode()

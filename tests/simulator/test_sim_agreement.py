@@ -104,5 +104,5 @@ def test_both_make_the_same_tokens(both: Both, asked: dict[str, Any]) -> None:
     with suppress(Unlike):
         ours = both.router.ids(CHAT, body)
     with suppress(ApiError):
-        theirs = _chat_tokens(both.simulator, decode(body, bodies.Chat)).tobytes()
+        theirs = _chat_tokens(both.simulator, decode(body, bodies.ChatCompletionRequest)).tobytes()
     assert ours == theirs

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.kv.blocks import Chain, Cleared, Removed, Stored, event_hash
+from simulator.kv.blocks import AllBlocksCleared, BlockRemoved, BlockStored, Chain, event_hash
 from simulator.kv.cache import BlockCache
 
 SIZE = 4
@@ -79,7 +79,7 @@ def test_leaves_are_evicted_before_the_blocks_they_hang_on() -> None:
     for left in (2, 1, 0):
         table = cache.admit([], 1)
         assert table is not None
-        assert cache.drain() == [Removed(event_hash(names.digests[left]))]
+        assert cache.drain() == [BlockRemoved(event_hash(names.digests[left]))]
         assert len(cache.match(names.digests, 3)) == left
 
 
@@ -125,8 +125,8 @@ def test_events_tell_hashes_parent_tokens_and_extra_keys() -> None:
     cache.name(table, names, ids, 1, 3)
     first, second = cache.drain()
     hashes = [event_hash(digest) for digest in names.digests]
-    assert first == Stored([hashes[0]], None, tokens(1), SIZE, "tuned", [["tuned", "tenant"]])
-    assert second == Stored(
+    assert first == BlockStored([hashes[0]], None, tokens(1), SIZE, "tuned", [["tuned", "tenant"]])
+    assert second == BlockStored(
         hashes[1:], hashes[0], tokens(2, 3), SIZE, "tuned", [["tuned"], ["tuned"]]
     )
     assert cache.drain() == []
@@ -146,7 +146,7 @@ def test_a_block_computed_twice_is_announced_and_removed_once() -> None:
         assert table is not None
         cache.release(table)
     cache.admit([], 2)
-    assert cache.drain() == [Removed(event_hash(names.digests[0]))]
+    assert cache.drain() == [BlockRemoved(event_hash(names.digests[0]))]
 
 
 def test_a_reset_forgets_everything_unless_something_runs() -> None:
@@ -158,7 +158,7 @@ def test_a_reset_forgets_everything_unless_something_runs() -> None:
     cache.release(table)
     cache.drain()
     assert cache.reset()
-    assert cache.drain() == [Cleared()]
+    assert cache.drain() == [AllBlocksCleared()]
     assert not cache.match(chain(ids).digests, 2)
     assert cache.admit([], 4) is not None
     assert cache.drain() == []
@@ -195,10 +195,10 @@ def test_blocks_are_neither_lost_nor_shared_by_mistake(
                 cache.name(table, names, prompt, len(matched), len(ids))
                 running.append(table)
         for change in cache.drain():
-            if isinstance(change, Stored):
+            if isinstance(change, BlockStored):
                 assert not mirror & set(change.hashes)
                 mirror |= set(change.hashes)
-            elif isinstance(change, Removed):
+            elif isinstance(change, BlockRemoved):
                 mirror.remove(change.hash)
         assert cache.used == len({block for table in running for block in table})
         assert cache.used + cache.free == cache.num_blocks

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from simulator.engine.core import Engine, QueueFullError, Step, TooLongError
 from simulator.engine.profiles import PROFILES, Profile, profile_named
-from simulator.engine.request import Request
-from simulator.kv.blocks import Stored
+from simulator.engine.request import EngineRequest
+from simulator.kv.blocks import BlockStored
 
 TOY = PROFILES["toy"]
 
@@ -23,9 +23,9 @@ def engine(kv_tokens: int | None = None, max_queued: int | None = None, **profil
     return Engine(changed, kv_tokens=kv_tokens, max_queued=max_queued)
 
 
-def request(name: str, prompt: range | list[int], answer: int = 4) -> Request:
+def request(name: str, prompt: range | list[int], answer: int = 4) -> EngineRequest:
     """Create a request whose answer of `answer` tokens is like no prompt."""
-    return Request(name, array("I", prompt), array("I", range(10**6, 10**6 + answer)))
+    return EngineRequest(name, array("I", prompt), array("I", range(10**6, 10**6 + answer)))
 
 
 def drain(busy: Engine) -> list[Step]:
@@ -189,7 +189,7 @@ def test_what_can_never_fit_is_refused() -> None:
 def test_a_request_has_a_prompt_and_an_answer(prompt: list[int], answer: list[int]) -> None:
     """An empty prompt or answer is a mistake of the caller."""
     with pytest.raises(ValueError, match="at least one token"):
-        Request("a", array("I", prompt), array("I", answer))
+        EngineRequest("a", array("I", prompt), array("I", answer))
 
 
 def test_prefill_time_grows_faster_than_the_prompt() -> None:
@@ -229,7 +229,7 @@ def test_a_reset_is_announced_with_the_next_step() -> None:
     again = request("b", range(64))
     one.add(again, 0.0)
     kinds = [type(change).__name__ for change in one.step().changes]
-    assert kinds == ["Cleared", "Stored"]
+    assert kinds == ["Cleared", "BlockStored"]
     assert again.cached_tokens == 0
 
 
@@ -239,9 +239,9 @@ def test_reuse_is_announced_only_on_request() -> None:
     one.add(request("a", range(64)), 0.0)
     drain(one)
     for name, full in (("quiet", False), ("loud", True)):
-        again = Request(name, array("I", range(64)), array("I", [1]), report_reuse=full)
+        again = EngineRequest(name, array("I", range(64)), array("I", [1]), report_reuse=full)
         one.add(again, 0.0)
-        stored = [change for change in one.step().changes if isinstance(change, Stored)]
+        stored = [change for change in one.step().changes if isinstance(change, BlockStored)]
         assert sum(len(change.hashes) for change in stored) == (3 if full else 0)
 
 

@@ -12,7 +12,7 @@ import zmq
 
 from simulator.fleet import FleetThread
 from simulator.kv.blocks import Chain, event_hash
-from simulator.worker import Worker
+from simulator.worker import SimulatedWorker
 
 Start = Callable[..., FleetThread]
 
@@ -62,13 +62,13 @@ def socket(kind: int, endpoint: str | None) -> Iterator[zmq.Socket[bytes]]:
         yield connected
 
 
-def complete(worker: Worker, prompt: list[int], **more: Any) -> None:
+def complete(worker: SimulatedWorker, prompt: list[int], **more: Any) -> None:
     """Have the worker compute a prompt."""
     body = {"prompt": prompt, "max_tokens": 1, **more}
     httpx.post(f"{worker.url}/v1/completions", json=body).raise_for_status()
 
 
-def replay(worker: Worker, start: int) -> list[list[bytes]]:
+def replay(worker: SimulatedWorker, start: int) -> list[list[bytes]]:
     """Return what the replay socket answers, without the empty first frames and the end marker."""
     answers: list[list[bytes]] = []
     with socket(zmq.DEALER, worker.kv_replay) as dealer:
@@ -81,12 +81,12 @@ def replay(worker: Worker, start: int) -> list[list[bytes]]:
             answers.append(frames)
 
 
-def events(worker: Worker, start: int = 0) -> list[Event]:
+def events(worker: SimulatedWorker, start: int = 0) -> list[Event]:
     """Return all events from a sequence number on, by replay."""
     return [event for frames in replay(worker, start) for event in decode(frames[2])[1]]
 
 
-def joined(worker: Worker, subscriber: zmq.Socket[bytes]) -> list[bytes]:
+def joined(worker: SimulatedWorker, subscriber: zmq.Socket[bytes]) -> list[bytes]:
     """Compute prompts until the subscription is in effect; return the first message received."""
     for prompt in range(1000, 2000):
         complete(worker, [prompt] * 16)

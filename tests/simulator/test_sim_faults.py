@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from simulator.fleet import FleetSettings, FleetThread
-from simulator.worker import Worker
+from simulator.worker import SimulatedWorker
 
 Start = Callable[..., FleetThread]
 
@@ -24,14 +24,14 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def order(worker: Worker, **fault: Any) -> None:
+def order(worker: SimulatedWorker, **fault: Any) -> None:
     """Activate a fault."""
     answer = httpx.post(f"{worker.url}/simulator/fault", json=fault)
     assert answer.status_code == 200, answer.text
     assert answer.json()["fault"]["kind"] == fault["kind"]
 
 
-def complete(worker: Worker, **more: Any) -> httpx.Response:
+def complete(worker: SimulatedWorker, **more: Any) -> httpx.Response:
     """Return the response to a completion."""
     return httpx.post(f"{worker.url}/v1/completions", json={**BODY, **more})
 
@@ -42,7 +42,7 @@ def collect(answer: httpx.Response, got: bytearray) -> None:
         got += part
 
 
-def refused(worker: Worker) -> bool:
+def refused(worker: SimulatedWorker) -> bool:
     """Return whether a connection is refused."""
     try:
         socket.create_connection((worker.settings.host, worker.port)).close()

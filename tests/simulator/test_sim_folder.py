@@ -10,12 +10,12 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulator.model.conversation import Conversation
 from tokenizers import Tokenizer
 
 from simulator.fleet import FleetSettings, FleetThread
 from simulator.http.errors import ApiError
-from simulator.model.answers import Answer
-from simulator.model.conversation import Conversation
+from simulator.model.answers import GeneratedAnswer
 from simulator.model.folder import Folder
 from simulator.model.language import language_of
 from tests.commands import run
@@ -118,7 +118,7 @@ def test_the_next_turn_finds_the_answer_in_the_cache(real: httpx.Client) -> None
 def test_an_answers_text_is_its_tokens(folder: Folder, number: int, length: int) -> None:
     """The text is the same in one piece or in several, and tokenizes to the answer's ids; it begins
     with a letter, so that templates strip nothing."""
-    answer = Answer(folder.tokenize(str(number)), length, voice=folder.voice)
+    answer = GeneratedAnswer(folder.tokenize(str(number)), length, voice=folder.voice)
     text = answer.text()
     assert len(answer.ids) == len(answer.words(0, length)) == length
     assert folder.tokenize(text, special=False) == answer.ids

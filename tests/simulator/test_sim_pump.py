@@ -9,26 +9,26 @@ from array import array
 
 import pytest
 
-from simulator.engine.clock import Pump
+from simulator.engine.clock import EngineClock
 from simulator.engine.core import Engine
 from simulator.engine.profiles import PROFILES
-from simulator.engine.request import Request
+from simulator.engine.request import EngineRequest
 from simulator.kv.blocks import Change
 
 
-def request(name: str, answer: int = 50) -> Request:
+def request(name: str, answer: int = 50) -> EngineRequest:
     """A short prompt with an answer of some tokens."""
-    return Request(name, array("I", range(20)), array("I", range(answer)))
+    return EngineRequest(name, array("I", range(20)), array("I", range(answer)))
 
 
-def pump(speed: float = 100.0) -> Pump:
+def pump(speed: float = 100.0) -> EngineClock:
     """Create the clock of a toy engine."""
 
     def publish(changes: object) -> None:
         published.append(changes)
 
     published: list[object] = []
-    return Pump("sim-1", Engine(PROFILES["toy"]), speed, publish)
+    return EngineClock("sim-1", Engine(PROFILES["toy"]), speed, publish)
 
 
 def test_every_token_is_handed_out_once_and_the_last_is_marked() -> None:
@@ -151,7 +151,7 @@ def test_changes_of_the_cache_are_published_when_their_step_ends() -> None:
 
     async def run() -> None:
         published: list[Change] = []
-        clock = Pump("sim-1", Engine(PROFILES["toy"]), 1.0, published.extend)
+        clock = EngineClock("sim-1", Engine(PROFILES["toy"]), 1.0, published.extend)
         first = asyncio.Event()
         clock.submit(request("a", 2), lambda _, __: first.set())
         await asyncio.sleep(0)

@@ -10,8 +10,8 @@ import pytest
 import uvloop
 from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 
-from simulator.http.exchange import Exchange
-from simulator.http.listener import Listener
+from simulator.http.exchange import AsgiExchange
+from simulator.http.listener import UvicornListener
 
 HELLO = [{"role": "user", "content": "Hello there, how are you today?"}]
 
@@ -126,7 +126,7 @@ def test_nothing_is_written_to_a_connection_that_is_gone() -> None:
 
     async def app(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         assert scope["type"] == "http"
-        exchange = Exchange(scope, receive, send)
+        exchange = AsgiExchange(scope, receive, send)
         await exchange.start_stream()
         exchange.connection.reset()
         await exchange.connection.gone
@@ -134,7 +134,7 @@ def test_nothing_is_written_to_a_connection_that_is_gone() -> None:
         written.append(True)
 
     async def ask() -> None:
-        listener = Listener(app, "127.0.0.1", 0)
+        listener = UvicornListener(app, "127.0.0.1", 0)
         await listener.open()
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(b"GET / HTTP/1.1\r\nhost: sim\r\n\r\n")

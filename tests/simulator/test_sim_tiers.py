@@ -6,10 +6,10 @@ import pytest
 
 from simulator.engine.core import Engine
 from simulator.engine.profiles import PROFILES
-from simulator.engine.request import Request
-from simulator.kv.blocks import Change, Removed, Stored
-from simulator.kv.stores import SharedStore
-from simulator.kv.tiers import Move, Offloading, Rates, Tiers
+from simulator.engine.request import EngineRequest
+from simulator.kv.blocks import BlockRemoved, BlockStored, Change
+from simulator.kv.stores import MemoryBlockStore
+from simulator.kv.tiers import Offloading, Rates, TierMove, Tiers
 
 SIZE = 4
 
@@ -17,7 +17,7 @@ SIZE = 4
 class Bench:
     """An engine of 8 blocks of 4 tokens, with a host tier of `l1` blocks and a store."""
 
-    def __init__(self, l1: int, store: SharedStore[bytes] | None) -> None:
+    def __init__(self, l1: int, store: MemoryBlockStore[bytes] | None) -> None:
         self.tiers = Tiers(SIZE, l1, store)
         self.engine = Engine(
             PROFILES["toy"],
@@ -33,7 +33,7 @@ class Bench:
         L2."""
         self._count += 1
         prompt = array("I", range(first, first + tokens))
-        request = Request(str(self._count), prompt, array("I", [1]))
+        request = EngineRequest(str(self._count), prompt, array("I", [1]))
         before = self.engine.totals.l1_hits, self.engine.totals.l2_hits
         self.engine.add(request, 0.0)
         while self.engine.busy:
@@ -41,7 +41,7 @@ class Bench:
         after = self.engine.totals.l1_hits, self.engine.totals.l2_hits
         return request.cached_tokens or 0, after[0] - before[0], after[1] - before[1]
 
-    def media(self, kind: type[Stored] | type[Removed]) -> list[str]:
+    def media(self, kind: type[BlockStored] | type[BlockRemoved]) -> list[str]:
         """Return the media of all blocks stored or removed so far."""
         return [one.medium for one in self.changes if isinstance(one, kind)]
 
@@ -49,7 +49,7 @@ class Bench:
 def test_gpu_then_l1_then_l2_then_compute() -> None:
     """Computed, then from L1, then from L2 and promoted, then from L1 again: row K1 of
     docs/hyperpod.md."""
-    bench = Bench(l1=5, store=SharedStore(100))
+    bench = Bench(l1=5, store=MemoryBlockStore(100))
     assert bench.ask(0) == (0, 0, 0)
     assert bench.ask(0) == (20, 0, 0)
     bench.engine.reset_prefix_cache()
@@ -64,29 +64,29 @@ def test_gpu_then_l1_then_l2_then_compute() -> None:
 def test_written_to_both_and_told_of() -> None:
     """Each full block goes to the host and to the store, and the store announces it once: row K2 of
     docs/hyperpod.md."""
-    store = SharedStore[bytes](100)
+    store = MemoryBlockStore[bytes](100)
     one, other = Bench(10, store), Bench(10, store)
     one.ask(0)
     assert (len(one.tiers.l1), len(store)) == (5, 5)
-    media = one.media(Stored)
+    media = one.media(BlockStored)
     assert (media.count("CPU"), media.count("STORAGE")) == (5, 5)
     assert other.ask(0) == (20, 0, 20)
-    assert other.media(Stored).count("STORAGE") == 0
-    assert other.media(Stored).count("CPU") == 5
+    assert other.media(BlockStored).count("STORAGE") == 0
+    assert other.media(BlockStored).count("CPU") == 5
 
 
 def test_the_host_tells_what_went() -> None:
     """The host tier announces evictions; the store does not."""
-    bench = Bench(l1=5, store=SharedStore(5))
+    bench = Bench(l1=5, store=MemoryBlockStore(5))
     bench.ask(0)
     bench.ask(1000)
-    assert bench.media(Removed).count("CPU") == 5
-    assert bench.media(Removed).count("STORAGE") == 0
+    assert bench.media(BlockRemoved).count("CPU") == 5
+    assert bench.media(BlockRemoved).count("STORAGE") == 0
 
 
 def test_a_process_that_ends_loses_l1_alone() -> None:
     """The store is outside the process and survives."""
-    bench = Bench(l1=10, store=SharedStore(100))
+    bench = Bench(l1=10, store=MemoryBlockStore(100))
     bench.ask(0)
     bench.engine.clear()
     assert bench.ask(0) == (20, 0, 20)
@@ -104,7 +104,7 @@ def test_a_whole_prompt_may_come_from_behind() -> None:
 
 def test_loading_takes_its_time() -> None:
     """At each tier's own rate; a gap on L1 is filled from L2."""
-    store = SharedStore[int](100)
+    store = MemoryBlockStore[int](100)
     tiers = Tiers[int](10, 100, store, Rates(l1=1000.0, l2=100.0))
     tiers.write(range(6))
     assert tiers.find(range(8), 1) == pytest.approx((5, 0, 0.05))
@@ -116,8 +116,8 @@ def test_loading_takes_its_time() -> None:
 
 def test_without_a_host_nothing_is_promoted() -> None:
     """L2 alone serves every time."""
-    tiers = Tiers[int](10, 0, SharedStore[int](100))
-    moves: list[Move] = []
+    tiers = Tiers[int](10, 0, MemoryBlockStore[int](100))
+    moves: list[TierMove] = []
     tiers.write([1, 2], moves)
     assert [move.medium for move in moves] == ["STORAGE", "STORAGE"]
     assert tiers.find([1, 2], 0)[:2] == tiers.find([1, 2], 0)[:2] == (0, 2)
@@ -126,7 +126,7 @@ def test_without_a_host_nothing_is_promoted() -> None:
 def test_a_prompt_larger_than_the_host_keeps_its_tail_and_tells_so() -> None:
     """A block stored and evicted at once is announced in that order."""
     tiers = Tiers[int](10, 2)
-    moves: list[Move] = []
+    moves: list[TierMove] = []
     tiers.write([1, 2, 3], moves)
     assert [(move.key, move.stored) for move in moves] == [
         *((1, True), (2, True), (3, True), (1, False)),

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from simulator.model.answers import SIMULATED, Answer, natural_length
 from simulator.model.template import render
+
+from simulator.model.answers import SIMULATED, GeneratedAnswer, natural_length
 from simulator.model.tokens import IM_END_ID, IM_START_ID, detokenize, tokenize
 
 PIECES = st.sampled_from(
@@ -44,7 +44,7 @@ def test_an_answer_sent_back_has_the_ids_it_was_generated_with(text: str, length
     """So the next turn's prompt begins with the previous prompt and its answer."""
     question = {"role": "user", "content": text.encode("utf-8", "ignore").decode()}
     prompt = tokenize(render([question]))
-    answer = Answer(prompt, length)
+    answer = GeneratedAnswer(prompt, length)
     reply = {"role": "assistant", "content": answer.text()}
     turn = tokenize(render([question, reply, {"role": "user", "content": "more"}]))
     assert turn[: len(prompt) + length] == prompt + answer.ids
@@ -53,7 +53,7 @@ def test_an_answer_sent_back_has_the_ids_it_was_generated_with(text: str, length
 def test_an_answers_words_are_its_text() -> None:
     """Streamed or whole, the text is the same; no piece begins with a space, so that stripping
     takes nothing away."""
-    answer = Answer(tokenize("hello"), 5000, variant=3)
+    answer = GeneratedAnswer(tokenize("hello"), 5000, variant=3)
     assert b"".join(answer.words(0, 5000)).decode() == answer.text()
     assert all(len(word) == 4 and not word.startswith(b" ") for word in SIMULATED.pieces)
 
@@ -61,9 +61,9 @@ def test_an_answers_words_are_its_text() -> None:
 def test_answers_follow_from_the_prompt() -> None:
     """The same prompt gets the same answer; other prompts and other choices get different ones."""
     one, two = tokenize("one"), tokenize("two")
-    assert Answer(one, 20).ids == Answer(one, 20).ids
-    assert Answer(one, 20).ids != Answer(two, 20).ids
-    assert Answer(one, 20).ids != Answer(one, 20, variant=1).ids
+    assert GeneratedAnswer(one, 20).ids == GeneratedAnswer(one, 20).ids
+    assert GeneratedAnswer(one, 20).ids != GeneratedAnswer(two, 20).ids
+    assert GeneratedAnswer(one, 20).ids != GeneratedAnswer(one, 20, variant=1).ids
     assert 32 <= natural_length(one) <= 256
 
 
