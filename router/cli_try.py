@@ -18,8 +18,9 @@ from router.replay_report import to_json
 from router.replay_tables import tables
 from router.settings import LogSettings
 from simulator.engine.profiles import PROFILES
-from simulator.fleet import FleetSettings, SimulatedFleet, run_fleet
+from simulator.fleet import SimulatedFleet, run_fleet
 from simulator.kv.events import Encoding
+from simulator.settings import FleetSettings
 
 #: The exit code of a command that Ctrl-C ended before it was done.
 _INTERRUPTED = 130

@@ -23,7 +23,8 @@ from router.replay_report import Report
 from router.replay_tables import comparison
 from router.server import Ending, Server, bind
 from router.settings import Settings
-from simulator.fleet import FleetSettings, SimulatedFleet, run_fleet
+from simulator.fleet import SimulatedFleet, run_fleet
+from simulator.settings import FleetSettings
 from simulator.workloads import Conversation, chats, document_questions
 
 STRATEGIES = ("roundrobin", "prefixaware")

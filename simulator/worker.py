@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
@@ -18,106 +16,78 @@ from simulator.engine.profiles import profile_named
 from simulator.http.faults import ActiveFault, FaultOrder
 from simulator.http.listener import UvicornConnection, UvicornListener
 from simulator.kv.blocks import Change
-from simulator.kv.events import Encoding, ZmqEventPublisher
+from simulator.kv.events import ZmqEventPublisher
 from simulator.kv.stores import BlockStore
-from simulator.kv.tiers import USUAL, Offloading, Rates, Tiers
+from simulator.kv.tiers import Offloading, Tiers
 from simulator.model.language import language_of
+from simulator.settings import FleetSettings
 
 #: Seconds to let the answer to the fault request leave before the worker goes down.
 _FLUSH_S = 0.005
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedWorkerSettings:
-    """The settings of one worker."""
-
-    name: str = "sim-1"
-    #: A name in `simulator.engine.profiles.PROFILES`.
-    profile: str = "llama-3.1-8b-h100"
-    #: The base model's names; the first is the canonical one.
-    models: Sequence[str] = ("llama-3.1-8b",)
-    #: LoRA adapters served beside it.
-    adapters: Sequence[str] = ()
-    #: Simulated seconds per real second.
-    speed: float = 1.0
-    host: str = "127.0.0.1"
-    #: 0: any free port.
-    port: int = 0
-    #: Tokens a KV block holds.
-    block_size: int = 16
-    #: Capacity of the KV cache in tokens; None: the profile's.
-    kv_tokens: int | None = None
-    #: Requests that may wait before more are refused with 503; None: no limit.
-    max_queued: int | None = None
-    #: Capacity of the host memory tier (L1) in tokens; 0: no such tier.
-    host_tokens: int = 0
-    #: How fast blocks load from the tiers.
-    rates: Rates = USUAL
-    #: Whether events about blocks in host memory carry hashes only, without tokens.
-    bare_events: bool = False
-    #: Seed of the block hashes (`PYTHONHASHSEED`): workers share a store only if theirs are equal.
-    hash_seed: str = ""
-    #: Whether to publish KV events.
-    kv_events: bool = False
-    #: Port of the events, replay uses the next one; 0: any free ports.
-    kv_port: int = 0
-    #: How events are encoded: "map" as in vLLM since 0.24, "array" as before.
-    kv_encoding: Encoding = "map"
-    #: Model folder with tokenizer and chat template; None: the simulator's own.
-    tokenizer: Path | None = None
 
 
 class SimulatedWorker:
     """A simulated worker that runs between `start` and `stop`."""
 
     engine: Engine
-    pump: EngineClock
+    clock: EngineClock
     served: ServedModel
     registry: CollectorRegistry
 
     def __init__(
         self,
-        settings: SimulatedWorkerSettings,
+        settings: FleetSettings,
+        index: int,
         context: zmq.asyncio.Context | None,
         store: BlockStore[bytes] | None = None,
     ) -> None:
-        """Create a worker; `store` is shared by all workers that are given it."""
+        """Create worker `index` of a fleet, counted from 0.
+
+        Without `context` it publishes no KV events. `store` is shared by all workers that are
+        given it.
+        """
         self.settings = settings
         self._store = store
-        self.name = settings.name
-        self.publisher = None if context is None else _publisher(settings, context)
+        self.name = f"sim-{index + 1}"
+        self._hash_seed = settings.hash_seeds[index % len(settings.hash_seeds)]
+        self.publisher = None if context is None else self._publisher(index, context)
         self.fault: ActiveFault | None = None
-        self._listener = UvicornListener(WorkerApp(self), settings.host, settings.port)
+        port = settings.port + index if settings.port else 0
+        self._listener = UvicornListener(WorkerApp(self), settings.host, port)
         self._expiry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._turning = asyncio.Lock()  # one shutdown-and-restart cycle at a time
 
     def __repr__(self) -> str:
-        return f"<Worker {self.name} {self.url} {self.engine}>"
+        return f"<SimulatedWorker {self.name} {self.url} {self.engine}>"
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Return the port it listens on."""
         return self._listener.port
 
     @property
     def url(self) -> str:
-        """Its base URL, without a trailing slash."""
-        host = self.settings.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        """Return its base URL, without a trailing slash."""
+        return f"http://{self._host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """Return how many client connections are open."""
+        return len(self._listener.connections)
 
     @property
     def kv_events(self) -> str | None:
-        """The endpoint to subscribe to for its KV events."""
+        """Return the endpoint to subscribe to for its KV events."""
         return None if self.publisher is None else self.publisher.endpoint
 
     @property
     def kv_replay(self) -> str | None:
-        """The endpoint that replays past KV events."""
+        """Return the endpoint that replays past KV events."""
         return None if self.publisher is None else self.publisher.replay_endpoint
 
     async def start(self) -> None:
-        """Open its sockets; OSError when a port is taken."""
+        """Open its sockets; raise OSError if a port is taken."""
         await self._boot()
         try:
             await self._listener.open()
@@ -142,7 +112,7 @@ class SimulatedWorker:
         self.clear_fault()
         fault = self.fault = ActiveFault(order)
         if order.kind == "slow":
-            self.pump.slowdown = order.factor
+            self.clock.slowdown = order.factor
         if order.kind == "refuse":
             self._spawn(self._refuse(fault))
         elif order.kind == "restart":
@@ -159,7 +129,7 @@ class SimulatedWorker:
         if self.fault is not None:
             self.fault.over.set()
             self.fault = None
-        self.pump.slowdown = 1.0
+        self.clock.slowdown = 1.0
 
     async def _refuse(self, fault: ActiveFault) -> None:
         async with self._turning:
@@ -196,31 +166,29 @@ class SimulatedWorker:
             kv_tokens=settings.kv_tokens,
             max_queued=settings.max_queued,
             tiers=self._tiers(),
-            hash_seed=settings.hash_seed,
+            hash_seed=self._hash_seed,
         )
-        self.pump = EngineClock(self.name, self.engine, settings.speed, self._publish)
+        self.clock = EngineClock(self.name, self.engine, settings.speed, self._publish)
         self.served = ServedModel(
             settings.models,
             settings.adapters,
-            self.pump,
+            self.clock,
             language_of(settings.tokenizer),
             str(settings.tokenizer or settings.models[0]),
         )
-        self.registry = registry(settings.models[0], self.pump, self.served.stats)
+        self.registry = registry(settings.models[0], self.clock, self.served.stats)
         if self.publisher is not None:
             await self.publisher.open()
 
     def _tiers(self) -> Offloading | None:
-        settings = self.settings
+        settings, size = self.settings, self.settings.block_size
         if not settings.host_tokens and self._store is None:
             return None
-        size = settings.block_size
-        blocks = settings.host_tokens // size
-        tiers = Tiers(size, blocks, self._store, settings.rates)
+        tiers = Tiers(size, settings.host_tokens // size, self._store, settings.rates)
         return Offloading(tiers, size, bare=settings.bare_events)
 
     async def _shut_down(self) -> None:
-        self.pump.stop()
+        self.clock.stop()
         if self.publisher is not None:
             await self.publisher.close()
 
@@ -233,16 +201,18 @@ class SimulatedWorker:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def _host(self) -> str:
+        host = self.settings.host
+        return f"[{host}]" if ":" in host else host
 
-def _publisher(
-    settings: SimulatedWorkerSettings, context: zmq.asyncio.Context
-) -> ZmqEventPublisher:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    port = settings.kv_port
-    return ZmqEventPublisher(
-        context,
-        f"kv@{settings.name}@{settings.models[0]}",
-        settings.kv_encoding,
-        endpoint=f"tcp://{host}:{port or '*'}",
-        replay_endpoint=f"tcp://{host}:{port + 1 if port else '*'}",
-    )
+    def _publisher(self, index: int, context: zmq.asyncio.Context) -> ZmqEventPublisher:
+        settings = self.settings
+        port = settings.kv_port + 2 * index if settings.kv_port else 0
+        return ZmqEventPublisher(
+            context,
+            f"kv@{self.name}@{settings.models[0]}",
+            settings.kv_encoding,
+            endpoint=f"tcp://{self._host}:{port or '*'}",
+            replay_endpoint=f"tcp://{self._host}:{port + 1 if port else '*'}",
+        )

@@ -20,7 +20,7 @@ from benchmarks.routing.workloads import Talk, Work
 from router.prompts import Prompts
 from simulator.engine.profiles import Profile
 from simulator.kv.stores import MemoryBlockStore
-from simulator.kv.tiers import USUAL, Rates, Tiers
+from simulator.kv.tiers import DEFAULT_RATES, Rates, Tiers
 from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.cost.booking import Booking
 from strategies.cost.load import Load
@@ -41,7 +41,7 @@ class Fleet(NamedTuple):
     """Tokens of each worker's host memory tier (L1), whose loading takes time; 0: none."""
     store_tokens: int = 0
     """Tokens of a store (L2) that all workers share; 0: none."""
-    rates: Rates = USUAL
+    rates: Rates = DEFAULT_RATES
     """How fast these tiers load."""
 
 

@@ -1,19 +1,17 @@
-"""The block cache of the engine that runs whole traces (`strides.py`).
-
-A fast engine for whole traces: the schedule of `engine.py`, advanced many steps at a time.
+"""A fast engine for whole traces: the simulator's schedule, advanced many steps at a time.
 
 The steps and their durations are the same, but only steps that change something are simulated.
 Between two events every decoding request gets one token a step, so a run of steps without prefill
 (a stride) has a closed form: steps `j = 1..k` over `n` sequences with `c` tokens of context take
 `k (t0 + ts n + tk c) + tk n k (k - 1) / 2`. Blocks are as coarse as in the traces (512 tokens).
 
-Simpler than `engine.py` in three ways:
+Simpler than `simulator.engine.core` in three ways:
 
 1. A request is admitted when its prompt and its whole answer fit, so nothing is ever preempted.
 2. If two requests compute the same block at once, the later one drops its copy and shares the
    block already cached under that key.
 3. The cache may be larger than the room for running requests. The surplus acts as a host tier that
-   loads in no time; tiers with a loading time come from `tiers.py`, as in `engine.py`.
+   loads in no time; tiers with a loading time come from `simulator.kv.tiers`, as there.
 """
 
 from collections import OrderedDict, deque
@@ -25,6 +23,8 @@ from random import Random
 
 from simulator.engine.profiles import Profile
 from simulator.kv.tiers import Tiers
+
+BLOCK_TOKENS = 512
 
 
 class StrideCache:
@@ -46,7 +46,7 @@ class StrideCache:
 
     @property
     def used(self) -> int:
-        """Blocks in use; a block shared by several requests counts once."""
+        """Return how many blocks are in use; one shared by several requests counts once."""
         return len(self._users) + self.nameless
 
     def held(self, keys: Sequence[int], limit: int | None = None) -> int:
@@ -106,9 +106,6 @@ class StrideCache:
             else:
                 del users[key]
                 idle[key] = None
-
-
-BLOCK_TOKENS = 512
 
 
 class Job:
@@ -185,7 +182,7 @@ class StrideEngine:
 
     @property
     def running(self) -> int:
-        """Requests that hold blocks."""
+        """Return requests that hold blocks."""
         return len(self._decoding) + len(self._first) + (self.prefilling is not None)
 
     @property
@@ -301,7 +298,7 @@ class StrideEngine:
         return seconds
 
     def _admitted(self) -> Job | None:
-        """Admit and return the head of the queue, or None if it cannot run yet."""
+        """Return a dmit and return the head of the queue, or None if it cannot run yet."""
         if not self.waiting or self.running >= self.profile.max_num_seqs:
             return None
         job = self.waiting[0]
@@ -323,7 +320,7 @@ class StrideEngine:
         return self.waiting.popleft()
 
     def _seconds(self, steps: int) -> float:
-        """The duration of `steps` steps for the decoding requests, without prefill."""
+        """Return the duration of `steps` steps for the decoding requests, without prefill."""
         profile, count = self.profile, len(self._decoding)
         one = profile.t0_s + profile.decode_seconds(count, self._context)
         return steps * one + profile.tk_s * count * (steps * (steps - 1) // 2)

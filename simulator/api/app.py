@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 
-from simulator.api import endpoints as audio
-from simulator.api import endpoints as generating
-from simulator.api import endpoints as tokenizer_api
-from simulator.api import pooling
-from simulator.api.bodies import decode
+from simulator.api import endpoints, pooling
+from simulator.api.models import decode
 from simulator.api.served_model import ServedModel
+from simulator.engine.core import Engine
 from simulator.http.errors import ApiError, DisconnectedError
 from simulator.http.exchange import AsgiExchange, CutExchange
-from simulator.http.faults import FaultOrder
-
-if TYPE_CHECKING:
-    from simulator.worker import SimulatedWorker
+from simulator.http.faults import ActiveFault, FaultOrder
+from simulator.http.listener import UvicornConnection
+from simulator.kv.events import ZmqEventPublisher
 
 #: The vLLM release whose HTTP API this imitates.
 VLLM_VERSION = "0.33.0"
@@ -27,12 +24,12 @@ VLLM_VERSION = "0.33.0"
 _GARBAGE = b"\x00\xff 200 this is not HTTP\r\n\r\n\x16\x03\x01"
 
 _POSTS: dict[str, Callable[[ServedModel, AsgiExchange], Awaitable[None]]] = {
-    "/v1/chat/completions": generating.chat,
-    "/v1/completions": generating.completions,
-    "/v1/responses": generating.responses,
-    "/v1/messages": generating.messages,
-    "/v1/messages/count_tokens": generating.count_tokens,
-    "/invocations": generating.invocations,
+    "/v1/chat/completions": endpoints.chat,
+    "/v1/completions": endpoints.completions,
+    "/v1/responses": endpoints.responses,
+    "/v1/messages": endpoints.messages,
+    "/v1/messages/count_tokens": endpoints.count_tokens,
+    "/invocations": endpoints.invocations,
     "/v1/embeddings": pooling.embeddings,
     "/pooling": pooling.pooling,
     "/classify": pooling.classify,
@@ -41,17 +38,33 @@ _POSTS: dict[str, Callable[[ServedModel, AsgiExchange], Awaitable[None]]] = {
     "/rerank": pooling.rerank,
     "/v1/rerank": pooling.rerank,
     "/v2/rerank": pooling.rerank,
-    "/v1/audio/transcriptions": audio.transcribe,
-    "/v1/audio/translations": audio.transcribe,
-    "/tokenize": tokenizer_api.tokenize_request,
-    "/detokenize": tokenizer_api.detokenize_request,
+    "/v1/audio/transcriptions": endpoints.transcribe,
+    "/v1/audio/translations": endpoints.transcribe,
+    "/tokenize": endpoints.tokenize_request,
+    "/detokenize": endpoints.detokenize_request,
 }
+
+
+class ServingWorker(Protocol):
+    """What the application needs of its worker; a restart replaces engine, model and registry."""
+
+    engine: Engine
+    served: ServedModel
+    registry: CollectorRegistry
+    publisher: ZmqEventPublisher | None
+    fault: ActiveFault | None
+
+    def set_fault(self, order: FaultOrder, asked_by: UvicornConnection | None = None) -> None:
+        """Start a fault."""
+
+    def clear_fault(self) -> None:
+        """End the active fault, if any."""
 
 
 class WorkerApp:
     """The ASGI application of one worker."""
 
-    def __init__(self, worker: SimulatedWorker) -> None:
+    def __init__(self, worker: ServingWorker) -> None:
         self._worker = worker
         self._admin: dict[tuple[str, str], Callable[[AsgiExchange], Awaitable[None]]] = {
             ("GET", "/health"): _ok,
@@ -74,16 +87,13 @@ class WorkerApp:
         """Answer one request."""
         if scope["type"] != "http":
             return
+        exchange = AsgiExchange(scope, receive, send)
         fault = self._worker.fault
         if fault is not None and fault.befalls(scope["path"]):
-            if fault.kind in ("reset", "stall"):
-                exchange: AsgiExchange = CutExchange(scope, receive, send, fault)
-            else:
-                exchange = AsgiExchange(scope, receive, send)
+            if fault.order.kind not in ("reset", "stall"):
                 await self._fail(exchange, fault.order)
                 return
-        else:
-            exchange = AsgiExchange(scope, receive, send)
+            exchange = CutExchange(scope, receive, send, fault)
         try:
             await self._route(exchange)
         except ApiError as error:
@@ -93,15 +103,12 @@ class WorkerApp:
 
     async def _route(self, exchange: AsgiExchange) -> None:
         handler = _POSTS.get(exchange.path) if exchange.method == "POST" else None
+        admin = self._admin.get((exchange.method, exchange.path))
         if handler is not None:
             await handler(self._worker.served, exchange)
-            return
-        admin = self._admin.get((exchange.method, exchange.path))
-        if admin is not None:
+        elif admin is not None:
             await admin(exchange)
-            return
-        known = exchange.path in _POSTS or any(path == exchange.path for _, path in self._admin)
-        if known:
+        elif exchange.path in _POSTS or any(path == exchange.path for _, path in self._admin):
             await exchange.json({"detail": "Method Not Allowed"}, 405)
         else:
             await exchange.json({"detail": "Not Found"}, 404)

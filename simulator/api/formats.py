@@ -1,81 +1,20 @@
-"""Cached tokens by tier, reported on request in the formats of LMCache and SGLang.
-
-LMCache's server reports what was on the GPU and what it had beyond that
-(`lmcache/integration/vllm/lmcache_mp_connector.py`, `request_finished`); SGLang reports device,
-host and storage (`srt/entrypoints/openai/utils.py`, `process_cached_tokens_details_from_ret`).
-vLLM by itself reports only the sum.
-
-Response formats of `/v1/chat/completions` and `/v1/completions`.
-
-Response formats of `/v1/responses` and Anthropic's `/v1/messages`, one choice each.
-"""
+"""Response formats: chat completions, completions, responses, and Anthropic's messages."""
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from simulator.api.bodies import GenerateRequest
-from simulator.api.generation import Choice, ResponseFormat, TokenUsage
-
-
-class CachedTokens(NamedTuple):
-    """Cached tokens of one HTTP request's prompts, by tier."""
-
-    gpu: int = 0
-    l1: int = 0
-    l2: int = 0
-
-
-#: Nothing was cached.
-NOWHERE = CachedTokens()
-
-
-class TierReport(NamedTuple):
-    """The report formats that a request asks for."""
-
-    lmcache: bool = False
-    """`kv_transfer_params: {"cached_token_stats": true}`"""
-    sglang: bool = False
-    """`return_cached_tokens_details: true`"""
-
-    @classmethod
-    def by(cls, body: GenerateRequest) -> "TierReport":
-        """Read them from the fields of a request."""
-        params = body.kv_transfer_params
-        return cls(
-            params is not None and bool(params.cached_token_stats),
-            bool(body.return_cached_tokens_details),
-        )
-
-    def told(self, found: CachedTokens) -> dict[str, Any]:
-        """The fields to add to the answer."""
-        fields: dict[str, Any] = {}
-        if self.lmcache:
-            beyond = found.l1 + found.l2
-            fields["kv_transfer_params"] = {
-                "cached_token_stats": {
-                    "num_vllm_cached_tokens": found.gpu,
-                    "num_lmcache_cached_tokens": found.gpu + beyond if beyond else 0,
-                    "num_lmcache_extra_cached_tokens": beyond,
-                }
-            }
-        if self.sglang:
-            details = {"device": found.gpu, "host": found.l1, "storage": found.l2}
-            fields["sglext"] = {"cached_tokens_details": details}
-        return fields
-
-
-#: No report is asked for.
-NOTHING = TierReport()
+from simulator.api.generation import CachedTokens, Choice, ResponseFormat, TokenUsage
+from simulator.api.models import GenerateRequest
 
 _encode = msgspec.json.encode
 _DONE = b"data: [DONE]\n\n"
 
 
 def event(data: object) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return b"data: " + _encode(data) + b"\n\n"
 
 
@@ -88,33 +27,26 @@ class _OpenAIFormat(ResponseFormat):
 
     chunk_object = ""
 
-    def __init__(
-        self,
-        answer_id: str,
-        model: str,
-        asked: TierReport = NOTHING,
-        *,
-        include_usage: bool = False,
-    ) -> None:
+    def __init__(self, answer_id: str, model: str, body: GenerateRequest) -> None:
         self._head: dict[str, Any] = {"id": answer_id, "created": int(time.time()), "model": model}
-        self._include_usage = include_usage
-        self._asked = asked
+        self._body = body
         self._frames: dict[tuple[int, bool], tuple[bytes, bytes]] = {}
 
     def piece(self, choice: Choice, text: bytes, *, last: bool) -> bytes:
-        """The event with a choice's next words."""
+        """Return the event with a choice's next words."""
         frame = self._frames.get((choice.index, last))
         if frame is None:
             frame = self._frame(choice, choice.reason if last else None)
             self._frames[choice.index, last] = frame
         return frame[0] + text + frame[1]
 
-    def closing(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:  # noqa: ARG002 - a Shape
-        """The usage, if asked for, and the end of the stream."""
-        if not self._include_usage:
+    def closing(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:  # noqa: ARG002 - a ResponseFormat
+        """Return the usage, if the request wants it, and the end of the stream."""
+        options = self._body.stream_options
+        if options is None or not options.include_usage:
             return _DONE
-        told = self._asked.told(usage.found)
-        return self._chunk([], usage=usage.openai(), **told) + _DONE
+        tiers = _tiers(self._body, usage.tiers)
+        return self._chunk([], usage=usage.openai(), **tiers) + _DONE
 
     def _frame(self, choice: Choice, reason: str | None) -> tuple[bytes, bytes]:
         before, after = self._piece_chunk(choice, "\x00", reason).split(b"\\u0000")
@@ -133,12 +65,12 @@ class ChatFormat(_OpenAIFormat):
     chunk_object = "chat.completion.chunk"
 
     def opening(self, choice: Choice) -> bytes:
-        """The chunk that has the role."""
+        """Return the chunk that has the role."""
         delta = {"role": "assistant", "content": ""}
         return self._chunk([_chat_choice(choice.index, "delta", delta, None)])
 
     def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> dict[str, Any]:
-        """The answer that is not streamed."""
+        """Return the answer that is not streamed."""
         return {
             **self._head,
             "object": "chat.completion",
@@ -151,7 +83,7 @@ class ChatFormat(_OpenAIFormat):
             "usage": usage.openai(),
             "prompt_logprobs": None,
             "kv_transfer_params": None,
-            **self._asked.told(usage.found),
+            **_tiers(self._body, usage.tiers),
         }
 
     def _piece_chunk(self, choice: Choice, text: str, reason: str | None) -> bytes:
@@ -163,12 +95,12 @@ class CompletionFormat(_OpenAIFormat):
 
     chunk_object = "text_completion"
 
-    def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a Shape
-        """Nothing: the first chunk is already text."""
+    def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a ResponseFormat
+        """Return nothing: the first chunk is already text."""
         return b""
 
     def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> dict[str, Any]:
-        """The answer that is not streamed."""
+        """Return the answer that is not streamed."""
         return {
             **self._head,
             "object": "text_completion",
@@ -180,7 +112,7 @@ class CompletionFormat(_OpenAIFormat):
             "system_fingerprint": None,
             "usage": usage.openai(),
             "kv_transfer_params": None,
-            **self._asked.told(usage.found),
+            **_tiers(self._body, usage.tiers),
         }
 
     def _piece_chunk(self, choice: Choice, text: str, reason: str | None) -> bytes:
@@ -214,8 +146,33 @@ def _message(choice: Choice) -> dict[str, Any]:
     }
 
 
+def _tiers(body: GenerateRequest, cached: CachedTokens) -> dict[str, Any]:
+    """Return the fields that report cached tokens by tier, if the request wants any.
+
+    LMCache's server reports what was on the GPU and what it had beyond that
+    (`lmcache/integration/vllm/lmcache_mp_connector.py`, `request_finished`); SGLang reports device,
+    host and storage (`srt/entrypoints/openai/utils.py`, `process_cached_tokens_details_from_ret`).
+    vLLM by itself reports only the sum.
+    """
+    fields: dict[str, Any] = {}
+    params = body.kv_transfer_params
+    if params is not None and params.cached_token_stats:
+        beyond = cached.l1 + cached.l2
+        fields["kv_transfer_params"] = {
+            "cached_token_stats": {
+                "num_vllm_cached_tokens": cached.gpu,
+                "num_lmcache_cached_tokens": cached.gpu + beyond if beyond else 0,
+                "num_lmcache_extra_cached_tokens": beyond,
+            }
+        }
+    if body.return_cached_tokens_details:
+        details = {"device": cached.gpu, "host": cached.l1, "storage": cached.l2}
+        fields["sglext"] = {"cached_tokens_details": details}
+    return fields
+
+
 def _named(name: str, data: dict[str, Any]) -> bytes:
-    """A server-sent event with a name, which is also the `type` in its data."""
+    """Return a server-sent event with a name, which is also the `type` in its data."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode({"type": name, **data}))
 
 
@@ -230,18 +187,18 @@ class ResponsesFormat(ResponseFormat):
         self._number = -1
 
     def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> dict[str, Any]:
-        """The answer that is not streamed."""
+        """Return the answer that is not streamed."""
         item = self._message("completed", [self._part(choices[0].answer.text())])
         return self._response("completed", [item], usage)
 
     def announcement(self) -> bytes:
-        """The events that announce the response; vLLM sends them before anything is computed."""
+        """Return the events that vLLM sends before anything is computed."""
         response = {"response": self._response("in_progress", [], None)}
         created = self._event("response.created", response)
         return created + self._event("response.in_progress", response)
 
-    def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a Shape
-        """The events that announce the response's message and the message's part."""
+    def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a ResponseFormat
+        """Return the events that announce the response's message and the message's part."""
         return b"".join(
             (
                 self._event(
@@ -252,13 +209,13 @@ class ResponsesFormat(ResponseFormat):
             )
         )
 
-    def piece(self, choice: Choice, text: bytes, *, last: bool) -> bytes:  # noqa: ARG002 - a Shape
-        """The next words."""
+    def piece(self, choice: Choice, text: bytes, *, last: bool) -> bytes:  # noqa: ARG002 - a ResponseFormat
+        """Return the next words."""
         delta = self._place(delta=text.decode(), logprobs=[])
         return self._event("response.output_text.delta", delta)
 
     def closing(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:
-        """The events that complete the part, the message and the response."""
+        """Return the events that complete the part, the message and the response."""
         text = choices[0].answer.text()
         part = self._part(text)
         item = self._message("completed", [part])
@@ -329,7 +286,7 @@ class MessagesFormat(ResponseFormat):
         self._head = {"id": answer_id, "type": "message", "role": "assistant", "model": model}
 
     def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> dict[str, Any]:
-        """The answer that is not streamed."""
+        """Return the answer that is not streamed."""
         return {
             **self._head,
             "content": [{"type": "text", "text": choices[0].answer.text()}],
@@ -339,7 +296,7 @@ class MessagesFormat(ResponseFormat):
         }
 
     def opening(self, choice: Choice) -> bytes:
-        """The events that begin the message and its content block."""
+        """Return the events that begin the message and its content block."""
         prompt = choice.request.prompt_tokens
         cached = choice.request.cached_tokens or 0
         message: dict[str, Any] = {
@@ -347,18 +304,18 @@ class MessagesFormat(ResponseFormat):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _anthropic(TokenUsage(prompt, 0, cached)),
+            "usage": _anthropic(TokenUsage(prompt, 0, CachedTokens(cached))),
         }
         block = {"index": 0, "content_block": {"type": "text", "text": ""}}
         return _named("message_start", {"message": message}) + _named("content_block_start", block)
 
-    def piece(self, choice: Choice, text: bytes, *, last: bool) -> bytes:  # noqa: ARG002 - a Shape
-        """The next words."""
+    def piece(self, choice: Choice, text: bytes, *, last: bool) -> bytes:  # noqa: ARG002 - a ResponseFormat
+        """Return the next words."""
         delta = {"type": "text_delta", "text": text.decode()}
         return _named("content_block_delta", {"index": 0, "delta": delta})
 
     def closing(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:
-        """The events that end the block and the message, with stop reason and usage."""
+        """Return the events that end the block and the message, with stop reason and usage."""
         delta = {"stop_reason": _stop_reason(choices[0]), "stop_sequence": None}
         return (
             _named("content_block_stop", {"index": 0})

@@ -41,7 +41,7 @@ class RequestStats:
         self._ttft[bisect_left(_TTFT_BOUNDS, seconds)] += 1
 
     def ttft_buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper bound, for a Prometheus histogram."""
+        """Return cumulative counts by upper bound, for a Prometheus histogram."""
         total = 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip((*map(str, _TTFT_BOUNDS), "+Inf"), self._ttft, strict=True):
@@ -53,14 +53,14 @@ class RequestStats:
 class WorkerCollector(Collector):
     """Reads one worker's numbers at each scrape."""
 
-    def __init__(self, model: str, pump: EngineClock, stats: RequestStats) -> None:
+    def __init__(self, model: str, clock: EngineClock, stats: RequestStats) -> None:
         self._labels = [model, "0"]
-        self._pump = pump
+        self._clock = clock
         self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
         """Every metric of the worker."""
-        engine, totals = self._pump.engine, self._pump.engine.totals
+        engine, totals = self._clock.engine, self._clock.engine.totals
         yield self._gauge("num_requests_running", "Requests in execution.", engine.running)
         yield self._gauge("num_requests_waiting", "Requests waiting.", engine.waiting)
         yield self._gauge("kv_cache_usage_perc", "KV-cache usage, 0 to 1.", engine.kv_usage)
@@ -76,7 +76,7 @@ class WorkerCollector(Collector):
         yield self._ttft()
         yield self._cache_config()
         behind = "Real seconds by which the simulated clock is late."
-        yield GaugeMetricFamily("simulator_behind_seconds", behind, value=self._pump.behind_s)
+        yield GaugeMetricFamily("simulator_behind_seconds", behind, value=self._clock.behind_s)
 
     def _tiers(self, totals: EngineTotals) -> Iterator[Metric]:
         """Hits on the tiers behind the GPU, as vLLM and its offloading connector name them."""
@@ -88,7 +88,7 @@ class WorkerCollector(Collector):
         name = "vllm:kv_offload_tiering_chunk_hits"
         family = CounterMetricFamily(name, "Blocks found, by tier.", labels=labels)
         for tier, tokens in hits.items():
-            blocks = tokens // self._pump.engine.cache.block_size
+            blocks = tokens // self._clock.engine.cache.block_size
             family.add_metric([*self._labels, tier], blocks)
         yield family
 
@@ -112,7 +112,7 @@ class WorkerCollector(Collector):
     def _rejections(self) -> CounterMetricFamily:
         labels = ["model_name", "engine", "reason"]
         family = CounterMetricFamily("vllm:admission_rejections", "Refused.", labels=labels)
-        rejected = self._pump.engine.totals.rejected
+        rejected = self._clock.engine.totals.rejected
         family.add_metric([*self._labels, "max_num_queued_reqs"], rejected)
         return family
 
@@ -124,7 +124,7 @@ class WorkerCollector(Collector):
         return family
 
     def _cache_config(self) -> GaugeMetricFamily:
-        cache = self._pump.engine.cache
+        cache = self._clock.engine.cache
         config = {
             "block_size": str(cache.block_size),
             "cache_dtype": "auto",
@@ -141,8 +141,8 @@ class WorkerCollector(Collector):
         return family
 
 
-def registry(model: str, pump: EngineClock, stats: RequestStats) -> CollectorRegistry:
-    """A registry of one worker's own metrics."""
+def registry(model: str, clock: EngineClock, stats: RequestStats) -> CollectorRegistry:
+    """Return a registry of one worker's own metrics."""
     own = CollectorRegistry()
-    own.register(WorkerCollector(model, pump, stats))
+    own.register(WorkerCollector(model, clock, stats))
     return own

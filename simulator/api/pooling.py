@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from simulator.api import bodies
-from simulator.api.bodies import decode
+from simulator.api import models
 from simulator.api.generation import AnswerLength, Generation
+from simulator.api.models import decode
 from simulator.api.served_model import ServedModel, TokensPrompt, as_prompts
 from simulator.http.errors import bad_request
 from simulator.http.exchange import AsgiExchange
@@ -31,7 +31,7 @@ _LABELS = ("LABEL_0", "LABEL_1")
 
 async def embeddings(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /v1/embeddings`; vectors of unit length, as numbers or as base64 of float32."""
-    body = decode(await exchange.body(), bodies.PoolingRequest)
+    body = decode(await exchange.body(), models.PoolingRequest)
     prompts, head, usage = await _pool(served, exchange, body, "embd")
     vectors = [_vector(tokens, body.dimensions or _DIMENSIONS) for tokens in prompts]
     data = [
@@ -43,7 +43,7 @@ async def embeddings(served: ServedModel, exchange: AsgiExchange) -> None:
 
 async def pooling(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /pooling`."""
-    body = decode(await exchange.body(), bodies.PoolingRequest)
+    body = decode(await exchange.body(), models.PoolingRequest)
     prompts, head, usage = await _pool(served, exchange, body, "pool")
     data = [
         {"index": index, "object": "pooling", "data": _encoded(_vector(tokens, _DIMENSIONS), body)}
@@ -54,7 +54,7 @@ async def pooling(served: ServedModel, exchange: AsgiExchange) -> None:
 
 async def classify(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /classify`; two classes."""
-    body = decode(await exchange.body(), bodies.PoolingRequest)
+    body = decode(await exchange.body(), models.PoolingRequest)
     prompts, head, usage = await _pool(served, exchange, body, "classify")
     data = []
     for index, tokens in enumerate(prompts):
@@ -67,7 +67,7 @@ async def classify(served: ServedModel, exchange: AsgiExchange) -> None:
 
 async def score(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /score`: one text against each of the others, or pair by pair."""
-    body = decode(await exchange.body(), bodies.ScoreRequest)
+    body = decode(await exchange.body(), models.ScoreRequest)
     model, adapter = served.resolve(body.model)
     pairs = _pairs(_texts(body.text_1, body.queries), _texts(body.text_2, body.documents))
     prompts = [served.language.tokenize(f"{first}\n{second}") for first, second in pairs]
@@ -81,7 +81,7 @@ async def score(served: ServedModel, exchange: AsgiExchange) -> None:
 
 async def rerank(served: ServedModel, exchange: AsgiExchange) -> None:
     """`POST /rerank`; the best documents first."""
-    body = decode(await exchange.body(), bodies.RerankRequest)
+    body = decode(await exchange.body(), models.RerankRequest)
     model, adapter = served.resolve(body.model)
     if not body.documents:
         raise bad_request("There must be at least one document.", "documents")
@@ -100,13 +100,13 @@ async def rerank(served: ServedModel, exchange: AsgiExchange) -> None:
 
 
 async def _pool(
-    served: ServedModel, exchange: AsgiExchange, body: bodies.PoolingRequest, kind: str
+    served: ServedModel, exchange: AsgiExchange, body: models.PoolingRequest, kind: str
 ) -> tuple[list[array[int]], dict[str, Any], dict[str, int]]:
     """Compute a body's prompts; return their tokens, and the head and usage of the answer."""
     model, adapter = served.resolve(body.model)
     if body.messages:
-        asked = ChatParams(messages=body.messages, add_generation_prompt=False)
-        prompts = [served.language.chat(asked)]
+        chat = ChatParams(messages=body.messages, add_generation_prompt=False)
+        prompts = [served.language.chat(chat)]
     elif body.input is not None:
         prompts = as_prompts(served.language, body.input, "input")
     else:
@@ -140,19 +140,19 @@ def _vector(tokens: array[int], dimensions: int) -> list[float]:
     return [value / norm for value in values]
 
 
-def _encoded(vector: list[float], body: bodies.PoolingRequest) -> list[float] | str:
+def _encoded(vector: list[float], body: models.PoolingRequest) -> list[float] | str:
     if body.encoding_format == "base64":
         return base64.b64encode(array("f", vector).tobytes()).decode()
     return vector
 
 
 def _unit(tokens: array[int]) -> float:
-    """A number from 0 to 1 derived from the tokens."""
+    """Return a number from 0 to 1 derived from the tokens."""
     return seed(tokens) / 0xFFFF_FFFF
 
 
-def _texts(*given: str | list[str] | None) -> list[str]:
-    for texts in given:
+def _texts(*fields: str | list[str] | None) -> list[str]:
+    for texts in fields:
         if texts is not None:
             return [texts] if isinstance(texts, str) else texts
     raise bad_request("Two texts, or lists of them, are required.")

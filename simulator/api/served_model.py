@@ -1,7 +1,4 @@
-"""What request handlers see of a worker: the models it serves and the engine behind them.
-
-Conversion of prompts in request bodies to token ids.
-"""
+"""What request handlers see of a worker: the models it serves, and prompts as token ids."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from simulator.api.bodies import GenerateRequest
 from simulator.api.metrics import RequestStats
 from simulator.engine.clock import EngineClock
 from simulator.http.errors import bad_request, unknown_model
@@ -28,7 +24,7 @@ class ServedModel:
     models: Sequence[str]
     #: Names of the LoRA adapters; each has its own prefixes in the cache.
     adapters: Sequence[str]
-    pump: EngineClock
+    clock: EngineClock
     #: Tokenizer and chat template of the base model and its adapters.
     language: Language
     #: Where the base model was loaded from, as `/v1/models` reports it.
@@ -39,11 +35,11 @@ class ServedModel:
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of prompt and answer together that one request may have."""
-        return self.pump.engine.max_tokens
+        """Return how many tokens of prompt and answer together one request may have."""
+        return self.clock.engine.max_tokens
 
     def resolve(self, model: str | None) -> tuple[str, str | None]:
-        """The served name and adapter, if any, of a requested model; ApiError 404 if unknown."""
+        """Return the served name and the adapter, if any, of a model; raise ApiError 404."""
         if not model:
             return self.models[0], None
         if model in self.adapters:
@@ -53,7 +49,7 @@ class ServedModel:
         raise unknown_model(model)
 
     def engine_id(self) -> str:
-        """A name for one request in the engine, unique while the worker lives."""
+        """Return a name for one request in the engine, unique while the worker lives."""
         return str(next(self._ids))
 
 
@@ -70,20 +66,17 @@ class TokensPrompt:
 def as_prompts(
     language: Language, source: str | list[Any], param: str = "prompt", *, special: bool = True
 ) -> list[array[int]]:
-    """The prompts in a text, a list of texts, a list of token ids, or a list of such lists."""
-    if isinstance(source, str):
-        found = [language.tokenize(source, special=special)]
-    elif source and all(type(item) is int for item in source):
-        found = [token_ids(source, param, language.top)]
-    else:
-        found = [_one(language, item, param, special=special) for item in source]
-    if not found or not all(found):
+    """Return the prompts in a text, a list of texts, of token ids, or of lists of token ids."""
+    if isinstance(source, str) or (source and all(type(item) is int for item in source)):
+        source = [source]
+    prompts = [_prompt(language, item, param, special=special) for item in source]
+    if not prompts or not all(prompts):
         raise bad_request("Either the prompt or a part of it is empty.", param)
-    return found
+    return prompts
 
 
 def token_ids(ids: list[Any], param: str, top: int) -> array[int]:
-    """The token ids as an array; raises ApiError 400 unless all are from 0 to `top`."""
+    """Return the token ids as an array; raise ApiError 400 unless all are from 0 to `top`."""
     if not ids:
         raise bad_request("A list of token ids must not be empty.", param)
     for token in ids:
@@ -92,20 +85,7 @@ def token_ids(ids: list[Any], param: str, top: int) -> array[int]:
     return array(TYPECODE, ids)
 
 
-def with_options(tokens: array[int], body: GenerateRequest, adapter: str | None) -> TokensPrompt:
-    """A prompt with the adapter and the body's cache options."""
-    if body.cache_salt == "":
-        raise bad_request("Parameter 'cache_salt' must be a non-empty string.", "cache_salt")
-    xargs = body.vllm_xargs or {}
-    return TokensPrompt(
-        tokens,
-        lora_name=adapter,
-        salt=body.cache_salt,
-        report_reuse=xargs.get("kv_cache_report_mode") == "full",
-    )
-
-
-def _one(
+def _prompt(
     language: Language,
     item: Any,  # noqa: ANN401 - any JSON value
     param: str,

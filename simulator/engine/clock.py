@@ -18,11 +18,11 @@ logger = logging.getLogger("simulator")
 #: Called with the number of new tokens and whether they were the last.
 Sink = Callable[[int, bool], None]
 
-#: Most overdue steps to compute before yielding to the event loop.
-_STEPS_A_TURN = 32
-#: Seconds of delay that cause a warning, and the least time between two warnings.
-_LATE_S = 0.25
-_PAUSE_S = 5.0
+#: How many overdue steps are computed before the event loop has its turn.
+_MAX_STEPS_PER_TURN = 32
+#: The delay that causes a warning, and the least time between two warnings.
+_WARN_LATENESS_S = 0.25
+_WARN_INTERVAL_S = 5.0
 
 
 class EngineClock:
@@ -53,11 +53,11 @@ class EngineClock:
 
     @property
     def behind_s(self) -> float:
-        """Real seconds by which the last turn came late."""
+        """Return the real seconds by which the last turn came late."""
         return self._late if self._timer is not None else 0.0
 
     def submit(self, request: EngineRequest, sink: Sink) -> None:
-        """Queue a request whose tokens go to `sink`; raises what `Engine.add` raises."""
+        """Queue a request whose tokens go to `sink`; raise what `Engine.add` raises."""
         self.engine.add(request, self._loop.time())
         self._sinks[request.request_id] = sink
         if self._timer is None:
@@ -85,13 +85,13 @@ class EngineClock:
         """End the step that is due, then compute further steps until one ends in the future."""
         now = self._loop.time()
         self._late = max(0.0, now - self._due)
-        if self._late > _LATE_S:
+        if self._late > _WARN_LATENESS_S:
             self._warn(now)
-        got: dict[str, int] = {}
+        tokens: dict[str, int] = {}
         ended: set[str] = set()
-        for _ in range(_STEPS_A_TURN):
+        for _ in range(_MAX_STEPS_PER_TURN):
             if self._step is not None:
-                self._collect(self._step, got, ended)
+                self._collect(self._step, tokens, ended)
                 self._step = None
             if not self.engine.busy:
                 break
@@ -99,31 +99,31 @@ class EngineClock:
             self._due += self._step.duration_s * self.slowdown / self.speed
             if self._due > now:
                 break
-        self._deliver(got, ended)
+        self._deliver(tokens, ended)
         if self._step is not None:
             self._timer = self._loop.call_at(self._due, self._turn)
         else:
             # A sink may have queued another request meanwhile.
             self._timer = self._loop.call_soon(self._begin) if self.engine.busy else None
 
-    def _collect(self, step: Step, got: dict[str, int], ended: set[str]) -> None:
+    def _collect(self, step: Step, tokens: dict[str, int], ended: set[str]) -> None:
         for request in step.emitted:
-            got[request.request_id] = got.get(request.request_id, 0) + 1
+            tokens[request.request_id] = tokens.get(request.request_id, 0) + 1
         for request in step.finished:
             ended.add(request.request_id)
         if step.changes:
             self._publish(step.changes)
 
-    def _deliver(self, got: dict[str, int], ended: set[str]) -> None:
+    def _deliver(self, tokens: dict[str, int], ended: set[str]) -> None:
         sinks = self._sinks
-        for request_id, count in got.items():
+        for request_id, count in tokens.items():
             last = request_id in ended
             sink = sinks.pop(request_id, None) if last else sinks.get(request_id)
             if sink is not None:
                 sink(count, last)
 
     def _warn(self, now: float) -> None:
-        if now - self._warned >= _PAUSE_S:
+        if now - self._warned >= _WARN_INTERVAL_S:
             self._warned = now
             logger.warning(
                 "%s is %.2f s behind its clock: fewer workers or a lower speed would fit this "

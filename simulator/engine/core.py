@@ -93,17 +93,17 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """Requests that hold blocks and take part in steps."""
+        """Return how many requests hold blocks and take part in steps."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Requests waiting for their first step, or to resume after preemption."""
+        """Return how many requests wait for their first step, or to resume after preemption."""
         return len(self._waiting)
 
     @property
     def busy(self) -> bool:
-        """Whether a step would compute anything."""
+        """Return whether a step would compute anything."""
         return bool(self._running or self._waiting)
 
     @property
@@ -113,7 +113,7 @@ class Engine:
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens, prompt and answer together, that one request may have."""
+        """Return how many tokens, prompt and answer together, one request may have."""
         return min(self.profile.max_model_len, self.cache.num_blocks * self.cache.block_size)
 
     def add(self, request: EngineRequest, now: float) -> None:
@@ -130,7 +130,7 @@ class Engine:
         self._waiting.append(request)
 
     def abort(self, request_id: str) -> bool:
-        """Stop a request and free its blocks; False if it is unknown or already finished."""
+        """Stop a request and free its blocks; return false if it is unknown or already finished."""
         request = self._running.pop(request_id, None)
         if request is not None:
             self._free(request)
@@ -142,7 +142,7 @@ class Engine:
         return False
 
     def reset_prefix_cache(self) -> bool:
-        """Drop all cached prefixes; False while requests run. The next step reports the change."""
+        """Drop all cached prefixes, as the next step reports; return false while requests run."""
         return self.cache.reset()
 
     def clear(self) -> None:
@@ -184,8 +184,9 @@ class Engine:
             self._schedule_running(batch, step)
 
     def _schedule_running(self, batch: "_Batch", step: Step, *, decoding: bool = True) -> bool:
-        """Schedule the running requests, those that decode if `decoding`; True if any was
-        preempted."""
+        """Schedule the running requests, those that decode only if `decoding`.
+
+        Return true if any was preempted."""
         preempted = False
         for request in list(self._running.values()):
             if batch.budget <= 0:
@@ -228,14 +229,14 @@ class Engine:
         if self.tiers is not None:
             # Other tiers may supply every full block; the last token is still computed.
             loaded = self.tiers.find(request.chain, request.tokens, len(matched), length // size)
-        found = len(matched) + loaded.l1 + loaded.l2
-        self.cache.name(table, request.chain, request.tokens, len(matched), found)
+        cached = len(matched) + loaded.l1 + loaded.l2
+        self.cache.name(table, request.chain, request.tokens, len(matched), cached)
         request.table = table
-        request.computed = min(found * size, length - 1)
+        request.computed = min(cached * size, length - 1)
         if matched and request.report_reuse:
             self.cache.announce(request.chain, request.tokens, 0, len(matched))
         if request.cached_tokens is None:
-            request.cached_tokens = found * size
+            request.cached_tokens = cached * size
             self._count(request, loaded)
         return loaded.seconds
 
@@ -249,7 +250,7 @@ class Engine:
         totals.l2_hits += request.l2_tokens
 
     def _has_room(self, request: EngineRequest) -> bool:
-        """Ensure the request has a block for its last token; False if none is free."""
+        """Ensure the request has a block for its last token; return false if none is free."""
         if len(request.tokens) <= len(request.table) * self.cache.block_size:
             return True
         return self.cache.grow(request.table)
@@ -320,11 +321,11 @@ class _Batch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is computed or loaded in the step."""
+        """Return whether nothing is computed or loaded in the step."""
         return not (self._prefill_s or self._decoding)
 
     @property
     def seconds(self) -> float:
-        """How long the step takes."""
+        """Return how long the step takes."""
         decode = self._profile.decode_seconds(self._decoding, self._context)
         return self._profile.t0_s + self._prefill_s + decode

@@ -31,7 +31,7 @@ from math import sqrt
 from random import Random
 
 #: A noisy step takes at least this share of its usual duration.
-LEAST_NOISY = 0.1
+MIN_NOISE_FACTOR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Profile:
     noise: float = 0.0
 
     def prefill_seconds(self, chunk: int, context: int) -> float:
-        """Seconds to compute `chunk` tokens that follow `context` tokens already computed."""
+        """Return the seconds it takes to compute `chunk` tokens after `context` computed ones."""
         attention = 1.0 + (context + chunk / 2) / self.attention_tokens
         return chunk / self.prefill_tokens_per_s * attention
 
@@ -79,10 +79,10 @@ class Profile:
         """Return a random duration of `steps` steps that take `seconds` without noise."""
         if not self.noise:
             return seconds
-        return seconds * max(LEAST_NOISY, chance.gauss(1.0, self.noise / sqrt(steps)))
+        return seconds * max(MIN_NOISE_FACTOR, chance.gauss(1.0, self.noise / sqrt(steps)))
 
     def decode_seconds(self, sequences: int, context: int) -> float:
-        """Seconds per step for `sequences` decoding with `context` tokens of context in all."""
+        """Return the seconds of a step that decodes `sequences` with `context` tokens in all."""
         return self.ts_s * sequences + self.tk_s * context
 
 
@@ -126,7 +126,7 @@ PROFILES = {
 
 
 def profile_named(name: str) -> Profile:
-    """The profile of that name; raises ValueError that lists the known names."""
+    """Return the profile of that name; raise ValueError that lists the known names."""
     try:
         return PROFILES[name]
     except KeyError:

@@ -73,10 +73,10 @@ class EngineRequest:
 
     @property
     def total_tokens(self) -> int:
-        """Tokens of prompt and whole answer together."""
+        """Return how many tokens prompt and whole answer have together."""
         return self.prompt_tokens + len(self.answer)
 
     @property
     def finished(self) -> bool:
-        """Whether the last token of the answer is out."""
+        """Return true once the last token of the answer is out."""
         return self.emitted == len(self.answer)

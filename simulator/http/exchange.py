@@ -3,8 +3,6 @@
 Whole answers go through ASGI's `send`. The events of a stream are written straight to the
 transport as HTTP chunks: there is one per token and request, so this process spends most of its
 time on them, and `send` costs several times as much as the write itself.
-
-An answer that breaks off: the faults `reset` and `stall`.
 """
 
 import asyncio
@@ -40,12 +38,12 @@ class AsgiExchange:
 
     @property
     def request_id(self) -> str | None:
-        """The id the client chose (`X-Request-Id`), echoed in the answer."""
+        """Return the id the client chose (`X-Request-Id`), echoed in the answer."""
         value = self.headers.get(b"x-request-id")
         return None if value is None else value.decode("latin-1")
 
     async def body(self) -> bytes:
-        """The whole request body; raises DisconnectedError if the client leaves first."""
+        """Return the whole request body; raise DisconnectedError if the client leaves first."""
         if self._body is None:
             parts: list[bytes] = []
             more = True
@@ -122,14 +120,14 @@ class CutExchange(AsgiExchange):
     ) -> None:
         super().__init__(scope, receive, send)
         self._fault = fault
-        self._left = fault.after_bytes or 0
+        self._left = fault.order.after_bytes or 0
         self._stopped = False
 
     async def reply(
         self, body: bytes = b"", content_type: bytes | None = None, status: int = 200
     ) -> None:
         """Answer with as much of the body as the fault allows."""
-        if self._fault.after_bytes is not None and len(body) < self._left:
+        if self._fault.order.after_bytes is not None and len(body) < self._left:
             await super().reply(body, content_type, status)
             return
         await self._start(status, content_type, len(body) + 1)
@@ -159,7 +157,7 @@ class CutExchange(AsgiExchange):
     async def _start(
         self, status: int, content_type: bytes | None, length: int | None = None
     ) -> None:
-        if self._fault.after_bytes is None:
+        if self._fault.order.after_bytes is None:
             self._stop()
             await self._hold()
         await super()._start(status, content_type, length)
@@ -168,7 +166,7 @@ class CutExchange(AsgiExchange):
 
     def _stop(self) -> None:
         self._stopped = True
-        if self._fault.kind == "reset":
+        if self._fault.order.kind == "reset":
             asyncio.get_running_loop().call_later(_FLUSH_S, self.connection.reset)
 
     async def _hold(self) -> None:

@@ -59,19 +59,10 @@ class ActiveFault:
         #: Set once it is over.
         self.over = asyncio.Event()
 
-    @property
-    def kind(self) -> Kind:
-        """The kind of fault."""
-        return self.order.kind
-
-    @property
-    def after_bytes(self) -> int | None:
-        """Bytes of the response body before it breaks off."""
-        return self.order.after_bytes
-
     def befalls(self, path: str) -> bool:
-        """Whether it affects a request to this path; if so, the request is counted."""
-        if self.kind not in PER_REQUEST or self.left == 0 or not path.startswith(self.order.path):
+        """Return true if it affects a request to this path, which it then counts."""
+        order = self.order
+        if order.kind not in PER_REQUEST or self.left == 0 or not path.startswith(order.path):
             return False
         if self.left is not None:
             self.left -= 1

@@ -20,7 +20,7 @@ KEEP_ALIVE_S = 5
 _LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
-class Connection(HttpToolsProtocol):
+class UvicornConnection(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 protocol, which also reports when the connection is lost.
 
     A request handler finds it in the ASGI scope as `scope["state"]["connection"]`.
@@ -62,7 +62,7 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
 
-class Listener:
+class UvicornListener:
     """Serves an ASGI application at one address; can be closed and opened repeatedly."""
 
     def __init__(self, app: ASGI3Application, host: str, port: int) -> None:
@@ -82,9 +82,9 @@ class Listener:
         self._server: asyncio.AbstractServer | None = None
 
     @property
-    def connections(self) -> set[Connection]:
-        """The open client connections."""
-        return {each for each in self._state.connections if isinstance(each, Connection)}
+    def connections(self) -> set[UvicornConnection]:
+        """Return the open client connections."""
+        return {each for each in self._state.connections if isinstance(each, UvicornConnection)}
 
     async def open(self) -> None:
         """Accept connections; OSError if the port is taken. Later calls use the same port."""
@@ -92,7 +92,7 @@ class Listener:
         self.port = sock.getsockname()[1]
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self._config, self._state, {}), sock=sock, backlog=2048
+            lambda: UvicornConnection(self._config, self._state, {}), sock=sock, backlog=2048
         )
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Listener:
         for connection in self.connections:
             connection.shutdown()
 
-    def drop_all(self, spare: Connection | None = None) -> None:
+    def drop_all(self, spare: UvicornConnection | None = None) -> None:
         """Reset every connection but `spare`, which closes once it is idle."""
         for connection in self.connections:
             if connection is spare:

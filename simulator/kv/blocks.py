@@ -1,8 +1,4 @@
-"""Changes to a worker's KV cache, named like the fields of vLLM's KV events.
-
-Pure data: the cache records the changes and the publisher sends them.
-
-Chained digests of KV blocks, computed as an engine does.
+"""KV blocks: their chained digests, and changes to what is cached, named as vLLM's KV events.
 
 As in vLLM (`vllm/v1/core/kv_cache_utils.py`, `hash_block_tokens`): a block's digest covers its
 parent's digest, its tokens, and extra keys: the adapter's name in every block, the cache salt in
@@ -59,17 +55,17 @@ ROOT = sha256(b"simulator: the block before the first").digest()
 
 
 def root_of(seed: str) -> bytes:
-    """The root digest for a seed (`PYTHONHASHSEED`); another seed changes every digest."""
+    """Return the root digest for a seed (`PYTHONHASHSEED`); another seed changes every digest."""
     return sha256(ROOT + seed.encode()).digest() if seed else ROOT
 
 
 def event_hash(digest: bytes) -> Hash:
-    """The integer that events carry for a digest (vLLM's default representation)."""
+    """Return the integer that events carry for a digest (vLLM's default representation)."""
     return int.from_bytes(digest[-8:], "big")
 
 
 def extra_keys(index: int, lora_name: str | None, salt: str | None) -> list[str] | None:
-    """What goes into the hash of block `index` of a prompt besides its tokens, or None."""
+    """Return what goes into the hash of block `index` of a prompt besides its tokens, or None."""
     keys = [lora_name] if lora_name else []
     if salt and index == 0:
         keys.append(salt)

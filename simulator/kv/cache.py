@@ -47,29 +47,29 @@ class BlockCache:
 
     @property
     def free(self) -> int:
-        """Blocks that could be handed out now, whether or not they hold cached content."""
+        """Return how many blocks could be handed out now, with or without cached content."""
         return self.num_blocks - len(self._users) + len(self._idle)
 
     @property
     def used(self) -> int:
-        """Blocks in use by at least one sequence."""
+        """Return how many blocks at least one sequence uses."""
         return len(self._users) - len(self._idle)
 
     @property
     def cached(self) -> int:
-        """Blocks that a prompt could find by digest."""
+        """Return how many blocks a prompt could find by digest."""
         return len(self._cached)
 
     def match(self, digests: Sequence[bytes], limit: int) -> list[int]:
-        """The blocks that hold the longest run of `digests[:limit]` from its start."""
-        found: list[int] = []
+        """Return the blocks that hold the longest run of `digests[:limit]` from its start."""
+        blocks: list[int] = []
         cached = self._cached
         for digest in digests[:limit]:
             block = cached.get(digest)
             if block is None:
                 break
-            found.append(block)
-        return found
+            blocks.append(block)
+        return blocks
 
     def admit(self, matched: Sequence[int], fresh: int) -> list[int] | None:
         """Reference `matched` and take `fresh` new blocks; return the table, None if no room."""
@@ -84,7 +84,7 @@ class BlockCache:
         return [*matched, *(self._take() for _ in range(fresh))]
 
     def grow(self, table: list[int]) -> bool:
-        """Add one block to a sequence's table; False when every block is in use."""
+        """Add one block to a sequence's table; return false if every block is in use."""
         if not self.free:
             return False
         table.append(self._take())
@@ -117,7 +117,7 @@ class BlockCache:
                 self._idle[block] = None
 
     def reset(self) -> bool:
-        """Drop all cached content; False, as in vLLM, if any block is in use."""
+        """Drop all cached content; return false, as in vLLM, if any block is in use."""
         if self.used:
             return False
         self._cached.clear()
@@ -142,7 +142,7 @@ class BlockCache:
         )
 
     def drain(self) -> list[Change]:
-        """The changes since the last call, in order."""
+        """Return the changes since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 

@@ -1,10 +1,8 @@
-"""KV events as bytes, in both encodings that vLLM has used (`vllm/distributed/kv_events.py`).
+"""KV events over ZeroMQ, as a vLLM engine sends them (`vllm/distributed/kv_events.py`).
 
 A batch is the msgpack array `[timestamp, events, data_parallel_rank]`. Since vLLM 0.24 an event
 is a map with a `type`, without optional fields that have their default value. Up to 0.23 it was
 an array that begins with the type, with every field at a fixed position.
-
-KV events over ZeroMQ, as a vLLM engine sends them (`vllm/distributed/kv_events.py`).
 
 A PUB socket sends `[topic][sequence: 8 bytes big-endian][payload]`, one message per engine step
 that changed the cache, numbered from 0. A ROUTER socket answers `["", start: 8 bytes]` with every
@@ -26,6 +24,13 @@ import zmq.asyncio
 from simulator.kv.blocks import BlockRemoved, BlockStored, Change
 
 Encoding = Literal["map", "array"]
+
+#: How many messages are kept for replay (vLLM `buffer_steps`).
+BUFFER_STEPS = 10_000
+_HIGH_WATER_MARK = 100_000
+_REPLAY_END = b"\xff" * 8
+#: How long binding is retried while the address is taken by a publisher just closed.
+_BIND_TIMEOUT_S = 2.0
 
 _GROUP = 0
 _KIND = "full_attention"
@@ -86,14 +91,6 @@ def _as_array(change: Change) -> list[Any]:
     return ["AllBlocksCleared"]
 
 
-#: Messages kept for replay (vLLM `buffer_steps`).
-BUFFER_STEPS = 10_000
-_HIGH_WATER = 100_000
-_END = b"\xff" * 8
-#: Seconds to retry binding while the address is still taken by a publisher just closed.
-_REBIND_S = 2.0
-
-
 class ZmqEventPublisher:
     """The event stream of one worker: sequence numbers, buffer and sockets."""
 
@@ -122,10 +119,10 @@ class ZmqEventPublisher:
         self._answering: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Bind both sockets; OSError if an address is taken."""
+        """Bind both sockets; raise OSError if an address is taken."""
         plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(self._context)
         self._pub = plain.socket(zmq.PUB)
-        self._pub.set_hwm(_HIGH_WATER)
+        self._pub.set_hwm(_HIGH_WATER_MARK)
         self._router = self._context.socket(zmq.ROUTER)
         self._router.set_hwm(2 * (BUFFER_STEPS + 1))
         try:
@@ -160,15 +157,15 @@ class ZmqEventPublisher:
         self._pub.send_multipart((self._topic, sequence.to_bytes(8, "big"), payload), zmq.NOBLOCK)
 
     def describe(self) -> dict[str, Any]:
-        """This stream's entry in `/kv_event_sources`."""
+        """Return this stream's entry in `/kv_event_sources`."""
         return {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
             "endpoint": self.endpoint,
             "replay_endpoint": self.replay_endpoint,
             "buffer_steps": self._buffer.maxlen,
-            "hwm": _HIGH_WATER,
-            "max_queue_size": _HIGH_WATER,
+            "hwm": _HIGH_WATER_MARK,
+            "max_queue_size": _HIGH_WATER_MARK,
             "topic": self.topic,
         }
 
@@ -184,17 +181,17 @@ class ZmqEventPublisher:
         for sequence, payload in list(islice(self._buffer, max(0, start - oldest), None)):
             number = sequence.to_bytes(8, "big")
             await router.send_multipart([client, b"", self._topic, number, payload])
-        await router.send_multipart([client, b"", b"", _END, b""])
+        await router.send_multipart([client, b"", b"", _REPLAY_END, b""])
 
 
 async def _bind(socket: Any, endpoint: str) -> str:  # noqa: ANN401 - plain and asyncio sockets
     """Bind, retrying while a socket closed a moment ago holds the address; return the endpoint."""
-    patience = time.monotonic() + _REBIND_S
+    deadline = time.monotonic() + _BIND_TIMEOUT_S
     while True:
         try:
             socket.bind(endpoint)
         except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE or time.monotonic() > patience:
+            if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
                 raise OSError(error.errno, f"cannot bind {endpoint}: {error}") from error
             await asyncio.sleep(0.02)
         else:

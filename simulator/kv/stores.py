@@ -1,14 +1,7 @@
-"""The interface of a KV block store that all workers share (L2), and an in-process one.
+"""KV block stores that all workers share (L2): one in this process, one in a real Redis.
 
 Every worker finds what any of them wrote. The least recently used block is evicted first, and no
 event announces that, as with external stores.
-
-A store in a real Redis, with real keys and real LRU order but small values in place of blocks.
-
-Calls block, with a deadline: a simulated step waits for Redis as a worker's step would. While
-Redis is down, nothing is found and nothing is stored, as in engines (LMCache
-`v1/storage_backend`); it is tried again a second later. The store evicts by last use itself, so
-that its capacity is a number of blocks; a Redis in production has `maxmemory` and a policy.
 """
 
 import logging
@@ -16,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
+
+log = logging.getLogger("simulator")
 
 K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
@@ -80,20 +75,18 @@ class MemoryBlockStore(Generic[K]):
         return len(self._lru)
 
     def peek(self, keys: Sequence[K]) -> int:
-        """Like `held`, but without touching any block."""
-        found = 0
-        for key in keys:
+        """Return what `held` returns, without touching any block."""
+        for index, key in enumerate(keys):
             if key not in self._lru:
-                break
-            found += 1
-        return found
+                return index
+        return len(keys)
 
     def held(self, keys: Sequence[K]) -> int:
         """See `BlockStore.held`."""
-        found = self.peek(keys)
-        for key in reversed(keys[:found]):  # so that leaves are evicted before their parents
+        count = self.peek(keys)
+        for key in reversed(keys[:count]):  # so that leaves are evicted before their parents
             self._lru.touch(key)
-        return found
+        return count
 
     def write(self, keys: Sequence[K]) -> list[bool]:
         """See `BlockStore.write`."""
@@ -108,15 +101,12 @@ class MemoryBlockStore(Generic[K]):
         """Do nothing: there is nothing to release."""
 
 
-log = logging.getLogger("simulator")
-
-#: Timeout of a call in seconds, and seconds between two tries while Redis is down.
-DEADLINE_S = 0.5
-PAUSE_S = 1.0
-#: Most keys in one call.
-BATCH = 512
+#: Timeout of a call to Redis, and the time between two tries while it is down.
+REDIS_TIMEOUT_S = 0.5
+REDIS_RETRY_INTERVAL_S = 1.0
+MAX_KEYS_PER_CALL = 512
 #: The value stored in place of a block.
-VALUE = b"kv"
+BLOCK_VALUE = b"kv"
 
 _HELD = """
 local used, stem, found = KEYS[1], ARGV[1], 0
@@ -144,16 +134,23 @@ return new
 
 
 class RedisBlockStore:
-    """Up to `blocks` blocks, with keys `<stem><64 hex>`, shared by all who use the same stem."""
+    """A store in Redis, with real keys and real LRU order but small values in place of blocks.
+
+    Keys are `<stem><64 hex>`; all who use the same stem share them. Calls block, with a timeout: a
+    simulated step waits for Redis as a worker's step would. While Redis is down, nothing is found
+    and nothing is stored, as in engines (LMCache `v1/storage_backend`). The store evicts by last
+    use itself, so that its capacity is a number of blocks; a Redis in production has `maxmemory`
+    and a policy.
+    """
 
     def __init__(self, url: str, blocks: int, stem: str = "simulator:kv:") -> None:
-        """Create a store; ValueError if the URL is not valid. Connects when first used."""
+        """Create a store; raise ValueError if the URL is not valid. Connects when first used."""
         import redis  # noqa: PLC0415 - an optional dependency
 
         if blocks < 1:
             raise ValueError("a store needs room for at least one block")
         self._redis = redis.Redis.from_url(
-            url, socket_timeout=DEADLINE_S, socket_connect_timeout=DEADLINE_S
+            url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S
         )
         self._errors = (redis.RedisError, OSError)
         self._stem, self._used, self._room = stem, stem + "used", blocks
@@ -172,35 +169,35 @@ class RedisBlockStore:
 
     def held(self, keys: Sequence[bytes]) -> int:
         """See `BlockStore.held`."""
-        found = 0
-        for start in range(0, len(keys), BATCH):
-            names = [key.hex() for key in keys[start : start + BATCH]]
-            here = self._ask(self._held, [self._stem, *names], 0)
-            found += here
-            if here < len(names):
+        count = 0
+        for start in range(0, len(keys), MAX_KEYS_PER_CALL):
+            names = [key.hex() for key in keys[start : start + MAX_KEYS_PER_CALL]]
+            stored = self._call(self._held, [self._stem, *names], 0)
+            count += stored
+            if stored < len(names):
                 break
-        return found
+        return count
 
     def write(self, keys: Sequence[bytes]) -> list[bool]:
         """See `BlockStore.write`."""
         new: list[bool] = []
-        for start in range(0, len(keys), BATCH):
-            names = [key.hex() for key in keys[start : start + BATCH]]
-            said = self._ask(self._write, [self._stem, self._room, VALUE, *names], [0] * len(names))
-            new += map(bool, said)
+        for start in range(0, len(keys), MAX_KEYS_PER_CALL):
+            names = [key.hex() for key in keys[start : start + MAX_KEYS_PER_CALL]]
+            arguments = [self._stem, self._room, BLOCK_VALUE, *names]
+            new += map(bool, self._call(self._write, arguments, [0] * len(names)))
         return new
 
     def close(self) -> None:
         """See `BlockStore.close`."""
         self._redis.close()
 
-    def _ask(self, script: Callable[..., Any], arguments: list[Any], otherwise: Any) -> Any:  # noqa: ANN401 - the script decides
+    def _call(self, script: Callable[..., Any], arguments: list[Any], otherwise: Any) -> Any:  # noqa: ANN401 - the script decides
         if monotonic() < self._away_until:
             return otherwise
         try:
             return script(keys=[self._used], args=arguments)
         except self._errors as error:
             self.failures += 1
-            self._away_until = monotonic() + PAUSE_S
+            self._away_until = monotonic() + REDIS_RETRY_INTERVAL_S
             log.warning("the store is away: %s", error)
             return otherwise

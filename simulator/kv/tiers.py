@@ -9,11 +9,6 @@
    `v1/kv_offload/lru_manager.py`, `touch`).
 
 Pure: keys stand for blocks, and the loading time and the moves are returned.
-
-Tiers that report their changes as KV events, as vLLM's offloading connectors do.
-
-For host memory vLLM announces both stored and removed blocks; for a store only stored ones, once,
-by the worker that wrote them first (`vllm/v1/kv_offload`).
 """
 
 from __future__ import annotations
@@ -39,13 +34,13 @@ class Rates:
     l2: float = 50_000.0
 
     def __post_init__(self) -> None:
-        """Refuse rates that are not above zero."""
+        """Raise ValueError for rates that are not above zero."""
         if not (self.l1 > 0 and self.l2 > 0):
             raise ValueError("tiers load some tokens a second")
 
 
 #: The default rates: 26 and 6.5 GB/s for an 8B model (131,072 bytes a token, see `profiles`).
-USUAL = Rates()
+DEFAULT_RATES = Rates()
 
 
 class TierHits(NamedTuple):
@@ -56,10 +51,10 @@ class TierHits(NamedTuple):
     seconds: float = 0.0
 
 
-class TierMove(NamedTuple):
+class TierMove(NamedTuple, Generic[K]):
     """A block that was stored on a tier or evicted from it."""
 
-    key: Hashable
+    key: K
     medium: Medium
     stored: bool
 
@@ -72,7 +67,7 @@ class Tiers(Generic[K]):
         block_size: int,
         l1_blocks: int,
         store: BlockStore[K] | None = None,
-        rates: Rates = USUAL,
+        rates: Rates = DEFAULT_RATES,
     ) -> None:
         """Create them; `l1_blocks` 0 means no L1, and workers given the same `store` share it."""
         self._l1_s = block_size / rates.l1
@@ -80,7 +75,9 @@ class Tiers(Generic[K]):
         self.l1: LruSet[K] = LruSet(l1_blocks)
         self.store = store
 
-    def find(self, keys: Sequence[K], start: int, moves: list[TierMove] | None = None) -> TierHits:
+    def find(
+        self, keys: Sequence[K], start: int, moves: list[TierMove[K]] | None = None
+    ) -> TierHits:
         """Load a prompt's blocks from `start` on, as far as the tiers have them.
 
         The GPU has the blocks before `start`. Blocks stored on L1 meanwhile, and those evicted
@@ -98,17 +95,17 @@ class Tiers(Generic[K]):
             stop = at + 1
             while stop < number and keys[stop] not in l1:
                 stop += 1
-            found = self.store.held(keys[at:stop])
-            self._keep(keys[at : at + found], moves)
-            at += found
-            from_l2 += found
+            stored = self.store.held(keys[at:stop])
+            self._keep(keys[at : at + stored], moves)
+            at += stored
+            from_l2 += stored
             if at < stop:
                 break
         for key in reversed(keys[:at]):
             l1.touch(key)
         return TierHits(from_l1, from_l2, from_l1 * self._l1_s + from_l2 * self._l2_s)
 
-    def write(self, keys: Sequence[K], moves: list[TierMove] | None = None) -> None:
+    def write(self, keys: Sequence[K], moves: list[TierMove[K]] | None = None) -> None:
         """Copy newly computed blocks to both tiers and append what changed to `moves`."""
         self._keep(keys, moves)
         if self.store is not None:
@@ -120,22 +117,27 @@ class Tiers(Generic[K]):
         """Clear L1, as when the process ends; the store keeps its blocks."""
         self.l1.clear()
 
-    def _keep(self, keys: Sequence[K], moves: list[TierMove] | None) -> None:
+    def _keep(self, keys: Sequence[K], moves: list[TierMove[K]] | None) -> None:
         l1 = self.l1
         if not l1.room:
             return
         for key in keys:
             if l1.touch(key):
                 continue
-            gone = l1.keep(key)
+            evicted = l1.keep(key)
             if moves is not None:
                 moves.append(TierMove(key, "CPU", stored=True))
-                if gone is not None:
-                    moves.append(TierMove(gone, "CPU", stored=False))
+                if evicted is not None:
+                    moves.append(TierMove(evicted, "CPU", stored=False))
 
 
 class Offloading:
-    """Tiers that record changes. With `bare`, those of host memory carry hashes, no tokens."""
+    """Tiers that report their changes as KV events, as vLLM's offloading connectors do.
+
+    For host memory vLLM announces both stored and removed blocks; for a store only stored ones,
+    once, by the worker that wrote them first (`vllm/v1/kv_offload`). With `bare`, events about host
+    memory carry hashes, no tokens.
+    """
 
     def __init__(self, tiers: Tiers[bytes], block_size: int, *, bare: bool = False) -> None:
         self.tiers = tiers
@@ -145,31 +147,30 @@ class Offloading:
 
     def find(self, chain: Chain, tokens: array[int], start: int, stop: int) -> TierHits:
         """Load blocks of a sequence from block `start` on, up to but not including `stop`."""
-        moves: list[TierMove] = []
+        moves: list[TierMove[bytes]] = []
         loaded = self.tiers.find(chain.digests[:stop], start, moves)
-        self._tell(moves, chain, tokens, start)
+        self._record(moves, chain, tokens, start)
         return loaded
 
     def offload(self, chain: Chain, tokens: array[int], first: int, stop: int) -> None:
         """Copy blocks from `first` up to `stop` of a sequence to the tiers."""
-        moves: list[TierMove] = []
+        moves: list[TierMove[bytes]] = []
         self.tiers.write(chain.digests[first:stop], moves)
-        self._tell(moves, chain, tokens, first)
+        self._record(moves, chain, tokens, first)
 
     def drain(self) -> list[Change]:
-        """The changes since the last call, in order."""
+        """Return the changes since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
-    def _tell(
-        self, moves: Sequence[TierMove], chain: Chain, tokens: array[int], first: int
+    def _record(
+        self, moves: Sequence[TierMove[bytes]], chain: Chain, tokens: array[int], first: int
     ) -> None:
         if not moves:
             return
         digests = chain.digests
         places = {digests[index]: index for index in range(first, len(digests))}
         for key, medium, stored in moves:
-            assert isinstance(key, bytes)  # noqa: S101 - the keys are digests
             if stored:
                 self._changes.append(self._stored(chain, tokens, places[key], medium))
             else:

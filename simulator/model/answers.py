@@ -20,8 +20,8 @@ _SYLLABLES = ("bo", "da", "fe", "gi", "ka", "lo", "mu", "ne", "pi", "ra", "so", 
 _RING_WORDS = 4096
 #: Number of places in a real tokenizer's ring where answers can begin.
 _OPENINGS = 256
-#: Answer lengths, in tokens, when a request sets none.
-_SHORTEST, _LONGEST = 32, 256
+#: Bounds of an answer's length, in tokens, when a request sets none.
+_MIN_TOKENS, _MAX_TOKENS = 32, 256
 
 
 class Opening(NamedTuple):
@@ -58,44 +58,44 @@ class GeneratedAnswer:
         self.ids = first + around[opening.place : opening.place + length - len(first)]
 
     def words(self, first: int, stop: int) -> list[bytes]:
-        """The texts of the tokens from `first` up to, not including, `stop`."""
+        """Return the texts of the tokens from `first` up to, not including, `stop`."""
         opening, pieces = self._opening, self._voice.pieces
-        begun = len(opening.pieces)
-        shift, around = opening.place - begun, len(pieces)
-        if first >= begun:
+        opened = len(opening.pieces)
+        shift, around = opening.place - opened, len(pieces)
+        if first >= opened:
             return [pieces[(shift + index) % around] for index in range(first, stop)]
-        rest = self.words(begun, stop) if stop > begun else []
+        rest = self.words(opened, stop) if stop > opened else []
         return [*opening.pieces[first:stop], *rest]
 
     def text(self) -> str:
-        """The whole answer."""
+        """Return the whole answer."""
         return b"".join(self.words(0, self.length)).decode()
 
 
 def seed(prompt: array[int]) -> int:
-    """A number that follows from the prompt alone."""
+    """Return a number that follows from the prompt alone."""
     return zlib.crc32(prompt.tobytes())
 
 
 def natural_length(prompt: array[int]) -> int:
-    """The answer's length in tokens if the request sets none."""
-    return _SHORTEST + seed(prompt) % (_LONGEST - _SHORTEST + 1)
+    """Return the answer's length in tokens if the request sets none."""
+    return _MIN_TOKENS + seed(prompt) % (_MAX_TOKENS - _MIN_TOKENS + 1)
 
 
 def ring(pieces: Callable[[str], list[tuple[int, bytes]]]) -> Voice:
-    """The voice of a real tokenizer; `pieces` tokenizes a text into ids and their texts.
+    """Return the voice of a real tokenizer; `pieces` tokenizes a text into ids and their texts.
 
     Words of the ring are tokenized as they stand in the middle of a text, after another word and
     a space, because some tokenizers treat the first word of a text differently. Words that begin
     an answer are tokenized alone, because templates and clients strip answers.
     """
-    known = [first + second for first in _SYLLABLES for second in _SYLLABLES]
-    alone = {word: pieces(word) for word in known}
-    before = len(alone[known[0]])
-    following = {word: pieces(f"{known[0]} {word}")[before:] for word in known}
+    vocabulary = [first + second for first in _SYLLABLES for second in _SYLLABLES]
+    alone = {word: pieces(word) for word in vocabulary}
+    before = len(alone[vocabulary[0]])
+    following = {word: pieces(f"{vocabulary[0]} {word}")[before:] for word in vocabulary}
     ids, openings = array(TYPECODE), []
     texts: list[bytes] = []
-    for number, word in enumerate(_words(known)):
+    for number, word in enumerate(_words(vocabulary)):
         ids.extend(token for token, _ in following[word])
         texts.extend(text for _, text in following[word])
         if number % (_RING_WORDS // _OPENINGS) == 0:
@@ -104,12 +104,12 @@ def ring(pieces: Callable[[str], list[tuple[int, bytes]]]) -> Voice:
     return Voice(ids, texts, openings)
 
 
-def _words(known: Sequence[str]) -> list[str]:
-    state, chosen = 1, []
+def _words(vocabulary: Sequence[str]) -> list[str]:
+    state, words = 1, []
     for _ in range(_RING_WORDS):
         state = (state * 1_103_515_245 + 12_345) & 0x7FFF_FFFF  # rand() of ANSI C
-        chosen.append(known[(state >> 16) % len(known)])
-    return chosen
+        words.append(vocabulary[(state >> 16) % len(vocabulary)])
+    return words
 
 
 def _simulated() -> Voice:
@@ -117,9 +117,9 @@ def _simulated() -> Voice:
 
     If a client strips an answer, its tokens must not shift, so no word begins with a space.
     """
-    known = [first + second for first in _SYLLABLES for second in _SYLLABLES]
-    known += [f"{syllable}{end} " for syllable in _SYLLABLES for end in "nrst,.nrst"]
-    words = _words(known)
+    vocabulary = [first + second for first in _SYLLABLES for second in _SYLLABLES]
+    vocabulary += [f"{syllable}{end} " for syllable in _SYLLABLES for end in "nrst,.nrst"]
+    words = _words(vocabulary)
     ids = tokenize("".join(words))
     openings = [Opening((), (), place) for place in range(_RING_WORDS)]
     return Voice(ids, [word.encode() for word in words], openings)

@@ -95,9 +95,9 @@ def _config(file: Path) -> dict[str, Any]:
     return config
 
 
-def _special(given: object) -> str:
+def _special(entry: object) -> str:
     """Return the text of a special token, given as a string or as an object with `content`."""
-    text = given.get("content") if isinstance(given, dict) else given
+    text = entry.get("content") if isinstance(entry, dict) else entry
     return text if isinstance(text, str) else ""
 
 
@@ -118,12 +118,14 @@ def _template(file: Path, config: dict[str, Any]) -> jinja2.Template | None:
 
 def _message(message: Message) -> Message:
     """Return a message with its content as one text and its calls' arguments as objects."""
-    made = {**message, "content": "\n".join(filter(None, texts_of(message.get("content"))))}
-    if made.get("role") == "developer":
-        made["role"] = "system"
+    prepared = {**message, "content": "\n".join(filter(None, texts_of(message.get("content"))))}
+    if prepared.get("role") == "developer":
+        prepared["role"] = "system"
     if calls := message.get("tool_calls"):
-        made["tool_calls"] = [{**call, "function": _function(call["function"])} for call in calls]
-    return made
+        prepared["tool_calls"] = [
+            {**call, "function": _function(call["function"])} for call in calls
+        ]
+    return prepared
 
 
 def _function(function: Message) -> Message:

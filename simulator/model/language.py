@@ -34,7 +34,7 @@ class Language(Protocol):
         """Return each token as the vocabulary spells it."""
 
     def chat(self, chat: ChatParams) -> array[int]:
-        """Return token ids of a conversation in the chat template; raise ApiError 400 if it fails."""
+        """Return token ids of a conversation; raise ApiError 400 if the template fails."""
 
 
 class SimulatedLanguage:

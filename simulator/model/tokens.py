@@ -39,7 +39,7 @@ TYPECODE = "I"
 
 
 def tokenize(text: str | bytes) -> array[int]:
-    """Token ids of a text in which special tokens may occur."""
+    """Return token ids of a text in which special tokens may occur."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     tokens = array(TYPECODE)
     mark = data.find(b"<|im_")
@@ -66,7 +66,7 @@ def tokenize(text: str | bytes) -> array[int]:
 
 
 def detokenize(tokens: Iterable[int]) -> str:
-    """The text of token ids; ids that are not valid text become replacement characters."""
+    """Return the text of token ids; ids that are not valid text become replacement characters."""
     parts: list[bytes] = []
     for token in tokens:
         special = _SPECIAL_IDS.get(token)

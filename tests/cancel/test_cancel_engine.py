@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from simulator.worker import SimulatedWorker
 from tests.support import MakeRouter, Router, post, until
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from router.openai import ENDPOINTS
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.support import JSON, MakeRouter, MakeStub, Router, Stub, error_of, until
 
 TEXT = [{"role": "user", "content": "hello"}]

@@ -13,7 +13,8 @@ from router import health
 from router.address import Address
 from router.inquiry import NoAnswer
 from router.server import PortTaken, bind
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.totals import samples
 from tests.support import Action, MakeRouter, MakeStub, read_all, until

@@ -14,7 +14,8 @@ import pytest
 from router.openai import ENDPOINTS, Request, Salted
 from router.salts import Salts
 from router.settings import Settings
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.commands import ENV, run
 from tests.reload.changing import change
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, error_of, until

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.identity.other_formats import make_mistral, make_sentencepiece
 from tests.identity_live.asking import CHAT, ask, keyed, knows, states, tokenizer, until_known
 from tests.identity_live.conftest import QUICK

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from router import health
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.identity_live.asking import until_known
 from tests.identity_live.models import make_model
 from tests.support import MakeRouter, Router, until

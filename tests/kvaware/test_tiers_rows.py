@@ -8,7 +8,8 @@ from time import monotonic
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from simulator.worker import SimulatedWorker
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
 from tests.kvaware.test_kvaware_live import CHAT, ask, cached, chat, predicted

@@ -15,7 +15,8 @@ import pytest
 
 from router import logs
 from router.settings import LogSettings
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.support import MakeStub, until
 
 WARMROUTE = Path(sys.executable).with_name("warmroute")

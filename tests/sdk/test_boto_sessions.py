@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.sdk.boto.client import Boto
 from tests.support import MakeRouter, MakeStub, Router, until
 

@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from simulator.worker import SimulatedWorker
 
 Start = Callable[..., FleetThread]

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from simulator.model.conversation import Conversation
 from tokenizers import Tokenizer
 
-from simulator.fleet import FleetSettings, FleetThread
+from simulator.fleet import FleetThread
 from simulator.http.errors import ApiError
 from simulator.model.answers import GeneratedAnswer
 from simulator.model.folder import Folder
 from simulator.model.language import language_of
+from simulator.settings import FleetSettings
 from tests.commands import run
 from tests.identity.other_formats import make_mistral
 from tests.simulator.folders import CHATML, make_folder
