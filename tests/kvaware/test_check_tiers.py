@@ -18,8 +18,8 @@ from simulator.engine.core import Engine
 from simulator.engine.request import EngineRequest
 from simulator.fleet import FleetThread
 from simulator.kv.cache import BlockCache
+from simulator.kv.events import ZmqEventPublisher
 from simulator.kv.tiers import Offloading
-from simulator.worker import SimulatedWorker
 from tests.kvaware.conftest import MakeFleet
 from tests.sessions.redis_server import RedisServer
 
@@ -172,7 +172,7 @@ def test_an_l1_that_does_not_announce(
     lines, well = look(simulated, tiers=asked)
     assert well, lines
     assert any(re.search(r"; \d+ blocks \(gpu \d+, l1 \d+\), ", line) for line in lines)
-    monkeypatch.setattr(Offloading, "_tell", lambda *_: None)
+    monkeypatch.setattr(Offloading, "drain", lambda _: [])
     lines, well = look(fleet(workers=1, host_tokens=8192), tiers=asked)
     silent = [line for line in lines if "no block on L1" in line]
     expected = told not in ({}, {"l1": {"enabled": False}})
@@ -220,7 +220,7 @@ def test_events_that_do_not_come(
     fleet: MakeFleet, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The publisher is there but announces nothing, or there is no publisher at all."""
-    monkeypatch.setattr(SimulatedWorker, "_publish", lambda *_: None)
+    monkeypatch.setattr(ZmqEventPublisher, "publish", lambda *_: None)
     lines, well = look(fleet(workers=1))
     assert not well
     assert any(
