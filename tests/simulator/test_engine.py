@@ -229,7 +229,7 @@ def test_a_reset_is_announced_with_the_next_step() -> None:
     again = request("b", range(64))
     one.add(again, 0.0)
     kinds = [type(change).__name__ for change in one.step().changes]
-    assert kinds == ["Cleared", "BlockStored"]
+    assert kinds == ["AllBlocksCleared", "BlockStored"]
     assert again.cached_tokens == 0
 
 

@@ -94,10 +94,10 @@ def test_a_slow_worker_takes_its_time(start: Start) -> None:
     """The worker's clock is set slower by the factor, and back when the fault is cleared."""
     (worker,) = start().workers
     order(worker, kind="slow", factor=7)
-    assert worker.pump.slowdown == 7
+    assert worker.clock.slowdown == 7
     assert complete(worker).status_code == 200
     httpx.delete(f"{worker.url}/simulator/fault")
-    assert worker.pump.slowdown == 1
+    assert worker.clock.slowdown == 1
 
 
 def test_garbage_is_not_http(start: Start) -> None:
@@ -172,7 +172,7 @@ def test_a_stalled_answer_says_nothing_more(start: Start, after: int | None, str
     with pytest.raises(httpx.ReadTimeout):
         listen()
     assert len(got) <= (after or 0)
-    until(lambda: not worker._listener.connections)
+    until(lambda: not worker.connections)
     assert worker.engine.running == 0
 
 
@@ -209,13 +209,13 @@ def test_a_worker_that_refuses_finishes_what_runs(
             "POST", f"{worker.url}/v1/completions", json={**BODY, "max_tokens": 300, "stream": True}
         ) as running,
     ):
-        worker.pump.speed = 0.01  # so that it does not end before the refusal
+        worker.clock.speed = 0.01  # so that it does not end before the refusal
         idle.get(f"{worker.url}/health")
         order(worker, kind="refuse")
         until(lambda: refused(worker))
-        until(lambda: len(worker._listener.connections) <= 1)
+        until(lambda: worker.connections <= 1)
         assert worker.engine.running == 1
-        worker.pump.speed = 1.0
+        worker.clock.speed = 1.0
         assert running.read().endswith(b"data: [DONE]\n\n")
     fleet.call(worker.clear_fault)
     until(lambda: not refused(worker))

@@ -117,7 +117,7 @@ def test_loading_takes_its_time() -> None:
 def test_without_a_host_nothing_is_promoted() -> None:
     """L2 alone serves every time."""
     tiers = Tiers[int](10, 0, MemoryBlockStore[int](100))
-    moves: list[TierMove] = []
+    moves: list[TierMove[int]] = []
     tiers.write([1, 2], moves)
     assert [move.medium for move in moves] == ["STORAGE", "STORAGE"]
     assert tiers.find([1, 2], 0)[:2] == tiers.find([1, 2], 0)[:2] == (0, 2)
@@ -126,7 +126,7 @@ def test_without_a_host_nothing_is_promoted() -> None:
 def test_a_prompt_larger_than_the_host_keeps_its_tail_and_tells_so() -> None:
     """A block stored and evicted at once is announced in that order."""
     tiers = Tiers[int](10, 2)
-    moves: list[TierMove] = []
+    moves: list[TierMove[int]] = []
     tiers.write([1, 2, 3], moves)
     assert [(move.key, move.stored) for move in moves] == [
         *((1, True), (2, True), (3, True), (1, False)),
