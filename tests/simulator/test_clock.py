@@ -79,38 +79,6 @@ def test_an_aborted_request_hears_nothing_more() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("slowdown", [1.0, 3.0])
-def test_steps_are_due_by_the_clock_not_by_when_they_were_seen(slowdown: float) -> None:
-    """After an event loop was blocked, the clock catches up, even a slowed one: the delay is not
-    added to the answer's end."""
-
-    async def run() -> None:
-        clock, done = pump(speed=1.0), asyncio.Event()
-        clock.slowdown = slowdown
-        ends: list[float] = []
-
-        def sink(_: int, last: bool) -> None:
-            if last:
-                ends.append(clock._due)
-                done.set()
-
-        clock.submit(request("a", 100), sink)
-        await asyncio.sleep(0)
-        assert clock.engine.running == 1
-        first = clock._due  # when the current step ends
-        time.sleep(0.05)  # noqa: ASYNC251 - what a busy machine does to an event loop
-        await done.wait()
-        engine = Engine(PROFILES["toy"])
-        engine.add(request("a", 100), 0.0)
-        engine.step()
-        rest = 0.0
-        while engine.busy:
-            rest += engine.step().duration_s
-        assert ends[0] - first == pytest.approx(slowdown * rest)
-
-    asyncio.run(run())
-
-
 def test_falling_behind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     """A machine too slow for its fleet is reported in the log, once."""
 
@@ -128,24 +96,6 @@ def test_falling_behind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture
     assert "sim-1" in record.getMessage()
 
 
-def test_a_stopped_clock_forgets_its_requests() -> None:
-    """What was running is never told of another token, even if the clock is started again."""
-
-    async def run() -> None:
-        clock, done = pump(), asyncio.Event()
-        heard: list[tuple[int, bool]] = []
-        clock.submit(request("a"), lambda *told: heard.append(told))
-        await asyncio.sleep(0)
-        assert clock.engine.running == 1
-        clock.stop()
-        assert not clock.engine.busy
-        clock.submit(request("b", 200), lambda _, last: done.set() if last else None)
-        await done.wait()
-        assert not heard
-
-    asyncio.run(run())
-
-
 def test_changes_of_the_cache_are_published_when_their_step_ends() -> None:
     """Blocks are announced when they are computed, not when their step is planned."""
 
@@ -159,15 +109,5 @@ def test_changes_of_the_cache_are_published_when_their_step_ends() -> None:
         assert not published
         await first.wait()
         assert len(published) == 1
-
-    asyncio.run(run())
-
-
-def test_a_clock_that_stands_still_is_refused() -> None:
-    """The speed must be above zero."""
-
-    async def run() -> None:
-        with pytest.raises(ValueError, match="speed"):
-            pump(speed=0.0)
 
     asyncio.run(run())

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from simulator.fleet import FleetThread
 from simulator.worker import SimulatedWorker
+from tests.support import until
 
 Start = Callable[..., FleetThread]
 
@@ -28,14 +28,6 @@ BUSY = {
         "code": 503,
     }
 }
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds; fail after 20 seconds."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "never came true"
-        time.sleep(0.002)
 
 
 def ask(worker: SimulatedWorker, **body: Any) -> socket.socket:
@@ -72,26 +64,6 @@ def test_a_client_that_leaves_the_queue_is_forgotten(start: Start, stream: bool)
         assert worker.engine.running == 1
         first.close()
     until(lambda: worker.engine.running == 0)
-
-
-def test_a_client_that_leaves_during_prefill_frees_the_engine(start: Start) -> None:
-    """The same before the first token."""
-    (worker,) = start(speed=0.01).workers
-    with ask(worker, prompt=list(range(15_000)), max_tokens=5, stream=True):
-        until(lambda: worker.engine.running == 1)
-        assert worker.engine.totals.generation_tokens == 0
-    until(lambda: worker.engine.running == 0)
-    assert worker.engine.cache.used == 0
-
-
-def test_a_client_that_leaves_within_its_body_costs_nothing(start: Start) -> None:
-    """An incomplete request does not count as load."""
-    (worker,) = start().workers
-    with socket.create_connection((worker.settings.host, worker.port)) as connection:
-        connection.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{"
-        )
-    assert httpx.get(f"{worker.url}/load").json() == {"server_load": 0}
 
 
 def test_a_full_queue_answers_503(start: Start) -> None:

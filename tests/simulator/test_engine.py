@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine.core import Engine, QueueFullError, Step, TooLongError
-from simulator.engine.profiles import PROFILES, Profile, profile_named
+from simulator.engine.profiles import PROFILES, Profile
 from simulator.engine.request import EngineRequest
-from simulator.kv.blocks import BlockStored
 
 TOY = PROFILES["toy"]
 
@@ -53,29 +52,6 @@ def test_a_request_gets_its_answer_one_token_a_step() -> None:
     assert [len(step.emitted) for step in steps] == [1, 1, 1]
     assert steps[-1].finished == [asked]
     assert asked.tokens[40:] == asked.answer
-
-
-def test_all_blocks_are_free_when_all_are_done() -> None:
-    """A finished request leaves cached content behind, but uses no blocks."""
-    one = engine()
-    for name in "abc":
-        one.add(request(name, range(100), 20), 0.0)
-    drain(one)
-    assert one.cache.used == 0
-    assert one.kv_usage == 0.0
-    assert one.cache.cached > 0
-
-
-def test_the_same_prompt_again_hits_all_but_its_last_block() -> None:
-    """The last token is always computed, so of n full blocks n - 1 are hits."""
-    one = engine()
-    first, second = request("a", range(64)), request("b", range(64))
-    one.add(first, 0.0)
-    drain(one)
-    one.add(second, 0.0)
-    drain(one)
-    assert (first.cached_tokens, second.cached_tokens) == (0, 48)
-    assert (one.totals.prefix_queries, one.totals.prefix_hits) == (128, 48)
 
 
 @given(st.integers(1, 200), st.integers(1, 200))
@@ -185,23 +161,9 @@ def test_what_can_never_fit_is_refused() -> None:
     drain(one)
 
 
-@pytest.mark.parametrize(("prompt", "answer"), [([], [1]), ([1], [])])
-def test_a_request_has_a_prompt_and_an_answer(prompt: list[int], answer: list[int]) -> None:
-    """An empty prompt or answer is a mistake of the caller."""
-    with pytest.raises(ValueError, match="at least one token"):
-        EngineRequest("a", array("I", prompt), array("I", answer))
-
-
 def test_prefill_time_grows_faster_than_the_prompt() -> None:
     """Attention makes twice the prompt cost more than twice the time."""
     assert prefill_seconds(40_000) > 2.4 * prefill_seconds(20_000)
-
-
-def test_prefill_time_does_not_depend_on_the_chunks() -> None:
-    """Consecutive chunks take as long together as a single one."""
-    profile = PROFILES["llama-3.1-8b-h100"]
-    parts = sum(profile.prefill_seconds(1000, start) for start in range(0, 16_000, 1000))
-    assert parts == pytest.approx(profile.prefill_seconds(16_000, 0))
 
 
 def test_a_decode_step_takes_longer_for_more_and_longer_sequences() -> None:
@@ -218,37 +180,6 @@ def test_a_decode_step_takes_longer_for_more_and_longer_sequences() -> None:
 
     assert decode_step(8, 100) > decode_step(1, 100)
     assert decode_step(1, 10_000) > decode_step(1, 100)
-
-
-def test_a_reset_is_announced_with_the_next_step() -> None:
-    """Nothing is found any more; subscribers learn of it when the engine runs next."""
-    one = engine()
-    one.add(request("a", range(64)), 0.0)
-    drain(one)
-    assert one.reset_prefix_cache()
-    again = request("b", range(64))
-    one.add(again, 0.0)
-    kinds = [type(change).__name__ for change in one.step().changes]
-    assert kinds == ["AllBlocksCleared", "BlockStored"]
-    assert again.cached_tokens == 0
-
-
-def test_reuse_is_announced_only_on_request() -> None:
-    """With `report_reuse`, reused blocks are announced again, for a router that joined late."""
-    one = engine()
-    one.add(request("a", range(64)), 0.0)
-    drain(one)
-    for name, full in (("quiet", False), ("loud", True)):
-        again = EngineRequest(name, array("I", range(64)), array("I", [1]), report_reuse=full)
-        one.add(again, 0.0)
-        stored = [change for change in one.step().changes if isinstance(change, BlockStored)]
-        assert sum(len(change.hashes) for change in stored) == (3 if full else 0)
-
-
-def test_an_unknown_profile_names_the_known_ones() -> None:
-    """The error lists the known profiles, so that a typo is easily fixed."""
-    with pytest.raises(ValueError, match=r"llama-3\.1-8b-h100"):
-        profile_named("llama")
 
 
 @given(

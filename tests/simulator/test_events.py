@@ -1,7 +1,6 @@
 """KV events over real ZeroMQ: frames, encodings, chains, replay, restarts."""
 
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,6 @@ import msgspec
 import zmq
 
 from simulator.fleet import FleetThread
-from simulator.kv.blocks import Chain, event_hash
 from simulator.worker import SimulatedWorker
 
 Start = Callable[..., FleetThread]
@@ -140,20 +138,6 @@ def test_salt_and_adapter_are_told(start: Start) -> None:
     assert stored.extra_keys == [["tuned", "tenant"], ["tuned"]]
 
 
-def test_evicted_blocks_are_announced(start: Start) -> None:
-    """Adding up the events gives what the cache holds."""
-    (worker,) = start(kv_tokens=320).workers
-    for family in range(5):
-        complete(worker, list(range(family * 1000, family * 1000 + 160)))
-    held: set[int] = set()
-    for event in events(worker):
-        if isinstance(event, BlockStored):
-            held |= set(event.block_hashes)
-        elif isinstance(event, BlockRemoved):
-            held -= set(event.block_hashes)
-    assert len(held) == worker.engine.cache.cached <= 20
-
-
 def test_a_reset_is_announced_before_what_follows(start: Start) -> None:
     """The reset comes with the next step's batch, before what that step stored."""
     (worker,) = start().workers
@@ -202,23 +186,6 @@ def test_the_array_encoding_has_every_field_in_its_place(start: Start) -> None:
     removed = [event for event in batches[1] if event[0] == "BlockRemoved"]
     assert removed[0] == ["BlockRemoved", [stored[1][1]], "GPU", 0]
     assert batches[2] == [["AllBlocksCleared"]]
-
-
-def test_both_encodings_say_the_same(start: Start) -> None:
-    """Hashes depend neither on the encoding nor on the worker."""
-    (worker,) = start(kv_encoding="array").workers
-    complete(worker, list(range(32)))
-    names = Chain(16, None, None)
-    names.extend(array("I", range(32)))
-    expected = [event_hash(digest) for digest in names.digests]
-    ((_, _, payload),) = replay(worker, 0)
-    ((_, hashes, *_),) = msgspec.msgpack.decode(payload)[1]
-    assert hashes == expected
-    (mapped,) = start(kv_encoding="map").workers
-    complete(mapped, list(range(32)))
-    (stored,) = events(mapped)
-    assert isinstance(stored, BlockStored)
-    assert stored.block_hashes == expected
 
 
 def test_a_restart_begins_a_new_stream_at_the_same_address(start: Start) -> None:

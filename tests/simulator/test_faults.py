@@ -1,7 +1,6 @@
 """Faults on demand, as clients experience them."""
 
 import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,18 +10,11 @@ import pytest
 from simulator.fleet import FleetThread
 from simulator.settings import FleetSettings
 from simulator.worker import SimulatedWorker
+from tests.support import until
 
 Start = Callable[..., FleetThread]
 
 BODY = {"prompt": "hello", "max_tokens": 20}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds; fail after 20 seconds."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "never came true"
-        time.sleep(0.002)
 
 
 def order(worker: SimulatedWorker, **fault: Any) -> None:
@@ -59,25 +51,6 @@ def test_an_error_befalls_as_many_requests_as_ordered(start: Start) -> None:
     assert httpx.get(f"{worker.url}/health").status_code == 200
     assert [complete(worker).status_code for _ in range(3)] == [502, 502, 200]
     assert httpx.get(f"{worker.url}/simulator/fault").json() == {"fault": None}
-
-
-def test_a_fault_can_befall_other_paths(start: Start) -> None:
-    """The health check fails while requests are answered."""
-    (worker,) = start().workers
-    order(worker, kind="error", status=503, path="/health")
-    assert httpx.get(f"{worker.url}/health").status_code == 503
-    assert complete(worker).status_code == 200
-
-
-def test_a_fault_can_be_seen_and_cleared(start: Start) -> None:
-    """GET shows it, DELETE ends it."""
-    (worker,) = start().workers
-    order(worker, kind="error")
-    shown = httpx.get(f"{worker.url}/simulator/fault").json()
-    assert shown == {"fault": {"kind": "error"}}
-    assert complete(worker).json()["error"]["type"] == "InternalServerError"
-    httpx.delete(f"{worker.url}/simulator/fault").raise_for_status()
-    assert complete(worker).status_code == 200
 
 
 def test_a_fault_ends_by_itself(start: Start) -> None:
@@ -135,25 +108,6 @@ def test_a_stream_is_reset_after_so_many_bytes(start: Start, after: int) -> None
     assert len(got) == after
     assert b'data: {"id":"cmpl-'.startswith(got[:18])
     until(lambda: worker.engine.running == 0)
-
-
-def test_a_whole_answer_is_reset_after_so_many_bytes(start: Start) -> None:
-    """The connection is reset before the body is complete."""
-    (worker,) = start().workers
-    order(worker, kind="reset", after_bytes=10, count=1)
-    with httpx.stream("POST", f"{worker.url}/v1/completions", json=BODY) as sent:
-        parts = sent.iter_raw()
-        assert next(parts) == b'{"id":"cmp'
-        with pytest.raises(httpx.ReadError):
-            next(parts)
-
-
-def test_a_reset_beyond_the_end_of_an_answer_does_not_happen(start: Start) -> None:
-    """Answers shorter than `after_bytes` are not affected."""
-    (worker,) = start().workers
-    order(worker, kind="reset", after_bytes=10**6)
-    assert complete(worker).status_code == 200
-    assert complete(worker, stream=True).text.endswith("data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -25,15 +25,6 @@ def test_every_worker_has_its_own_ports_name_and_cache(start: Start) -> None:
     assert hits == [48, 0, 0]
 
 
-def test_ports_can_be_chosen(start: Start) -> None:
-    """The first worker listens on the chosen port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    (worker,) = start(port=port).workers
-    assert worker.url == f"http://127.0.0.1:{port}"
-
-
 def after_a_free_one() -> socket.socket:
     """Listen on a port such that the one before it is free."""
     while True:

@@ -12,7 +12,6 @@ from simulator.traces import (
     TraceError,
     TraceRequest,
     block_text,
-    filler,
     ideal_hit_rate,
     prompt_text,
     read_trace,
@@ -59,16 +58,6 @@ def test_a_bad_line_is_named_with_what_was_expected(tmp_path: Path, line: str, r
     assert '"hash_ids": [id, ...]' in said
 
 
-def test_what_is_no_file_or_no_zstd_is_a_trace_error(tmp_path: Path) -> None:
-    """A missing file and wrong compression also raise TraceError."""
-    with pytest.raises(TraceError, match="No such file"):
-        list(read_trace(tmp_path / "none.jsonl"))
-    path = tmp_path / "trace.jsonl.zst"
-    path.write_text(GOOD)
-    with pytest.raises(TraceError, match="expected zstd data"):
-        list(read_trace(path))
-
-
 @given(st.lists(st.integers(0, 20)), st.integers())
 def test_spreading_keeps_order_and_stays_within_the_gap(stamps: list[int], seed: int) -> None:
     """No request passes the next time stamp, none is lost, and a seed always gives the same
@@ -83,13 +72,6 @@ def test_spreading_keeps_order_and_stays_within_the_gap(stamps: list[int], seed:
         later = [stamp for stamp in stamps if stamp > old.at_s]
         assert old.at_s <= new.at_s
         assert not later or new.at_s <= min(later)
-
-
-def test_spreading_is_even_and_leaves_lone_requests_alone() -> None:
-    """Three requests at one time stamp each get a third of the gap; a single one stays."""
-    after = spread([request(0.0), request(0.0), request(0.0), request(3.0)], seed=1)
-    assert [int(r.at_s) for r in after] == [0, 1, 2, 3]
-    assert after[-1].at_s == 3.0
 
 
 @given(st.integers(), st.integers(1, 64), st.integers(1, 8))
@@ -113,11 +95,6 @@ def test_prompts_agree_as_far_as_their_blocks_do() -> None:
     assert (len(one), len(two)) == (5200, 4400)
     assert one[:4096] == two[:4096]
     assert one[4096:4400] != two[4096:]
-
-
-def test_filler_of_no_length_is_empty() -> None:
-    """A length of zero gives an empty text."""
-    assert filler("key", 0) == ""
 
 
 def test_the_ideal_hit_rate_counts_leading_blocks_seen_before() -> None:
@@ -165,14 +142,3 @@ def test_questions_on_documents_interleave() -> None:
     assert len({talk.turns[0].user for talk in made}) == 20
     changes = sum(one != other for one, other in pairwise(documents))
     assert changes > 4
-
-
-def test_workloads_are_sized_by_their_parameters() -> None:
-    """As many conversations as asked for, ordered by start time, without think time if that is
-    zero."""
-    talks = chats(1, conversations=7, think_s=0)
-    asked = document_questions(1, documents=3, questions=2, document_tokens=50)
-    assert (len(talks), len(asked)) == (7, 6)
-    for made in (talks, asked):
-        assert [talk.start_s for talk in made] == sorted(talk.start_s for talk in made)
-        assert not any(turn.think_s for talk in made for turn in talk.turns)

@@ -1,17 +1,10 @@
 """Streams of server-sent events."""
 
-import asyncio
 import json
-from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
-import uvloop
-from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
-
-from simulator.http.exchange import AsgiExchange
-from simulator.http.listener import UvicornListener
 
 HELLO = [{"role": "user", "content": "Hello there, how are you today?"}]
 
@@ -77,15 +70,6 @@ def test_an_interval_gathers_tokens(
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
-def test_several_prompts_stream_side_by_side(client: httpx.Client) -> None:
-    """Each chunk names its choice, and every choice ends once."""
-    *chunks, _ = events(client, "/v1/completions", prompt=["a", "b"], n=2, max_tokens=6)
-    choices = [chunk["choices"][0] for chunk in chunks]
-    for index in range(4):
-        own = [choice for choice in choices if choice["index"] == index]
-        assert [choice["finish_reason"] for choice in own] == [None] * 5 + ["length"]
-
-
 def test_a_response_streams_numbered_events(client: httpx.Client) -> None:
     """From created to completed, with no gap in the numbers."""
     got = events(client, "/v1/responses", input="Hello", max_output_tokens=3)
@@ -104,45 +88,3 @@ def test_a_message_streams_blocks(client: httpx.Client) -> None:
     assert kinds[2:5] == ["content_block_delta"] * 3
     assert kinds[5:] == ["content_block_stop", "message_delta", "message_stop"]
     assert got[-2]["usage"]["output_tokens"] == 3
-
-
-def test_a_refused_stream_is_a_plain_error(client: httpx.Client) -> None:
-    """The error is a JSON response, before any event is sent."""
-    answer = client.post("/v1/completions", json={"prompt": "", "stream": True})
-    assert answer.status_code == 400
-    assert answer.headers["content-type"] == "application/json"
-
-
-def test_a_connection_serves_streams_and_answers_in_turn(client: httpx.Client) -> None:
-    """The connection can be used again after a stream ends."""
-    for _ in range(3):
-        assert events(client, "/v1/completions", prompt="abc", max_tokens=3)[-1] == "[DONE]"
-        assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
-
-
-def test_nothing_is_written_to_a_connection_that_is_gone() -> None:
-    """A client may leave before its stream begins, or just before it ends."""
-    written: list[bool] = []
-
-    async def app(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        assert scope["type"] == "http"
-        exchange = AsgiExchange(scope, receive, send)
-        await exchange.start_stream()
-        exchange.connection.reset()
-        await exchange.connection.gone
-        exchange.write(b"data: late\n\n")
-        written.append(True)
-
-    async def ask() -> None:
-        listener = UvicornListener(app, "127.0.0.1", 0)
-        await listener.open()
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        writer.write(b"GET / HTTP/1.1\r\nhost: sim\r\n\r\n")
-        with suppress(ConnectionResetError):
-            assert b"late" not in await reader.read()
-        writer.close()
-        listener.close()
-        await listener.finish()
-
-    uvloop.run(ask())
-    assert written

@@ -84,14 +84,6 @@ def test_the_host_tells_what_went() -> None:
     assert bench.media(BlockRemoved).count("STORAGE") == 0
 
 
-def test_a_process_that_ends_loses_l1_alone() -> None:
-    """The store is outside the process and survives."""
-    bench = Bench(l1=10, store=MemoryBlockStore(100))
-    bench.ask(0)
-    bench.engine.clear()
-    assert bench.ask(0) == (20, 0, 20)
-
-
 def test_a_whole_prompt_may_come_from_behind() -> None:
     """A prompt found in full is reported in full, as in vLLM; its last token is computed all the
     same."""
@@ -109,18 +101,9 @@ def test_loading_takes_its_time() -> None:
     tiers.write(range(6))
     assert tiers.find(range(8), 1) == pytest.approx((5, 0, 0.05))
     tiers.clear()
-    tiers._keep([3], None)
+    tiers.write([3])
     assert tiers.find(range(8), 0) == pytest.approx((1, 5, 0.51))
     assert tiers.find(range(8), 0) == pytest.approx((6, 0, 0.06))
-
-
-def test_without_a_host_nothing_is_promoted() -> None:
-    """L2 alone serves every time."""
-    tiers = Tiers[int](10, 0, MemoryBlockStore[int](100))
-    moves: list[TierMove[int]] = []
-    tiers.write([1, 2], moves)
-    assert [move.medium for move in moves] == ["STORAGE", "STORAGE"]
-    assert tiers.find([1, 2], 0)[:2] == tiers.find([1, 2], 0)[:2] == (0, 2)
 
 
 def test_a_prompt_larger_than_the_host_keeps_its_tail_and_tells_so() -> None:
