@@ -11,8 +11,8 @@ from statistics import fmean, pstdev
 from typing import Any, ClassVar
 
 from benchmarks.routing.drive import Seat
+from benchmarks.routing.strides import BLOCK_TOKENS, Job
 from benchmarks.routing.workloads import Talk, follows
-from simulator.strides import BLOCK_TOKENS, Job
 from strategies.api import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
 
 #: Tokens per second that a queue is divided by where no live rate is reported, seconds that KV

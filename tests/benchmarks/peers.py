@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from benchmarks.routing.columns import SMALL
 from benchmarks.routing.drive import ENDS, Drive, Fleet, Seat
 from benchmarks.routing.peers import Peer
-from simulator.strides import Job
+from benchmarks.routing.strides import Job
 from strategies.api import NoOptions, Prompt
 from strategies.policies.least_load import LeastLoad
 

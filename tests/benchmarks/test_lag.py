@@ -9,13 +9,13 @@ from benchmarks.lag import _proxy
 from benchmarks.proxies import Place
 from benchmarks.streams import quantile
 from router.settings.loader import load
-from tests.simulator.folders import make_folder
+from tests.identity_live.models import make_model
 
 
 @pytest.mark.parametrize("tokenized", [True, False])
 def test_the_settings_are_good(tmp_path: Path, tokenized: bool) -> None:
     """With a folder or without a tokenizer; the command sets the switch interval."""
-    folder = make_folder(tmp_path / "model") if tokenized else None
+    folder = make_model(tmp_path / "model") if tokenized else None
     place = Place(tmp_path, 8080, 8081, ["127.0.0.1:9001"])
     launch = _proxy(folder, 0.5).launch([sys.executable], "", place)
     assert "setswitchinterval(0.0005)" in launch.command[2]

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from benchmarks import prompts_texts
 from benchmarks.prompts_texts import Texts, body
 from benchmarks.prompts_ways import BLOCK, Plain, Router, cost, hashed
-from tests.simulator.folders import make_folder
+from tests.identity_live.models import make_model
 
 LINES = [f"def f{number}(a, b):\n    return a + {number} * b  # naïve\n" for number in range(200)]
 
@@ -17,7 +17,7 @@ LINES = [f"def f{number}(a, b):\n    return a + {number} * b  # naïve\n" for nu
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A small model's folder."""
-    return make_folder(tmp_path / "model")
+    return make_model(tmp_path / "model")
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from benchmarks.routing.bounds import IDEALS, Answer, Pool
 from benchmarks.routing.columns import SMALL
 from benchmarks.routing.drive import Fleet, seats
 from benchmarks.routing.policies import policy_named, router
+from benchmarks.routing.strides import Job
 from benchmarks.routing.workloads import Talk, Turn, Work, chats, ideal
-from simulator.strides import Job
 
 FLEET = Fleet(SMALL, 4, cache_tokens=1_000_000)
 CHATS = chats(1, 4.0, users=30, rounds=4)

@@ -32,8 +32,8 @@ from benchmarks.routing.peers import (
     allowed,
     expected_waits,
 )
+from benchmarks.routing.strides import Job
 from benchmarks.routing.workloads import Talk, Turn, Work
-from simulator.strides import Job
 from strategies.api import Decision, Prompt, Strategy
 from strategies.hold.queue import Wait
 from tests.benchmarks.peers import KEYS, TOKENS, busy, prompt, queue, seats, sent, warm

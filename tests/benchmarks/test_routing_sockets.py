@@ -6,7 +6,7 @@ from benchmarks.routing.columns import SMALL
 from benchmarks.routing.drive import Drive, Fleet, times_as_fast
 from benchmarks.routing.sockets import APART, SHIFT_S, Seen, compared, shifted
 from benchmarks.routing.workloads import Work, faster, no_reuse
-from simulator.profiles import Profile
+from simulator.engine.profiles import Profile
 from strategies.api import NoOptions
 from strategies.policies.round_robin import RoundRobin
 
