@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.routing.strides import BLOCK_TOKENS, Job, StrideEngine
 from benchmarks.routing.workloads import Talk, Work
 from router.prompt.prompts import Prompts
-from simulator.profiles import Profile
-from simulator.store import SharedStore
-from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
-from simulator.tiers import USUAL, Rates, Tiers
+from simulator.engine.profiles import Profile
+from simulator.kv.stores import MemoryBlockStore
+from simulator.kv.tiers import DEFAULT_RATES, Rates, Tiers
 from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.cost.booking import Booking
 from strategies.cost.load import Load
@@ -41,7 +41,7 @@ class Fleet(NamedTuple):
     """Tokens of each worker's host memory tier (L1), whose loading takes time; 0: none."""
     store_tokens: int = 0
     """Tokens of a store (L2) that all workers share; 0: none."""
-    rates: Rates = USUAL
+    rates: Rates = DEFAULT_RATES
     """How fast these tiers load."""
 
 
@@ -71,12 +71,12 @@ def seats(fleet: Fleet) -> list[Seat]:
     return found
 
 
-def _store(fleet: Fleet) -> SharedStore[int] | None:
+def _store(fleet: Fleet) -> MemoryBlockStore[int] | None:
     blocks = fleet.store_tokens // fleet.block_tokens
-    return SharedStore(blocks) if blocks else None
+    return MemoryBlockStore(blocks) if blocks else None
 
 
-def _seat(number: int, fleet: Fleet, store: SharedStore[int] | None) -> Seat:
+def _seat(number: int, fleet: Fleet, store: MemoryBlockStore[int] | None) -> Seat:
     size = fleet.block_tokens
     tiers = None
     if fleet.host_tokens or store is not None:

@@ -10,8 +10,8 @@ from random import Random
 from statistics import fmean, pstdev
 
 from benchmarks.routing.drive import Seat
+from benchmarks.routing.strides import BLOCK_TOKENS, Job
 from benchmarks.routing.workloads import Talk, follows
-from simulator.strides import BLOCK_TOKENS, Job
 from strategies.api import FREE, Candidate, Decision, Prompt, Strategy, WorkerView
 
 #: Tokens per second that a queue is divided by where no live rate is reported, seconds that KV

@@ -1,6 +1,7 @@
 """The fleet and routers of the seeds benchmark, with constants from published figures.
 
-Seven replicas of Llama-3.1-70B, each on eight H100 (`simulator.profiles`). Behind their GPUs:
+Seven replicas of Llama-3.1-70B, each on eight H100 (`simulator/engine/profiles.py`). Behind their
+GPUs:
 
 ====================  ===================================================================
 L1, 1.25 M tokens     a fifth of the 2 TiB of a p5.48xlarge, HyperPod's default share
@@ -23,8 +24,8 @@ from benchmarks.routing.drive import Fleet, Hold, Seat, own_hold
 from benchmarks.routing.peers import AtRandom
 from benchmarks.routing.policies import Exact
 from benchmarks.routing.workloads import Talk
-from simulator.profiles import PROFILES
-from simulator.tiers import Rates
+from simulator.engine.profiles import PROFILES
+from simulator.kv.tiers import Rates
 from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy, WorkerView
 from strategies.policies.kv_aware import KvAware
 from strategies.registry import make

@@ -13,8 +13,8 @@ from router.fleet import probes as health
 from router.http.server import PortTaken, bind
 from router.settings.types import Address
 from router.upstream.client import NoAnswer
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.totals import samples
 from tests.support import Action, MakeRouter, MakeStub, read_all, until

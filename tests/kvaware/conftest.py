@@ -11,8 +11,8 @@ import pytest
 from controller.events import subscriber
 from controller.events.sockets import Intervals
 from router.fleet import probes as health
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.identity_live.asking import until_known
 from tests.identity_live.models import make_model
 from tests.support import MakeRouter, Router, until

@@ -11,8 +11,8 @@ import pytest
 from router.cli.check_live import check_live
 from router.kv.subscriptions import FLAG
 from router.settings.model import Settings
-from simulator import generation
-from simulator.thread import FleetThread
+from simulator.api import generation
+from simulator.fleet import FleetThread
 from tests.kvaware.conftest import QUICK, MakeFleet, MakeKvAware, trusted
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, Router, until
@@ -215,9 +215,9 @@ def test_check_live_names_the_flag_only_where_it_is_missing(
 ) -> None:
     """It is missing if an answer reports its usage without cached tokens."""
     simulated = fleet(workers=1)
-    told = generation.Usage.openai
+    told = generation.TokenUsage.openai
     monkeypatch.setattr(
-        generation.Usage, "openai", lambda usage: told(usage) | {"prompt_tokens_details": None}
+        generation.TokenUsage, "openai", lambda usage: told(usage) | {"prompt_tokens_details": None}
     )
     settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
     lines, _ = asyncio.run(check_live(Settings.model_validate(settings), ask=True))

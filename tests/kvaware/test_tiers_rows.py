@@ -8,9 +8,9 @@ from time import monotonic
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
-from simulator.worker import Worker
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
+from simulator.worker import SimulatedWorker
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
 from tests.kvaware.test_kvaware_live import CHAT, ask, cached, chat, predicted
 from tests.kvaware.test_tiers_live import EXACT, blocks, level
@@ -78,7 +78,7 @@ def forget_gpu(router: Router, simulated: FleetThread) -> None:
     until(lambda: level(router, simulated))
 
 
-def _tell(worker: Worker) -> None:
+def _tell(worker: SimulatedWorker) -> None:
     """Publish the change, which an idle engine would do only with its next step."""
     worker._publish(worker.engine.step().changes)
 
