@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from router.admin.routes import admin, operator_paths
 from router.admin.sessions import add_session_paths
 from router.admin.views import View
 from router.api.request import ENDPOINTS, Endpoint
+from router.dispatch.metrics import dispatch_metrics
 from router.fleet.build import Plan, build
 from router.fleet.fleet import Fleet
 from router.fleet.probes import Health
@@ -62,6 +64,9 @@ class Door:
         self.metrics.remember(self.memories)
         self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
         self._proxy = Proxy(fleet, self.metrics, settings)
+        self.dispatcher = self._proxy.dispatcher
+        """Decides on requests, and books them on workers."""
+        self.metrics.also(partial(dispatch_metrics, self.dispatcher))
         app = admin(fleet, self.view, lambda: self.stopping, self._proxy.foreseeing)
         add_session_paths(app, fleet)
         self._admin = Bridge(app)

@@ -410,7 +410,7 @@ class Drive:
             self._release()
 
     def _end(self, placed: Placed) -> None:
-        """Settle a request as `Attempt.settle` does; the next turn follows after its think time."""
+        """Settle a request as `Lease.finished` does; the next turn follows after its think time."""
         asked, seat, booking = placed.asked, placed.seat, placed.booking
         placed.ended_s = self.now - asked.at_s
         tokens, told = asked.prompt.tokens, self.reports(placed)

@@ -6,9 +6,8 @@ from typing import TypeVar
 from router.admin.explain import Foreseen, Question, refusal
 from router.api.engine_fields import refuse_engine_fields
 from router.api.request import Endpoint, Prompted, Request
+from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.eligibility import fitted, left_out, unable, within
-from router.dispatch.ranking import Deciding
-from router.dispatch.scheduler import Scheduler
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.prompt.executor import SMALL, Tokenizing
@@ -27,13 +26,12 @@ class Foreseeing:
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        deciding: Deciding,
+        dispatcher: Dispatcher,
         parsing: Parsing,
         tokenizing: Tokenizing,
     ) -> None:
-        self._scheduler = scheduler
-        self._deciding = deciding
+        self._scheduler = dispatcher.scheduler
+        self._ranking = dispatcher.ranking
         self._parsing = parsing
         self._tokenizing = tokenizing
 
@@ -98,12 +96,12 @@ class Foreseeing:
         scheduler, model = self._scheduler, prompt.model
         if visit is None:
             queues = scheduler.must_wait(pool, workers, bound=bool(only))
-            decision = self._deciding.among(pool, prompt, workers, only)
+            decision = self._ranking.among(pool, prompt, workers, only)
         else:
             home, stays, wanted = visit.options(pool, model, workers)
             only = only or stays
             queues = scheduler.must_wait(pool, wanted, bound=True)
-            decide = self._deciding.in_session
+            decide = self._ranking.in_session
             prompt, decision, _ = decide(pool, prompt, visit, home, workers, stays=bool(only))
             visit.going(decision.candidates[0].worker.name, pool, model)
         tenant = asked.key if self._operated else asked.asker

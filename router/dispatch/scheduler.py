@@ -20,7 +20,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from router.api.errors import DoorError, Overrun, QueueFull
-from router.dispatch.retry import Budget
+from router.dispatch.retry import RetryBudget
 from router.fleet.breaker import Rests
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
@@ -51,7 +51,7 @@ class Waiter(NamedTuple):
 class Scheduler:
     """Lets requests through to the workers. One instance for the whole router."""
 
-    def __init__(self, settings: Settings, budget: Budget, rank: Rank) -> None:
+    def __init__(self, settings: Settings, budget: RetryBudget, rank: Rank) -> None:
         self._budget = budget
         self._rank = rank
         self.in_flight = 0
@@ -92,6 +92,13 @@ class Scheduler:
     def waiting(self) -> int:
         """How many requests wait."""
         return sum(map(len, self._queues.values()))
+
+    def may_wait(self, *, bound: bool) -> bool:
+        """Return true if a request that full workers refuse may wait for its turn.
+
+        One that is `bound` may not: only one worker will do.
+        """
+        return not bound and self.limit > 0
 
     def room(self, workers: Sequence[Worker], *, bound: bool = False) -> Sequence[Worker]:
         """Return the workers that can take another request now.

@@ -6,14 +6,11 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import (
-    CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
 
 from controller.truth import ERRORS
-from router.dispatch.retry import Budget
-from router.dispatch.scheduler import Scheduler
 from router.fleet.fleet import Fleet
 from router.kv.attach import Memories
 from router.observe.kv import memory_metrics
@@ -138,17 +135,10 @@ class Metrics:
         """Whether to repeat some series under HyperPod's names."""
         self.overhead = Histogram(_MICRO)
         self._pools: dict[str, PoolMetrics] = {}
-        self._scheduler: Scheduler | None = None
-        self._budget: Budget | None = None
         self._memories: Memories | None = None
         self._also: list[Callable[[], Iterable[Metric]]] = []
-        self._preempted: Callable[[], int] = int
         self.registry = CollectorRegistry()
         self.registry.register(self)
-
-    def watch(self, scheduler: Scheduler, budget: Budget, preempted: Callable[[], int]) -> None:
-        """Include these in every scrape; `preempted` returns the number of preemptions."""
-        self._scheduler, self._budget, self._preempted = scheduler, budget, preempted
 
     def remember(self, memories: Memories) -> None:
         """Include the memories in every scrape."""
@@ -181,7 +171,7 @@ class Metrics:
         for counter in self._counters.values():
             yield counter.family()
         yield from self._histograms()
-        yield from self._waiting()
+        yield GaugeMetricFamily("warmroute_tasks", "Tasks on the event loop.", _tasks())
         yield from gauges(self._fleet.pools)
         yield from prompts(self._fleet.pools)
         yield from session_metrics(self._fleet.pools)
@@ -192,34 +182,6 @@ class Metrics:
             yield from hyperpod(self._counters["requests"], self._fleet.pools, self._pools)
         for more in self._also:
             yield from more()
-
-    def _waiting(self) -> Iterator[Metric]:
-        if self._scheduler is None or self._budget is None:
-            return
-        yield GaugeMetricFamily(
-            "warmroute_queue_length",
-            "Requests that wait for a worker that has room and is about to be free.",
-            self._scheduler.waiting,
-        )
-        yield CounterMetricFamily(
-            "warmroute_queued", "Requests that had to wait.", self._scheduler.queued
-        )
-        yield CounterMetricFamily(
-            "warmroute_queue_refused",
-            "Requests that found the queue full.",
-            self._scheduler.refused,
-        )
-        yield CounterMetricFamily(
-            "warmroute_preempted_requests",
-            "How often a request was taken back from its worker so that a shorter one went first.",
-            self._preempted(),
-        )
-        yield CounterMetricFamily(
-            "warmroute_retries_denied",
-            "Requests that ended because the retry budget allowed no second attempt.",
-            self._budget.denied,
-        )
-        yield GaugeMetricFamily("warmroute_tasks", "Tasks on the event loop.", _tasks())
 
     def _histograms(self) -> Iterator[Metric]:
         first_byte = HistogramMetricFamily(

@@ -6,13 +6,13 @@ from time import monotonic
 
 from router.api.errors import NoWorker
 from router.api.request import ENDPOINTS
+from router.dispatch.lease import CLIENT_LEFT
 from router.fleet.pool import Pool
 from router.fleet.worker import State, Worker
 from router.http.exchange import Exchange
 from router.http.headers import upstream_head
 from router.observe.access_log import log_relayed
 from router.observe.metrics import Metrics
-from router.proxy.attempt import CLIENT_LEFT
 from router.proxy.proxy import Proxy
 from router.proxy.relay import CutShort, Relay
 from router.responses.ids import Stored

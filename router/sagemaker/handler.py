@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from router.api.errors import BadRequest, DoorError, Stopping, UnknownModel, UnknownPath, perhaps
 from router.api.request import ENDPOINTS, Endpoint, NotJson, Prompted
+from router.dispatch.lease import CLIENT_LEFT
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.exchange import Exchange, date_line
 from router.http.headers import header
-from router.proxy.attempt import CLIENT_LEFT
 from router.proxy.proxy import Proxy
 from router.sagemaker.errors import model_error
 from router.sagemaker.invocation import (

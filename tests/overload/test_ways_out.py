@@ -192,7 +192,7 @@ def test_new_settings_lose_nothing(scene: Callable[..., Scene], kind: str) -> No
     made.worker.script = OK
     made.gate.opened.set()
     if kind == "refused":
-        made.router.call(lambda: made.router.door._proxy._scheduler.rests.keep(()))
+        made.router.call(lambda: made.router.door.dispatcher.scheduler.rests.keep(()))
     assert status(made.waiting) == (200, "")
     assert made.router.metric("warmroute_queued_total") == 1
     until(made.router.idle)
@@ -233,7 +233,7 @@ def test_a_strategy_that_fails(
         made.worker.script = OK
         made.gate.opened.set()
         if kind == "refused":
-            made.router.call(lambda: made.router.door._proxy._scheduler.rests.keep(()))
+            made.router.call(lambda: made.router.door.dispatcher.scheduler.rests.keep(()))
         assert status(made.waiting)[0] == 500
     until(waits(made.router, 0))
     assert made.router.http.post(PATH, json=asked("next", 10)).status_code == 200

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from router.dispatch import preemption as rescue_module
+from router.dispatch.dispatcher import Ranking
 from router.dispatch.preemption import LOOKED_AT, Preempting, Rescue, Running
-from router.dispatch.ranking import Deciding
-from router.dispatch.request import Job
-from router.dispatch.retry import Budget
+from router.dispatch.request import InferenceRequest
+from router.dispatch.retry import RetryBudget
 from router.dispatch.scheduler import Scheduler
 from router.fleet.pool import Pool
 from router.fleet.worker import State
@@ -29,7 +29,7 @@ class Sent:
     """A request that waits for the first byte of its answer."""
 
     def __init__(self, asked: Asked, there: Candidate) -> None:
-        self.job, self.choice = cast("Job", asked), there
+        self.request, self.choice = cast("InferenceRequest", asked), there
         self.moved: list[bool] = []
         """Each time that it was moved, whether it was suspected."""
 
@@ -50,7 +50,7 @@ class Scene:
         self.preempting = Preempting()
         self.preempting.change(2)
         settings = Settings.model_validate({"workers": ["http://w"]})
-        deciding = Deciding(Scheduler(settings, Budget(0.2), lambda *_: Decision([], "")))
+        deciding = Ranking(Scheduler(settings, RetryBudget(0.2), lambda *_: Decision([], "")))
         self.rescue = Rescue(self.preempting, deciding.with_room)
         self.preempting.begun = lambda: None  # no loop runs
 

@@ -6,8 +6,8 @@ from time import monotonic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.dispatch.ranking import Deciding
-from router.dispatch.retry import Budget
+from router.dispatch.dispatcher import Ranking
+from router.dispatch.retry import RetryBudget
 from router.dispatch.scheduler import Scheduler
 from router.fleet.breaker import FIRST_S, LONGEST_S, Rests
 from router.fleet.build import build
@@ -91,8 +91,8 @@ def test_those_that_rest_are_ranked_last() -> None:
     settings = Settings.model_validate({"strategy": "leastload", "workers": told})
     fleet = build(settings, Contexts())
     (pool,) = fleet.pools
-    scheduler = Scheduler(settings, Budget(0.2), lambda *_: Decision([], ""))
-    deciding, prompt = Deciding(scheduler), Prompt("m", 1_000)
+    scheduler = Scheduler(settings, RetryBudget(0.2), lambda *_: Decision([], ""))
+    deciding, prompt = Ranking(scheduler), Prompt("m", 1_000)
     for worker in pool.workers[1:]:
         worker.load.book(monotonic(), 60.0)
     assert deciding.among(pool, prompt, pool.workers).aside == 0

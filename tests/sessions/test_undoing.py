@@ -106,7 +106,7 @@ def test_a_client_that_leaves_while_it_is_bound(
     client = post(router.port, "/invocations", body, fields)
     until(lambda: store.bound)
     client.close()
-    until(lambda: router.door._proxy._scheduler.in_flight == 0)
+    until(lambda: router.door.dispatcher.scheduler.in_flight == 0)
     until(lambda: store.store.kept().open == 0)
     assert invoke(router, OPENS).status_code == 200
 
@@ -120,7 +120,7 @@ class TestLeavingBeforeItsWorkerIsConnected:
         with post(router.port, path, json.dumps(body).encode(), fields):
             until(lambda: homes(router) == {"mine": worker})
             until(lambda: router.door.fleet.pools[0].named[worker].load.in_flight == 1)
-        until(lambda: router.door._proxy._scheduler.in_flight == 0)
+        until(lambda: router.door.dispatcher.scheduler.in_flight == 0)
 
     @pytest.mark.parametrize("opens", [True, False])
     def test_one_that_was_to_begin(self, stub: MakeStub, route: MakeRouter, opens: bool) -> None:
@@ -177,7 +177,7 @@ def test_one_that_has_moved_stays(stub: MakeStub, route: MakeRouter, ends: str) 
             closes.set()
             read_all(client)
     closes.set()
-    until(lambda: router.door._proxy._scheduler.in_flight == 0)
+    until(lambda: router.door.dispatcher.scheduler.in_flight == 0)
     assert homes(router) == {"mine": other}
     assert router.metric(EVENTS, pool="default", event="spilled") == 1
 
@@ -206,7 +206,7 @@ def test_a_client_that_leaves_while_it_is_undone(
         until(lambda: store.undoing)
     until(lambda: len(router.door.clients) == len(before))
     store.free.set()
-    until(lambda: router.door._proxy._scheduler.in_flight == 0)
+    until(lambda: router.door.dispatcher.scheduler.in_flight == 0)
     assert homes(router) == before
     for event, count in {"new": len(before), "spilled": 0, "rebound": 0}.items():
         assert router.metric(EVENTS, pool="default", event=event) == count
@@ -235,7 +235,7 @@ def test_many_that_fail_to_begin_at_once(stub: MakeStub, route: MakeRouter) -> N
         assert told.startswith(b"HTTP/1.1 502 ")
         assert b"Worker %b closed" % worker.url[7:].encode() in told
     assert store.store.kept().open == 0
-    until(lambda: router.door._proxy._scheduler.in_flight == 0)
+    until(lambda: router.door.dispatcher.scheduler.in_flight == 0)
 
 
 class Slow:
