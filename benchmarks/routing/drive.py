@@ -1,7 +1,7 @@
 """A discrete-event simulation of a router's strategy over simulated workers, on a virtual clock.
 
 Every decision goes through `Strategy.rank`, is booked as in `router/fleet/pool.py`, and is
-settled as in `router/proxy/attempt.py`, with the cached tokens that the simulated worker reports.
+settled as in `router/dispatch/lease.py`, with the cached tokens that the simulated worker reports.
 The router learns everything at once: there is no network.
 """
 

@@ -30,6 +30,7 @@ from controller.memory import Memory
 from router.app import Door, create_app
 from router.fleet.build import CannotBuild
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.kv.attach import Memories
@@ -44,7 +45,6 @@ from router.settings.types import format_duration
 from router.tokenizers.sources import is_adapter
 from router.tokenizers.state import BLIND, Case
 from router.tokenizers.verify import State
-from router.upstream.client import Inquiries, NoAnswer
 from router.upstream.usage import Usage, UsageTail
 from strategies.api import Prompt
 

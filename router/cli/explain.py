@@ -20,7 +20,6 @@ from router.admin import readable
 from router.admin.explain import (
     PATH,
     CannotExplain,
-    Question,
     WrongQuestion,
     endpoint_of,
     pools_for,
@@ -29,7 +28,6 @@ from router.admin.explain import (
 from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import BadRequest, DoorError, NoWorker, UnknownModel
 from router.api.lenient_json import rewrite
-from router.api.limits import Limits
 from router.api.request import parse
 from router.dispatch.eligibility import left_out, unable
 from router.fleet.build import build
@@ -37,6 +35,8 @@ from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import State
 from router.http.tls import Contexts
+from router.proxy.dry_run import Question
+from router.proxy.limits import Limits
 from router.settings.model import Settings
 from strategies.explain import Explanation, explain
 

@@ -1,17 +1,15 @@
-"""Which requests may be taken back from workers, and how: their connections there are closed.
+"""Requests that are taken back from workers: who gives way, who is moved, and when.
 
-A request can be preempted until the first byte of its answer. What the worker has computed of it
-by then stays in its prefix cache, so the request waits again for its turn and goes on from there
-(`strategies/cost/preemption.py`). A worker that does not keep what it has computed is found out by
-the cached tokens that it reports for such requests; nothing is preempted there for a while then.
+A request can be taken back until the first byte of its answer; its connection is closed then. If it
+gives way to a shorter one, what the worker has computed of it stays in the prefix cache, so the
+request waits again for its turn and goes on from there (`strategies/cost/preemption.py`). A worker
+that does not keep what it has computed is found out by the cached tokens that it reports for such
+requests; nothing is preempted there for a while then.
 
-A request is also taken back from a worker that is stuck (`rescue.py`), whatever that one keeps.
-
-Moves requests away from workers that are stuck: asyncio around `strategies/hold/stuck.py`.
-
-While requests wait that may be taken back (`preempting.py`), their workers are looked at every
-`TICK_S`. Each other worker is given at most one of them per look, and the next look follows soon,
-so that each is decided and booked before another one is compared with it.
+A request is moved away from a worker that is stuck, whatever that one keeps
+(`strategies/hold/stuck.py`). While requests wait that may be taken back, their workers are looked
+at every `TICK_S`. Each other worker is given at most one of them per look, and the next look
+follows soon, so that each is decided and booked before another one is compared with it.
 """
 
 import asyncio

@@ -15,9 +15,9 @@ from math import inf
 import msgspec
 
 from router.api.request import ENDPOINTS, Prompted
+from router.fleet.inquiries import Answer, NoAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import DOUBT_S, Worker
-from router.upstream.client import Answer, NoAnswer
 
 #: FastAPI's description of all paths. vLLM adds only those of the model's tasks (`build_app` in
 #: vllm/entrypoints/openai/api_server.py); SGLang adds all.

@@ -26,7 +26,7 @@ class Fleet:
     def __init__(self, pools: Sequence[Pool]) -> None:
         self._tells: Telling | None = None
         self.asks: Asks | None = None
-        """Asks workers for a model that none is known to have (`seeking.py`)."""
+        """Asks workers for a model that none is known to have (`abilities.py`)."""
         self.replace(pools)
 
     def replace(self, pools: Sequence[Pool]) -> None:

@@ -6,14 +6,13 @@ from functools import partial
 from itertools import count
 from math import inf
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from router.api.errors import NoWorker, UnknownModel
 from router.fleet.breaker import Ejection
 from router.fleet.outliers import Breakers, Outliers
 from router.fleet.worker import State, Worker
 from router.prompt.prompts import Prompts
-from router.sessions.sessions import Sessions
 from strategies.api import NOBODY, Candidate, Outcome, Prompt, Strategy, nothing
 from strategies.cost.booking import Booking
 from strategies.cost.preemption import computes_from
@@ -66,8 +65,8 @@ class Pool:
         self.name = name
         self.models = tuple(models)
         self.strategy = strategy
-        self.sessions: Sessions | None = None
-        """The sessions of its clients, if its strategy keeps any."""
+        self.sessions: Any = None
+        """The sessions of its clients, if its strategy keeps any; given by `sessions/attach.py`."""
         self.curve = Curve()
         """The part of pace that all its workers share."""
         self.outliers = Outliers()

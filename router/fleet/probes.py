@@ -20,9 +20,9 @@ from prometheus_client.samples import Sample
 
 from router.fleet.abilities import Seeking, lacking
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Answer, Inquiries, NoAnswer, NotAsked
 from router.fleet.worker import State, Worker
 from router.settings.model import HealthSettings
-from router.upstream.client import Answer, Inquiries, NoAnswer, NotAsked
 
 log = logging.getLogger("warmroute.health")
 

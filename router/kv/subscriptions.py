@@ -14,10 +14,10 @@ import msgspec
 from controller.memory import Memory
 from controller.source import Source
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.settings.model import Settings, WorkerSettings
-from router.upstream.client import Inquiries, NoAnswer
 
 if TYPE_CHECKING:
     from controller.subscriber import Subscriber

@@ -6,7 +6,6 @@ from typing import Final, cast
 
 from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import Headers, LostPrevious
-from router.api.limits import Limits
 from router.api.request import RESPONSES, Endpoint, NotJson, Request, parse
 from router.dispatch.eligibility import cuts, fitted, within
 from router.dispatch.preemption import resumable
@@ -15,6 +14,7 @@ from router.fleet.fleet import Fleet
 from router.http.exchange import Exchange
 from router.http.headers import header
 from router.prompt.executor import LARGE, Tokenizing
+from router.proxy.limits import Limits
 from router.responses.ids import asked
 from router.responses.owners import Responses, at
 from router.runtime.threads import rest

@@ -14,15 +14,15 @@ from router.api.error_shapes import event
 from router.api.errors import DoorError, Stopping
 from router.api.request import Endpoint
 from router.dispatch.dispatcher import Dispatcher
-from router.dispatch.dry_run import Foreseeing
 from router.dispatch.lease import CLIENT_LEFT
 from router.dispatch.request import InferenceRequest
 from router.fleet.fleet import Fleet
 from router.http.exchange import Exchange
 from router.http.sse import Comments
-from router.observe.access_log import log, log_refusal
 from router.observe.metrics import Metrics
 from router.prompt.executor import LARGE, Tokenizing
+from router.proxy.access_log import log, log_refusal
+from router.proxy.dry_run import DryRun
 from router.proxy.parse import Parsing
 from router.proxy.relay import CutShort
 from router.proxy.send import Sender
@@ -46,7 +46,7 @@ class Proxy:
         self._sender = Sender(self.responses)
         self.large_ended = 0
         """Requests with large bodies that have ended."""
-        self.foreseeing = Foreseeing(self.dispatcher, self._parsing, self._tokenizing)
+        self.dry_run = DryRun(self.dispatcher, self._parsing, self._tokenizing)
         """What would be decided on requests that are not sent."""
         self.change(settings)
 
@@ -54,7 +54,7 @@ class Proxy:
         """Apply other settings to requests from now on."""
         self._parsing.change(settings.limits)
         self.responses.change(settings)
-        self.foreseeing.change(settings)
+        self.dry_run.change(settings)
         self.dispatcher.change(settings)
         self._sender.change(settings)
         self._comment = settings.timeouts.comment

@@ -9,8 +9,8 @@ from router.dispatch.request import InferenceRequest
 from router.fleet.worker import Worker
 from router.http.exchange import Exchange
 from router.http.headers import Incoming, Numbered, upstream_head
-from router.observe.access_log import log_answer
 from router.prompt.forward import with_ids
+from router.proxy.access_log import log_answer
 from router.proxy.decision_headers import decision_fields
 from router.proxy.relay import CutShort, Relay
 from router.responses.owners import Responses

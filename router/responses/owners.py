@@ -2,7 +2,7 @@
 
 vLLM and SGLang keep responses in the memory of the process that made them, so only that worker can
 go on from one, show it or cancel it. What is kept here is bounded in number, and forgotten a day
-after its last use. The router's other processes are told of each (`sharing.py`), and other routers
+after its last use. The router's other processes are told of each (`replicas/`), and other routers
 through Redis, if the settings have one for sessions.
 """
 
@@ -16,8 +16,8 @@ from router.api.errors import LostPrevious, LostResponse, NoWorker
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import State, Worker
-from router.replicas.messages import Kept, Wanted
 from router.responses.ids import BEGINNING, told
+from router.responses.messages import OwnerQuery, ResponseOwner
 from router.sessions.redis import RedisStore
 from router.sessions.store import StoreDown
 from router.sessions.table import Binding, Lease, Session, Table
@@ -41,7 +41,7 @@ _PLACE: Final = "/v1/responses"
 class Others(Protocol):
     """The router's other processes."""
 
-    def at_once(self, news: Kept | Wanted) -> None:
+    def at_once(self, news: ResponseOwner | OwnerQuery) -> None:
         """Tell them, or ask them, now."""
 
     def catch_up(self) -> None:
@@ -94,16 +94,16 @@ class Responses:
         """Return what finds the id in an answer of that worker to the key named `tenant`."""
         return Naming(self, worker, tenant)
 
-    def learn(self, response: str, worker: Worker, tenant: str) -> Kept:
+    def learn(self, response: str, worker: Worker, tenant: str) -> ResponseOwner:
         """Remember that a worker has a response, and tell the other processes."""
         process = "" if worker.started is None else repr(worker.started)
-        news = Kept(_key(response), worker.name, tenant, process)
+        news = ResponseOwner(_key(response), worker.name, tenant, process)
         self.hear(news)
         if self.others is not None:
             self.others.at_once(news)
         return news
 
-    def hear(self, news: Kept) -> None:
+    def hear(self, news: ResponseOwner) -> None:
         """Remember what this or another process has learned.
 
         What another key has already under that id stays: clients of vLLM may choose the id.
@@ -116,12 +116,12 @@ class Responses:
             self._table.close(news.key, now)
         self._table.bind(news.key, _binding(news), None, now)
 
-    def known(self, key: str) -> Kept | None:
+    def known(self, key: str) -> ResponseOwner | None:
         """Return what is known here of a response."""
         there = self._table.find(key, monotonic())
-        return None if there is None else Kept(key, there.worker, there.own, there.call)
+        return None if there is None else ResponseOwner(key, there.worker, there.own, there.call)
 
-    async def share(self, news: Kept) -> None:
+    async def share(self, news: ResponseOwner) -> None:
         """Tell the other routers, if there is a store that can be reached."""
         store = self._reachable()
         if store is None:
@@ -186,7 +186,7 @@ class Responses:
 
     async def _ask(self, key: str, others: Others) -> Session | None:
         """Ask the other processes: this one may be younger, or may have missed something."""
-        others.at_once(Wanted(key))
+        others.at_once(OwnerQuery(key))
         there, tries = None, ASKS
         while there is None and tries:
             await asyncio.sleep(ASKED_S / ASKS)
@@ -229,7 +229,7 @@ class Naming:
     def __init__(self, responses: Responses, worker: Worker, tenant: str) -> None:
         self._responses, self._worker, self._tenant = responses, worker, tenant
         self._beginning = b""
-        self._news: Kept | None = None
+        self._news: ResponseOwner | None = None
         self._untold = True
 
     async def begins(self, data: bytes) -> bool:
@@ -276,7 +276,7 @@ def _key(response: str) -> str:
     return blake2b(response.encode(), digest_size=16).hexdigest()
 
 
-def _binding(news: Kept) -> Binding:
+def _binding(news: ResponseOwner) -> Binding:
     return Binding(news.worker, news.tenant, call=news.process, owner=news.tenant)
 
 

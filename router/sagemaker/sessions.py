@@ -278,7 +278,8 @@ def sessions_of(pool: Pool) -> Sessions:
     """Return the sessions of a pool. Raises BadRequest if it keeps none."""
     if pool.sessions is None:
         raise BadRequest("Sessions are not kept here: the pool's strategy is not `session`.")
-    return pool.sessions
+    sessions: Sessions = pool.sessions
+    return sessions
 
 
 async def open_there(

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.neighbours_bodies import NEIGHBOURS
-from router.api.limits import Limits
 from router.api.request import ENDPOINTS, parse
+from router.proxy.limits import Limits
 from router.settings.model import LimitSettings
 
 

@@ -203,7 +203,7 @@ def test_explaining_does_not_use_the_session(route: MakeRouter, pair: dict[str, 
     def times() -> list[tuple[str, float, float]]:
         sessions = router.door.fleet.pools[0].sessions
         assert sessions is not None
-        table = sessions._store._table  # type: ignore[attr-defined]
+        table = sessions._store._table
         return [(key, one.used, one.expires) for key, one in table._sessions.items()]
 
     before = times()

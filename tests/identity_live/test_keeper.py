@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Answer, Inquiries
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.rendering.tokens import Exact
@@ -22,7 +23,6 @@ from router.tokenizers.registry import Keeper
 from router.tokenizers.sources import Kind
 from router.tokenizers.state import Case
 from router.tokenizers.verify import State
-from router.upstream.client import Answer, Inquiries
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions

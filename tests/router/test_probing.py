@@ -7,11 +7,11 @@ import socket
 
 import pytest
 
+from router.fleet.inquiries import Answer, Inquiries, NoAnswer, NotAsked
 from router.fleet.probes import Health
 from router.fleet.worker import State, Worker
 from router.http.sockets import watch
 from router.settings.model import HealthSettings
-from router.upstream.client import Answer, Inquiries, NoAnswer, NotAsked
 from router.upstream.errors import Refused
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience

@@ -91,7 +91,7 @@ def test_other_settings_of_redis_lose_no_session(
     router = route(pools=pools, session={"redis": wrong})
     with redis.hanging():
         fresh, closed = opened(router), opened(router)
-        assert router.door.fleet.pools[0].sessions.down  # type: ignore[union-attr]
+        assert router.door.fleet.pools[0].sessions.down
         assert invoke(router, CLOSE, closed).status_code == 200
         change(router, pools=pools, session={"redis": {**good, "timeout": "2s"}})
     redis.found_again(router)

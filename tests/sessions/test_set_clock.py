@@ -20,7 +20,8 @@ def sessions_of(router: Router) -> Sessions:
     [pool] = router.door.fleet.pools
     assert pool.sessions is not None
     pool.sessions.clock = pool.sessions.lasting = lambda: NOON
-    return pool.sessions
+    sessions: Sessions = pool.sessions
+    return sessions
 
 
 def use(router: Router) -> str:

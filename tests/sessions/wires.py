@@ -195,7 +195,7 @@ class Machine:
         workers = [{"url": f"http://{name}:1", "name": name, "models": ["m"]} for name in names]
         self._settings = Settings.model_validate({"workers": workers, **settings})
         fleet = build(self._settings, Contexts())
-        self._proxy = Proxy(fleet, Metrics(fleet, list), self._settings)
+        self._proxy = Proxy(fleet, Metrics(), self._settings)
         self._sagemaker = SageMaker(fleet, self._proxy, self._settings)
         self.pool = fleet.pools[0]
         self.wires = {name: Wire(name) for name in names}

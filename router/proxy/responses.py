@@ -11,8 +11,8 @@ from router.fleet.pool import Pool
 from router.fleet.worker import State, Worker
 from router.http.exchange import Exchange
 from router.http.headers import upstream_head
-from router.observe.access_log import log_relayed
 from router.observe.metrics import Metrics
+from router.proxy.access_log import log_relayed
 from router.proxy.proxy import Proxy
 from router.proxy.relay import CutShort, Relay
 from router.responses.ids import Stored
