@@ -9,16 +9,16 @@ SOURCES = Path(router.__file__).parent
 #: Modules that may read the wall clock: they print, sign or write down the time, and derive no
 #: deadline of a request or a connection from it.
 KNOWING = {
-    "cli_tell.py",
-    "exchange.py",  # the Date header
-    "identity/environment.py",  # templates that name today's date
-    "memory_status.py",
+    "cli/inspect.py",
+    "fleet/state.py",
+    "http/exchange.py",  # the Date header
+    "kv/snapshots.py",
+    "kv/status.py",
     "reload.py",
+    "rendering/environment.py",  # templates that name today's date
     "sagemaker/sigv4.py",
     "sessions/sessions.py",  # sessions shared by several routers end at a wall-clock time
-    "sessions/steady.py",  # once, at the start
-    "snapshots.py",
-    "state.py",
+    "sessions/store.py",  # once, at the start
 }
 _OF_DAY = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow")}
 

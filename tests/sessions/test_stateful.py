@@ -162,7 +162,7 @@ class TestOpening:
         value: float,
     ) -> None:
         """After a while, or if there are too many, it is given up by closing its connection."""
-        monkeypatch.setattr(f"router.sagemaker.ending.{bound}", value)
+        monkeypatch.setattr(f"router.sagemaker.sessions.{bound}", value)
         worker = stub(["stall"])
         router = route({"url": worker.url, "stateful": True}, strategy="session")
         client = post(router.port, "/invocations", json.dumps(OPEN).encode())
