@@ -4,10 +4,9 @@ Two workers, one prompt: prints every term of the cost, and what changes with mo
 one of them, and with a busier fleet.
 """
 
-from dataclasses import dataclass, field
-
 import typer
 
+from benchmarks.decision import WorkerStub
 from strategies.api import Candidate, Prompt
 from strategies.constants import SMOOTHED_S
 from strategies.cost.cost import Costs
@@ -17,30 +16,24 @@ from strategies.cost.prefill import Curve, Pace
 #: Any moment, long after the start; seconds.
 NOW = 1e4
 #: Tokens of the prompt, of its answer, and of the part that worker A holds.
-TOKENS, ANSWER, HELD = 8_000, 256, 7_500
+PROMPT_TOKENS, ANSWER_TOKENS, CACHED_TOKENS = 8_000, 256, 7_500
 #: Tokens of each KV cache.
-SPACE = 400_000
+KV_TOKENS = 400_000
 #: Workers of the fleet, and the share of recent prompt tokens that some worker held.
-FLEET, REUSE = 4, 0.6
+WORKERS, REUSED_SHARE = 4, 0.6
 
 
-@dataclass(eq=False)
-class Stand:
-    """A worker as a strategy sees it: twice as fast as the first guess, as an H100 is."""
+def worker_stub(
+    name: str, *, wait_s: float, decoding: int, kv_tokens: int, busy: float
+) -> WorkerStub:
+    """Return a worker where a request waits for `wait_s`, busy for the share `busy` of the time.
 
-    name: str
-    load: Load = field(default_factory=Load)
-    pace: Pace = field(default_factory=Pace)
-    kv_tokens: int | None = SPACE
-    room_tokens: int | None = SPACE
-
-
-def stand(name: str, *, wait_s: float, decoding: int, kv_tokens: int, busy: float) -> Stand:
-    """Return a worker where a request waits for `wait_s`, busy for the share `busy` of the time."""
+    It is twice as fast as the first guess, as an H100 is.
+    """
     curve = Curve()
     curve.factor = curve.growth = 0.5
     load = Load()
-    worker = Stand(name, load, Pace(curve))
+    worker = WorkerStub(name, load, Pace(curve))
     worker.load.promises.append((0.0, wait_s))
     load.decoding, load.kv_tokens = decoding, kv_tokens
     load.given_s, load.given_at = busy * SMOOTHED_S, NOW
@@ -52,19 +45,19 @@ def ranked(booked_s: float, busy: int) -> list[Candidate]:
 
     `busy` of the fleet's workers have prefill to do.
     """
-    costs, fleet = Costs(), [Stand(f"w{number}") for number in range(FLEET)]
+    costs, fleet = Costs(), [WorkerStub(f"w{number}") for number in range(WORKERS)]
     for worker in fleet[:busy]:
         worker.load.book(0.0, 1.0)
     for tenths in range(4_000, 0, -1):  # long enough for the shares to settle
         prompt = Prompt("model", 10_000)
-        costs.rank(prompt, fleet, NOW - tenths / 10, {"w0": int(10_000 * REUSE)})
+        costs.rank(prompt, fleet, NOW - tenths / 10, {"w0": int(10_000 * REUSED_SHARE)})
         costs.placed(prompt, NOW - tenths / 10)
     workers = [
-        stand("A", wait_s=booked_s, decoding=10, kv_tokens=120_000, busy=0.25),
-        stand("B", wait_s=0.0, decoding=5, kv_tokens=60_000, busy=0.1),
+        worker_stub("A", wait_s=booked_s, decoding=10, kv_tokens=120_000, busy=0.25),
+        worker_stub("B", wait_s=0.0, decoding=5, kv_tokens=60_000, busy=0.1),
     ]
-    prompt = Prompt("model", TOKENS, answer_tokens=ANSWER)
-    return list(costs.rank(prompt, workers, NOW, {"A": HELD}))
+    prompt = Prompt("model", PROMPT_TOKENS, answer_tokens=ANSWER_TOKENS)
+    return list(costs.rank(prompt, workers, NOW, {"A": CACHED_TOKENS}))
 
 
 def row(candidate: Candidate) -> str:

@@ -2,9 +2,9 @@
 
 Measures blocks stored and removed per second of CPU time, single events in a full index, bytes per
 block, and the time to match a prompt, by its length, by the number of workers and by the number of
-blocks. With `--peer FOLDER`,
-a folder where `ai_dynamo_runtime` is installed, its `RadixTree` is measured in the same run. Its
-events are JSON with hashes computed beforehand, while our index computes its keys from the tokens.
+blocks. With `--peer FOLDER`, a folder where `ai_dynamo_runtime` is installed, its `RadixTree` is
+measured in the same run. Its events are JSON with hashes computed beforehand, while our index
+computes its keys from the tokens.
 """
 
 import gc
@@ -27,46 +27,46 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from controller.events import Removed, Stored, Tier
-from controller.index import Index
-from controller.source import Source
+from controller.events.source import EventSource
+from controller.index.block_events import BlockRemoved, BlockStored, Tier
+from controller.index.index import Index
 from strategies.prefix.block_keys import even_chain, even_root
 
-SIZE = 16
-TOKENS = (512, 4096, 32768)
-WORKERS = (8, 64, 1000)
-BLOCKS = (1_000_000,)
+BLOCK_TOKENS = 16
+PROMPT_TOKENS = (512, 4096, 32768)
+WORKER_COUNTS = (8, 64, 1000)
+INDEX_BLOCKS = (1_000_000,)
 #: Blocks per event: 1,024 tokens, like a chunk of a prefill.
-RUN = 64
-#: Bound of the index that is filled, and number of events after that.
-FULL, AFTER = 256 << 20, 20_000
-_PAGE = 4096
+EVENT_BLOCKS = 64
+_PAGE_BYTES = 4096
 
 _out = Console(soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StoredEvent:
     """One event of one worker: decoded, and the token ids to encode it."""
 
     worker: int
-    event: Stored
+    event: BlockStored
     ids: list[int]
 
 
-def told(random: Random, blocks: int, workers: int, run: int = RUN) -> Iterator[Told]:
+def stored_events(
+    random: Random, blocks: int, workers: int, run: int = EVENT_BLOCKS
+) -> Iterator[StoredEvent]:
     """Yield events of unrelated prompts, for the workers in turn."""
     for number in range(blocks // run):
-        ids = [random.randrange(128_000) for _ in range(8)] * (run * SIZE // 8)
+        ids = [random.randrange(128_000) for _ in range(8)] * (run * BLOCK_TOKENS // 8)
         hashes = [random.getrandbits(64) for _ in range(run)]
         tokens = array("I", ids).tobytes()
-        event = Stored(hashes, None, tokens, SIZE, Tier.GPU, False, "", None, 0, True)
-        yield Told(number % workers, event, ids)
+        event = BlockStored(hashes, None, tokens, BLOCK_TOKENS, Tier.GPU, False, "", None, 0, True)
+        yield StoredEvent(number % workers, event, ids)
 
 
 def resident() -> int:
-    """Resident memory of this process in bytes."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE
+    """Return the resident memory of this process in bytes."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
 
 
 def a_second(number: int, work: Callable[[], None]) -> float:
@@ -77,10 +77,10 @@ def a_second(number: int, work: Callable[[], None]) -> float:
     return number / (process_time() - start)
 
 
-def intake(random: Random, blocks: int) -> None:
+def measure_intake(random: Random, blocks: int) -> None:
     """Print the rates of storing decoded events and raw frames, and of removals."""
-    events = list(told(random, blocks, 8))
-    frames = [_frame(one) for one in events]
+    events = list(stored_events(random, blocks, 8))
+    frames = [_frame(sent) for sent in events]
     best: dict[str, float] = {}
     for _ in range(3):
         index = Index(1 << 40)
@@ -88,65 +88,65 @@ def intake(random: Random, blocks: int) -> None:
         best["stored, decoded"] = max(best.get("stored, decoded", 0), rate)
         rate = a_second(blocks, lambda index=index: _remove(index, events))  # type: ignore[misc]
         best["removed, one an event"] = max(best.get("removed, one an event", 0), rate)
-        sources = [Source(Index(1 << 40), str(worker)) for worker in range(8)]
+        sources = [EventSource(Index(1 << 40), str(worker)) for worker in range(8)]
         rate = a_second(blocks, lambda sources=sources: _hear(sources, frames))  # type: ignore[misc]
         best["stored, raw frames"] = max(best.get("stored, raw frames", 0), rate)
-    table = Table(title=f"{blocks:,} blocks of {RUN} an event", box=None)
-    table.add_column("intake")
+    table = Table(title=f"{blocks:,} blocks of {EVENT_BLOCKS} an event", box=None)
+    table.add_column("measure_intake")
     table.add_column("blocks a second", justify="right")
     for name, rate in best.items():
         table.add_row(name, f"{rate:,.0f}")
     _out.print(table)
 
 
-def _frame(one: Told) -> bytes:
+def _frame(sent: StoredEvent) -> bytes:
     event = {
         "type": "BlockStored",
-        "block_hashes": one.event.hashes,
+        "block_hashes": sent.event.hashes,
         "parent_block_hash": None,
-        "token_ids": one.ids,
-        "block_size": SIZE,
+        "token_ids": sent.ids,
+        "block_size": BLOCK_TOKENS,
         "lora_id": None,
         "medium": "GPU",
         "lora_name": None,
-        "extra_keys": [None] * len(one.event.hashes),
+        "extra_keys": [None] * len(sent.event.hashes),
         "group_idx": 0,
         "kv_cache_spec_kind": "full_attention",
     }
     return msgspec.msgpack.encode([0.0, [event], 0])
 
 
-def _store(index: Index, events: Sequence[Told]) -> None:
+def _store(index: Index, events: Sequence[StoredEvent]) -> None:
     names = [str(worker) for worker in range(1000)]
-    for one in events:
-        index.store(names[one.worker], one.event)
+    for sent in events:
+        index.store(names[sent.worker], sent.event)
 
 
-def _remove(index: Index, events: Sequence[Told]) -> None:
-    for one in events:
-        for name in reversed(one.event.hashes):
-            index.remove(str(one.worker), Removed((name,), Tier.GPU, False, 0))
+def _remove(index: Index, events: Sequence[StoredEvent]) -> None:
+    for sent in events:
+        for name in reversed(sent.event.hashes):
+            index.remove(str(sent.worker), BlockRemoved((name,), Tier.GPU, False, 0))
 
 
-def _hear(sources: Sequence[Source], frames: Sequence[bytes]) -> None:
+def _hear(sources: Sequence[EventSource], frames: Sequence[bytes]) -> None:
     for number, frame in enumerate(frames):
         for _ in sources[number % 8].heard(number // 8, frame, 0.0):
             raise AssertionError
 
 
-def full(random: Random, run: int) -> None:
-    """Print how long single events take once the index is at its bound, in CPU time."""
-    index, took = Index(FULL), list[float]()
-    for one in told(random, 1 << 40, 8, run):
+def measure_full(random: Random, run: int, bound: int, number: int) -> None:
+    """Print how long each of `number` events takes once the index is at its bound, in CPU time."""
+    index, times = Index(bound), list[float]()
+    for sent in stored_events(random, 1 << 40, 8, run):
         start = process_time()
-        index.store(str(one.worker), one.event)
+        index.store(str(sent.worker), sent.event)
         if index.counts["dropped for room"]:
-            took.append((process_time() - start) * 1000)
-        if len(took) == AFTER:
+            times.append((process_time() - start) * 1000)
+        if len(times) == number:
             break
     _out.print(
-        f"full, {len(index):,} blocks, {run} an event: median {median(took):.2f} ms,"
-        f" mean {sum(took) / AFTER:.2f} ms, longest {max(took):.1f} ms"
+        f"full, {len(index):,} blocks, {run} an event: median {median(times):.2f} ms,"
+        f" mean {sum(times) / number:.2f} ms, longest {max(times):.1f} ms"
     )
 
 
@@ -154,18 +154,18 @@ def shared(index: Index, tokens: int, workers: int) -> bytes:
     """Store a prompt, of which worker n of N holds the first (n + 1) / N; return its tokens."""
     random = Random(tokens * workers)
     ids = array("I", (random.randrange(128_000) for _ in range(tokens)))
-    number = tokens // SIZE
+    number = tokens // BLOCK_TOKENS
     for worker in range(workers):
         held = max(1, number * (worker + 1) // workers)
         hashes = [random.getrandbits(64) for _ in range(held)]
-        data = ids[: held * SIZE].tobytes()
-        event = Stored(hashes, None, data, SIZE, Tier.GPU, False, "", None, 0, True)
+        data = ids[: held * BLOCK_TOKENS].tobytes()
+        event = BlockStored(hashes, None, data, BLOCK_TOKENS, Tier.GPU, False, "", None, 0, True)
         index.store(str(worker), event)
     return ids.tobytes()
 
 
 def latency(work: Callable[[], object]) -> float:
-    """Median microseconds of many calls."""
+    """Return the median microseconds of many calls."""
     times = []
     for _ in range(300):
         start = perf_counter_ns()
@@ -177,15 +177,15 @@ def latency(work: Callable[[], object]) -> float:
 def filled(blocks: int, workers: int) -> Index:
     """Return an index of about `blocks` blocks."""
     index = Index(1 << 40)
-    for one in told(Random(blocks), blocks, workers):
-        index.store(str(one.worker), one.event)
+    for sent in stored_events(Random(blocks), blocks, workers):
+        index.store(str(sent.worker), sent.event)
     return index
 
 
 def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
-    """Bytes per block and holder, measured and as the index counts them; run in a new process."""
-    for one in told(Random(0), RUN * workers, workers):
-        Index(1 << 40).store(str(one.worker), one.event)
+    """Return the bytes per block and holder, measured and as counted; run in a new process."""
+    for sent in stored_events(Random(0), EVENT_BLOCKS * workers, workers):
+        Index(1 << 40).store(str(sent.worker), sent.event)
     gc.collect()
     before = resident()
     index = filled(blocks, workers)
@@ -194,33 +194,33 @@ def bytes_a_block(blocks: int, workers: int) -> tuple[float, float]:
 
 
 def matched(index: Index, tokens: int, workers: int) -> tuple[float, list[int]]:
-    """Microseconds to match a prompt of `tokens` tokens, and its keys."""
-    keys = even_chain(even_root("", ""), shared(index, tokens, workers), SIZE)
+    """Return microseconds to match a prompt of `tokens` tokens, and its keys."""
+    keys = even_chain(even_root("", ""), shared(index, tokens, workers), BLOCK_TOKENS)
     return latency(lambda: index.find(keys)), keys
 
 
-def matching(blocks: int, peer: type[Any] | None) -> None:
+def matching(blocks: int, fleets: Sequence[int], peer: type[Any] | None) -> None:
     """Print latencies by prompt length and number of workers, in an index of `blocks` blocks."""
     table = Table(title=f"matching in {blocks:,} blocks, µs a prompt", box=None)
     for heading in (
         *("workers", "bytes a block", "as counted"),
-        *(f"{tokens:,} tokens" for tokens in TOKENS),
+        *(f"{tokens:,} tokens" for tokens in PROMPT_TOKENS),
     ):
         table.add_column(heading, justify="right")
-    for number in TOKENS if peer else ():
+    for number in PROMPT_TOKENS if peer else ():
         table.add_column(f"peer, {number:,}", justify="right")
     fresh = multiprocessing.get_context("spawn")
-    for workers in WORKERS:
+    for workers in fleets:
         with ProcessPoolExecutor(1, mp_context=fresh) as other:
             sizes = other.submit(bytes_a_block, blocks, workers).result()
         index = filled(blocks, workers)
-        row, theirs = [], []
-        for tokens in TOKENS:
-            took, keys = matched(index, tokens, workers)
-            row.append(f"{took:.1f}")
+        row, peer_row = [], []
+        for tokens in PROMPT_TOKENS:
+            microseconds, keys = matched(index, tokens, workers)
+            row.append(f"{microseconds:.1f}")
             if peer is not None:
-                theirs.append(f"{_peer_match(peer, keys, workers):.1f}")
-        table.add_row(f"{workers:,}", *(f"{one:.0f}" for one in sizes), *row, *theirs)
+                peer_row.append(f"{_peer_match(peer, keys, workers):.1f}")
+        table.add_row(f"{workers:,}", *(f"{size:.0f}" for size in sizes), *row, *peer_row)
     _out.print(table)
 
 
@@ -237,9 +237,9 @@ def _peer_match(peer: type[Any], keys: Sequence[int], workers: int) -> float:
     for worker in range(workers):
         held = keys[: max(1, len(keys) * (worker + 1) // workers)]
         tree.apply_event(worker, _peer_event(held, [random.getrandbits(63) for _ in held], worker))
-    found = tree.find_matches(list(keys))
-    if len(found.scores) != workers:
-        raise AssertionError(found.scores)
+    matches = tree.find_matches(list(keys))
+    if len(matches.scores) != workers:
+        raise AssertionError(matches.scores)
     return latency(lambda: tree.find_matches(list(keys)).scores)
 
 
@@ -248,14 +248,14 @@ def peer_intake(random: Random, blocks: int, peer: type[Any]) -> None:
     root = even_root("", "")
     events = [
         (
-            one.worker,
+            sent.worker,
             _peer_event(
-                even_chain(root, one.event.tokens, SIZE),
-                [name >> 1 for name in one.event.hashes],
+                even_chain(root, sent.event.tokens, BLOCK_TOKENS),
+                [name >> 1 for name in sent.event.hashes],
                 number,
             ),
         )
-        for number, one in enumerate(told(random, blocks, 8))
+        for number, sent in enumerate(stored_events(random, blocks, 8))
     ]
     tree = peer()
 
@@ -268,10 +268,17 @@ def peer_intake(random: Random, blocks: int, peer: type[Any]) -> None:
 
 
 def main(
+    *,
     blocks: Annotated[int, typer.Option(help="Blocks that are taken in.")] = 400_000,
     large: Annotated[
         list[int] | None, typer.Option(help="Sizes of the index that prompts are matched in.")
     ] = None,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(help=f"Workers with a prompt. Default: {WORKER_COUNTS}."),
+    ] = None,
+    bound: Annotated[int, typer.Option(min=1, help="MiB of the index that is filled.")] = 256,
+    events: Annotated[int, typer.Option(min=1, help="Events after it is full.")] = 20_000,
     peer: Annotated[
         Path | None, typer.Option(help="Folder with ai_dynamo_runtime, installed by --target.")
     ] = None,
@@ -282,13 +289,13 @@ def main(
         sys.path.append(str(peer))
         tree = import_module("dynamo._core").RadixTree
     random = Random(1)
-    intake(random, blocks)
-    for run in (4, RUN, 4 * RUN):
-        full(random, run)
+    measure_intake(random, blocks)
+    for run in (4, EVENT_BLOCKS, 4 * EVENT_BLOCKS):
+        measure_full(random, run, bound << 20, events)
     if tree is not None:
         peer_intake(random, blocks, tree)
-    for number in large or BLOCKS:
-        matching(number, tree)
+    for number in large or INDEX_BLOCKS:
+        matching(number, workers or WORKER_COUNTS, tree)
 
 
 if __name__ == "__main__":

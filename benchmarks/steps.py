@@ -2,8 +2,8 @@
 
 Runs each step of the request path by itself, with real bytes but without sockets, and shows the
 fastest of many rounds in microseconds; no step waits, so that is CPU time. Sockets and event loop
-come on top: two reads, two writes and a share of a poll. `overhead.py` measures the whole, in
-comparison with other proxies.
+come on top: two reads, two writes and a share of a poll. `benchmarks.overhead` measures the whole,
+in comparison with other proxies.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bodies import chat_bodies
-from benchmarks.load import HEADERS
+from benchmarks.harness.bodies import chat_bodies
+from benchmarks.harness.load import HEADERS
 from router.api.request import ENDPOINTS, parse
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
@@ -51,7 +51,7 @@ _REPLY = (
 
 
 @dataclass
-class Nowhere:
+class NullConnection:
     """A client connection that discards everything written to it."""
 
     stopping: bool = False
@@ -78,7 +78,7 @@ class Nowhere:
         """Do nothing."""
 
 
-class _Hole(asyncio.Transport):
+class _NullTransport(asyncio.Transport):
     def write(self, data: object) -> None:
         """Discard the data."""
 
@@ -86,7 +86,7 @@ class _Hole(asyncio.Transport):
         """Do nothing."""
 
     def get_write_buffer_size(self) -> int:
-        """Always empty."""
+        """Return 0: nothing is ever buffered."""
         return 0
 
 
@@ -102,14 +102,14 @@ def main() -> None:
         for name in columns[0]:
             if name == NEW:
                 table.add_section()
-                table.add_row("all of them", *(f"{one:.1f}" for one in sums))
+                table.add_row("all of them", *(f"{microseconds:.1f}" for microseconds in sums))
             table.add_row(name, *(f"{column[name]:.1f}" for column in columns))
         Console().print(table)
 
 
 def steps(strategy: str, size: int) -> dict[str, float]:
     """Return the microseconds of each step for prompts of one size."""
-    line, body = Nowhere(), chat_bodies(size, 1, 1)[0]
+    line, body = NullConnection(), chat_bodies(size, 1, 1)[0]
     request = (HEADERS % (8080, len(body))).encode() + body
     again, new = _reading(line, request)
     return {
@@ -120,7 +120,7 @@ def steps(strategy: str, size: int) -> dict[str, float]:
     }
 
 
-def _reading(line: Nowhere, request: bytes) -> tuple[float, float]:
+def _reading(line: NullConnection, request: bytes) -> tuple[float, float]:
     """Measure reading it after one with the same head, and after none."""
     fresh, again = Reader(line, Bounds()), Reader(line, Bounds())
     again.feed(request)
@@ -155,10 +155,10 @@ def _deciding(pool: Pool, body: bytes) -> dict[str, float]:
     }
 
 
-def _answering(line: Nowhere, exchange: Exchange) -> dict[str, float]:
+def _answering(line: NullConnection, exchange: Exchange) -> dict[str, float]:
     loop = uvloop.new_event_loop()
     connection = Connection(loop, Patience(1, 1, 1, 1))
-    connection.connection_made(_Hole())
+    connection.connection_made(_NullTransport())
 
     def reply() -> None:
         connection.expect()
@@ -175,7 +175,7 @@ def _answering(line: Nowhere, exchange: Exchange) -> dict[str, float]:
         tail.read()
 
     answer = _cpu(reply)
-    found = {
+    costs = {
         "write the head for the worker": _cpu(
             lambda: upstream_head(b"/v1/chat/completions", exchange, b"10.0.0.1:8000", None, 400)
         ),
@@ -184,7 +184,7 @@ def _answering(line: Nowhere, exchange: Exchange) -> dict[str, float]:
         "read its usage": _cpu(usage),
     }
     loop.close()
-    return found
+    return costs
 
 
 def _pool(strategy: str) -> Pool:
@@ -200,7 +200,7 @@ def _pool(strategy: str) -> Pool:
 
 
 def _cpu(work: Callable[[], object]) -> float:
-    """Microseconds per call in the fastest of many rounds."""
+    """Return microseconds per call in the fastest of many rounds."""
     number = 200
     return min(timeit.repeat(work, number=number, repeat=15)) / number * 1e6
 

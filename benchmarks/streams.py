@@ -13,34 +13,35 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bench import Bench, NotReady, Standing, Stopped, child
-from benchmarks.processes import cpu_seconds, machine_seconds, memory_bytes
-from benchmarks.proxies import PROXIES, TIMES, Group, Proxy, programs
-from benchmarks.stub import StubSettings
-from benchmarks.watching import Seen, Watch, watch_probe, watch_streams
+from benchmarks.harness.bench import Bench, RunningProxy
+from benchmarks.harness.load import quantile_ms
+from benchmarks.harness.processes import (
+    NotReady,
+    Stopped,
+    cpu_seconds,
+    machine_seconds,
+    memory_bytes,
+)
+from benchmarks.harness.proxies import PROXIES, TIMES, Group, Proxy, programs
+from benchmarks.harness.streams import BUSY_ABOVE, ENDLESS_EVENTS, PHASES, Watchers
+from benchmarks.harness.stub import StubSettings
 
-#: Streams send their events at this many different times within the pause between two events.
-PHASES = 10
-#: Events of a stream: so many that it never ends during the measurement.
-ENDLESS = 1_000_000
-IDLE_S = 2.0
-#: A proxy is saturated below this share of the due events; a core or the machine is busy above.
-SATURATED, BUSY = 0.97, 0.95
+#: A proxy is saturated below this share of the due events.
+SATURATED_BELOW = 0.97
 
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StreamsRow:
     """The results of one proxy with `streams` streams; shares are of one core."""
 
     proxy: str
@@ -69,54 +70,8 @@ class Row:
 
     @property
     def saturated(self) -> bool:
-        """Whether events fall short of what is due, or streams did not begin."""
-        return self.delivered < SATURATED * self.due or self.begun < self.streams
-
-
-class Watchers:
-    """The client processes, and a process that probes the proxy's latency."""
-
-    def __init__(self, clients: int) -> None:
-        self._clients = clients
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        children = [self._stack.enter_context(child(watch_streams)) for _ in range(self._clients)]
-        self._streams = [pipe for pipe, _ in children]
-        self._probe, _ = self._stack.enter_context(child(watch_probe))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def idle(self, proxy: Proxy, port: int) -> Seen:
-        """Probe an idle proxy."""
-        self._probe.send(Watch(port, paths=(proxy.alive,)))
-        self._probe.recv()
-        self._probe.send(IDLE_S)
-        seen: Seen = self._probe.recv()
-        return seen
-
-    def hold(self, port: int, count: int) -> int:
-        """Open `count` streams, spread over the clients; return how many began."""
-        shares = [
-            count * (number + 1) // self._clients - count * number // self._clients
-            for number in range(self._clients)
-        ]
-        for pipe, share in zip(self._streams, shares, strict=True):
-            pipe.send(Watch(port, streams=share))
-        return sum(pipe.recv() for pipe in self._streams)
-
-    def look(self, paths: Sequence[str], port: int, seconds: float) -> None:
-        """Start measuring for `seconds` in all clients and in the probe, which requests `paths`."""
-        self._probe.send(Watch(port, paths=paths))
-        self._probe.recv()
-        for pipe in (*self._streams, self._probe):
-            pipe.send(seconds)
-
-    def seen(self) -> tuple[Seen, list[Seen]]:
-        """Wait for and return the results of the probe and all clients, which then disconnect."""
-        return self._probe.recv(), [pipe.recv() for pipe in self._streams]
+        """Return true if events fall short of what is due, or streams did not begin."""
+        return self.delivered < SATURATED_BELOW * self.due or self.begun < self.streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,24 +109,24 @@ def main(
     """Measure and print the table. Proxies run by round robin; litellm only if it is named."""
     plan = Plan(streams or [1000, 5000], rate, seconds)
     try:
-        found = programs(peer or [], warmroute)
+        commands = programs(peer or [], warmroute)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     chosen = [
         proxy
         for proxy in PROXIES
-        if proxy.group is not Group.AWARE and proxy.program in found and TIMES not in proxy.mode
+        if proxy.group is not Group.AWARE and proxy.program in commands and TIMES not in proxy.mode
         if (any(part in proxy.name for part in only) if only else not proxy.slow)
     ]
-    settings = StubSettings(events=ENDLESS, step_s=1 / rate, phases=PHASES)
-    rows: list[Row] = []
+    settings = StubSettings(events=ENDLESS_EVENTS, step_s=1 / rate, phases=PHASES)
+    rows: list[StreamsRow] = []
     try:
         with Bench(workers, settings) as bench, Watchers(clients) as watchers:
             for proxy in chosen:
                 options = ["--processes", str(processes)] if processes else []
                 own = options if proxy.program == "warmroute" else []
-                with bench.running(proxy, found[proxy.program], own) as standing:
-                    rows += _levels(bench, watchers, proxy, standing, plan)
+                with bench.running(proxy, commands[proxy.program], own) as running:
+                    rows += _levels(bench, watchers, proxy, running, plan)
     except (Stopped, NotReady) as error:
         _err.print(str(error), markup=False)
         raise typer.Exit(1) from None
@@ -183,35 +138,35 @@ def main(
 
 
 def _levels(
-    bench: Bench, watchers: Watchers, proxy: Proxy, standing: Standing, plan: Plan
-) -> list[Row]:
-    idle = watchers.idle(proxy, standing.port)
-    pids = (*standing.pids, *bench.stub_pids)
+    bench: Bench, watchers: Watchers, proxy: Proxy, running: RunningProxy, plan: Plan
+) -> list[StreamsRow]:
+    idle = watchers.idle(proxy.alive, running.port)
+    pids = (*running.pids, *bench.stub_pids)
     rows = []
     for count in plan.streams:
         with _err.status(f"{proxy.name}: {count} streams"):
-            begun = watchers.hold(standing.port, count)
-            memory = memory_bytes(standing.pids) - standing.rest_bytes
-            watchers.look((proxy.alive,), standing.port, plan.seconds)
+            begun = watchers.hold(running.port, count)
+            memory = memory_bytes(running.pids) - running.rest_bytes
+            watchers.look((proxy.alive,), running.port, plan.seconds)
             machine, used = _shares(pids, plan.seconds)
             probe, seen = watchers.seen()
-        own, workers = used[: len(standing.pids)], used[len(standing.pids) :]
-        clients = [one.cpu / one.wall for one in seen]
-        delivered = sum(one.events / one.wall for one in seen)
-        delays = sorted(delay for one in seen for delay in one.delays)
+        own, workers = used[: len(running.pids)], used[len(running.pids) :]
+        clients = [client.cpu / client.wall for client in seen]
+        delivered = sum(client.events / client.wall for client in seen)
+        delays = sorted(delay for client in seen for delay in client.delays)
         rows.append(
-            Row(
+            StreamsRow(
                 proxy=proxy.program,
                 streams=count,
                 begun=begun,
-                broken=sum(one.broken for one in seen),
+                broken=sum(client.broken for client in seen),
                 due=begun * plan.rate,
                 delivered=delivered,
-                delay_p50_ms=quantile(delays, 0.5),
-                delay_p99_ms=quantile(delays, 0.99),
-                idle_p99_ms=quantile(sorted(idle.answers[proxy.alive]), 0.99),
-                probe_p50_ms=quantile(sorted(probe.answers[proxy.alive]), 0.5),
-                probe_p99_ms=quantile(sorted(probe.answers[proxy.alive]), 0.99),
+                delay_p50_ms=quantile_ms(delays, 0.5),
+                delay_p99_ms=quantile_ms(delays, 0.99),
+                idle_p99_ms=quantile_ms(sorted(idle.answers[proxy.alive]), 0.99),
+                probe_p50_ms=quantile_ms(sorted(probe.answers[proxy.alive]), 0.5),
+                probe_p99_ms=quantile_ms(sorted(probe.answers[proxy.alive]), 0.99),
                 proxy_share=sum(own),
                 event_us=sum(own) / max(delivered, 1.0) * 1e6,
                 stream_kb=memory / max(begun, 1) / 1e3,
@@ -230,16 +185,11 @@ def _shares(pids: Sequence[int], seconds: float) -> tuple[float, list[float]]:
     before = [cpu_seconds(pid) for pid in pids]
     time.sleep(seconds)
     wall = time.perf_counter() - began
-    used = [(cpu_seconds(pid) - then) / wall for pid, then in zip(pids, before, strict=True)]
+    used = [(cpu_seconds(pid) - start) / wall for pid, start in zip(pids, before, strict=True)]
     return (machine_seconds() - machine) / wall, used
 
 
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The quantile at `share`, in milliseconds, of sorted values in seconds."""
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] * 1e3 if ordered else 0.0
-
-
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[StreamsRow]) -> Table:
     table = Table(title="Streams held at once; times in ms", title_justify="left")
     for heading in (
         *("", "streams", "due/s", "got/s", "delay p50", "p99", "probe idle p99", "p50", "p99"),
@@ -258,7 +208,7 @@ def _table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
+def _notes(rows: Sequence[StreamsRow]) -> list[str]:
     """Say where each proxy saturated, and where something else was the limit."""
     cores = len(os.sched_getaffinity(0))
     notes = [f"The machine has {cores} cores; CPU, workers, clients and others are shares of one."]
@@ -268,10 +218,10 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             notes.append(f"{name} {row.streams - row.begun:,} never began")
         if row.broken:
             notes.append(f"{name} {row.broken:,} broke off")
-        ours = row.proxy_share + row.worker_shares + row.client_shares
-        if ours + row.other_share > BUSY * cores:
+        known = row.proxy_share + row.worker_shares + row.client_shares
+        if known + row.other_share > BUSY_ABOVE * cores:
             notes.append(f"{name} WARNING: nothing was left of the machine, whose limits these are")
-        elif row.busiest > BUSY:
+        elif row.busiest > BUSY_ABOVE:
             notes.append(f"{name} WARNING: a worker or a client was busy all the time")
         elif row.saturated:
             notes.append(f"{name} saturated at {row.delivered:,.0f} events a second")

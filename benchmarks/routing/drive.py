@@ -223,12 +223,12 @@ class Drive:
         """The workers that may get requests now."""
         self.reports: Callable[[Placed], int | None] = _honest
         """The cached tokens that a worker reports for a request."""
-        self._reads = getattr(self.strategy, "reads_prompt", True)
+        self._reads = self.strategy.capabilities.reads_prompt
         """Whether it looks at what prompts have in common; if not, the router does not either."""
         self._preempts = False
         if isinstance(hold, Queue):
-            hold.waits = getattr(self.strategy, "waits", None)
-            self._preempts = getattr(self.strategy, "reads_prompt", False)
+            hold.waits = self.strategy.waits
+            self._preempts = self._reads
         self.preempted = 0
         """How often a request was preempted."""
         self._events: list[tuple[float, int, Event]] = []

@@ -57,7 +57,7 @@ class Policy(NamedTuple):
 
 
 class Exact:
-    """A `strategies.policies.kv_aware.Memory` that reads the simulated caches directly.
+    """A `strategies.api.KvMemoryView` that reads the simulated caches directly.
 
     It knows what workers hold on every tier, without the delay of events.
     """
@@ -117,7 +117,7 @@ def _served(seats: Sequence[Seat], seed: int) -> Strategy:
     """Return `kvaware` with default settings, and the caches themselves as its memory."""
     del seed
     made = kvaware.KvAware(kvaware.KvAwareOptions())
-    made.memory = Exact(seats)
+    made.kv.memory = Exact(seats)
     return made
 
 

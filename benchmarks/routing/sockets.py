@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.guarded import free_ports, router
-from benchmarks.processes import started
+from benchmarks.harness.processes import free_ports, started
+from benchmarks.harness.router import router
 from benchmarks.routing.columns import Column, Task, cell
 from benchmarks.routing.drive import Fleet
 from benchmarks.routing.policies import policy_named

@@ -6,7 +6,7 @@ from router.fleet.worker import Worker
 from router.upstream.usage import Usage
 from strategies.api import Candidate
 from strategies.cost.booking import Booking
-from strategies.cost.tiers import Held, Loads
+from strategies.cost.tiers import Held
 
 
 def with_cached(usage: Usage, worker: Worker, path: str) -> Usage:
@@ -45,10 +45,10 @@ def count(
         return
     if request.pool.prompts.keyed and not request.prompt.further:
         request.metrics.compared(cached, expected)
-    found, loads = tiers(choice, usage), getattr(request.pool.chooser, "loads", None)
-    if found is not None or loads is not None:
+    found, kv = tiers(choice, usage), request.pool.kv
+    if found is not None or kv is not None:
         hit = found or choice.believed.found(cached)
-        request.metrics.hit(loads.shown(hit) if isinstance(loads, Loads) else hit)
+        request.metrics.hit(kv.loads.shown(hit) if kv is not None else hit)
 
 
 def count_resumed(request: InferenceRequest, prompt_tokens: int, cached: int | None) -> None:

@@ -105,7 +105,7 @@ class Preempting:
         """Return when a request came that may be preempted there; None: it may not."""
         may = (
             self.movable(request)
-            and getattr(request.pool.chooser, "reads_prompt", False)
+            and request.pool.capabilities.reads_prompt
             and worker.keeps
             and worker.breaker.closed
         )

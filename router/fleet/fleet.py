@@ -46,7 +46,7 @@ class Fleet:
         """Report what is sent to the router's other processes, for current and future pools."""
         self._tells = tells
         for pool in self.pools:
-            pool.tells = tells if pool.reads_load else None
+            pool.tells = tells if pool.capabilities.reads_load else None
 
     @property
     def workers(self) -> Iterator[Worker]:

@@ -13,7 +13,7 @@ from router.fleet.breaker import Ejection
 from router.fleet.outliers import Breakers, Outliers
 from router.fleet.worker import State, Worker
 from router.prompt.prompts import Prompts
-from strategies.api import NOBODY, Candidate, Outcome, Prompt, Strategy, nothing
+from strategies.api import NOBODY, Candidate, KvSources, Outcome, Prompt, Strategy, nothing
 from strategies.cost.booking import Booking
 from strategies.cost.preemption import computes_from
 from strategies.cost.prefill import Curve
@@ -72,15 +72,11 @@ class Pool:
         self.outliers = Outliers()
         """Which of its workers answer badly."""
         self._staff(workers)
-        self.chooser: Strategy = getattr(strategy, "over", strategy)
-        """The strategy that compares workers: for `session`, the one that it wraps."""
-        self.prompts = Prompts(keyed=getattr(self.chooser, "reads_prompt", True))
-        self.reads_load: bool = getattr(self.chooser, "reads_load", True)
-        """Whether its strategy looks at bookings."""
-        self.by_blocks: bool = hasattr(self.chooser, "memory_bytes")
-        """Whether its strategy looks prompts up among KV events, which name blocks of tokens."""
-        self.hears: bool = getattr(self.chooser, "hears_others", False)
-        """Whether its strategy wants to know what other processes send."""
+        self.capabilities = strategy.capabilities
+        """What its strategy looks at."""
+        self.kv: KvSources | None = strategy.kv
+        """Where its strategy learns what workers hold, if it looks prompts up among KV events."""
+        self.prompts = Prompts(keyed=self.capabilities.reads_prompt)
         self.tells: Telling | None = None
         """Tells the router's other processes, if there are any and they want to know."""
         self.consult: Consult | None = None
@@ -152,15 +148,12 @@ class Pool:
             log.exception("pool %s: its strategy raised an error", self.name)
 
     def waits(self, prompt: Prompt) -> Callable[[], object]:
-        """Tell the strategy, if it wants to know, that a request waits in the router.
+        """Tell the strategy that a request waits in the router.
 
         What this returns is to be called when it does not wait any more. Neither raises an error.
         """
-        waits = getattr(self.strategy, "waits", None)
-        if waits is None:
-            return nothing
         try:
-            return partial(self._over, waits(prompt))
+            return partial(self._over, self.strategy.waits(prompt))
         except Exception:
             log.exception("pool %s: its strategy raised an error", self.name)
             return nothing
@@ -235,7 +228,7 @@ class Pool:
         )
         computes_from(booking, prompt, choice)
         try:
-            if self.hears or not elsewhere:
+            if not elsewhere or self.capabilities.hears_others:
                 self.strategy.placed(prompt, worker, now)
         except BaseException:
             load.release(booking, now)

@@ -12,11 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from controller.counting import Requests
-from controller.memory import Memory
-from controller.source import Source
-from controller.stream import State
-from controller.truth import ERRORS
+from controller.accuracy import ERROR_BOUNDS
+from controller.events.source import EventSource
+from controller.events.stream import StreamPhase
+from controller.kv_memory import KvMemory
+from controller.service.middleware import RequestCounts
 from router.fleet.pool import Pool
 from router.kv.attach import Memories
 from router.kv.snapshots import Snapshots
@@ -94,7 +94,7 @@ def _loads(memories: Memories) -> Metric:
         labels=("pool", "tier"),
     )
     for pool, _ in memories.pools():
-        loads: Loads = getattr(pool.chooser, "loads", None) or Loads()
+        loads = pool.kv.loads if pool.kv is not None else Loads()
         for tier, rate in loads.rates.items():
             rates.add_metric((pool.name, tier), rate)
     return rates
@@ -134,7 +134,7 @@ def _index(memories: Memories) -> Iterator[Metric]:
             unused.add_metric((pool.name, reason), count)
         totals: dict[tuple[str, str], int] = {}
         counted, known = counted_tiers(pool), _names(pool)
-        for place in memory.index.places():
+        for place in memory.index.caches():
             if place.tier.name.lower() not in counted:
                 continue
             where = (_label(place.worker, known), place.tier.name.lower())
@@ -156,8 +156,7 @@ def _label(engine: str, known: frozenset[str]) -> str:
 
 def counted_tiers(pool: Pool) -> frozenset[str]:
     """Return the tiers that a pool uses; others have no series."""
-    loads: Loads | None = getattr(pool.chooser, "loads", None)
-    return frozenset(("gpu", *(loads.rates if loads else ())))
+    return frozenset(("gpu", *(pool.kv.loads.rates if pool.kv is not None else ())))
 
 
 def _streams(memories: Memories) -> Iterator[Metric]:
@@ -189,7 +188,7 @@ def _streams(memories: Memories) -> Iterator[Metric]:
     for pool, memory in memories.pools():
         for name, sources in _sources(pool, memory).items():
             where = (pool.name, name)
-            for state in State:
+            for state in StreamPhase:
                 count = sum(one.stream.state is state for one in sources)
                 live.add_metric((*where, state.value), count)
             events.add_metric(where, sum(one.events for one in sources))
@@ -206,10 +205,10 @@ def _streams(memories: Memories) -> Iterator[Metric]:
     yield from (live, events, happened, refused, still, behind)
 
 
-def _sources(pool: Pool, memory: Memory) -> dict[str, list[Source]]:
+def _sources(pool: Pool, memory: KvMemory) -> dict[str, list[EventSource]]:
     """Group the sources by their `worker` label."""
     known = _names(pool)
-    found: dict[str, list[Source]] = {worker.name: [] for worker in pool.workers}
+    found: dict[str, list[EventSource]] = {worker.name: [] for worker in pool.workers}
     for source in memory.all_sources():
         found.setdefault(_label(source.name, known), []).append(source)
     return found
@@ -231,11 +230,11 @@ def _truth(memories: Memories) -> Iterator[Metric]:
         for one in pool.workers:
             trusted.add_metric((pool.name, one.name), float(not memory.doubt(one.name)))
         for one in pool.workers:
-            truth = memory.truths.get(one.name)
+            truth = memory.track_records.get(one.name)
             if truth is None:
                 continue
             sums = list(accumulate(truth.buckets))
-            ends = [*map(str, map(float, ERRORS)), "+Inf"]
+            ends = [*map(str, map(float, ERROR_BOUNDS)), "+Inf"]
             where = (pool.name, one.name)
             errors.add_metric(where, list(zip(ends, sums, strict=True)), float(truth.sum))
             wrong.add_metric(where, truth.wrong)
@@ -257,7 +256,7 @@ class ControllerMetrics(Collector):
     """All series of one controller, in a registry of their own."""
 
     def __init__(self, memories: Memories, snapshots: Snapshots | None) -> None:
-        self.requests = Requests()
+        self.requests = RequestCounts()
         """Counts of the requests; filled by the HTTP server."""
         self._memories = memories
         self._snapshots = snapshots
@@ -275,7 +274,7 @@ class ControllerMetrics(Collector):
         yield from (family for family in told if family.name not in _OF_ANSWERS)
         asked = CounterMetricFamily(
             "warmroute_controller_requests",
-            "Requests, by the first part of their path and the class of their status.",
+            "RequestCounts, by the first part of their path and the class of their status.",
             labels=("path", "status"),
         )
         for where, count in self.requests.answered.items():

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.events import WIDEST
-from controller.memory import SURELY_NEW, USUAL
-from controller.truth import Truth
+from controller.accuracy import TrackRecord
+from controller.index.block_events import MAX_BLOCK_TOKENS
+from controller.kv_memory import DEFAULT_BLOCK_SIZES, MIN_NEW_TOKENS
 from router.upstream.errors import Silent
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
@@ -48,7 +48,7 @@ _NOT_US = frozenset((401, 403))
 
 #: Bounds on a controller's numbers: no prompt has more tokens, no block fewer than one.
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-_Size = Annotated[int, msgspec.Meta(ge=1, le=WIDEST)]
+_Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_TOKENS)]
 
 
 class _Answer(msgspec.Struct, array_like=True):
@@ -79,7 +79,7 @@ class RemoteMemory:
     def __init__(self, url: str, key: str, deadline: float) -> None:
         """`deadline` is in seconds."""
         self.url = url
-        self.truths: dict[str, Truth] = {}
+        self.track_records: dict[str, TrackRecord] = {}
         self.l1 = True
         """Whether blocks in host memory (the L1 tier) count; sent along with each question."""
         self.answers = self.slow = self.failed = 0
@@ -95,7 +95,7 @@ class RemoteMemory:
         self._computed: dict[str, deque[int]] = {}
         """For each prompt that a worker has computed: the events received before it was sent."""
         self._deadline = deadline
-        self._sizes: Sequence[int] = USUAL
+        self._sizes: Sequence[int] = DEFAULT_BLOCK_SIZES
         self._said: OrderedDict[int, _Said] = OrderedDict()
         self._words = 0
         self._flying = 0
@@ -178,7 +178,7 @@ class RemoteMemory:
             raise ValueError("a controller says that more is held than a prompt has")
         said.held = held
         said.doubts = told.doubts
-        self._sizes = told.sizes or USUAL
+        self._sizes = told.sizes or DEFAULT_BLOCK_SIZES
         self._judge(workers, told)
 
     def _judge(self, workers: Sequence[str], told: _Answer) -> None:
@@ -189,7 +189,7 @@ class RemoteMemory:
             if worker in told.heard:
                 now = self._heard[worker] = told.heard[worker]
                 for before in computed:
-                    self.truths.setdefault(worker, Truth()).computed(before, now)
+                    self.track_records.setdefault(worker, TrackRecord()).computed(before, now)
 
     async def _post(self, question: bytes) -> bytes:
         head = b"%b%d\r\n\r\n" % (self._head, len(question))
@@ -210,13 +210,13 @@ class RemoteMemory:
         return bytes(said)
 
     def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         said = self._of(prompt)
         told = said.held if said else {}
         return {worker: told[worker] for worker in workers if worker in told}
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         if prompt is None:
             return self._failure or self._wrong(worker, self._doubts)
         said = self._of(prompt)
@@ -228,7 +228,7 @@ class RemoteMemory:
         """Return why a worker is doubted: by the controller, or by comparison with its answers."""
         if doubts.get(worker):
             return doubts[worker]
-        truth = self.truths.get(worker)
+        truth = self.track_records.get(worker)
         if truth is None:
             return ""
         if truth.silent(self.heard(worker)):
@@ -236,19 +236,19 @@ class RemoteMemory:
         return "disagrees" if truth.demoted else ""
 
     def heard(self, worker: str) -> int:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         return self._heard.get(worker, 0)
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         if not outcome.ok:
             return
-        truth = self.truths.setdefault(worker, Truth())
+        truth = self.track_records.setdefault(worker, TrackRecord())
         if outcome.prompt_tokens:
             truth.answered(outcome.cached_tokens is not None)
         if outcome.cached_tokens is None:
             return
-        if (outcome.prompt_tokens or 0) - outcome.cached_tokens >= SURELY_NEW:
+        if (outcome.prompt_tokens or 0) - outcome.cached_tokens >= MIN_NEW_TOKENS:
             self._computed.setdefault(worker, deque(maxlen=UNJUDGED)).append(heard)
         if predicted is not None:
             truth.observe(predicted, outcome.cached_tokens, self._sizes[0])
@@ -260,12 +260,12 @@ class RemoteMemory:
 
     def forget(self, worker: str) -> None:
         """Drop our own record of a worker; the controller notices by itself."""
-        for kept in (self.truths, self._doubts, self._heard, self._computed):
+        for kept in (self.track_records, self._doubts, self._heard, self._computed):
             kept.pop(worker, None)
 
     def tidy(self, workers: Collection[str]) -> None:
         """Forget workers other than these: the last answers of one may end after it has left."""
-        for name in (*self.truths, *self._computed):
+        for name in (*self.track_records, *self._computed):
             if name not in workers:
                 self.forget(name)
 

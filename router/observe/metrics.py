@@ -10,7 +10,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from controller.truth import ERRORS
+from controller.accuracy import ERROR_BOUNDS
 from router.observe.series import Counter, Histogram
 from strategies.cost.tiers import Held
 
@@ -64,7 +64,7 @@ class PoolMetrics:
         self.first_byte = Histogram(_SECONDS)
         self.duration = Histogram(_SECONDS)
         self.matched = Histogram(_SHARES)
-        self.error = Histogram(ERRORS)
+        self.error = Histogram(ERROR_BOUNDS)
 
     def begin(self, workers: Iterable[str]) -> None:
         """Create the counters at 0 at the start.

@@ -16,7 +16,7 @@ from router.proxy.parse import Parsing
 from router.sessions.use import Visit
 from router.settings.model import Settings
 from strategies.api import Decision, Prompt
-from strategies.explain import LeftOut, Refused, Waits
+from strategies.explain import LeftOut, Rejection, Waits
 
 T = TypeVar("T")
 
@@ -43,15 +43,15 @@ class Forecast(NamedTuple):
     waits: Waits
     """What it would wait for first."""
     left_out: Sequence[LeftOut]
-    refused: Refused | None
+    refused: Rejection | None
     """What it would get instead, if it found no place to wait at."""
     sessionless: bool
     """It names a session, but its pool keeps none and ignores that."""
 
 
-def refusal(error: DoorError) -> Refused:
+def refusal(error: DoorError) -> Rejection:
     """Return what a client would be told."""
-    return Refused(error.status, error.code, error.message)
+    return Rejection(error.status, error.code, error.message)
 
 
 class DryRun:

@@ -137,7 +137,7 @@ def _end(one: _Theirs, outcome: Outcome, now: float, *, known: bool = True) -> N
     load, pool = one.worker.load, one.pool
     if outcome.kept_tokens is not None and one.booking in load.pending:
         drop(one.booking, one.choice, one.prompt.tokens, now)  # `release` has no effect then
-    if pool.hears:
+    if pool.capabilities.hears_others:
         try:
             pool.strategy.settled(one.prompt, one.choice, outcome, now)
         except Exception:

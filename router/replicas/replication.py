@@ -163,7 +163,7 @@ class Sharing:
         With its `booking`, the others may ask that it gives way, as long as that says so.
         """
         number, loading = next(self._numbers), choice.loading
-        heard = pool.hears and prompt.ends is TEXT_ENDS
+        heard = pool.capabilities.hears_others and prompt.ends is TEXT_ENDS
         # The conversions are for third-party strategies, which may use other number types.
         news = Booked(
             number,

@@ -35,10 +35,10 @@ def give_sessions(
 
 def _keep(pool: "Pool", before: Sessions | None, settings: "SessionSettings") -> None:
     """Give a pool its sessions, or those it had before, if its strategy keeps any."""
-    if not getattr(pool.strategy, "keeps_sessions", False):
+    if not pool.capabilities.keeps_sessions:
         pool.sessions = None
         return
-    stays = bool(getattr(pool.strategy, "stays", True))
+    stays = not pool.capabilities.moves_sessions
     sessions = before
     if sessions is None or (sessions.redis is None) != (settings.redis is None):
         sessions = Sessions(settings, stays=stays)

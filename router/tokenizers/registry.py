@@ -122,7 +122,7 @@ class Publishing:
         workers = self.serving.workers(case)
         case.decide([one.name for one in workers], [one.name for one in workers if one.ready])
         if case.volume is not None or not busy:
-            by_blocks = (one.by_blocks for one in self._fleet.pools if one.name == case.pool)
+            by_blocks = (one.kv is not None for one in self._fleet.pools if one.name == case.pool)
             tell(case, by_blocks=any(by_blocks))
 
     def _known(self, case: Case) -> dict[str, Known]:

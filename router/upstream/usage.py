@@ -25,6 +25,9 @@ _OBJECT = re.compile(rb"\s*:\s*\{")
 #: A string without escapes, or the beginning of one.
 _TEXT = re.compile(rb'"[^"]*"?')
 
+#: Keys of what tells on which tiers cached tokens were.
+_SOURCES = re.compile(rb'"cached_token(?:_stats|s_details)"')
+
 _scan = json.JSONDecoder().raw_decode
 
 
@@ -190,14 +193,17 @@ def _last_report(data: bytes | bytearray, end: int, earlier: Usage) -> Usage:
     """
     stop = end + len(_KEY) - 1
     at = data.rfind(_KEY, max(0, end - _NEAR), stop)
-    if at < 0 and data.find(_KEY, 0, stop) < 0:  # much faster than from the end
-        return earlier
+    if at < 0:
+        if end <= _NEAR or data.find(_KEY, 0, stop) < 0:  # much faster than from the end
+            return earlier
+        at = data.rfind(_KEY, 0, stop)
     last = NO_USAGE
-    at = data.rfind(_KEY, 0, stop) if at < 0 else at
-    while at >= 0 and (last.prompt is None or last.answer is None):
+    while at >= 0:
         after = at + len(_KEY)
         if _OBJECT.match(data, after):
             last = _completed(last, _report(data[after : after + TAIL]))
+            if last.prompt is not None and last.answer is not None:
+                return last
         at = data.rfind(_KEY, 0, at)
     return _completed(last, earlier)
 
@@ -206,6 +212,8 @@ def _completed(last: Usage, earlier: Usage) -> Usage:
     """Return a report with what only an earlier one has."""
     if earlier is NO_USAGE:
         return last
+    if last is NO_USAGE:
+        return earlier
     if last.prompt is None:
         last = last._replace(prompt=earlier.prompt, cached=earlier.cached)
     return last if last.answer is not None else last._replace(answer=earlier.answer)
@@ -221,10 +229,9 @@ def _with_sources(found: Usage, data: bytes | bytearray) -> Usage:
     """Add on which tiers the cached tokens were, if that is reported near the end."""
     if found == NO_USAGE:
         return found
-    end = data[-TAIL:]
-    if end.find(b'"cached_token_stats"') < 0 and end.find(b'"cached_tokens_details"') < 0:
+    if not _SOURCES.search(data, max(0, len(data) - TAIL)):
         return found
-    tail = end.decode("utf-8", errors="replace")
+    tail = data[-TAIL:].decode("utf-8", errors="replace")
     return _sourced(found, _last(tail, '"kv_transfer_params"'), _last(tail, '"sglext"'))
 
 

@@ -9,10 +9,10 @@ from math import floor
 
 import pytest
 
-from benchmarks.seeds_cells import Cell, Task, bound, cell
-from benchmarks.seeds_fleet import BASELINE, ROUTERS, SETUPS, Router, Setup
-from benchmarks.seeds_table import verdicts
-from benchmarks.seeds_work import SEEDS, Seed
+from benchmarks.seeds.cells import SeedResult, Task, bound, cell
+from benchmarks.seeds.fleet import BASELINE, ROUTERS, SETUPS, RouterSetup, TierSetup
+from benchmarks.seeds.tables import verdicts
+from benchmarks.seeds.workloads import SEEDS, Seed
 
 CLIENTS = 100
 NAMED = {router.name: router for router in ROUTERS}
@@ -33,7 +33,7 @@ def test_what_is_published_is_met(seed: Seed) -> None:
     near."""
     population, span, tiers = SIZES[seed.name]
 
-    def run(router: Router, setup: Setup) -> Cell:
+    def run(router: RouterSetup, setup: TierSetup) -> SeedResult:
         return cell(Task(seed, router, setup, population, CLIENTS, 1, span))
 
     base, turns = run(BASELINE, BARE), run(NAMED["roundrobin"], BARE)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from router.tokenizers import probe as elsewhere
+from strategies.api import Capabilities
 from strategies.policies.prefix_aware import PrefixAware
 from tests.identity_live.asking import ask, keyed, states, tokenizer, until_asked
 from tests.identity_live.conftest import MakeEngine, Start
@@ -122,7 +123,7 @@ def test_a_worker_that_does_not_answer(
     engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first request waits briefly, later ones do not."""
-    monkeypatch.setattr(elsewhere, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(elsewhere, "PROMPT_TIMEOUT_S", 0.1)
     monkeypatch.setattr(elsewhere, "PAUSE_S", 3600.0)
     worker = engine(folder, [card("m")])
     router = start(worker, **ASKING)
@@ -174,7 +175,7 @@ def test_a_strategy_that_needs_tokens(
 ) -> None:
     """With `auto`, workers are asked only if the strategy needs tokens and no other source is
     known."""
-    monkeypatch.setattr(PrefixAware, "needs_tokens", True, raising=False)
+    monkeypatch.setattr(PrefixAware, "capabilities", Capabilities(needs_tokens=True))
     cards = [card("m"), card("n", folder), card("gone", "/nowhere/model")]
     router = start(engine(folder, cards))
     until_asking(router)

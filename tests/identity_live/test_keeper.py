@@ -25,6 +25,7 @@ from router.tokenizers.state import Case
 from router.tokenizers.verify import State
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
+from strategies.api import Capabilities
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 from tests.identity_live.asking import ask, knows, states, tokenizer, until_asked, until_known
 from tests.identity_live.conftest import MakeEngine, Start
@@ -97,7 +98,7 @@ def test_workers_go_on_being_asked_until_something_better_comes(
 ) -> None:
     """If a strategy needs tokens: unrelated changes do not stop that, finding the missing folder
     does."""
-    monkeypatch.setattr(PrefixAware, "needs_tokens", True, raising=False)
+    monkeypatch.setattr(PrefixAware, "capabilities", Capabilities(needs_tokens=True))
     (worker,) = workers = [serving("a", m=str(tmp_path / "later"))]
     made, pool = keeper(workers, Answers({"a": 1}), "auto")
 
@@ -208,13 +209,14 @@ def test_our_own_answers_are_made_in_turns(
 ) -> None:
     """At most two at once for all models, as these threads compete with the event loop."""
     lock, under_way, most = threading.Lock(), 0, 0
+    answers = agreement.answers
 
     def counted(exact: Exact) -> dict[str, bytes]:
         nonlocal under_way, most
         with lock:
             under_way += 1
             most = max(most, under_way)
-        found = agreement.answers(exact)
+        found = answers(exact)
         time.sleep(0.01)
         with lock:
             under_way -= 1

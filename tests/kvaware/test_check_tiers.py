@@ -33,7 +33,7 @@ Look = Callable[..., tuple[list[str], bool]]
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits for what does not come."""
-    monkeypatch.setattr(check_tiers, "EVENTS_S", 0.5)
+    monkeypatch.setattr(check_tiers, "TIER_EVENTS_TIMEOUT_S", 0.5)
     monkeypatch.setattr(check_tiers, "STORED_S", 0.5)
 
 

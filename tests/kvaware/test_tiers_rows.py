@@ -241,12 +241,12 @@ def test_k7_whatever_engines_call_their_blocks(fleet: MakeFleet, kvaware: MakeKv
     asked = asking(router, simulated)
     asked(TEXT)
     ((pool, memory),) = router.door.memories.pools()
-    holder = next(place.worker for place in memory.index.places() if place.blocks)
+    holder = next(place.worker for place in memory.index.caches() if place.blocks)
     (worker,) = [one for one in pool.workers if one.name == holder]
     with busy(router, worker.name):
         assert cached(post(router, TEXT)) == 0
     until(lambda: level(router, simulated))
-    held = [place for place in memory.index.places() if place.blocks]
+    held = [place for place in memory.index.caches() if place.blocks]
     assert len(held) == 2
     assert held[0].blocks == held[1].blocks
     names = [{name for name, _ in place.names} for place in held]

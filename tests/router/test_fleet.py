@@ -16,8 +16,9 @@ from router.fleet.pool import Pool
 from router.fleet.worker import State, Worker
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
-from strategies.api import Candidate, Cost, Prompt, Strategy, WorkerView
+from strategies.api import Candidate, Cost, NoOptions, Prompt, WorkerView
 from strategies.cost.booking import Booking
+from strategies.policies.least_load import LeastLoad
 from strategies.registry import make
 from tests.router import fleets
 
@@ -349,10 +350,11 @@ def test_lost() -> None:
         pool("p", "*", workers=[one]).eligible("m")
 
 
-class Watching:
+class Watching(LeastLoad):
     """A strategy that records every placement, or raises."""
 
     def __init__(self) -> None:
+        super().__init__(NoOptions())
         self.placements: list[str] = []
         self.broken = False
 
@@ -374,7 +376,7 @@ class Watching:
 def test_booked() -> None:
     """A booking counts at once, until it is released; a second release changes nothing."""
     one, strategy = worker("m"), Watching()
-    found = Pool("p", ["*"], [one], cast("Strategy", strategy))
+    found = Pool("p", ["*"], [one], strategy)
     booking = found.book(PROMPT, Candidate(one, Cost(prefill=5.0)), monotonic())
     assert strategy.placements == [one.name]
     assert (one.load.in_flight, one.load.kv_tokens, booking.prefill_s) == (1, 1100, 5.0)
@@ -393,7 +395,7 @@ def test_a_broken_strategy_is_told_of_those_that_are_held(
     """Whether it raises at their beginning or at their end, the request goes on."""
     strategy = Watching()
     strategy.broken = first
-    over = Pool("p", ["*"], [], cast("Strategy", strategy)).waits(PROMPT)
+    over = Pool("p", ["*"], [], strategy).waits(PROMPT)
     strategy.broken = then
     over()
     assert len(strategy.placements) == [2, 1, 0][first + then]
@@ -404,7 +406,7 @@ def test_booked_by_a_broken_strategy() -> None:
     """A strategy that raises when it is told of a placement leaves nothing booked."""
     one, strategy = worker("m"), Watching()
     strategy.broken = True
-    found = Pool("p", ["*"], [one], cast("Strategy", strategy))
+    found = Pool("p", ["*"], [one], strategy)
     with pytest.raises(RuntimeError):
         found.book(PROMPT, Candidate(one, Cost(prefill=5.0)), monotonic())
     assert (one.load.in_flight, one.load.kv_tokens, one.wait()) == (0, 0, 0.0)

@@ -204,7 +204,7 @@ class Machine:
 
     def begin(self, store: Store, clock: Clock) -> None:
         """Reset everything, and keep sessions in this store."""
-        stays = self.pool.strategy.stays  # type: ignore[attr-defined]  # it is `session`
+        stays = not self.pool.capabilities.moves_sessions
         self.pool.sessions = Sessions(self._settings.session, stays=stays, clock=clock)
         self.pool.sessions.keep_in(store)
         for worker in self.pool.workers:

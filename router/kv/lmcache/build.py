@@ -67,5 +67,4 @@ async def refuse_lost_stores(settings: Settings) -> None:
 
 def asks(strategy: StrategySettings) -> bool:
     """Whether the strategy, or the one below it, has a memory, which a store complements."""
-    made = make(strategy.name, strategy.options)
-    return hasattr(getattr(made, "over", made), "memory_bytes")
+    return make(strategy.name, strategy.options).kv is not None

@@ -1,0 +1,103 @@
+"""Measurements of routing are compared with the right goals, and the page shows them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from typer import BadParameter
+
+from benchmarks.routing.__main__ import main
+from benchmarks.routing.columns import Cell, Column, chosen, columns, elsewhere, means
+from benchmarks.routing.policies import POOLED
+from benchmarks.routing.results import Results, goals, markdown, sheets, write
+from benchmarks.routing.workloads import Ideal
+
+(MIXED,) = chosen(["mixed"], columns(None))
+
+
+def cell(column: Column, policy: str, ttft_s: float = 1.0, seed: int = 1) -> Cell:
+    """Return the results of one policy."""
+    return Cell(column.name, policy, seed, 100, ttft_s, ttft_s, ttft_s, ttft_s, 10.0, 0.3, 1.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("mean TTFT", "ttft_s"), ("p99 TTFT", "ttft_p99_s"), ("mean end to end", "e2e_s")],
+)
+def test_a_goal_is_against_the_best_peer(name: str, field: str) -> None:
+    """By the mean over seeds; our own policies and bounds are no peers."""
+
+    def goal(value: float) -> tuple[float, str, bool]:
+        cells = [
+            *(replace(cell(MIXED, "prefixaware", seed=n), **{field: value + n}) for n in (-1, 1)),
+            replace(cell(MIXED, "random"), **{field: 2.0}),
+            replace(cell(MIXED, "round robin"), **{field: 3.0}),
+            *(replace(cell(MIXED, one), **{field: 0.1}) for one in ("leastload", POOLED)),
+        ]
+        (found,) = (
+            one
+            for one in goals(means(cells), [MIXED])
+            if (one.name, one.where, one.against) == (name, "mixed", "random")
+        )
+        return found.value, found.against, found.met
+
+    assert goal(1.5) == (0.75, "random", True)
+    assert goal(4.0) == (2.0, "random", False)
+
+
+def test_a_goal_holds_on_each_engine() -> None:
+    """A column of another engine is judged by that engine's peers."""
+    other = elsewhere(MIXED)[0]
+    cells = [cell(one, "random") for one in (MIXED, other)]
+    cells += [cell(MIXED, "prefixaware", 0.5), cell(other, "prefixaware", 2.0)]
+    met = {
+        goal.where: goal.met
+        for goal in goals(means(cells), [MIXED, other])
+        if goal.name == "mean TTFT" and goal.where in {MIXED.name, other.name}
+    }
+    assert met == {MIXED.name: True, other.name: False}
+
+
+def test_tables_show_what_was_run() -> None:
+    """Policies that were not run have no row; the floor and the pooled bound have theirs."""
+    cells = means(
+        [cell(MIXED, "prefixaware", 1.2), cell(MIXED, "random"), cell(MIXED, POOLED, 0.8)]
+    )
+    made = Results(cells, [MIXED], {"mixed": Ideal(0.4, 0.5)}, goals(cells, [MIXED]))
+    (sheet,) = (sheet for sheet in sheets(made) if sheet.title.startswith("Mean TTFT"))
+    assert [row[1] for row in sheet.rows] == ["1.200", "1.000", "0.800", "0.500"]
+    assert "| mixed |" in markdown(sheet)
+
+
+def test_each_part_of_the_page_stays_while_the_other_is_written(tmp_path: Path) -> None:
+    """In any order."""
+    page = tmp_path / "RESULTS.md"
+    write(page, judged="# One\n\nold\n")
+    write(page, constants="## Constants\n\nold too\n")
+    write(page, judged="# One\n\nnew\n")
+    assert page.read_text() == "# One\n\nnew\n\n## Constants\n\nold too\n"
+
+
+def test_an_unknown_name_is_an_error() -> None:
+    """It lists the known ones."""
+    with pytest.raises(BadParameter, match=r"'nonsense'.*'no_reuse'"):
+        main(column=["nonsense"])
+    with pytest.raises(BadParameter, match=r"'nonsense'.*'round robin'"):
+        main(policy=["nonsense"])
+
+
+def test_only_judging_writes_the_page(tmp_path: Path) -> None:
+    """Numbers are written always; the page names the seeds, and has a picture."""
+    pytest.importorskip("matplotlib")
+    numbers, page = tmp_path / "r.json", tmp_path / "RESULTS.md"
+    given: dict[str, Any] = {"column": ["documents"], "policy": ["prefixaware", "round robin"]}
+    main(**given, json_file=numbers, page=page, jobs=2)
+    assert json.loads(numbers.read_text())["seeds"] == [1, 2, 3]
+    assert not page.exists()
+    main(**given, json_file=numbers, page=page, judge=7)
+    judged = json.loads(numbers.read_text())
+    assert {one["column"] for one in judged["cells"]} >= {"documents", "documents, slow card"}
+    assert str(judged["seeds"][0]) in page.read_text()
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
