@@ -308,7 +308,7 @@ def _fits(line: Line, worker: Worker) -> bool:
 
 def _is_left(worker: Worker, line: Line) -> bool:
     """Whether requests of a line may still go to a worker, sooner or later."""
-    there = worker.there if line[2] else worker.ready and not worker.draining
+    there = worker.there if line[2] else worker.takes_new
     return there and _fits(line, worker)
 
 

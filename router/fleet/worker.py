@@ -221,6 +221,11 @@ class Worker:
         return self.ready or self.state is State.BUSY
 
     @property
+    def takes_new(self) -> bool:
+        """Whether it may be sent what others could answer too: it is ready, and not draining."""
+        return self.ready and not self.draining
+
+    @property
     def room_tokens(self) -> int | None:
         """Tokens of KV cache for running requests: those of its GPU, as far as known."""
         if self.gpu_tokens is None or self.kv_tokens is None:
