@@ -20,7 +20,7 @@ from router.admin.openapi import add_docs, describe
 from router.admin.views import View, WorkerStatus
 from router.api.errors import DoorError, UnknownModel, WrongMethod
 from router.fleet.fleet import Fleet
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from router.http.access import MODELS, OPEN
 from router.kv.status import KvStatus
 from router.observe.models import Shown
@@ -74,7 +74,7 @@ def add_health(app: FastAPI, fleet: Fleet, view: View, stopping: Callable[[], bo
         status = "ready" if all(ready.values()) else "degraded" if any(ready.values()) else "down"
         blind = view.blind()
         stores = view.stores()
-        busy = any(w.ready and w.state is State.BUSY for w in fleet.workers)
+        busy = any(w.ready and w.state is ProbeState.BUSY for w in fleet.workers)
         if status == "ready" and (busy or stores or any(blind.values())):
             status = "degraded"
         if stopping():

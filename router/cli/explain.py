@@ -33,7 +33,7 @@ from router.dispatch.eligibility import left_out, unable
 from router.fleet.build import build
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from router.http.tls import Contexts
 from router.proxy.dry_run import Question
 from router.proxy.limits import Limits
@@ -197,7 +197,7 @@ def _told(fleet: Fleet, model: str | None) -> Pool:
         raise BadRequest("The field `model` is missing, and the file has several pools.")
     workers = [worker for pool in pools for worker in pool.workers]
     for worker in workers:
-        worker.become(State.READY, "not asked")
+        worker.become(ProbeState.READY, "not asked")
         worker.models = worker.models or {model or "": {}}
     if not any(Pool.serves(worker, model or "") for worker in workers):
         raise UnknownModel(model or "")

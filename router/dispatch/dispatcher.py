@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from router.api.errors import Overrun
 from router.dispatch.lease import Lease
-from router.dispatch.preemption import Preempting, Rescue
+from router.dispatch.preemption import Preemptions, Rescue
 from router.dispatch.request import InferenceRequest
 from router.dispatch.retry import RetryBudget
 from router.dispatch.scheduler import Scheduler
@@ -23,7 +23,7 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.observe.metrics import Metrics
 from router.responses.owners import at
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from router.settings.model import Settings
 from strategies.api import NOBODY, Candidate, Decision, Prompt
 from strategies.hold.queue import Wait
@@ -41,8 +41,8 @@ class Dispatcher:
         self._renew = renew
         self.budget = RetryBudget(settings.limits.retries)
         self.scheduler = Scheduler(settings, self.budget, self._rank)
-        self.ranking = Ranking(self.scheduler)
-        self.preempting = Preempting()
+        self.ranking = Ranker(self.scheduler)
+        self.preempting = Preemptions()
         """The requests that may be taken back from their workers."""
         self.rescue = Rescue(self.preempting, self._rank_with_room)
 
@@ -269,7 +269,7 @@ def _is_there(request: InferenceRequest, worker: Worker) -> bool:
     return worker.there and (not retry or request.pool.breakers.admits(monotonic(), worker))
 
 
-class Ranking:
+class Ranker:
     """Ranks the workers that have room for a request. One instance for the whole router."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -295,7 +295,7 @@ class Ranking:
         self,
         pool: Pool,
         prompt: Prompt,
-        session: Visit,
+        session: SessionUse,
         home: Worker | None,
         workers: Sequence[Worker],
         *,

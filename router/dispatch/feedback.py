@@ -1,6 +1,6 @@
 """What the usage in an answer teaches: cache hits, its worker's pace, its prompt's length."""
 
-from router.dispatch.preemption import Preempting
+from router.dispatch.preemption import Preemptions
 from router.dispatch.request import InferenceRequest
 from router.fleet.worker import Worker
 from router.upstream.usage import Usage
@@ -64,7 +64,7 @@ def learn(
     booking: Booking,
     usage: Usage,
     *,
-    preempting: Preempting,
+    preempting: Preemptions,
 ) -> None:
     """Learn from the tokens that its worker reported, if it did, and count them."""
     prompt_tokens = usage.prompt

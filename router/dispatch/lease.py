@@ -11,7 +11,7 @@ from typing import Final
 
 from router.api.errors import WorkerFailed
 from router.dispatch.feedback import learn, tiers, with_cached
-from router.dispatch.preemption import Preempting
+from router.dispatch.preemption import Preemptions
 from router.dispatch.request import InferenceRequest
 from router.dispatch.retry import RetryBudget, may_retry
 from router.dispatch.scheduler import Scheduler
@@ -90,7 +90,7 @@ class Lease:
         worker: Worker,
         choice: Candidate,
         scheduler: Scheduler,
-        preempting: Preempting,
+        preempting: Preemptions,
         *,
         others: bool,
         retries: RetryBudget | None,

@@ -75,7 +75,7 @@ class Running(Protocol):
         """End it: its worker is stuck; `suspected`, perhaps because of it."""
 
 
-class Preempting:
+class Preemptions:
     """The requests that may be taken back. One instance for the whole router."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision | None]
 class Rescue:
     """Looks for requests that wait in vain. One instance for the whole router."""
 
-    def __init__(self, preempting: Preempting, rank: Rank) -> None:
+    def __init__(self, preempting: Preemptions, rank: Rank) -> None:
         self._preempting = preempting
         self._rank = rank
         self._looking: asyncio.TimerHandle | None = None

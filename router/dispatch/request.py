@@ -14,7 +14,7 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.observe.metrics import PoolMetrics
 from router.prompt.prompts import Along
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from strategies.api import Decision, Prompt
 from strategies.hold.queue import Wait
 
@@ -22,10 +22,10 @@ from strategies.hold.queue import Wait
 UNDECIDED: Final = Decision((), "")
 
 
-class Source(Protocol):
+class RequestSource(Protocol):
     """What a request came as. Its front door parses that again if the request's pool changes."""
 
-    part: Visit | None
+    part: SessionUse | None
     """The request's part in a session, if it has one."""
 
 
@@ -72,7 +72,7 @@ class InferenceRequest:
     def __init__(
         self,
         endpoint: Endpoint,
-        source: Source,
+        source: RequestSource,
         pool: Pool,
         prompt: Prompt,
         along: Along | None,
@@ -81,7 +81,7 @@ class InferenceRequest:
         tenant: str,
         workers: Sequence[Worker],
         started: float,
-        session: Visit | None,
+        session: SessionUse | None,
         salt: bytes,
         streams: bool = False,
         resumable: bool = False,
@@ -154,7 +154,7 @@ class InferenceRequest:
         """Whether its tokens are still made the way its model's tokens are."""
         return self.along is None or self.pool.prompts.holds(self.along)
 
-    async def look(self, session: Visit) -> None:
+    async def look(self, session: SessionUse) -> None:
         """Look for its session; it has none if that is not where it must go.
 
         Only the worker that has a response can go on from it, so the session stays as it is.

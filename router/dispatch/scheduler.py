@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from router.api.errors import DoorError, Overrun, QueueFull
 from router.dispatch.retry import RetryBudget
-from router.fleet.breaker import Rests
+from router.fleet.breaker import Backoffs
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
@@ -60,7 +60,7 @@ class Scheduler:
         """Requests that had to wait."""
         self.refused = 0
         """Requests that found the queue full."""
-        self.rests = Rests()
+        self.rests = Backoffs()
         """Workers that said recently that they are full."""
         self._queues: dict[Pool, Queue[Waiter]] = {}
         self._timer: asyncio.TimerHandle | None = None

@@ -20,7 +20,7 @@ from prometheus_client.core import (
 
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from router.observe.metrics import Metrics
 from router.observe.series import Counter, Histogram
 
@@ -63,7 +63,7 @@ def worker_metrics(pools: Iterable[Pool]) -> Iterator[Metric]:
     for pool in pools:
         for worker in pool.workers:
             where = (pool.name, worker.name)
-            up.add_metric(where, float(worker.state is State.READY))
+            up.add_metric(where, float(worker.state is ProbeState.READY))
             flying.add_metric(where, worker.load.here)
             booked.add_metric(where, worker.load.tokens_here)
             pace.add_metric(where, worker.pace.factor)

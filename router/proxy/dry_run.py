@@ -12,8 +12,8 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.prompt.executor import SMALL, Tokenizing
 from router.prompt.salts import Salts
-from router.proxy.parse import Parsing
-from router.sessions.use import Visit
+from router.proxy.parse import RequestParser
+from router.sessions.use import SessionUse
 from router.settings.model import Settings
 from strategies.api import Decision, Prompt
 from strategies.explain import LeftOut, Rejection, Waits
@@ -60,7 +60,7 @@ class DryRun:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        parsing: Parsing,
+        parsing: RequestParser,
         tokenizing: Tokenizing,
     ) -> None:
         self._scheduler = dispatcher.scheduler
@@ -114,7 +114,7 @@ class DryRun:
         pool: Pool,
         prompt: Prompt,
         workers: Sequence[Worker],
-        session: Visit | None,
+        session: SessionUse | None,
         asked: Question,
         *,
         only: str,

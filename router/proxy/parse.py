@@ -19,14 +19,14 @@ from router.responses.ids import asked
 from router.responses.owners import Responses, at
 from router.runtime.threads import rest
 from router.sessions.sessions import Sessions
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from router.settings.model import LimitSettings
 
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 
 
-class Parsing:
+class RequestParser:
     """Parses requests. One instance for the whole router."""
 
     def __init__(self, fleet: Fleet, tokenizing: Tokenizing, responses: Responses) -> None:
@@ -185,7 +185,7 @@ class Parsing:
         return await self.read(request.endpoint, cast("Exchange", request.source))
 
 
-def _session(sessions: Sessions, exchange: Exchange) -> Visit | None:
+def _session(sessions: Sessions, exchange: Exchange) -> SessionUse | None:
     """Return the request's part in a session, if it has one."""
     session = exchange.visit(sessions)
     if session is not None and session.begins and exchange.commented:

@@ -23,8 +23,8 @@ from router.observe.metrics import Metrics
 from router.prompt.executor import LARGE, Tokenizing
 from router.proxy.access_log import log, log_refusal
 from router.proxy.dry_run import DryRun
-from router.proxy.parse import Parsing
-from router.proxy.relay import CutShort
+from router.proxy.parse import RequestParser
+from router.proxy.relay import AnswerCut
 from router.proxy.send import Sender
 from router.responses.owners import Responses
 from router.settings.model import Settings
@@ -41,7 +41,7 @@ class Proxy:
         self._tokenizing = Tokenizing()
         self.responses = Responses(fleet)
         """Which worker has which response."""
-        self._parsing = Parsing(fleet, self._tokenizing, self.responses)
+        self._parsing = RequestParser(fleet, self._tokenizing, self.responses)
         self.dispatcher = Dispatcher(fleet, metrics, settings, self._parse_again)
         self._sender = Sender(self.responses)
         self.large_ended = 0
@@ -80,7 +80,7 @@ class Proxy:
         except DoorError as error:
             self.refused(exchange, error.status, error.message)
             _answer(endpoint, exchange, error)
-        except CutShort:
+        except AnswerCut:
             exchange.cut()  # no effect if an error event has ended the stream
         except asyncio.CancelledError:
             if not exchange.left:

@@ -12,7 +12,7 @@ from router.http.headers import Incoming, Numbered, upstream_head
 from router.prompt.forward import with_ids
 from router.proxy.access_log import log_answer
 from router.proxy.decision_headers import decision_fields
-from router.proxy.relay import CutShort, Relay
+from router.proxy.relay import AnswerCut, Relay
 from router.responses.owners import Responses
 from router.settings.model import Settings
 from router.upstream.connection import Connection
@@ -35,7 +35,7 @@ class Sender:
     async def send(self, lease: Lease, exchange: Exchange) -> bool:
         """Ask the worker and relay its answer; return false if the request is to be leased again.
 
-        Then nothing of an answer has reached the client. Raise CutShort if some has, but not all.
+        Then nothing of an answer has reached the client. Raise AnswerCut if some has, but not all.
         """
         request = lease.request
         shown: Incoming = exchange
@@ -53,7 +53,7 @@ class Sender:
                 lease.relayed(_flaw(lease, relay, usage))
         except WorkerError as error:
             lease.failed(error)
-        except CutShort as cut:
+        except AnswerCut as cut:
             lease.failed(cut.error)
             raise
         except asyncio.CancelledError as cancelled:
@@ -73,7 +73,7 @@ class Sender:
     async def _ask(self, lease: Lease, exchange: Exchange, shown: Incoming, relay: Relay) -> bool:
         """Ask the worker, of which the client's request is `shown`, and relay its answer.
 
-        Return as `send`. Raise WorkerError, CutShort.
+        Return as `send`. Raise WorkerError, AnswerCut.
         """
         request, worker = lease.request, lease.worker
         upstream = worker.upstream  # a reload may replace it

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from router.api.errors import LostPrevious, LostResponse, NoWorker
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import State, Worker
+from router.fleet.worker import ProbeState, Worker
 from router.responses.ids import BEGINNING, told
 from router.responses.messages import OwnerQuery, ResponseOwner
 from router.sessions.redis import RedisStore
 from router.sessions.store import StoreDown
-from router.sessions.table import Binding, Lease, Session, Table
+from router.sessions.table import Binding, Session, SessionLease, Table
 from router.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("warmroute.sessions")
 
 #: How many responses are remembered, some 420 bytes each, and for how long after their last use.
-LEASE: Final = Lease(ttl=86_400.0, sliding=True, most=100_000)
+LEASE: Final = SessionLease(ttl=86_400.0, sliding=True, most=100_000)
 #: Seconds until a store that is down is asked again.
 AGAIN_S = 1.0
 #: Seconds in which another process may say what it knows, and how often is looked whether one has.
@@ -38,7 +38,7 @@ ASKED_S, ASKS = 0.1, 10
 _PLACE: Final = "/v1/responses"
 
 
-class Others(Protocol):
+class ResponsePeers(Protocol):
     """The router's other processes."""
 
     def at_once(self, news: ResponseOwner | OwnerQuery) -> None:
@@ -61,7 +61,7 @@ class Responses:
         self._former: list[RedisStore] = []
         self._down_until = 0.0
         self._down = False
-        self.others: Others | None = None
+        self.others: ResponsePeers | None = None
         """The router's other processes, if there are any."""
 
     def change(self, settings: Settings) -> None:
@@ -90,9 +90,9 @@ class Responses:
 
     # What answers tell.
 
-    def naming(self, worker: Worker, tenant: str) -> "Naming":
+    def naming(self, worker: Worker, tenant: str) -> "IdReader":
         """Return what finds the id in an answer of that worker to the key named `tenant`."""
-        return Naming(self, worker, tenant)
+        return IdReader(self, worker, tenant)
 
     def learn(self, response: str, worker: Worker, tenant: str) -> ResponseOwner:
         """Remember that a worker has a response, and tell the other processes."""
@@ -184,7 +184,7 @@ class Responses:
             return await self._fetch(key)
         return None if self.others is None else await self._ask(key, self.others)
 
-    async def _ask(self, key: str, others: Others) -> Session | None:
+    async def _ask(self, key: str, others: ResponsePeers) -> Session | None:
         """Ask the other processes: this one may be younger, or may have missed something."""
         others.at_once(OwnerQuery(key))
         there, tries = None, ASKS
@@ -221,7 +221,7 @@ class Responses:
         self._down, self._down_until = True, monotonic() + AGAIN_S
 
 
-class Naming:
+class IdReader:
     """Finds the id of a response in its answer, which is relayed meanwhile."""
 
     __slots__ = ("_beginning", "_news", "_responses", "_tenant", "_untold", "_worker")
@@ -264,7 +264,7 @@ def at(pool: Pool, model: str, name: str) -> list[Worker]:
     worker = pool.named.get(name)
     if worker is None or (worker.there and not pool.serves(worker, model)):
         raise LostPrevious
-    if worker.state is State.ASLEEP:
+    if worker.state is ProbeState.ASLEEP:
         raise NoWorker("The worker that has the response is asleep; wake it, or try again later.")
     if not worker.there:
         raise NoWorker("The worker that has the response is not ready; please try again.")

@@ -29,7 +29,7 @@ from router.sagemaker.paths import Operation, Route, is_name
 from router.sagemaker.response import Answer
 from router.sagemaker.sessions import Refusal, Words, open_there, sessions_of
 from router.sagemaker.sigv4 import Verifier
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from router.settings.model import Settings
 
 T = TypeVar("T")
@@ -209,7 +209,9 @@ class SageMaker:
             await answer.part.undo()
 
 
-async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker]) -> Visit | None:
+async def _visit(
+    asked: Invocation, pool: Pool, model: str, workers: list[Worker]
+) -> SessionUse | None:
     """Return the request's visit to a session, if any. Raises a DoorError, and Refusal."""
     if asked.opens and pool.stateful:
         return await open_there(asked, pool, model, workers, answered=True)

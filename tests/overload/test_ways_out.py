@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from router.fleet import breaker as rests
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from strategies.api import Candidate, Cost, Decision, Prompt
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits
 from tests.reload.changing import change
@@ -103,7 +103,7 @@ def all_drain(scene: Scene, _: Stub) -> None:
 
 def dies(scene: Scene, _: Stub) -> None:
     """Its worker does."""
-    scene.router.call(lambda: scene.router.worker().become(State.DOWN, "it was unplugged"))
+    scene.router.call(lambda: scene.router.worker().become(ProbeState.DOWN, "it was unplugged"))
 
 
 def joined(scene: Scene, other: Stub) -> None:

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from router.api.request import ENDPOINTS, parse
 from router.dispatch import preemption as preempting_module
-from router.dispatch.preemption import TELLING, Preempting, Running, resumable
+from router.dispatch.preemption import TELLING, Preemptions, Running, resumable
 from router.dispatch.request import InferenceRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import LOSSES, LOSSES_S, Worker
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from strategies.api import Candidate, Cost, Prompt
 from tests.router.fleets import fleet, prompt
 
@@ -25,7 +25,7 @@ class Asked:
 
     pool: Pool
     prompt: Prompt
-    session: Visit | None = None
+    session: SessionUse | None = None
     resumable: bool = True
     preemptions: int = 0
     started: float = 7.0
@@ -45,9 +45,9 @@ class Sent:
         self.kept.append(kept_tokens)
 
 
-def preempting(strategy: str = "prefixaware") -> tuple[Preempting, Pool, Worker]:
+def preempting(strategy: str = "prefixaware") -> tuple[Preemptions, Pool, Worker]:
     """Everything that decides about it: a pool of one worker, which reuses prefixes."""
-    found = Preempting()
+    found = Preemptions()
     found.change(2)
     pool = fleet(strategy, workers=1).pools[0]
     (worker,) = pool.workers
@@ -55,7 +55,7 @@ def preempting(strategy: str = "prefixaware") -> tuple[Preempting, Pool, Worker]
     return found, pool, worker
 
 
-def since(found: Preempting, worker: Worker, asked: Asked) -> float | None:
+def since(found: Preemptions, worker: Worker, asked: Asked) -> float | None:
     """Return since when the request may be preempted."""
     return found.since(cast("InferenceRequest", asked), worker)
 
@@ -71,7 +71,7 @@ def test_who_may_be_preempted() -> None:
     assert since(found, worker, Asked(pool, stream, preemptions=1)) == 7.0
     assert since(found, worker, Asked(pool, stream, preemptions=2)) is None
     assert since(found, worker, Asked(pool, stream, resumable=False)) is None
-    assert since(found, worker, Asked(pool, stream, session=cast("Visit", object()))) is None
+    assert since(found, worker, Asked(pool, stream, session=cast("SessionUse", object()))) is None
     worker.losses, worker.lost_at = LOSSES, monotonic()
     assert since(found, worker, Asked(pool, stream)) is None
     worker.losses = 0
@@ -100,7 +100,7 @@ def test_who_may_be_moved_from_a_worker_that_is_stuck() -> None:
     assert not may(Asked(pool, replace(stream, stream=False)))
     assert not may(Asked(pool, stream, preemptions=2))
     assert not may(Asked(pool, stream, resumable=False))
-    assert not may(Asked(pool, stream, session=cast("Visit", object())))
+    assert not may(Asked(pool, stream, session=cast("SessionUse", object())))
     assert found.workers() == {worker}
     found.change(0)
     assert len(found) == 0
