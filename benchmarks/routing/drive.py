@@ -1,7 +1,7 @@
 """A discrete-event simulation of a router's strategy over simulated workers, on a virtual clock.
 
 Every decision goes through `Strategy.rank`, is booked as in `router/fleet/pool.py`, and is
-settled as in `router/proxy/attempt.py`, with the cached tokens that the simulated worker reports.
+settled as in `router/dispatch/lease.py`, with the cached tokens that the simulated worker reports.
 The router learns everything at once: there is no network.
 """
 
@@ -410,7 +410,7 @@ class Drive:
             self._release()
 
     def _end(self, placed: Placed) -> None:
-        """Settle a request as `Attempt.settle` does; the next turn follows after its think time."""
+        """Settle a request as `Lease.finished` does; the next turn follows after its think time."""
         asked, seat, booking = placed.asked, placed.seat, placed.booking
         placed.ended_s = self.now - asked.at_s
         tokens, told = asked.prompt.tokens, self.reports(placed)

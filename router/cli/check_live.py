@@ -30,10 +30,11 @@ from controller.kv_memory import KvMemory
 from router.app import Door, create_app
 from router.fleet.build import CannotBuild
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.kv.attach import Memories
-from router.kv.lmcache.lookup import Lookup, StoreDown
+from router.kv.lmcache.lookup import Lookup, LookupFailed
 from router.kv.lmcache.shared import SharedStore
 from router.kv.remote import RemoteMemory
 from router.kv.status import USAGE_FLAG, held_by_tier, kv_statuses
@@ -44,7 +45,6 @@ from router.settings.types import format_duration
 from router.tokenizers.sources import is_adapter
 from router.tokenizers.state import BLIND, Case
 from router.tokenizers.verify import State
-from router.upstream.client import Inquiries, NoAnswer
 from router.upstream.usage import Usage, UsageTail
 from strategies.api import Prompt
 
@@ -230,7 +230,7 @@ async def _store_mistakes(lookup: Lookup, model: str, ids: bytes) -> list[str]:
             if await lookup.held(ids, model, ""):
                 return []
             await asyncio.sleep(LOOK_S)
-    except StoreDown as error:
+    except LookupFailed as error:
         return [f"L2: {error}"]
     return [f"what it computed is not on L2 {lookup.compare(model)}"]
 
@@ -345,7 +345,7 @@ async def _store(pool: str, store: SharedStore) -> tuple[str, bool]:
     """Check a store that is asked what it holds (L2); return a line, and whether it is fine."""
     try:
         await store.look()
-    except StoreDown as error:
+    except LookupFailed as error:
         return f"pool {pool}: L2: {error}", False
     return f"pool {pool}: L2: {store.wrong or 'it answers'}", not store.wrong
 

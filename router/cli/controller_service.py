@@ -18,17 +18,17 @@ from controller.kv_memory import KvMemory
 from controller.service.server import create_app
 from router.fleet.build import CannotBuild, build
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries
 from router.fleet.probes import Health
 from router.http.server import bind
 from router.http.tls import Contexts
 from router.kv.attach import Memories
+from router.kv.metrics import ControllerMetrics
 from router.kv.snapshots import CannotRestore, Snapshots
-from router.observe.kv import ControllerMetrics
 from router.runtime import logs
 from router.runtime.process import obeying
 from router.settings.model import Settings
 from router.settings.types import Address
-from router.upstream.client import Inquiries
 
 #: Seconds that requests under way may take to end once it is told to stop. Without an end a client
 #: that hangs in the middle of one would keep the last snapshot from being written.

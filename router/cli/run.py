@@ -52,7 +52,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     raise_descriptors(settings.clients.connections)
     uvloop.run(refuse_lost_stores(settings))
     serving = Serving(settings)
-    serving.door.metrics.also(reload.metrics)
+    serving.door.metrics.add(reload.metrics)
 
     async def run() -> None:
         async def keep_up() -> None:

@@ -6,14 +6,13 @@ from functools import partial
 from itertools import count
 from math import inf
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from router.api.errors import NoWorker, UnknownModel
 from router.fleet.breaker import Ejection
 from router.fleet.outliers import Breakers, Outliers
-from router.fleet.worker import State, Worker
+from router.fleet.worker import ProbeState, Worker
 from router.prompt.prompts import Prompts
-from router.sessions.sessions import Sessions
 from strategies.api import NOBODY, Candidate, KvSources, Outcome, Prompt, Strategy, nothing
 from strategies.cost.booking import Booking
 from strategies.cost.preemption import computes_from
@@ -25,7 +24,7 @@ log = logging.getLogger("warmroute.fleet")
 _turns = count(1)
 
 
-class Telling(Protocol):
+class Peers(Protocol):
     """Tells the router's other processes about requests that this one sends."""
 
     def booked(
@@ -66,8 +65,8 @@ class Pool:
         self.name = name
         self.models = tuple(models)
         self.strategy = strategy
-        self.sessions: Sessions | None = None
-        """The sessions of its clients, if its strategy keeps any."""
+        self.sessions: Any = None
+        """The sessions of its clients, if its strategy keeps any; given by `sessions/attach.py`."""
         self.curve = Curve()
         """The part of pace that all its workers share."""
         self.outliers = Outliers()
@@ -78,7 +77,7 @@ class Pool:
         self.kv: KvSources | None = strategy.kv
         """Where its strategy learns what workers hold, if it looks prompts up among KV events."""
         self.prompts = Prompts(keyed=self.capabilities.reads_prompt)
-        self.tells: Telling | None = None
+        self.tells: Peers | None = None
         """Tells the router's other processes, if there are any and they want to know."""
         self.consult: Consult | None = None
         """Asks a remote controller or a shared store about a prompt before the decision."""
@@ -185,7 +184,7 @@ class Pool:
         # A worker that was never reached may serve the model: the client should try again.
         if any(model in w.models or not (w.ready or w.models) for w in self.workers):
             able = [w for w in self.taking if model in w.models]
-            asleep = able and all(w.state is State.ASLEEP for w in able)
+            asleep = able and all(w.state is ProbeState.ASLEEP for w in able)
             raise NoWorker(
                 f"Every worker that serves {model!r} is asleep; wake one, or try again later."
                 if asleep

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from controller.kv_memory import KvMemory
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries
 from router.fleet.pool import Consult, Pool
 from router.fleet.worker import Worker
 from router.kv.lmcache.build import lookup_of
@@ -13,7 +14,6 @@ from router.kv.lmcache.shared import SharedStore
 from router.kv.remote import RemoteMemory
 from router.kv.subscriptions import Subscriptions, memory_of
 from router.settings.model import Settings, TiersSettings
-from router.upstream.client import Inquiries
 from strategies.api import Prompt
 from strategies.cost.tiers import Loads
 

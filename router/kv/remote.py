@@ -31,7 +31,7 @@ GONE = 3
 #: Computed prompts of a worker that are remembered until the controller's next answer shows whether
 #: events followed.
 UNJUDGED = 64
-#: Most answers kept, and most words (see `_Said.words`) in all of them.
+#: Most answers kept, and most words (see `_RemotePrediction.words`) in all of them.
 KEPT, KEPT_WORDS = 4096, 1 << 19
 WORD_BYTES = 50
 #: Most questions at once; further ones are not asked. While the controller seems gone, only one is
@@ -51,7 +51,7 @@ _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_TOKENS)]
 
 
-class _Answer(msgspec.Struct, array_like=True):
+class _RemoteAnswer(msgspec.Struct, array_like=True):
     held: dict[str, tuple[_Tokens, _Tokens, _Tokens]]
     doubts: dict[str, str]
     sizes: list[_Size]
@@ -59,10 +59,10 @@ class _Answer(msgspec.Struct, array_like=True):
     """All events ever received from each worker; older controllers do not report it."""
 
 
-_decode = msgspec.msgpack.Decoder(_Answer).decode
+_decode = msgspec.msgpack.Decoder(_RemoteAnswer).decode
 
 
-class _Said(msgspec.Struct):
+class _RemotePrediction(msgspec.Struct):
     prompt: Prompt
     """Kept alive, so that its `id`, the key of this answer, is not reused."""
     held: dict[str, Held]
@@ -96,7 +96,7 @@ class RemoteMemory:
         """For each prompt that a worker has computed: the events received before it was sent."""
         self._deadline = deadline
         self._sizes: Sequence[int] = DEFAULT_BLOCK_SIZES
-        self._said: OrderedDict[int, _Said] = OrderedDict()
+        self._said: OrderedDict[int, _RemotePrediction] = OrderedDict()
         self._words = 0
         self._flying = 0
         parts = urlsplit(url)
@@ -119,7 +119,7 @@ class RemoteMemory:
 
     async def ask(self, prompt: Prompt, workers: Sequence[str]) -> None:
         """Ask about a prompt, for no longer than the deadline. Raises nothing."""
-        said = _Said(prompt, {}, {}, "")
+        said = _RemotePrediction(prompt, {}, {}, "")
         if self._flying >= (AT_ONCE if self._failures < GONE else 1):
             said.failure = SLOW
         else:
@@ -153,7 +153,7 @@ class RemoteMemory:
         why = self.why if self._failure == AWAY else ""
         return f"{self._failure} ({why})" if why else self._failure
 
-    def _keep(self, said: _Said) -> None:
+    def _keep(self, said: _RemotePrediction) -> None:
         """Keep an answer until the decision is made; drop the oldest ones beyond the bounds."""
         prompt = said.prompt
         said.words = sum(map(len, prompt.blocks.values())) + 4 * len(said.held) + len(said.doubts)
@@ -164,7 +164,7 @@ class RemoteMemory:
         while len(self._said) > 1 and (len(self._said) > KEPT or self._words > KEPT_WORDS):
             self._words -= self._said.popitem(last=False)[1].words
 
-    async def _ask(self, said: _Said, workers: Sequence[str]) -> None:
+    async def _ask(self, said: _RemotePrediction, workers: Sequence[str]) -> None:
         prompt = said.prompt
         question: dict[str, Any] = {
             "tokens": prompt.tokens,
@@ -181,7 +181,7 @@ class RemoteMemory:
         self._sizes = told.sizes or DEFAULT_BLOCK_SIZES
         self._judge(workers, told)
 
-    def _judge(self, workers: Sequence[str], told: _Answer) -> None:
+    def _judge(self, workers: Sequence[str], told: _RemoteAnswer) -> None:
         """Record whether prompts computed before this answer have led to events by now."""
         for worker in workers:
             self._doubts[worker] = told.doubts.get(worker, "")
@@ -273,6 +273,6 @@ class RemoteMemory:
         """Close the connections."""
         self._upstream.close()
 
-    def _of(self, prompt: Prompt | None) -> _Said | None:
+    def _of(self, prompt: Prompt | None) -> _RemotePrediction | None:
         said = self._said.get(id(prompt))
         return said if said is not None and said.prompt is prompt else None

@@ -14,10 +14,10 @@ import msgspec
 from controller.events.source import EventSource
 from controller.kv_memory import KvMemory
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.settings.model import Settings, WorkerSettings
-from router.upstream.client import Inquiries, NoAnswer
 
 if TYPE_CHECKING:
     from controller.events.subscriber import Subscriber
@@ -40,7 +40,7 @@ class Published(NamedTuple):
     topic: str
 
 
-class _Said(msgspec.Struct):
+class _KvSource(msgspec.Struct):
     """The answer of `GET /kv_event_sources` for one data-parallel rank."""
 
     endpoint: str
@@ -63,7 +63,7 @@ async def published_by(inquiries: Inquiries, worker: Worker) -> list[Published]:
     if answer.status == 404:
         raise NoAnswer("it has no /kv_event_sources; set kv_events, and start vLLM with " + FLAG)
     try:
-        said = msgspec.json.decode(answer.body, type=dict[str, _Said]) if answer.good else {}
+        said = msgspec.json.decode(answer.body, type=dict[str, _KvSource]) if answer.good else {}
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise NoAnswer("/kv_event_sources answered something else than sources") from None
     published = [

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.replicas.messages import Anew, Began, Booked, Ended, GiveWay, Kept, News, Wanted
+from router.replicas.messages import Anew, Began, Booked, Ended, GiveWay, News
+from router.responses.messages import OwnerQuery, ResponseOwner
 from strategies.api import NO_LOADING, Candidate, Cost, Outcome, Prompt
 from strategies.cost.booking import Booking
 from strategies.cost.preemption import ahead, drop
@@ -73,7 +74,7 @@ class Mirror:
                 self.gone(place, now)
             case GiveWay():  # concerns a request of this process
                 pass
-            case Kept() | Wanted():  # concern no request in flight
+            case ResponseOwner() | OwnerQuery():  # concern no request in flight
                 pass
 
     def gone(self, place: int, now: float) -> None:

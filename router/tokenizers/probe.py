@@ -34,13 +34,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from router.api.request import ENDPOINTS, Endpoint, Prompted
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.worker import Worker
 from router.rendering.body import NONE, Body, chosen, packed, plain, readable
 from router.rendering.chat import chat_of
 from router.rendering.errors import Unlike
 from router.rendering.messages import renamed
 from router.rendering.tokenizer import SAMPLES
-from router.upstream.client import Inquiries, NoAnswer
 
 _CHAT = ENDPOINTS["/v1/chat/completions"]
 _COMPLETION = ENDPOINTS["/v1/completions"]

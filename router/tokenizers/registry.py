@@ -21,6 +21,7 @@ from time import monotonic
 from typing import TypeVar
 
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.prompt.prompts import Asked, Known
@@ -31,7 +32,6 @@ from router.tokenizers.probe import Elsewhere, takes_ids
 from router.tokenizers.sources import Finding, Fingerprint, Kind, fingerprint, loaded
 from router.tokenizers.state import Case, Cases, Sorting, tell, tell_of, tell_recount
 from router.tokenizers.verify import Recount, Reference, State, Verdict, verified
-from router.upstream.client import Inquiries
 
 
 class Serving:

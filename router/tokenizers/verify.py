@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.worker import Worker
 from router.rendering.body import ID_BYTES
 from router.rendering.errors import Unlike
@@ -34,7 +35,6 @@ from router.tokenizers.probe import (
     leaves_out,
     tokenize,
 )
-from router.upstream.client import Inquiries, NoAnswer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries, InquiryAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.rendering.tokens import Exact
@@ -22,7 +23,6 @@ from router.tokenizers.registry import Keeper
 from router.tokenizers.sources import Kind
 from router.tokenizers.state import Case
 from router.tokenizers.verify import State
-from router.upstream.client import Answer, Inquiries
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
 from strategies.api import Capabilities
@@ -43,7 +43,9 @@ class Answers:
         self.at_once = self.most = 0
         self.meanwhile: Callable[[str], None] = lambda _: None
 
-    async def ask(self, worker: Worker, path: str, *, patience: float, body: bytes) -> Answer:
+    async def ask(
+        self, worker: Worker, path: str, *, patience: float, body: bytes
+    ) -> InquiryAnswer:
         """Answer after all other tasks had a turn."""
         del patience
         assert path == "/tokenize"
@@ -54,7 +56,7 @@ class Answers:
         self.meanwhile(worker.name)
         self.at_once -= 1
         tokens = [self.numbers[worker.name], len(body) % 7]
-        return Answer(200, json.dumps({"tokens": tokens}).encode())
+        return InquiryAnswer(200, json.dumps({"tokens": tokens}).encode())
 
 
 def serving(name: str, **roots: str) -> Worker:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from router.api.errors import BadRequest, NoWorker, UnknownModel
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import State, Worker
+from router.fleet.worker import ProbeState, Worker
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
 from strategies.api import Candidate, Cost, NoOptions, Prompt, WorkerView
@@ -27,7 +27,7 @@ PROMPT = Prompt("m", 1000, (1, 2, 3), answer_tokens=100, stream=True)
 _ports = itertools.count(1)
 
 
-def worker(*models: str, state: State = State.READY, fixed: Sequence[str] = ()) -> Worker:
+def worker(*models: str, state: ProbeState = ProbeState.READY, fixed: Sequence[str] = ()) -> Worker:
     """Build a worker that serves these models."""
     name = f"w{next(_ports)}"
     upstream = Upstream("127.0.0.1", 1, tls=None, patience=PATIENCE)
@@ -104,8 +104,8 @@ def test_patterns_like_a_plain_search(exact: set[str], prefixes: set[str], model
 def test_eligible() -> None:
     """Only ready workers that serve the model are eligible."""
     first, second = worker("m"), worker("m", "n")
-    down = worker("m", state=State.DOWN)
-    unknown = worker("m", state=State.UNKNOWN)
+    down = worker("m", state=ProbeState.DOWN)
+    unknown = worker("m", state=ProbeState.UNKNOWN)
     other = worker("n")
     found = pool("p", "*", workers=[down, first, unknown, other, second])
     assert found.eligible("m") == [first, second]
@@ -114,7 +114,7 @@ def test_eligible() -> None:
 
 def test_nobody_is_ready() -> None:
     """A model served only by a worker that is down is known: the answer is 503, not 404."""
-    found = pool("p", "*", workers=[worker("m", state=State.DOWN), worker("n")])
+    found = pool("p", "*", workers=[worker("m", state=ProbeState.DOWN), worker("n")])
     with pytest.raises(NoWorker):
         found.eligible("m")
     with pytest.raises(UnknownModel):
@@ -124,7 +124,7 @@ def test_nobody_is_ready() -> None:
 def test_nobody_has_told_its_models() -> None:
     """Until a worker has listed its models, any of them may serve the model."""
     with pytest.raises(NoWorker):
-        pool("p", "*", workers=[worker(state=State.UNKNOWN)] * 2).eligible("x")
+        pool("p", "*", workers=[worker(state=ProbeState.UNKNOWN)] * 2).eligible("x")
 
 
 @pytest.mark.parametrize("model", [None, ""])
@@ -137,7 +137,7 @@ def test_the_only_model(model: str | None) -> None:
         two.route(model)
     assert caught.value.param == "model"
     with pytest.raises(NoWorker):
-        Fleet([pool("a", "*", workers=[worker(state=State.UNKNOWN)])]).route(model)
+        Fleet([pool("a", "*", workers=[worker(state=ProbeState.UNKNOWN)])]).route(model)
 
 
 #: Lists of models as vLLM and SGLang tell them: name, root, parent.

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from router.api.request import ENDPOINTS
-from router.dispatch.request import Plea
+from router.dispatch.request import InferenceRequest
 from router.fleet.worker import Worker
 from router.http.exchange import Exchange, Line
 from router.http.validation import Head
@@ -18,24 +18,26 @@ def worker() -> Worker:
     return fleet(workers=1).pools[0].workers[0]
 
 
-def plea() -> Plea:
+def request() -> InferenceRequest:
     """A request that has not been sent yet."""
-    return Plea(
+    return InferenceRequest(
         next(iter(ENDPOINTS.values())),
         Exchange(cast("Line", object()), Head("POST", "1.1", [], "/"), keep=True),
         fleet().pools[0],
         prompt("text"),
         None,
+        identity=b"1",
+        tenant="",
         workers=(),
         started=0.0,
-        visit=None,
+        session=None,
         salt=b"",
     )
 
 
 def test_what_was_held_first_counts_from_where_it_gave_way_first(worker: Worker) -> None:
     """Where it was moved from a worker that is stuck, nothing that was computed there counts."""
-    asked = plea()
+    asked = request()
     asked.moved(worker, suspected=False)
     assert (asked.last, asked.held_first, asked.preemptions) == (None, 0, 1)
     assert asked.prompt.resumed
@@ -46,21 +48,20 @@ def test_what_was_held_first_counts_from_where_it_gave_way_first(worker: Worker)
 
 def test_who_was_suspected_stays_suspected(worker: Worker) -> None:
     """Also if it is parsed again, because its pool has changed."""
-    asked, again = plea(), plea()
+    asked, again = request(), request()
     asked.moved(worker, suspected=True)
     asked.moved(worker, suspected=False)
     assert asked.suspected
-    again.goes_on_from(asked)
-    assert again.suspected
-    assert again.prompt.resumed
+    asked.renew(again)
+    assert asked.suspected
+    assert asked.prompt.resumed
 
 
 def test_it_does_not_go_back_at_once(worker: Worker) -> None:
     """The first decision after a move leaves out the stuck worker, also if it is parsed again."""
-    asked, again = plea(), plea()
+    asked = request()
     other = fleet(workers=1).pools[0].workers[0]
     asked.moved(worker, suspected=False)
-    again.goes_on_from(asked)
-    for one in (asked, again):
-        assert one.elsewhere([worker, other]) == [other]
-        assert one.elsewhere([worker, other]) == [worker, other]
+    asked.renew(request())
+    assert asked.elsewhere([worker, other]) == [other]
+    assert asked.elsewhere([worker, other]) == [worker, other]

@@ -1,39 +1,70 @@
-"""Decides on requests that are not sent, as the router would now (`explain.py`)."""
+"""Decides on requests that are not sent, as the router would now."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from router.admin.explain import Foreseen, Question, refusal
 from router.api.engine_fields import refuse_engine_fields
+from router.api.errors import DoorError, Headers
 from router.api.request import Endpoint, Prompted, Request
+from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.eligibility import fitted, left_out, unable, within
-from router.dispatch.ranking import Deciding
-from router.dispatch.scheduler import Scheduler
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.prompt.executor import SMALL, Tokenizing
 from router.prompt.salts import Salts
-from router.proxy.parse import Parsing
-from router.sessions.use import Visit
+from router.proxy.parse import RequestParser
+from router.sessions.use import SessionUse
 from router.settings.model import Settings
-from strategies.api import Prompt
-from strategies.explain import LeftOut, Waits
+from strategies.api import Decision, Prompt
+from strategies.explain import LeftOut, Rejection, Waits
 
 T = TypeVar("T")
 
 
-class Foreseeing:
+class Question(NamedTuple):
+    """A request to explain."""
+
+    path: str
+    """Of the endpoint that it is meant for."""
+    body: bytes
+    headers: Headers
+    """Those that may name its session or its prefix."""
+    key: str = ""
+    """Names the key that it would come with, if keys have caches of their own."""
+    asker: str = ""
+    """Names the key of the caller."""
+
+
+class Forecast(NamedTuple):
+    """What would be decided on a request that came now."""
+
+    prompt: Prompt
+    decision: Decision
+    waits: Waits
+    """What it would wait for first."""
+    left_out: Sequence[LeftOut]
+    refused: Rejection | None
+    """What it would get instead, if it found no place to wait at."""
+    sessionless: bool
+    """It names a session, but its pool keeps none and ignores that."""
+
+
+def refusal(error: DoorError) -> Rejection:
+    """Return what a client would be told."""
+    return Rejection(error.status, error.code, error.message)
+
+
+class DryRun:
     """What would be decided. It books nothing, and counts nothing."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        deciding: Deciding,
-        parsing: Parsing,
+        dispatcher: Dispatcher,
+        parsing: RequestParser,
         tokenizing: Tokenizing,
     ) -> None:
-        self._scheduler = scheduler
-        self._deciding = deciding
+        self._scheduler = dispatcher.scheduler
+        self._ranking = dispatcher.ranking
         self._parsing = parsing
         self._tokenizing = tokenizing
 
@@ -83,12 +114,12 @@ class Foreseeing:
         pool: Pool,
         prompt: Prompt,
         workers: Sequence[Worker],
-        visit: Visit | None,
+        session: SessionUse | None,
         asked: Question,
         *,
         only: str,
-    ) -> Foreseen:
-        """Decide as if the prompt came now with that key, for the session of `visit`.
+    ) -> Forecast:
+        """Decide as if the prompt came now with that key, for the session of `session`.
 
         `only` names the only worker that will do, if it has a response that this goes on from. An
         operator who names no key asks of one with nothing in the queue.
@@ -96,25 +127,25 @@ class Foreseeing:
         Raises NoWorker, SessionLost.
         """
         scheduler, model = self._scheduler, prompt.model
-        if visit is None:
+        if session is None:
             queues = scheduler.must_wait(pool, workers, bound=bool(only))
-            decision = self._deciding.among(pool, prompt, workers, only)
+            decision = self._ranking.among(pool, prompt, workers, only)
         else:
-            home, stays, wanted = visit.options(pool, model, workers)
+            home, stays, wanted = session.options(pool, model, workers)
             only = only or stays
             queues = scheduler.must_wait(pool, wanted, bound=True)
-            decide = self._deciding.in_session
-            prompt, decision, _ = decide(pool, prompt, visit, home, workers, stays=bool(only))
-            visit.going(decision.candidates[0].worker.name, pool, model)
+            decide = self._ranking.in_session
+            prompt, decision, _ = decide(pool, prompt, session, home, workers, stays=bool(only))
+            session.going(decision.candidates[0].worker.name, pool, model)
         tenant = asked.key if self._operated else asked.asker
         full = scheduler.turned_away(pool, prompt, tenant, only) if queues else None
         waits: Waits = "place" if queues and full is None else ""
-        if not (queues or only) and visit is None and scheduler.holds(decision):
+        if not (queues or only) and session is None and scheduler.holds(decision):
             waits = "held"
         others = left_out(pool, prompt, decision, self._scheduler.most)
         refused = None if full is None else refusal(full)
         ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)
-        return Foreseen(prompt, decision, waits, others, refused, ignored)
+        return Forecast(prompt, decision, waits, others, refused, ignored)
 
     def unable(self, pool: Pool, prompt: Prompt) -> Sequence[LeftOut]:
         """Return the workers that could not take the request now, and why."""

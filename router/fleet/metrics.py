@@ -1,37 +1,41 @@
 """Metrics of every pool and its workers, read from the fleet at each scrape.
 
-Repeats some metrics under the names that HyperPod's dashboards query.
-
-In HyperPod, a sidecar beside each model counts per pod; here the router counts per worker. Names
-and units: "Invocation metrics" in the observability pages of HyperPod's documentation. Of its
-labels, `resource_name` is the pool here, and `pod_name` the worker.
-
-Metrics of the router itself: its processes, its release, its client connections.
+Some are repeated under the names that HyperPod's dashboards query. In HyperPod, a sidecar beside
+each model counts per pod; here the router counts per worker. Names and units: "Invocation metrics"
+in the observability pages of HyperPod's documentation. Of its labels, `resource_name` is the pool
+here, and `pod_name` the worker.
 """
 
 import logging
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from prometheus_client import Metric, ProcessCollector
+from prometheus_client import Metric
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
 
-from router import __version__
+from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
+from router.observe.metrics import Metrics
 from router.observe.series import Counter, Histogram
-from router.tokenizers import verify as agreement
-from router.tokenizers.state import Case
 
 log = logging.getLogger("warmroute.metrics")
 
 
-def gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
+def fleet_metrics(fleet: Fleet) -> Metrics:
+    """Return the metrics of a router with that fleet: of its requests, its workers, its prompts."""
+    metrics = Metrics(lambda: ((pool.name, tuple(pool.named)) for pool in fleet.pools))
+    metrics.add(lambda: worker_metrics(fleet.pools))
+    metrics.add(lambda: prompt_metrics(fleet.pools))
+    return metrics
+
+
+def worker_metrics(pools: Iterable[Pool]) -> Iterator[Metric]:
     """Yield the state of workers, their bookings, and the sizes that strategies report."""
     labels = ("pool", "worker")
     up = GaugeMetricFamily("warmroute_worker_up", "1 if ready, else 0.", labels=labels)
@@ -59,7 +63,7 @@ def gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
     for pool in pools:
         for worker in pool.workers:
             where = (pool.name, worker.name)
-            up.add_metric(where, float(worker.state is State.READY))
+            up.add_metric(where, float(worker.state is ProbeState.READY))
             flying.add_metric(where, worker.load.here)
             booked.add_metric(where, worker.load.tokens_here)
             pace.add_metric(where, worker.pace.factor)
@@ -76,7 +80,7 @@ def gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
     yield from (up, flying, booked, pace, out, unsized, ejections, *sizes.values())
 
 
-def prompts(pools: Iterable[Pool]) -> Iterator[Metric]:
+def prompt_metrics(pools: Iterable[Pool]) -> Iterator[Metric]:
     """Yield what prompts are keyed by: tokens or text."""
     keyed = CounterMetricFamily(
         "warmroute_prompts", "Prompts by what they are keyed by.", labels=("pool", "keyed")
@@ -102,22 +106,6 @@ def prompts(pools: Iterable[Pool]) -> Iterator[Metric]:
     yield from (keyed, by_text, miscounted)
 
 
-def tokenizers(pools: Iterable[Pool], cases: Iterable[Case]) -> Iterator[Metric]:
-    """Yield whether workers make the same tokens as the router."""
-    found: dict[str, Tally[agreement.State]] = {pool.name: Tally() for pool in pools}
-    for case in cases:
-        found.setdefault(case.pool, Tally()).update(case.counts())
-    workers = GaugeMetricFamily(
-        "warmroute_tokenizer_workers",
-        "Workers by whether they make the same tokens, once for each tokenizer.",
-        labels=("pool", "state"),
-    )
-    for pool, counts in found.items():
-        for state in agreement.State:
-            workers.add_metric((pool, state.value), counts[state])
-    yield workers
-
-
 def _sizes(pool: Pool) -> Mapping[str, float]:
     """Return the strategy's own gauges; an error in them must not hide all other metrics."""
     try:
@@ -141,7 +129,7 @@ class Durations(Protocol):
     duration: Histogram
 
 
-def hyperpod(
+def hyperpod_metrics(
     requests: Counter, pools: Iterable[Pool], durations: Mapping[str, Durations]
 ) -> Iterator[Metric]:
     """Make the five metrics; `requests` counts by pool, worker and status class."""
@@ -175,28 +163,3 @@ def _counter(name: str, says: str, counts: Tally[tuple[str, str]]) -> Metric:
     for labels, count in counts.items():
         family.add_metric(labels, count)
     return family
-
-
-def process_metrics() -> Iterator[Metric]:
-    """Yield CPU, memory and descriptors of this process, by Prometheus' usual names.
-
-    Nothing if the system has no `/proc`.
-    """
-    yield from _SYSTEM.collect()
-
-
-_SYSTEM = ProcessCollector(registry=None)
-
-
-def own_metrics(connections: Callable[[], int]) -> Iterator[Metric]:
-    """Yield the metrics of a serving process."""
-    release = GaugeMetricFamily(
-        "warmroute_build_info", "1, with the release that runs.", labels=("version",)
-    )
-    release.add_metric((__version__,), 1.0)
-    yield release
-    yield GaugeMetricFamily("warmroute_processes", "Processes that serve.", 1.0)
-    yield GaugeMetricFamily(
-        "warmroute_client_connections", "Connections of clients that are open.", connections()
-    )
-    yield from process_metrics()

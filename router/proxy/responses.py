@@ -6,15 +6,15 @@ from time import monotonic
 
 from router.api.errors import NoWorker
 from router.api.request import ENDPOINTS
+from router.dispatch.lease import CLIENT_LEFT
 from router.fleet.pool import Pool
-from router.fleet.worker import State, Worker
+from router.fleet.worker import ProbeState, Worker
 from router.http.exchange import Exchange
 from router.http.headers import upstream_head
-from router.observe.access_log import log_relayed
 from router.observe.metrics import Metrics
-from router.proxy.attempt import CLIENT_LEFT
+from router.proxy.access_log import log_relayed
 from router.proxy.proxy import Proxy
-from router.proxy.relay import CutShort, Relay
+from router.proxy.relay import AnswerCut, Relay
 from router.responses.ids import Stored
 from router.settings.model import Settings
 from router.upstream.errors import Gone, Redirected, Refused, Stale, WorkerError, answer_for
@@ -45,7 +45,7 @@ class Retrieval:
         if exchange.codings:
             await exchange.decode()
         pool, worker = await self._proxy.responses.only(stored.id, exchange.tenant)
-        if not (worker.there or worker.state is State.ASLEEP):  # its front process is awake
+        if not (worker.there or worker.state is ProbeState.ASLEEP):  # its front process is awake
             raise NoWorker("The worker that has the response is not ready; please try again.")
         began, relay = monotonic(), Relay(_ENDPOINT, exchange)
         answered = _Answered(self._metrics, pool, worker)
@@ -55,7 +55,7 @@ class Retrieval:
         except WorkerError as error:
             answered.failed(error)
             raise answer_for(error, worker.name) from None
-        except CutShort as cut:
+        except AnswerCut as cut:
             answered.failed(cut.error)
             raise
         except asyncio.CancelledError:
@@ -81,7 +81,7 @@ class _Answered:
         """What went wrong, if anything."""
 
     async def relay(self, stored: Stored, exchange: Exchange, relay: Relay) -> None:
-        """Send the request, and relay the answer. Raises WorkerError, CutShort."""
+        """Send the request, and relay the answer. Raises WorkerError, AnswerCut."""
         worker, upstream, body = self._worker, self._worker.upstream, exchange.body
         told, method = (worker.host, worker.api_key, len(body)), exchange.method.encode()
         head = upstream_head(stored.path.encode(), exchange, *told, method=method)

@@ -29,7 +29,7 @@ class NotAsked(NoAnswer):
     """The router lacked descriptors, memory or ports to ask: this says nothing of the worker."""
 
 
-class Answer(NamedTuple):
+class InquiryAnswer(NamedTuple):
     """A worker's complete answer."""
 
     status: int
@@ -46,7 +46,7 @@ class Inquiries:
 
     async def ask(
         self, worker: Worker, path: str, *, patience: float, body: bytes | None = None
-    ) -> Answer:
+    ) -> InquiryAnswer:
         """Fetch a small document completely within `patience` seconds.
 
         With `body`, a JSON text, POST it to the path. Raises NoAnswer.
@@ -63,7 +63,7 @@ class Inquiries:
             raise NoAnswer(f"{path}: {error}{_hint(worker, error)}") from None
 
 
-async def _ask(worker: Worker, path: str, body: bytes | None) -> Answer:
+async def _ask(worker: Worker, path: str, body: bytes | None) -> InquiryAnswer:
     upstream = worker.upstream.aside()  # kept in a variable: a reload may replace the worker's
     connection = await upstream.ask(_head(worker, path, body), body or b"")
     said = bytearray()
@@ -72,7 +72,7 @@ async def _ask(worker: Worker, path: str, body: bytes | None) -> Answer:
             said += chunk
             if len(said) > LARGEST:
                 raise NoAnswer(f"{path} answered more than {LARGEST} bytes")
-        return Answer(connection.head.status, bytes(said))
+        return InquiryAnswer(connection.head.status, bytes(said))
     finally:
         upstream.release(connection)
 

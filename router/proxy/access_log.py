@@ -3,47 +3,45 @@
 import logging
 from time import monotonic
 
-from router.dispatch.request import Job
+from router.dispatch.lease import Lease
 from router.fleet.worker import Worker
 from router.http.exchange import Exchange
 from router.proxy.decision_headers import explanation
-from strategies.api import Candidate
 
 log = logging.getLogger("warmroute.requests")
 
 
-def log_answer(
-    job: Job, worker: Worker, choice: Candidate, status: int, failure: str | None
-) -> None:
-    """Log an answer that came from a worker; `failure` is what went wrong, if anything."""
-    identity, seconds = job.exchange.identity.decode(), monotonic() - job.started
-    decision = explanation(job, choice).decode()
-    tokens = job.prompt.too_long or job.prompt.tokens
+def log_answer(lease: Lease, exchange: Exchange) -> None:
+    """Log an answer that came from a worker, or what went wrong instead."""
+    request, worker, status, failure = lease.request, lease.worker, lease.status, lease.failure
+    identity, seconds = request.identity.decode(), monotonic() - request.started
+    decision = explanation(request, lease.choice).decode()
+    tokens = request.prompt.too_long or request.prompt.tokens
     fields: dict[str, str | float] = {
         "id": identity,
-        "path": job.endpoint.path,
-        **job.exchange.named(),
+        "path": request.endpoint.path,
+        **exchange.named(),
         "status": status,
         "worker": worker.name,
         "decision": decision,
         "tokens": tokens,
         "seconds": round(seconds, 3),
     }
-    if job.preemptions:
-        fields["preempted"] = job.preemptions
+    if request.preemptions:
+        fields["preempted"] = request.preemptions
     if failure:
         fields["failure"] = failure
     log.info(
         "id=%s path=%s%s status=%d worker=%s decision=%r tokens=%d seconds=%.3f%s%s",
         identity,
-        job.endpoint.path,
-        job.exchange.whose(),
+        request.endpoint.path,
+        exchange.whose(),
         status,
         worker.name,
         decision,
         tokens,
         seconds,
-        f" preempted={job.preemptions}" if job.preemptions else "",
+        f" preempted={request.preemptions}" if request.preemptions else "",
         f" failure={failure}" if failure else "",
         extra={"fields": fields},
     )
