@@ -17,7 +17,6 @@ from rich.table import Table
 
 from benchmarks.harness.bodies import chat_bodies
 from benchmarks.harness.load import HEADERS
-from router.api.limits import Limits
 from router.api.request import ENDPOINTS, parse
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
@@ -26,6 +25,7 @@ from router.http.exchange import Exchange, Source
 from router.http.headers import upstream_head
 from router.http.parser import Reader
 from router.prompt.prompts import Prompts
+from router.proxy.limits import Limits
 from router.proxy.relay import Relay
 from router.settings.model import LimitSettings
 from router.upstream.connection import Connection

@@ -1,15 +1,20 @@
 """The front door: sends inference paths straight to the proxy, everything else to FastAPI."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
+
+from prometheus_client import Metric
 
 from router.admin.routes import admin, operator_paths
 from router.admin.sessions import add_session_paths
 from router.admin.views import View
 from router.api.request import ENDPOINTS, Endpoint
+from router.dispatch.metrics import dispatch_metrics
 from router.fleet.build import Plan, build
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries
+from router.fleet.metrics import fleet_metrics, hyperpod_metrics
 from router.fleet.probes import Health
 from router.fleet.worker import Worker
 from router.http.access import admin_gate, for_clients, main_gate
@@ -20,19 +25,20 @@ from router.http.exchange import Exchange, date_line
 from router.http.tls import Contexts
 from router.kv.attach import Memories
 from router.kv.lmcache.build import refuse_lacking_stores
-from router.observe.metrics import Metrics
-from router.observe.pools import own_metrics
+from router.kv.metrics import memory_metrics
+from router.observe.process import own_metrics
 from router.proxy.proxy import Proxy
-from router.responses.handler import Retrieval
+from router.proxy.responses import Retrieval
 from router.responses.ids import Stored, stored
 from router.responses.owners import Responses
 from router.runtime.process import give_back
 from router.sagemaker.handler import SageMaker
 from router.sagemaker.paths import Operation, Route, route
-from router.sessions.attach import let_go, look_after
+from router.sessions.attach import give_sessions, let_go, look_after, sessions_of
+from router.sessions.metrics import session_metrics
 from router.settings.model import Settings
+from router.tokenizers.metrics import tokenizer_metrics
 from router.tokenizers.registry import TokenizerRegistry
-from router.upstream.client import Inquiries
 from strategies.cost.booking import Booking
 
 
@@ -52,17 +58,18 @@ class Door:
         self.fleet = fleet
         self._inquiries = Inquiries()
         self.keeper = TokenizerRegistry(fleet, settings, self._inquiries)
-        self.metrics = Metrics(fleet, lambda: self.keeper.cases)
+        self.metrics = fleet_metrics(fleet)
         self.clients: set[Client] = set()
-        self.metrics.also(lambda: own_metrics(lambda: len(self.clients)))
         self.stopping = False
         """Shutting down: not ready any more, and every answer is the last on its connection."""
         self.memories = Memories(fleet, settings, self._inquiries)
         self._health = Health(fleet, settings.health, self._inquiries, self._notice)
-        self.metrics.remember(self.memories)
         self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
         self._proxy = Proxy(fleet, self.metrics, settings)
-        app = admin(fleet, self.view, lambda: self.stopping, self._proxy.foreseeing)
+        self.dispatcher = self._proxy.dispatcher
+        """Decides on requests, and books them on workers."""
+        self._add_metrics()
+        app = admin(fleet, self.view, lambda: self.stopping, self._proxy.dry_run)
         add_session_paths(app, fleet)
         self._admin = Bridge(app)
         self._sagemaker = SageMaker(fleet, self._proxy, settings)
@@ -73,6 +80,23 @@ class Door:
         self.backdoor = Backdoor(self)
         self._rule(settings)
 
+    def _add_metrics(self) -> None:
+        """Include in every scrape what the parts of the router show of themselves."""
+        fleet, metrics = self.fleet, self.metrics
+        metrics.add(lambda: dispatch_metrics(self.dispatcher))
+        metrics.add(lambda: session_metrics(fleet.pools))
+        metrics.add(lambda: tokenizer_metrics(fleet.pools, self.keeper.cases))
+        metrics.add(lambda: memory_metrics(self.memories))
+        metrics.add(lambda: own_metrics(lambda: len(self.clients)))
+        metrics.add(self._repeated)
+
+    def _repeated(self) -> Iterable[Metric]:
+        """Yield the series under HyperPod's names, if the settings want them."""
+        if not self._aliases:
+            return ()
+        counts = self.metrics.counters["requests"]
+        return hyperpod_metrics(counts, self.fleet.pools, self.metrics.pools)
+
     def _notice(self, worker: Worker, back: bool) -> None:
         """Pass on that a ready worker was asked for its models."""
         self.keeper.notice(worker, back)
@@ -80,7 +104,7 @@ class Door:
 
     def _rule(self, settings: Settings) -> None:
         """Apply bounds and access rules, from the next request on."""
-        self.metrics.aliases = settings.metrics.aliases == "hyperpod"
+        self._aliases = settings.metrics.aliases == "hyperpod"
         self.bounds = _bounds(settings)
         self._prefix = settings.sagemaker.prefix or ""
         self.admit = main_gate(settings, self._operators, apart=self._apart).admit
@@ -151,8 +175,9 @@ class Door:
         await refuse_lacking_stores(settings)
         try:
             await self._health.meet(plan.joining)
-            before = {pool.sessions for pool in self.fleet.pools if pool.sessions is not None}
+            before = sessions_of(self.fleet)
             left = plan.carry_out()
+            give_sessions(self.fleet, settings.session, before)
             self._settings = settings
             self.keeper.change(settings)
             self._health.change(settings.health)
@@ -164,7 +189,7 @@ class Door:
                 client.follow(self.bounds)
             await self.memories.change(settings)  # last: it closes connections before it returns
             await self.responses.tidy()
-            for gone in before.difference(pool.sessions for pool in self.fleet.pools):
+            for gone in set(before.values()).difference(sessions_of(self.fleet).values()):
                 await gone.stop()
         finally:
             await self._health.part()
@@ -252,4 +277,6 @@ def _bounds(settings: Settings) -> Bounds:
 def create_app(settings: Settings) -> Door:
     """Make the application that `settings` describe. Raises CannotBuild."""
     contexts = Contexts()
-    return Door(build(settings, contexts), settings, contexts)
+    fleet = build(settings, contexts)
+    give_sessions(fleet, settings.session, {})
+    return Door(fleet, settings, contexts)

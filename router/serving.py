@@ -38,7 +38,7 @@ class Serving:
         take_over(self.door.fleet, settings.shutdown.state, place)
         self._tls = _context(settings)
         if self._tls is not None:
-            self.door.metrics.also(self._tls.handshakes.metrics)
+            self.door.metrics.add(self._tls.handshakes.metrics)
         self.server = Server(self.door, Ending.told(settings.shutdown), self._tls, passing)
         self._farewells: set[asyncio.Task[None]] = set()
         self.at_rest: Callable[[], None] = _nothing

@@ -44,7 +44,7 @@ class Router:
         self.admin_port = int(operators[0].getsockname()[1]) if operators else 0
         self.door: Door = create_app(parsed)
         if tls is not None:
-            self.door.metrics.also(tls.handshakes.metrics)
+            self.door.metrics.add(tls.handshakes.metrics)
         self._server = Server(self.door, Ending(delay=0.0), tls)
         self._thread = threading.Thread(
             target=lambda: uvloop.run(self._server.serve([listener], operators)), daemon=True

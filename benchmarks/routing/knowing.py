@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from benchmarks.routing.drive import Seat
 from benchmarks.routing.peers import Peer, depth_of
-from simulator.strides import BLOCK_TOKENS
+from benchmarks.routing.strides import BLOCK_TOKENS
 from strategies.api import FREE, Candidate, Cost, Decision, Outcome, Prompt, WorkerView
 from strategies.cost.load import Load
 from strategies.hold.queue import Wait

@@ -22,7 +22,8 @@ from router.replay.report import Report, comparison
 from router.replay.run import Options, Plan, replay
 from router.settings.model import Settings
 from router.settings.types import Address
-from simulator.fleet import Fleet, FleetSettings, run_fleet
+from simulator.fleet import SimulatedFleet, run_fleet
+from simulator.settings import FleetSettings
 from simulator.workloads import Conversation, chats, document_questions
 
 STRATEGIES = ("roundrobin", "prefixaware")
@@ -59,7 +60,7 @@ def _run_fleet(settings: FleetSettings, parent: Connection) -> None:
             parent.recv()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def ready(fleet: Fleet) -> None:
+    def ready(fleet: SimulatedFleet) -> None:
         parent.send([worker.url for worker in fleet.workers])
         threading.Thread(target=end_with_the_parent, daemon=True).start()
 

@@ -17,9 +17,10 @@ from router.replay.report import tables, to_json
 from router.replay.run import ReplayError, replay_trace
 from router.runtime import logs
 from router.settings.model import LogSettings
-from simulator.fleet import Fleet, FleetSettings, run_fleet
-from simulator.profiles import PROFILES
-from simulator.wire import Encoding
+from simulator.engine.profiles import PROFILES
+from simulator.fleet import SimulatedFleet, run_fleet
+from simulator.kv.events import Encoding
+from simulator.settings import FleetSettings
 
 #: The exit code of a command that Ctrl-C ended before it was done.
 _INTERRUPTED = 130
@@ -158,7 +159,7 @@ def simulate(
         run_fleet(settings, _announce)
 
 
-def _announce(fleet: Fleet) -> None:
+def _announce(fleet: SimulatedFleet) -> None:
     err.print("Of each worker: URL, KV events, replay of KV events")
     for worker in fleet.workers:
         print(worker.url, worker.kv_events, worker.kv_replay, flush=True)

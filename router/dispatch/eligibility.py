@@ -222,7 +222,7 @@ def _least(limits: Mapping[Worker, float], needs: Needs) -> float:
 
     An estimate decides only among workers that are there: it may be wrong.
     """
-    here = [limit for worker, limit in limits.items() if worker.ready and not worker.draining]
+    here = [limit for worker, limit in limits.items() if worker.takes_new]
     if all(limit < needs.surely for limit in limits.values()):
         return max(here, default=0.0)
     return needs.probably if any(limit >= needs.probably for limit in here) else needs.surely

@@ -7,7 +7,7 @@ from typing import Any
 import pygtrie
 
 from router.api.errors import BadRequest, NoWorker, UnknownModel
-from router.fleet.pool import Pool, Telling
+from router.fleet.pool import Peers, Pool
 from router.fleet.worker import Models, Worker, common
 from strategies.api import NOBODY
 
@@ -24,9 +24,9 @@ class Fleet:
     """All pools, found by model name."""
 
     def __init__(self, pools: Sequence[Pool]) -> None:
-        self._tells: Telling | None = None
+        self._tells: Peers | None = None
         self.asks: Asks | None = None
-        """Asks workers for a model that none is known to have (`seeking.py`)."""
+        """Asks workers for a model that none is known to have (`abilities.py`)."""
         self.replace(pools)
 
     def replace(self, pools: Sequence[Pool]) -> None:
@@ -42,11 +42,11 @@ class Fleet:
         self._routes: dict[str, Pool] = {}
         self.share(self._tells)
 
-    def share(self, tells: Telling | None) -> None:
+    def share(self, tells: Peers | None) -> None:
         """Report what is sent to the router's other processes, for current and future pools."""
         self._tells = tells
         for pool in self.pools:
-            pool.tells = tells if pool.reads_load else None
+            pool.tells = tells if pool.capabilities.reads_load else None
 
     @property
     def workers(self) -> Iterator[Worker]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from typing import Final, Protocol, TypeVar
 
-from router.fleet.breaker import Breaker, Ejection, State
+from router.fleet.breaker import Breaker, BreakerState, Ejection
 from strategies.api import Candidate, Decision
 
 #: Most requests that are sent elsewhere before a worker in doubt is asked again.
@@ -395,7 +395,9 @@ class Breakers:
             self._panic(on=False, healthy=sum(member.ready for member in self._members))
 
     def _look_around(self, now: float) -> None:
-        healthy = sum(m.ready and m.breaker.state(now) is State.CLOSED for m in self._members)
+        healthy = sum(
+            m.ready and m.breaker.state(now) is BreakerState.CLOSED for m in self._members
+        )
         few = healthy < self._settings.panic * len(self._members) - _EPSILON
         self._panic(on=few, healthy=healthy)
 

@@ -18,11 +18,11 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from router.fleet.abilities import Seeking, lacking
+from router.fleet.abilities import ModelSearch, lacking
 from router.fleet.fleet import Fleet
-from router.fleet.worker import State, Worker
+from router.fleet.inquiries import Inquiries, InquiryAnswer, NoAnswer, NotAsked
+from router.fleet.worker import ProbeState, Worker
 from router.settings.model import HealthSettings
-from router.upstream.client import Answer, Inquiries, NoAnswer, NotAsked
 
 log = logging.getLogger("warmroute.health")
 
@@ -70,7 +70,7 @@ class Health:
         self._settings = settings
         self._inquiries = inquiries
         self._notice = notice
-        self._seeking = Seeking(self._read_again)
+        self._seeking = ModelSearch(self._read_again)
         fleet.asks = self._seeking.seek
         self._watches: dict[Worker, asyncio.Task[None]] = {}
         self._busy = set[Worker]()
@@ -135,7 +135,7 @@ class Health:
                 since = min(since, monotonic()) if problem and problem.refused else inf
                 state = worker.state
                 self._judge(worker, good, bad, problem, since)
-                if worker.state is not State.READY or worker.state is not state:
+                if worker.state is not ProbeState.READY or worker.state is not state:
                     self._fall_back(worker)
                 if worker.ready and worker.discovered_at != before:
                     self._notice(worker, not was_ready or worker.started != process)
@@ -173,30 +173,30 @@ class Health:
 
         They are answered with errors `since` that time.
         """
-        ready = worker.state is State.READY
+        ready = worker.state is ProbeState.READY
         if problem is None and worker.sleeps:
-            self._become(worker, State.ASLEEP, "its engine is put to sleep")
+            self._become(worker, ProbeState.ASLEEP, "its engine is put to sleep")
         elif problem is None:
-            if not ready and (good >= self._settings.rise or worker.state is not State.DOWN):
-                worker.become(State.READY, "ready")
+            if not ready and (good >= self._settings.rise or worker.state is not ProbeState.DOWN):
+                worker.become(ProbeState.READY, "ready")
                 log.info("worker %s is ready: %s", worker.name, _some(worker.models))
         elif not ready or bad >= self._settings.fall:
             now = monotonic()
-            served = ready or worker.state is State.BUSY
+            served = ready or worker.state is ProbeState.BUSY
             heard, lately = worker.heard_at(now), now - LATELY_S
             # SGLang's `/health` answers 503 if no token was computed in time.
             works = problem.late or (problem.refused and heard > since)
             busy = served and works and heard > lately
-            self._become(worker, State.BUSY if busy else State.DOWN, str(problem))
+            self._become(worker, ProbeState.BUSY if busy else ProbeState.DOWN, str(problem))
 
-    def _become(self, worker: Worker, state: State, reason: str) -> None:
+    def _become(self, worker: Worker, state: ProbeState, reason: str) -> None:
         """Take a worker out: its probes fail, or it is asleep."""
-        if worker.state is state and (worker.reason == reason or state is State.BUSY):
+        if worker.state is state and (worker.reason == reason or state is ProbeState.BUSY):
             return
         log.warning("worker %s is %s: %s", worker.name, state.value, reason)
-        if state is State.ASLEEP:  # vLLM empties its prefix cache then
+        if state is ProbeState.ASLEEP:  # vLLM empties its prefix cache then
             self._fleet.restarted(worker)
-        elif state is State.DOWN:
+        elif state is ProbeState.DOWN:
             worker.sleeps = None
         worker.become(state, reason)
 
@@ -207,11 +207,11 @@ class Health:
         and were heard a moment ago. To refuse every request, or to overload the rest with all of
         them, would be worse: Envoy's panic threshold is the model.
         """
-        if worker.state is State.BUSY:
+        if worker.state is ProbeState.BUSY:
             self._busy.add(worker)
-        self._busy = {one for one in self._busy if one.state is State.BUSY}
+        self._busy = {one for one in self._busy if one.state is ProbeState.BUSY}
         for pool in self._fleet.pools if self._busy else ():
-            passing = [one for one in pool.taking if one.state is State.READY]
+            passing = [one for one in pool.taking if one.state is ProbeState.READY]
             few = len(passing) < self._settings.ejection.panic * len(pool.workers)
             for one in self._busy.intersection(pool.workers):
                 needed = few or not all(any(m in w.models for w in passing) for m in one.models)
@@ -251,7 +251,7 @@ class Health:
         if any(worker in pool.workers and len(pool.workers) < 2 for pool in self._fleet.pools):
             return
 
-        async def ask(path: str) -> Answer:
+        async def ask(path: str) -> InquiryAnswer:
             return await self._inquiries.ask(worker, path, patience=self._settings.timeout)
 
         with suppress(NoAnswer):  # what is not known is taken as possible
@@ -289,7 +289,7 @@ def _restarted(worker: Worker, started: float | None) -> bool:
     that another was down, but then it tells a later time.
     """
     before = worker.started
-    if worker.state is State.DOWN:
+    if worker.state is ProbeState.DOWN:
         return started is None or started != before
     return started is not None and before is not None and started > before
 

@@ -16,7 +16,7 @@ from router.http.validation import Head
 if TYPE_CHECKING:
     from router.prompt.salts import Salts
     from router.sessions.sessions import Sessions
-    from router.sessions.use import Visit
+    from router.sessions.use import SessionUse
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -133,7 +133,7 @@ class Exchange:
         self.task: asyncio.Task[None] | None = None
         self.served = False
         """The proxy has begun to work on it."""
-        self.part: Visit | None = None
+        self.part: SessionUse | None = None
         """Its part in a session, once known."""
         self.asked = False
         """A worker was chosen, and the metrics count the request under that worker."""
@@ -193,7 +193,7 @@ class Exchange:
         except ValueError as error:
             raise BadRequest(f"The request body is not valid JSON: {error}.") from None
 
-    def visit(self, sessions: "Sessions") -> "Visit | None":
+    def visit(self, sessions: "Sessions") -> "SessionUse | None":
         """Return the request's part in a session, if it names one. Raises BadRequest.
 
         A request that is read again keeps its part: it may have started the session.

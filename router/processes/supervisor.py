@@ -33,7 +33,7 @@ from router.observe.merge import (
     merged_workers,
     text,
 )
-from router.observe.pools import process_metrics
+from router.observe.process import process_metrics
 from router.processes.balance import Commons, Posts
 from router.processes.channel import USUAL, Channel, Hear, Lost, Patience, Refusal, Sign, watch
 from router.processes.child import Order, seal

@@ -1,32 +1,32 @@
-"""Turns what a client sent into a plea: a request with its pool, its prompt and its workers."""
+"""Turns what a client sent into a request with its pool, its prompt and its workers."""
 
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Final, cast
 
 from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import Headers, LostPrevious
-from router.api.limits import Limits
 from router.api.request import RESPONSES, Endpoint, NotJson, Request, parse
 from router.dispatch.eligibility import cuts, fitted, within
 from router.dispatch.preemption import resumable
-from router.dispatch.request import Plea
+from router.dispatch.request import InferenceRequest
 from router.fleet.fleet import Fleet
 from router.http.exchange import Exchange
 from router.http.headers import header
 from router.prompt.executor import MAX_LOOP_BODY_BYTES, PromptExecutor
+from router.proxy.limits import Limits
 from router.responses.ids import asked
 from router.responses.owners import Responses, at
 from router.runtime.threads import rest
 from router.sessions.sessions import Sessions
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from router.settings.model import LimitSettings
 
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 
 
-class Parsing:
+class RequestParser:
     """Parses requests. One instance for the whole router."""
 
     def __init__(self, fleet: Fleet, tokenizing: PromptExecutor, responses: Responses) -> None:
@@ -50,7 +50,7 @@ class Parsing:
             request.prompt_cache_key = named.decode("latin-1")
         return whole
 
-    async def read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
+    async def read(self, endpoint: Endpoint, exchange: Exchange) -> InferenceRequest:
         """Parse the request, make its prompt, and find the workers that could answer."""
         started, route = monotonic(), self._fleet.route
         request, large, cut = self._at_once(endpoint, exchange), False, None
@@ -84,20 +84,22 @@ class Parsing:
         if pool.uneven:
             prompt = fitted(pool, endpoint, request, prompt, body)
             workers = workers if only else pool.eligible(model, prompt.barred, in_session=True)
-        visit = None if pool.sessions is None else _visit(pool.sessions, exchange)
+        session = None if pool.sessions is None else _session(pool.sessions, exchange)
         if only:
             workers = at(pool, model, only)
-        elif visit is None:  # without any, this raises
+        elif session is None:  # without any, this raises
             workers = workers or pool.eligible(model, prompt.barred)
-        return Plea(
+        return InferenceRequest(
             endpoint,
             exchange,
             pool,
             within(prompt, workers, body, cut=cut),
             None if exchange.seen else made.along,  # the ids are not of what the worker reads
+            identity=exchange.identity,
+            tenant=exchange.tenant,
             workers=workers,
             started=started,
-            visit=visit,
+            session=session,
             salt=salt,
             streams=request.stream is True and endpoint.events,
             resumable=resumable(endpoint, request),
@@ -178,24 +180,17 @@ class Parsing:
         body = exchange.seen or exchange.body
         return parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
 
-    async def read_again(self, before: Plea) -> Plea:
-        """Parse a request again, and keep what it has been through."""
-        plea = await self.read(before.endpoint, before.exchange)
-        plea.goes_on_from(before)
-        return plea
+    async def read_again(self, request: InferenceRequest) -> InferenceRequest:
+        """Parse a request again, as its pool or its tokenizer has changed."""
+        return await self.read(request.endpoint, cast("Exchange", request.source))
 
 
-def holds(plea: Plea) -> bool:
-    """Whether its tokens are still made the way its model's tokens are."""
-    return plea.along is None or plea.pool.prompts.holds(plea.along)
-
-
-def _visit(sessions: Sessions, exchange: Exchange) -> Visit | None:
+def _session(sessions: Sessions, exchange: Exchange) -> SessionUse | None:
     """Return the request's part in a session, if it has one."""
-    visit = exchange.visit(sessions)
-    if visit is not None and visit.begins and exchange.commented:
+    session = exchange.visit(sessions)
+    if session is not None and session.begins and exchange.commented:
         return None  # its pool had no sessions before, and its client cannot be told an id now
-    if visit is not None:
-        visit.owner = exchange.tenant
-        exchange.part = visit
-    return visit
+    if session is not None:
+        session.owner = exchange.tenant
+        exchange.part = session
+    return session

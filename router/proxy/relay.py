@@ -9,7 +9,7 @@ from router.api.errors import DoorError, Stopping, WorkerFailed, refused_by_work
 from router.api.request import CHAT, COMPLETION, RESPONSES, Endpoint
 from router.http.exchange import Exchange, date_line
 from router.http.sse import EVENT_ENDS, RESPONSE_ENDS, has_last, only_comments
-from router.responses.owners import Naming
+from router.responses.owners import IdReader
 from router.upstream.connection import Connection, Sink
 from router.upstream.errors import WorkerError
 from router.upstream.faults import SOUND, flaw
@@ -24,7 +24,7 @@ LONGEST_MESSAGE = 2000
 _WRITTEN: Final = frozenset((CHAT, COMPLETION))
 
 
-class CutShort(Exception):
+class AnswerCut(Exception):
     """The worker failed in mid-answer; the client got an error event, or is to be cut off."""
 
     def __init__(self, error: WorkerError) -> None:
@@ -63,7 +63,7 @@ class Relay:
         """Such an event has begun."""
         self._refusal: tuple[int, bytes] | None = None
         """A worker's error that has to become an event: its status, and what has come of it."""
-        self.naming: Naming | None = None
+        self.naming: IdReader | None = None
         """Wants to see the beginning of the answer, before the client does."""
 
     def begin(self, connection: Connection, added: bytes) -> bool:
@@ -110,7 +110,7 @@ class Relay:
             self._fail(refused_by_worker(status, kept.decode("utf-8", errors="replace")))
 
     async def flow(self, connection: Connection, begun: Callable[[], None] | None = None) -> None:
-        """Relay the rest. Raises CutShort.
+        """Relay the rest. Raises AnswerCut.
 
         `begun`, if given, is called when the first byte arrives that is no comment.
         """
@@ -128,7 +128,7 @@ class Relay:
                 self._fail(WorkerFailed(message))
             else:  # what has come of an error says more than that it broke off
                 self._quote(b"", last=True)
-            raise CutShort(error) from None
+            raise AnswerCut(error) from None
         except asyncio.CancelledError:
             if exchange.left:
                 raise

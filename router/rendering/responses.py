@@ -37,7 +37,7 @@ def chat_of_responses(fields: Body) -> Chat:
         _tools(fields.get("tools")),
         keywords(fields),
         effort((reasoning or {}).get("effort")),
-        # Unlike for other chats, engines leave this to the tokenizer's default.
+        # NotReproducible for other chats, engines leave this to the tokenizer's default.
         special=True,
         ids=forwarded(fields),
     )

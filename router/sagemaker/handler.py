@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from router.api.errors import BadRequest, DoorError, Stopping, UnknownModel, UnknownPath, perhaps
 from router.api.request import ENDPOINTS, Endpoint, NotJson, Prompted
+from router.dispatch.lease import CLIENT_LEFT
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.exchange import Exchange, date_line
 from router.http.headers import header
-from router.proxy.attempt import CLIENT_LEFT
 from router.proxy.proxy import Proxy
 from router.sagemaker.errors import model_error
 from router.sagemaker.invocation import (
@@ -29,7 +29,7 @@ from router.sagemaker.paths import Operation, Route, is_name
 from router.sagemaker.response import Answer
 from router.sagemaker.sessions import Refusal, Words, open_there, sessions_of
 from router.sagemaker.sigv4 import Verifier
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from router.settings.model import Settings
 
 T = TypeVar("T")
@@ -209,7 +209,9 @@ class SageMaker:
             await answer.part.undo()
 
 
-async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker]) -> Visit | None:
+async def _visit(
+    asked: Invocation, pool: Pool, model: str, workers: list[Worker]
+) -> SessionUse | None:
     """Return the request's visit to a session, if any. Raises a DoorError, and Refusal."""
     if asked.opens and pool.stateful:
         return await open_there(asked, pool, model, workers, answered=True)

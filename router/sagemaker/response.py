@@ -23,7 +23,7 @@ from router.sagemaker.errors import LONGEST, AwsError, model_error, stream_error
 from router.sagemaker.invocation import as_generation
 from router.sessions.ids import AWS_HEADER
 from router.sessions.sessions import Sessions
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 
 #: The end of a server-sent event (WHATWG HTML section 9.2.5).
 _EVENT_END = b"\n\n"
@@ -96,7 +96,13 @@ class Answer(Exchange):
     )
 
     def __init__(
-        self, outer: Exchange, body: bytes, visit: Visit | None, *, framed: bool, converts: bool
+        self,
+        outer: Exchange,
+        body: bytes,
+        visit: SessionUse | None,
+        *,
+        framed: bool,
+        converts: bool,
     ) -> None:
         """`framed`: answer as an event stream. `converts`: convert a completion to `generation`."""
         super().__init__(outer.line, outer.head, keep=outer.keep)
@@ -126,7 +132,7 @@ class Answer(Exchange):
 
     # What the proxy asks.
 
-    def visit(self, sessions: Sessions) -> Visit | None:
+    def visit(self, sessions: Sessions) -> SessionUse | None:
         """Return the visit to a session, which is known already.
 
         If other settings have moved its model to another pool, the session begins there.

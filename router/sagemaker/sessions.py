@@ -36,7 +36,7 @@ from router.sessions import ids as expiry
 from router.sessions.ids import AWS_HEADER, NEW_SESSION, announced, fits
 from router.sessions.sessions import Sessions
 from router.sessions.table import Binding
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from router.upstream.errors import Redirected, Refused, WorkerError, answer_for
 from strategies.api import Candidate, Outcome, Prompt
 
@@ -278,12 +278,13 @@ def sessions_of(pool: Pool) -> Sessions:
     """Return the sessions of a pool. Raises BadRequest if it keeps none."""
     if pool.sessions is None:
         raise BadRequest("Sessions are not kept here: the pool's strategy is not `session`.")
-    return pool.sessions
+    sessions: Sessions = pool.sessions
+    return sessions
 
 
 async def open_there(
     asked: Invocation, pool: Pool, model: str, workers: Sequence[Worker], *, answered: bool = False
-) -> Visit:
+) -> SessionUse:
     """Start a session at a worker that keeps them; its id is the client's, or else the worker's.
 
     `answered`: a prompt's answer will tell of the session. Raises a DoorError, and Refusal.
@@ -355,7 +356,7 @@ async def _open(worker: Worker, body: bytes, identity: bytes) -> tuple[str, floa
         raise
 
 
-async def _choose(pool: Pool, model: str, workers: Sequence[Worker], visit: Visit) -> None:
+async def _choose(pool: Pool, model: str, workers: Sequence[Worker], visit: SessionUse) -> None:
     """Choose a worker as for a request without tokens, and bind the session to it."""
     prompt = Prompt(model=model, tokens=0, answer_tokens=0, bound=visit.bound)
     candidates = pool.strategy.rank(prompt, workers, monotonic()).candidates

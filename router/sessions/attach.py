@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from router.sessions.redis import RedisStore
@@ -19,12 +20,25 @@ log = logging.getLogger("warmroute.sessions")
 LOOK_S = 1.0
 
 
-def keep_sessions(pool: "Pool", before: Sessions | None, settings: "SessionSettings") -> None:
+def sessions_of(fleet: "Fleet") -> dict[str, Sessions]:
+    """Return the sessions of each pool that keeps any, by the pool's name."""
+    return {pool.name: pool.sessions for pool in fleet.pools if pool.sessions is not None}
+
+
+def give_sessions(
+    fleet: "Fleet", settings: "SessionSettings", before: Mapping[str, Sessions]
+) -> None:
+    """Give every pool its sessions; those that a pool of its name had `before` stay."""
+    for pool in fleet.pools:
+        _keep(pool, before.get(pool.name), settings)
+
+
+def _keep(pool: "Pool", before: Sessions | None, settings: "SessionSettings") -> None:
     """Give a pool its sessions, or those it had before, if its strategy keeps any."""
-    if not getattr(pool.strategy, "keeps_sessions", False):
+    if not pool.capabilities.keeps_sessions:
         pool.sessions = None
         return
-    stays = bool(getattr(pool.strategy, "stays", True))
+    stays = not pool.capabilities.moves_sessions
     sessions = before
     if sessions is None or (sessions.redis is None) != (settings.redis is None):
         sessions = Sessions(settings, stays=stays)

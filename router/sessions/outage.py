@@ -24,7 +24,7 @@ TOLD = 16
 DOUBT_S = 3.0
 
 
-class Away:
+class Outage:
     """Sessions started or closed during an outage, and some seen before it; `most` of each kind."""
 
     def __init__(self, most: int) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from router.sessions.lua import APART, BESIDE, CLEARED, SCRIPTS, SWEPT
 from router.sessions.store import PERHAPS, Kept, StoreDown
-from router.sessions.table import Binding, Bound, Lease, Session
+from router.sessions.table import Binding, Bound, Session, SessionLease
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -109,7 +109,7 @@ _FOREVER = 1e9
 class RedisStore:
     """The sessions of one pool in Redis. Raises StoreDown if Redis does not answer in time."""
 
-    def __init__(self, settings: "RedisSettings", pool: str, lease: Lease) -> None:
+    def __init__(self, settings: "RedisSettings", pool: str, lease: SessionLease) -> None:
         """Set up the client; it connects at the first request."""
         self.lease = lease
         self._redis = Scripted(settings)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from router.api.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
-from router.sessions.outage import DOUBT_S, Away
+from router.sessions.outage import DOUBT_S, Outage
 from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown, steady
-from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session
-from router.sessions.use import Visit, Wanted
+from router.sessions.table import UNNOTED, Binding, Bound, Session, SessionLease
+from router.sessions.use import Requirement, SessionUse
 from strategies.policies.session import owner
 
 if TYPE_CHECKING:
@@ -46,9 +46,13 @@ class Sessions:
         """How often each thing happened to a session, by the word used in metrics."""
         self.down = False
         """The store cannot be reached; sessions are routed by the hash of their id."""
-        self.away = Away(0)
+        self.away = Outage(0)
         # (Looked up at each call, as tests replace them.)
-        self._store: Store = MemoryStore(Lease(), lambda: self.lasting(), lambda: self.clock())  # noqa: PLW0108
+        self._store: Store = MemoryStore(
+            SessionLease(),
+            lambda: self.lasting(),  # noqa: PLW0108
+            lambda: self.clock(),  # noqa: PLW0108
+        )
         self._former: list[Store] = []
         self._kept = Kept(0, 0, 0)
         self.redis: RedisSettings | None = None
@@ -79,7 +83,7 @@ class Sessions:
 
     # Which request belongs to which session.
 
-    def asked(self, headers: Headers, body: bytes) -> Visit | None:
+    def asked(self, headers: Headers, body: bytes) -> SessionUse | None:
         """Return the session that an OpenAI request belongs to; None: none. Raises BadRequest."""
         named = ids.in_headers(headers, (ids.AWS_HEADER,))
         if named == ids.NEW_SESSION:
@@ -89,24 +93,24 @@ class Sessions:
         found = self.names.find(headers, body)
         return None if found is None else self.named(found)
 
-    def named(self, key: str) -> Visit:
+    def named(self, key: str) -> SessionUse:
         """Continue a session, or start it if it is not open and clients may do so."""
-        return Visit(self, key, Wanted.EITHER if self._creates else Wanted.OPEN)
+        return SessionUse(self, key, Requirement.EITHER if self._creates else Requirement.OPEN)
 
-    def opening(self, key: str | None, call: str = "") -> Visit:
+    def opening(self, key: str | None, call: str = "") -> SessionUse:
         """Start a session, with an id of the client's own or a new one. Raises BadRequest.
 
         `call` is the client's id of this call, which is the same when it retries the call.
         """
         if key is not None and len(key) > ids.LONGEST_NEW:
             raise BadRequest(f"A new session's id has at most {ids.LONGEST_NEW} characters.")
-        return Visit(self, key or ids.new_id(), Wanted.NEW, call if key else "")
+        return SessionUse(self, key or ids.new_id(), Requirement.NEW, call if key else "")
 
-    def within(self, key: str) -> Visit:
+    def within(self, key: str) -> SessionUse:
         """Continue a session that must be open."""
-        return Visit(self, key, Wanted.OPEN)
+        return SessionUse(self, key, Requirement.OPEN)
 
-    # What a `Visit` calls.
+    # What a `SessionUse` calls.
 
     async def find(
         self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool, uses: bool

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic, time
 from typing import NamedTuple, Protocol
 
-from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session, Table
+from router.sessions.table import UNNOTED, Binding, Bound, Session, SessionLease, Table
 
 #: Returns seconds since 1970, UTC.
 Clock = Callable[[], float]
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
 class Store(Protocol):
     """A store of sessions. All methods raise StoreDown."""
 
-    lease: Lease
+    lease: SessionLease
     """The rules for new sessions."""
 
     def ahead(self) -> float:
@@ -76,19 +76,19 @@ class Store(Protocol):
 class MemoryStore:
     """Sessions in this process's memory, lost when it ends."""
 
-    def __init__(self, lease: Lease, clock: Clock, wall: Clock | None = None) -> None:
+    def __init__(self, lease: SessionLease, clock: Clock, wall: Clock | None = None) -> None:
         """Sessions live by `clock`; clients are told their ends by `wall`, the system's."""
         self._table = Table(lease)
         self._clock = clock
         self._wall = wall or clock
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> SessionLease:
         """The rules for new sessions."""
         return self._table.lease
 
     @lease.setter
-    def lease(self, lease: Lease) -> None:
+    def lease(self, lease: SessionLease) -> None:
         self._table.lease = lease
 
     def ahead(self) -> float:

@@ -24,7 +24,7 @@ MOVED = 1000
 DROPPED = 1000
 
 
-class Lease(NamedTuple):
+class SessionLease(NamedTuple):
     """How long sessions last, and how many there may be."""
 
     ttl: float = 1200.0
@@ -111,8 +111,8 @@ class Bound(NamedTuple):
 class Table:
     """Open sessions by id, and the ids of each owner, the most recently used last."""
 
-    def __init__(self, lease: Lease | None = None) -> None:
-        self.lease = lease or Lease()
+    def __init__(self, lease: SessionLease | None = None) -> None:
+        self.lease = lease or SessionLease()
         self.expired = self.evicted = 0
         """Sessions that have expired, and those evicted for lack of room."""
         self._sessions: dict[str, Session] = {}

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from pydantic_core import InitErrorDetails
 
-from controller.line import binds
+from controller.events.shared_socket import binds
 from router.runtime.quoting import shown
 from router.settings.errors import KeyPath, dotted, refusal
 from router.settings.fleet import EjectionSettings

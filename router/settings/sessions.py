@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema
 from router.http.headers import CREDENTIALS
 from router.runtime.quoting import shown
 from router.sessions.ids import Names
-from router.sessions.table import Lease
+from router.sessions.table import SessionLease
 from router.settings.types import (
     Capacity,
     Count,
@@ -136,12 +136,12 @@ class SessionSettings(Model):
         return Names(self.header.encode(), self.field)
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> SessionLease:
         """How long sessions last, and how many there may be."""
         told = None if self.ttl else ttl_told()
         ttl = told.seconds if told else TTL_S
         longest = inf if self.longest is None else self.longest
-        return Lease(self.ttl or ttl, self.sliding, longest, self.most)
+        return SessionLease(self.ttl or ttl, self.sliding, longest, self.most)
 
 
 class Told(NamedTuple):

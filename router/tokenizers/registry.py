@@ -21,6 +21,7 @@ from time import monotonic
 from typing import TypeVar
 
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.prompt.prompts import AskedModel, KnownModel
@@ -31,7 +32,6 @@ from router.tokenizers.sources import Fingerprint, SourceKind, TokenizerFinder, 
 from router.tokenizers.state import Cases, ModelGroups, SourceCase, tell, tell_of, tell_recount
 from router.tokenizers.verify import Agreement, ExpectedTokens, Recount, Verdict, verify_worker
 from router.tokenizers.worker_tokenizer import WorkerTokenizer, takes_ids
-from router.upstream.client import Inquiries
 
 
 class TokenizerWorkers:
@@ -122,7 +122,7 @@ class TokenizerPublisher:
         workers = self.serving.workers(case)
         case.decide([one.name for one in workers], [one.name for one in workers if one.ready])
         if case.volume is not None or not busy:
-            by_blocks = (one.by_blocks for one in self._fleet.pools if one.name == case.pool)
+            by_blocks = (one.kv is not None for one in self._fleet.pools if one.name == case.pool)
             tell(case, by_blocks=any(by_blocks))
 
     def _known(self, case: SourceCase) -> dict[str, KnownModel]:

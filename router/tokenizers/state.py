@@ -313,7 +313,7 @@ class ModelGroups:
 
 
 def _needs_tokens(pool: Pool) -> bool:
-    return getattr(pool.strategy, "needs_tokens", False)
+    return pool.capabilities.needs_tokens
 
 
 def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]]:

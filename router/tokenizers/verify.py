@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.worker import Worker
 from router.rendering.folder import TOKENIZER
 from router.rendering.tokens import ID_BYTES
@@ -28,7 +29,6 @@ from router.tokenizers.worker_tokenizer import (
     tokenize,
     worker_answers,
 )
-from router.upstream.client import Inquiries, NoAnswer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

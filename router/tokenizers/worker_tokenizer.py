@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from router.api.request import Endpoint, Prompted
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.worker import Worker
 from router.rendering.chat import Body, chat_of
 from router.rendering.errors import NotReproducible
@@ -30,7 +31,6 @@ from router.rendering.tokens import (
     without_unused_tools,
 )
 from router.tokenizers.probes import PROBES
-from router.upstream.client import Inquiries, NoAnswer
 
 PATH = "/tokenize"
 #: Seconds that a worker may take for one answer.

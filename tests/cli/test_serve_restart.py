@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from router.fleet.state import OLDEST_S
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.commands import Running, Serve, run
 from tests.sessions.redis_server import RedisServer
 from tests.sessions.test_two_routers import invoke, opened

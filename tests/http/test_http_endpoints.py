@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from router.api.request import ENDPOINTS
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.support import JSON, MakeRouter, MakeStub, Router, Stub, error_of, until
 
 TEXT = [{"role": "user", "content": "hello"}]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from tests.commands import run
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, error_of, post, until
 
@@ -64,7 +64,7 @@ def empty(stub: MakeStub, route: MakeRouter) -> Router:
         {"name": "other", "url": stub(model="o").url},
         health=QUIET,
     )
-    router.call(lambda: router.worker().become(State.DOWN, "it was unplugged"))
+    router.call(lambda: router.worker().become(ProbeState.DOWN, "it was unplugged"))
     return router
 
 

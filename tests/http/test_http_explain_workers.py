@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from strategies.api import Decision, Prompt, Strategy, WorkerView
 from tests.commands import run
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, error_of, post, until
@@ -203,7 +203,7 @@ def test_explaining_does_not_use_the_session(route: MakeRouter, pair: dict[str, 
     def times() -> list[tuple[str, float, float]]:
         sessions = router.door.fleet.pools[0].sessions
         assert sessions is not None
-        table = sessions._store._table  # type: ignore[attr-defined]
+        table = sessions._store._table
         return [(key, one.used, one.expires) for key, one in table._sessions.items()]
 
     before = times()
@@ -222,7 +222,7 @@ def test_a_session_that_may_not_move_is_refused_as_the_request_would_be(
     home = router.http.post(PATH, json=CHAT, headers=named).headers["x-warmroute-worker"]
     until(router.idle)
     worker = router.door.fleet.pools[0].named[home]
-    router.call(lambda: worker.become(State.DOWN, "gone"))
+    router.call(lambda: worker.become(ProbeState.DOWN, "gone"))
     for _ in range(2):
         refused = router.http.post("/explain", json=CHAT, headers=named)
         assert (refused.status_code, error_of(refused)["code"]) == (410, "session_lost")

@@ -10,11 +10,11 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.fleet import probes as health
+from router.fleet.inquiries import NoAnswer
 from router.http.server import PortTaken, bind
 from router.settings.types import Address
-from router.upstream.client import NoAnswer
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.totals import samples
 from tests.support import Action, MakeRouter, MakeStub, read_all, until

@@ -14,8 +14,8 @@ import pytest
 from router.api.request import ENDPOINTS, Request, Salted
 from router.prompt.salts import Salts
 from router.settings.model import Settings
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.commands import ENV, run
 from tests.reload.changing import change
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, error_of, until

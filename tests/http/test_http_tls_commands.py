@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.authority import Authority
 from tests.commands import run
 from tests.support import MakeRouter, Router

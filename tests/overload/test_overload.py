@@ -9,7 +9,7 @@ import pytest
 
 from router.dispatch import scheduler
 from router.fleet import breaker as rests
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.busy import PATH, QUIET, Gate
 from tests.reload.changing import change
@@ -308,7 +308,7 @@ def test_a_worker_that_is_gone_loses_nobody_while_another_is_well(
     with post(router.port, PATH, b'{"model":"m","messages":[]}'):
         until(lambda: waiting(router) == 1)
     until(lambda: router.metric("warmroute_refused_requests_total", status="499") == 1)
-    router.worker(1).become(State.READY, "as far as is known")
+    router.worker(1).become(ProbeState.READY, "as far as is known")
     second = ask(router, crowd)
     until(lambda: waiting(router) == 1)
     gate.opened.set()

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from router.fleet import breaker as rests
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from strategies.api import Candidate, Cost, Decision, Prompt
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits
 from tests.reload.changing import change
@@ -103,7 +103,7 @@ def all_drain(scene: Scene, _: Stub) -> None:
 
 def dies(scene: Scene, _: Stub) -> None:
     """Its worker does."""
-    scene.router.call(lambda: scene.router.worker().become(State.DOWN, "it was unplugged"))
+    scene.router.call(lambda: scene.router.worker().become(ProbeState.DOWN, "it was unplugged"))
 
 
 def joined(scene: Scene, other: Stub) -> None:
@@ -192,7 +192,7 @@ def test_new_settings_lose_nothing(scene: Callable[..., Scene], kind: str) -> No
     made.worker.script = OK
     made.gate.opened.set()
     if kind == "refused":
-        made.router.call(lambda: made.router.door._proxy._scheduler.rests.keep(()))
+        made.router.call(lambda: made.router.door.dispatcher.scheduler.rests.keep(()))
     assert status(made.waiting) == (200, "")
     assert made.router.metric("warmroute_queued_total") == 1
     until(made.router.idle)
@@ -233,7 +233,7 @@ def test_a_strategy_that_fails(
         made.worker.script = OK
         made.gate.opened.set()
         if kind == "refused":
-            made.router.call(lambda: made.router.door._proxy._scheduler.rests.keep(()))
+            made.router.call(lambda: made.router.door.dispatcher.scheduler.rests.keep(()))
         assert status(made.waiting)[0] == 500
     until(waits(made.router, 0))
     assert made.router.http.post(PATH, json=asked("next", 10)).status_code == 200

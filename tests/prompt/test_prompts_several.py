@@ -12,7 +12,7 @@ from strategies.api import Prompt
 from strategies.cost.cost import Costs
 from strategies.policies.least_load import LeastLoad
 from tests.prompt.test_prompts_exact import knowing
-from tests.strategies.untold import Stand
+from tests.strategies.workers import untold
 
 COMPLETION, EMBEDDINGS = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/embeddings"]
 TEXTS = ["All the king's horses. " * 90, "and all the king's men " * 40, "Größe"]
@@ -110,7 +110,7 @@ def test_what_is_not_read_counts_too(name: str, tokenized: bool) -> None:
 
 def test_each_is_computed_by_itself() -> None:
     """The tokens of one do not attend to those of the others, so all take as long as each alone."""
-    worker, costs = Stand(), Costs()
+    worker, costs = untold(), Costs()
     several = Prompt("m", 90_000, further=8, further_tokens=80_000)
     (found,) = costs.rank(several, [worker], 0.0)
     (alone,) = costs.rank(Prompt("m", 10_000), [worker], 0.0)
@@ -125,7 +125,7 @@ def test_each_is_computed_by_itself() -> None:
 
 def test_without_keys_all_count_too() -> None:
     """`leastload` looks at the length of the body only."""
-    made = Prompts(keyed=getattr(LeastLoad, "reads_prompt", True))
+    made = Prompts(keyed=LeastLoad.capabilities.reads_prompt)
     assert not made.keyed
     found, first = (prompt(COMPLETION, one, made) for one in (TEXTS, TEXTS[0]))
     assert found.tokens > 1.3 * first.tokens

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from tests.pems import write_pems
 from tests.reload.changing import (
     CHAT,
@@ -188,7 +188,10 @@ def test_newcomers_are_probed_first(dead_url: str, stub: MakeStub, route: MakeRo
             change(router, url, dead_url)
             until(lambda enough=enough: len(outcomes) > enough)  # type: ignore[misc]
     assert set(outcomes) == {200}
-    assert [worker.state for worker in router.door.fleet.workers] == [State.READY, State.DOWN]
+    assert [worker.state for worker in router.door.fleet.workers] == [
+        ProbeState.READY,
+        ProbeState.DOWN,
+    ]
 
 
 def test_a_newcomer_that_does_not_answer_holds_nobody_up(stub: MakeStub, route: MakeRouter) -> None:

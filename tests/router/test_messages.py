@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.api.errors import BadRequest
-from router.api.limits import Limits
 from router.api.messages import MOST_ENTRIES, SAFE, messages
 from router.api.request import ENDPOINTS, parse
 from router.prompt.canonical import CanonicalText, canonical, measured
+from router.proxy.limits import Limits
 from router.settings.model import LimitSettings
 
 CHAT = ENDPOINTS["/v1/chat/completions"]

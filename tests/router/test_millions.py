@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 
 from router.api.errors import BadRequest
-from router.api.limits import Limits
 from router.api.messages import MOST_ENTRIES, SAFE
 from router.api.request import ENDPOINTS, parse
 from router.prompt.canonical import apart, canonical
+from router.proxy.limits import Limits
 from router.sagemaker.invocation import read, with_model
 from router.sessions.ids import in_body
 from router.settings.model import LimitSettings

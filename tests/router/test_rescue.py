@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from router.dispatch import preemption as rescue_module
-from router.dispatch.preemption import LOOKED_AT, Preempting, Rescue, Running
-from router.dispatch.ranking import Deciding
-from router.dispatch.request import Job
-from router.dispatch.retry import Budget
+from router.dispatch.dispatcher import Ranker
+from router.dispatch.preemption import LOOKED_AT, Preemptions, Rescue, Running
+from router.dispatch.request import InferenceRequest
+from router.dispatch.retry import RetryBudget
 from router.dispatch.scheduler import Scheduler
 from router.fleet.pool import Pool
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from router.settings.model import Settings
 from strategies.api import Candidate, Cost, Decision
 from strategies.cost.booking import Booking
@@ -29,7 +29,7 @@ class Sent:
     """A request that waits for the first byte of its answer."""
 
     def __init__(self, asked: Asked, there: Candidate) -> None:
-        self.job, self.choice = cast("Job", asked), there
+        self.request, self.choice = cast("InferenceRequest", asked), there
         self.moved: list[bool] = []
         """Each time that it was moved, whether it was suspected."""
 
@@ -46,11 +46,11 @@ class Scene:
         self.pool: Pool = self.fleet.pools[0]
         self.pool.curve.seen = 1
         for worker in self.pool.workers:
-            worker.become(State.READY, "")
-        self.preempting = Preempting()
+            worker.become(ProbeState.READY, "")
+        self.preempting = Preemptions()
         self.preempting.change(2)
         settings = Settings.model_validate({"workers": ["http://w"]})
-        deciding = Deciding(Scheduler(settings, Budget(0.2), lambda *_: Decision([], "")))
+        deciding = Ranker(Scheduler(settings, RetryBudget(0.2), lambda *_: Decision([], "")))
         self.rescue = Rescue(self.preempting, deciding.with_room)
         self.preempting.begun = lambda: None  # no loop runs
 
@@ -145,7 +145,7 @@ def test_one_timer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(2):
             watching._look()
             found.append(watching._looking.when() < soon)
-            scene.pool.workers[1].become(State.DOWN, "")
+            scene.pool.workers[1].become(ProbeState.DOWN, "")
         return found
 
     scene.send(0, "first")
@@ -158,7 +158,7 @@ def test_no_worker_is_left(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene(2)
     scene.send(0, "first")
     for worker in scene.pool.workers:
-        worker.become(State.DOWN, "")
+        worker.become(ProbeState.DOWN, "")
     assert scene.look() == 0
     assert caplog.text == ""
 

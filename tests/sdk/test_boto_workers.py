@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.sdk.boto.client import Boto
 from tests.sdk.container.running import Container
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until

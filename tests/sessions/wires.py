@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from router.api.request import ENDPOINTS
 from router.fleet.breaker import Breaker
 from router.fleet.build import build
-from router.fleet.worker import State, Worker
+from router.fleet.worker import ProbeState, Worker
 from router.http.exchange import Exchange, Source
 from router.http.parser import Recall
 from router.http.tls import Contexts
@@ -23,7 +23,7 @@ from router.sagemaker.handler import SageMaker
 from router.sagemaker.paths import route
 from router.sessions.sessions import Sessions
 from router.sessions.store import Clock, Kept, Store
-from router.sessions.table import Binding, Bound, Lease, Session
+from router.sessions.table import Binding, Bound, Session, SessionLease
 from router.settings.model import Settings
 from router.upstream.connection import Connection
 from router.upstream.errors import Refused
@@ -132,11 +132,11 @@ class Yielding:
         self._at = 0
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> SessionLease:
         return self.store.lease
 
     @lease.setter
-    def lease(self, lease: Lease) -> None:
+    def lease(self, lease: SessionLease) -> None:
         self.store.lease = lease
 
     def ahead(self) -> float:
@@ -195,7 +195,7 @@ class Machine:
         workers = [{"url": f"http://{name}:1", "name": name, "models": ["m"]} for name in names]
         self._settings = Settings.model_validate({"workers": workers, **settings})
         fleet = build(self._settings, Contexts())
-        self._proxy = Proxy(fleet, Metrics(fleet, list), self._settings)
+        self._proxy = Proxy(fleet, Metrics(), self._settings)
         self._sagemaker = SageMaker(fleet, self._proxy, self._settings)
         self.pool = fleet.pools[0]
         self.wires = {name: Wire(name) for name in names}
@@ -204,13 +204,13 @@ class Machine:
 
     def begin(self, store: Store, clock: Clock) -> None:
         """Reset everything, and keep sessions in this store."""
-        stays = self.pool.strategy.stays  # type: ignore[attr-defined]  # it is `session`
+        stays = not self.pool.capabilities.moves_sessions
         self.pool.sessions = Sessions(self._settings.session, stays=stays, clock=clock)
         self.pool.sessions.keep_in(store)
         for worker in self.pool.workers:
             worker.load, worker.pace, worker.breaker = Load(), Pace(), Breaker(worker.name)
             worker.draining = False
-            worker.become(State.READY, "for a test")
+            worker.become(ProbeState.READY, "for a test")
             self.wires[worker.name].how = "well"
         self.pool.change(self.pool.models, self.pool.workers)
 

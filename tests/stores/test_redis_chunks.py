@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from router.kv.lmcache import names as chunks
-from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.lookup import LookupFailed
 from router.kv.lmcache.redis import BATCH, FIRST, TOKENS, RedisChunks
 from router.settings.fleet import LmcacheSettings
 from tests.sessions.redis_server import RedisServer
@@ -241,16 +241,18 @@ def why(url: str, secret: str | None = None) -> str:
         finally:
             await store.close()
 
-    with pytest.raises(StoreDown) as raised:
+    with pytest.raises(LookupFailed) as raised:
         asyncio.run(run())
     return str(raised.value)
 
 
 def test_a_redis_that_is_gone_is_down(redis: RedisServer) -> None:
-    """It raises StoreDown with the reason."""
+    """It raises LookupFailed with the reason."""
     redis.kill()
     for work in (lambda s: s.check(), lambda s: s.held(ids(*PROMPT), "toy", "")):
-        with pytest.raises(StoreDown, match=f"no Redis answers at {redis.url}: Connection refused"):
+        with pytest.raises(
+            LookupFailed, match=f"no Redis answers at {redis.url}: Connection refused"
+        ):
             asked(redis, work)
     assert why("redis://nobody.invalid") == (
         "no Redis answers at redis://nobody.invalid: Error -2 connecting to nobody.invalid:6379."

@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from router.kv.lmcache import shared
-from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.lookup import LookupFailed
 from router.kv.lmcache.shared import (
     AGAIN_S,
     LONGEST,
@@ -41,13 +41,13 @@ class Told:
         return 256
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """Return `tokens`, raise StoreDown, or never answer."""
+        """Return `tokens`, raise LookupFailed, or never answer."""
         del ids, model, salt
         self.asked += 1
         if self.slow:
             await asyncio.Event().wait()
         if self.down:
-            raise StoreDown("it is away")
+            raise LookupFailed("it is away")
         return self.tokens
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:

@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries, InquiryAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.settings.model import Settings
 from router.tokenizers.registry import TokenizerRegistry
 from router.tokenizers.verify import Agreement
-from router.upstream.client import Answer, Inquiries
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
@@ -34,7 +34,9 @@ class Answers:
         self.at_once = self.most = 0
         self.meanwhile: Callable[[str], None] = lambda _: None
 
-    async def ask(self, worker: Worker, path: str, *, patience: float, body: bytes) -> Answer:
+    async def ask(
+        self, worker: Worker, path: str, *, patience: float, body: bytes
+    ) -> InquiryAnswer:
         """Answer after all other tasks had a turn."""
         del patience
         assert path == "/tokenize"
@@ -45,7 +47,7 @@ class Answers:
         self.meanwhile(worker.name)
         self.at_once -= 1
         tokens = [self.numbers[worker.name], len(body) % 7]
-        return Answer(200, json.dumps({"tokens": tokens}).encode())
+        return InquiryAnswer(200, json.dumps({"tokens": tokens}).encode())
 
 
 def serving(name: str, **roots: str) -> Worker:

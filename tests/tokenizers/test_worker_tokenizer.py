@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from router.tokenizers import worker_tokenizer
+from strategies.api import Capabilities
 from strategies.policies.prefix_aware import PrefixAware
 from tests.support import Router, until
 from tests.tokenizers.asking import ask, keyed, states, tokenizer, until_asked
@@ -174,7 +175,7 @@ def test_a_strategy_that_needs_tokens(
 ) -> None:
     """With `auto`, workers are asked only if the strategy needs tokens and no other source is
     known."""
-    monkeypatch.setattr(PrefixAware, "needs_tokens", True, raising=False)
+    monkeypatch.setattr(PrefixAware, "capabilities", Capabilities(needs_tokens=True))
     cards = [card("m"), card("n", folder), card("gone", "/nowhere/model")]
     router = start(engine(folder, cards))
     until_asking(router)

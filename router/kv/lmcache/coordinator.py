@@ -10,7 +10,7 @@ from array import array
 import httpx
 import msgspec
 
-from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.lookup import LookupFailed
 from router.kv.lmcache.names import Chunking
 
 #: Largest answer in bytes, and most tokens of a prompt that are sent.
@@ -28,7 +28,7 @@ class _Chunk(msgspec.Struct):
     token_ids: list[int] = []
 
 
-class _Said(msgspec.Struct):
+class _LookupAnswer(msgspec.Struct):
     chunks: int = 0
     results: list[_Chunk] = []
 
@@ -73,7 +73,7 @@ class Coordinator:
             f" engines' own, and see that their servers report to {self._url}"
         )
 
-    def _compared(self, tokens: int, said: _Said) -> int:
+    def _compared(self, tokens: int, said: _LookupAnswer) -> int:
         """Return the coordinator's chunk size, as stated or as evident; 0 if unknown."""
         told = next((len(one.token_ids) for one in said.results if one.token_ids), 0)
         expected = self._chunking.tokens
@@ -98,7 +98,7 @@ class Coordinator:
             )
         return self._wrong
 
-    async def _ask(self, tokens: list[int], model: str, salt: str) -> _Said:
+    async def _ask(self, tokens: list[int], model: str, salt: str) -> _LookupAnswer:
         question = {
             "token_ids": tokens,
             "model_name": self._chunking.model or model,
@@ -108,22 +108,22 @@ class Coordinator:
         try:
             answer = await self._client.post("/directory/lookup", content=_encode(question))
         except (TimeoutError, httpx.HTTPError, OSError) as error:
-            raise StoreDown(
+            raise LookupFailed(
                 f"no coordinator answers at {self._url}: {type(error).__name__}"
             ) from None
         if answer.status_code != 200 or len(answer.content) > LARGEST:
-            raise StoreDown(f"{self._url} answers {answer.status_code} to /directory/lookup")
+            raise LookupFailed(f"{self._url} answers {answer.status_code} to /directory/lookup")
         try:
-            return msgspec.json.decode(answer.content, type=_Said)
+            return msgspec.json.decode(answer.content, type=_LookupAnswer)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            raise StoreDown(f"{self._url} answers something else than a directory") from None
+            raise LookupFailed(f"{self._url} answers something else than a directory") from None
 
     async def close(self) -> None:
         """See `Lookup`."""
         await self._client.aclose()
 
 
-def _there(said: _Said) -> list[bool]:
+def _there(said: _LookupAnswer) -> list[bool]:
     """Return for each chunk whether the parts of all GPUs are where every worker can load them."""
     fan_out = len(said.results) // said.chunks if said.chunks else 0
     shared = [any(one.shared for one in part.placements) for part in said.results]

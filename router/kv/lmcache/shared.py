@@ -19,7 +19,7 @@ from operator import itemgetter
 from time import monotonic
 from typing import NamedTuple
 
-from router.kv.lmcache.lookup import Lookup, StoreDown
+from router.kv.lmcache.lookup import Lookup, LookupFailed
 from strategies.api import Prompt
 
 #: Most computed chunks waiting to be looked up; how many trigger a look; and the longest prefix, in
@@ -81,7 +81,10 @@ class Written:
         self._in_vain.pop(model, None)
 
     async def look(self, now: float) -> None:
-        """Look up the chunks that had time to be stored, if there are enough. Raises StoreDown."""
+        """Look up the chunks that had time to be stored, if there are enough.
+
+        Raises LookupFailed.
+        """
         if not self.due(now):
             return
         row, self._waiting, self._looked_at = self._waiting, [], now
@@ -158,7 +161,7 @@ class SharedStore:
         except TimeoutError:
             self.slow += 1
             self._fail(f"it does not answer within {self._deadline_s:g}s")
-        except StoreDown as error:
+        except LookupFailed as error:
             self.failed += 1
             self._fail(str(error))
         else:
@@ -181,7 +184,7 @@ class SharedStore:
             self.written.computed(prompt, cached, said[2], self._clock())
 
     async def look(self) -> None:
-        """Check whether the store's content can be used, and log if not. Raises StoreDown."""
+        """Check whether the store's content can be used, and log if not. Raises LookupFailed."""
         now = self._look_at = self._clock()
         await self.written.look(now)
         self.wrong = await self.lookup.check() or self.written.lacking
@@ -227,7 +230,7 @@ class SharedStore:
     async def _doubt(self) -> None:
         try:
             await self.look()
-        except StoreDown as error:
+        except LookupFailed as error:
             self._fail(str(error))
 
     def _fail(self, why: str) -> None:
