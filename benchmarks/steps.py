@@ -17,8 +17,9 @@ from rich.table import Table
 
 from benchmarks.bodies import chat_bodies
 from benchmarks.load import HEADERS
+from router.api.endpoints import ENDPOINTS
 from router.api.limits import Limits
-from router.api.request import ENDPOINTS, parse
+from router.api.request import parse
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.bounds import Bounds

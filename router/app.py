@@ -7,7 +7,7 @@ from typing import Any
 from router.admin.routes import admin, operator_paths
 from router.admin.sessions import add_session_paths
 from router.admin.views import View
-from router.api.request import ENDPOINTS, Endpoint
+from router.api.endpoints import ENDPOINTS, Endpoint
 from router.fleet.build import Plan, build
 from router.fleet.fleet import Fleet
 from router.fleet.probes import Health

@@ -6,9 +6,10 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from router.admin import readable
+from router.api.endpoints import ENDPOINTS, Endpoint
 from router.api.errors import BadRequest, DoorError, Headers, NoWorker
 from router.api.lenient_json import rewritten
-from router.api.request import ENDPOINTS, Endpoint, Request, parse
+from router.api.request import Request, parse
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker

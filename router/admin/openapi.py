@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import FastAPI, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 
+from router.api.endpoints import ENDPOINTS, Endpoint
 from router.api.error_shapes import Surface, surface_of
-from router.api.request import ENDPOINTS, Endpoint
 from router.http.access import OPEN
 from router.responses.ids import ID, Stored, every
 

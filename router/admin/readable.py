@@ -10,9 +10,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Raw
 
+from router.api.endpoints import Endpoint, Prompted
 from router.api.errors import BadRequest
 from router.api.messages import SAFE, UNEXPECTED, Object, entries, is_list
-from router.api.request import Endpoint, Prompted
 
 _Content = str | list[str | Object] | None
 _Id = Annotated[int, msgspec.Meta(ge=0)]

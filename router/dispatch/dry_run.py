@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from router.admin.explain import Foreseen, Question, refusal
+from router.api.endpoints import Endpoint, Prompted
 from router.api.engine_fields import refuse_engine_fields
-from router.api.request import Endpoint, Prompted, Request
+from router.api.request import Request
 from router.dispatch.eligibility import fitted, left_out, unable, within
 from router.dispatch.ranking import Deciding
 from router.dispatch.scheduler import Scheduler

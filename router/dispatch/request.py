@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from router.api.request import Endpoint
+from router.api.endpoints import Endpoint
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.exchange import Exchange

@@ -29,8 +29,8 @@ from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
 from router.admin.explain import PATH as EXPLAIN
+from router.api.endpoints import ENDPOINTS
 from router.api.errors import ForeignPage, Headers, UnknownPath, WrongKey, WrongMethod
-from router.api.request import ENDPOINTS
 from router.http.connection import PROBES
 from router.http.exchange import Exchange
 from router.http.headers import header

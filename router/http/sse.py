@@ -9,7 +9,7 @@ event.
 
 import asyncio
 
-from router.api.request import Endpoint, Prompted
+from router.api.endpoints import Endpoint, Prompted
 from router.http.exchange import Exchange, date_line
 
 #: An event ends with an empty line, and lines end in three ways (WHATWG HTML section 9.2.5).

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
+from router.api.endpoints import CHAT, COMPLETION, INPUT, MESSAGES, NOTHING, RESPONSES, Endpoint
 from router.api.messages import (
     MOST_ENTRIES,
     UNEXPECTED,
@@ -27,18 +28,7 @@ from router.api.messages import (
     is_list,
     messages,
 )
-from router.api.request import (
-    CHAT,
-    COMPLETION,
-    INPUT,
-    MESSAGES,
-    NOTHING,
-    RESPONSES,
-    SCORED,
-    Adapted,
-    Endpoint,
-    Request,
-)
+from router.api.request import SCORED, Adapted, Request
 from router.prompt.models import Part
 from router.runtime.threads import BYTES, ELEMENTS, count, rest
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from hashlib import sha256
 from hmac import new
 
+from router.api.endpoints import Endpoint, Salted
 from router.api.errors import BadRequest
-from router.api.request import Endpoint, Request, Salted
+from router.api.request import Request
 from router.settings.model import Settings
 
 #: The message that a salt is the HMAC of, so that it is useless for any other purpose.

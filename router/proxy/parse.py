@@ -4,10 +4,11 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+from router.api.endpoints import RESPONSES, Endpoint
 from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import Headers, LostPrevious
 from router.api.limits import Limits
-from router.api.request import RESPONSES, Endpoint, NotJson, Request, parse
+from router.api.request import NotJson, Request, parse
 from router.dispatch.eligibility import cuts, fitted, within
 from router.dispatch.preemption import resumable
 from router.dispatch.request import Plea

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import TypeVar
 
+from router.api.endpoints import Endpoint
 from router.api.error_shapes import event
 from router.api.errors import DoorError, Stopping
-from router.api.request import Endpoint
 from router.dispatch.dry_run import Foreseeing
 from router.dispatch.preemption import Preempted, Rescue
 from router.dispatch.ranking import Deciding

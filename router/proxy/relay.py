@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from router.api.endpoints import CHAT, COMPLETION, RESPONSES, Endpoint
 from router.api.error_shapes import event
 from router.api.errors import DoorError, Stopping, WorkerFailed, refused_by_worker
-from router.api.request import CHAT, COMPLETION, RESPONSES, Endpoint
 from router.http.exchange import Exchange, date_line
 from router.http.sse import EVENT_ENDS, RESPONSE_ENDS, has_last, only_comments
 from router.responses.owners import Naming

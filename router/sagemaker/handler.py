@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from router.api.endpoints import ENDPOINTS, Endpoint, Prompted
 from router.api.errors import BadRequest, DoorError, Stopping, UnknownModel, UnknownPath, perhaps
-from router.api.request import ENDPOINTS, Endpoint, NotJson, Prompted
+from router.api.request import NotJson
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker

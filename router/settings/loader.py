@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.http.access import OPEN
 from router.hyperpod.environment import said_by
 from router.hyperpod.manifest import Paths

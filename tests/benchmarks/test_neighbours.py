@@ -3,8 +3,9 @@
 import pytest
 
 from benchmarks.neighbours_bodies import NEIGHBOURS
+from router.api.endpoints import ENDPOINTS
 from router.api.limits import Limits
-from router.api.request import ENDPOINTS, parse
+from router.api.request import parse
 from router.settings.model import LimitSettings
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from router.api.request import ENDPOINTS, Endpoint, Prompted
+from router.api.endpoints import ENDPOINTS, Endpoint, Prompted
 from router.fleet.worker import Worker
 from tests.support import Router, Stub, accepting_nobody, until
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from router.api.request import Endpoint
+from router.api.endpoints import Endpoint
 from router.fleet.pool import Pool
 from strategies.policies.prefix_aware import PrefixAware
 from tests.cancel.leaving import (

@@ -13,8 +13,8 @@ import pytest
 
 from router.admin.routes import Readiness
 from router.admin.views import WorkerStatus
+from router.api.endpoints import ENDPOINTS
 from router.api.error_shapes import Surface, surface_of
-from router.api.request import ENDPOINTS
 from router.kv.status import KvStatus, KvStreamStatus
 from router.observe.models import Shown
 from router.tokenizers.status import TokenizerStatus

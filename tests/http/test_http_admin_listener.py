@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from tests.authority import Authority
 from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, head, read_all, send, until
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, read_all, send
 
 CHAT = "/v1/chat/completions"

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from tests.support import JSON, MakeRouter, MakeStub, Router, Stub, head, read_all, send
 
 CHAT = "/v1/chat/completions"

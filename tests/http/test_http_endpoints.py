@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
 from tests.support import JSON, MakeRouter, MakeStub, Router, Stub, error_of, until

@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
+from router.api.endpoints import ENDPOINTS
 from router.api.error_shapes import Surface, surface_of
-from router.api.request import ENDPOINTS
 from router.http.exchange import Exchange
 from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, head, read_all, send
 

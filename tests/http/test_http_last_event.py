@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from tests.authority import Authority
 from tests.cancel.leaving import assert_blameless, counted, request_to
 from tests.sdk.documents import DONE, STREAM_END, STREAM_HEAD, chunk, event

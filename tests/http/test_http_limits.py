@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from router.api.endpoints import ENDPOINTS
 from router.api.errors import BadRequest
 from router.api.limits import Limits
 from router.api.media import _WORDS
-from router.api.request import ENDPOINTS, parse
+from router.api.request import parse
 from router.settings.model import LimitSettings
 from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, read_all, send
 

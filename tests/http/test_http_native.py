@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.prompt.prompts import Prompts
 from strategies.api import Prompt
 from tests.support import (

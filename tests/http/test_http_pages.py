@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.http.access import is_foreign
 from tests.support import MakeRouter, Router, Stub, error_of, head, read_all, send
 

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from router.api.request import ENDPOINTS, Request, Salted
+from router.api.endpoints import ENDPOINTS, Salted
+from router.api.request import Request
 from router.prompt.salts import Salts
 from router.settings.model import Settings
 from simulator.fleet import FleetSettings

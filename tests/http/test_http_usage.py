@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from tests.cancel.leaving import request_to
 from tests.sdk.documents import STREAM_END, chunk, document, event, stream
 from tests.support import Action, MakeRouter, MakeStub, until

@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
+from router.api.endpoints import ENDPOINTS
 from router.api.errors import BadRequest
 from router.api.media import images
 from router.api.messages import MOST_ENTRIES, entries, messages
-from router.api.request import ENDPOINTS, MOST_FIELDS, parse
+from router.api.request import MOST_FIELDS, parse
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 AUDIO = ENDPOINTS["/v1/audio/transcriptions"]

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.dispatch.request import Plea
 from router.fleet.worker import Worker
 from router.http.exchange import Exchange, Line

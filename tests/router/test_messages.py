@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.api.endpoints import ENDPOINTS
 from router.api.errors import BadRequest
 from router.api.limits import Limits
 from router.api.messages import MOST_ENTRIES, SAFE, messages
-from router.api.request import ENDPOINTS, parse
+from router.api.request import parse
 from router.prompt.canonical import Text, canonical, measured
 from router.settings.model import LimitSettings
 

@@ -7,10 +7,11 @@ from contextlib import suppress
 
 import pytest
 
+from router.api.endpoints import ENDPOINTS
 from router.api.errors import BadRequest
 from router.api.limits import Limits
 from router.api.messages import MOST_ENTRIES, SAFE
-from router.api.request import ENDPOINTS, parse
+from router.api.request import parse
 from router.prompt.canonical import apart, canonical
 from router.sagemaker.invocation import read, with_model
 from router.sessions.ids import in_body

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from router.api.endpoints import Endpoint
 from router.api.messages import MOST_ENTRIES
-from router.api.request import Endpoint, parse
+from router.api.request import parse
 from router.prompt.canonical import MOST_IDS, MOST_SPELLED, canonical
 from tests.router.prompted import (
     COMPLETION,

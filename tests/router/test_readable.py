@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from router.admin.readable import check
+from router.api.endpoints import ENDPOINTS
 from router.api.errors import BadRequest
 from router.api.messages import SAFE
-from router.api.request import ENDPOINTS, parse
+from router.api.request import parse
 
 CHAT, CLAUDE, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 PROMPT, EMBED, POOL = "/v1/completions", "/v1/embeddings", "/pooling"

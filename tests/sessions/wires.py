@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.fleet.breaker import Breaker
 from router.fleet.build import build
 from router.fleet.worker import State, Worker
