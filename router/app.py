@@ -1,18 +1,26 @@
 """The front door: sends inference paths straight to the proxy, everything else to FastAPI."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from router.admin.routes import admin, operator_paths
 from router.admin.sessions import add_session_paths
 from router.admin.views import View
-from router.api.endpoints import ENDPOINTS, Endpoint
+from router.api.endpoints import (
+    ENDPOINTS,
+    EXPLAIN,
+    MODELS,
+    OPEN_PATHS,
+    SESSIONS,
+    SMALL_BODY,
+    Endpoint,
+)
 from router.fleet.build import Plan, build
 from router.fleet.fleet import Fleet
 from router.fleet.probes import Health
 from router.fleet.worker import Worker
-from router.http.access import admin_gate, for_clients, main_gate
+from router.http.access import AccessRules, Cors, Keys, PathRule
 from router.http.asgi import Bridge
 from router.http.bounds import Bounds
 from router.http.connection import Client
@@ -22,15 +30,16 @@ from router.kv.attach import Memories
 from router.kv.lmcache.build import refuse_lacking_stores
 from router.observe.metrics import Metrics
 from router.observe.pools import own_metrics
+from router.prompt.salts import Salts
 from router.proxy.proxy import Proxy
 from router.responses.handler import Retrieval
 from router.responses.ids import Stored, stored
 from router.responses.owners import Responses
 from router.runtime.process import give_back
 from router.sagemaker.handler import SageMaker
-from router.sagemaker.paths import Operation, Route, route
+from router.sagemaker.paths import Operation, Route, path_rules, route
 from router.sessions.attach import let_go, look_after
-from router.settings.model import Settings
+from router.settings.model import KeySettings, Settings
 from router.tokenizers.registry import Keeper
 from router.upstream.client import Inquiries
 from strategies.cost.booking import Booking
@@ -83,8 +92,8 @@ class Door:
         self.metrics.aliases = settings.metrics.aliases == "hyperpod"
         self.bounds = _bounds(settings)
         self._prefix = settings.sagemaker.prefix or ""
-        self.admit = main_gate(settings, self._operators, apart=self._apart).admit
-        self.backdoor.admit = admin_gate(settings, self._operators).admit
+        self.admit = _client_rules(settings, self._operators, apart=self._apart).admit
+        self.backdoor.admit = _operator_rules(settings, self._operators).admit
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
         """Answer a request that was admitted and has arrived completely."""
@@ -99,7 +108,7 @@ class Door:
             if asked.operation is Operation.OPENAI and exchange.method == "GET":
                 return self._models_of(asked, exchange)
             return self._sagemaker.serve(asked, exchange)
-        if exchange.method == "OPTIONS" and for_clients(exchange.path):
+        if exchange.method == "OPTIONS" and _is_for_clients(exchange.path):
             return _permit(exchange)
         return self._admin.serve(exchange)
 
@@ -231,7 +240,7 @@ class Backdoor:
 
 
 async def _permit(exchange: Exchange) -> None:
-    """Answer a CORS preflight; the gate has added the header fields already."""
+    """Answer a CORS preflight; the access rules have added the header fields already."""
     exchange.answer(204, b"x-request-id: %b\r\n%b" % (exchange.identity, date_line()), b"")
 
 
@@ -247,6 +256,64 @@ def _bounds(settings: Settings) -> Bounds:
         headers=limits.headers,
         header_count=limits.header_count,
     )
+
+
+def _client_rules(settings: Settings, operators: Collection[str], *, apart: bool) -> AccessRules:
+    """Make the rules of the listener for clients.
+
+    The `operators` paths are served there too, unless `apart`: then they have their own listener.
+    """
+    keys, admin = _keys(settings.door_keys), _keys(settings.admin_keys)
+    longest = settings.limits.longest
+    paths = {
+        path: PathRule(keys, "POST", longest(form=endpoint.form), pages=True)
+        for path, endpoint in ENDPOINTS.items()
+    }
+    paths[MODELS] = models = PathRule(keys, "GET", SMALL_BODY, pages=True)
+    if not apart:
+        paths |= dict.fromkeys(operators, PathRule(admin, None, SMALL_BODY))
+        paths[EXPLAIN] = PathRule(admin, "POST", settings.limits.body)
+    paths |= dict.fromkeys(OPEN_PATHS, PathRule(None, None, SMALL_BODY))
+    sagemaker = path_rules(settings, keys)
+
+    def others(path: str) -> PathRule | None:
+        if _is_below(path, MODELS):
+            return models
+        if _is_below(path, SESSIONS) and SESSIONS in paths:
+            return paths[SESSIONS]
+        if (response := stored(path)) is not None:
+            return PathRule(keys, response.methods, SMALL_BODY, pages=True)
+        return sagemaker(path)
+
+    # Any key entitles to a 404; one of both clients and operators has its name as a client's.
+    known = _keys((*settings.admin.keys, *settings.door_keys)) if settings.door_keys else None
+    cors = Cors(settings.cors) if settings.cors else None
+    salts = Salts(settings).by_name
+    return AccessRules(paths, others, known, cors, salts=salts, steering=settings.steering)
+
+
+def _operator_rules(settings: Settings, operators: Collection[str]) -> AccessRules:
+    """Make the rules of the operators' own listener."""
+    keys = _keys(settings.admin_keys)
+    paths = dict.fromkeys(operators, PathRule(keys, None, SMALL_BODY))
+    paths[EXPLAIN] = PathRule(keys, "POST", settings.limits.body)
+    paths |= dict.fromkeys(OPEN_PATHS, PathRule(None, None, SMALL_BODY))
+    return AccessRules(
+        paths, lambda path: paths.get(SESSIONS) if _is_below(path, SESSIONS) else None, keys
+    )
+
+
+def _keys(keys: Sequence[KeySettings]) -> Keys | None:
+    return Keys((key.name, key.key.get_secret_value()) for key in keys) if keys else None
+
+
+def _is_below(path: str, parent: str) -> bool:
+    return path.startswith(parent + "/") and len(path) > len(parent) + 1
+
+
+def _is_for_clients(path: str) -> bool:
+    """Return true if the path is for clients, which includes web pages that `cors` allows."""
+    return path in ENDPOINTS or path == MODELS or _is_below(path, MODELS) or bool(stored(path))
 
 
 def create_app(settings: Settings) -> Door:

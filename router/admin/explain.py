@@ -20,9 +20,6 @@ from strategies.explain import Explanation, LeftOut, Refused, Waits, explain, no
 
 T = TypeVar("T")
 
-#: Path of this on a running router; `?path=` names the endpoint that the body is meant for.
-PATH = "/explain"
-
 
 class Question(NamedTuple):
     """A request to explain."""

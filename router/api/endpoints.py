@@ -10,9 +10,12 @@ PROBES: Final = frozenset(("/health", "/health/live", "/health/ready", "/ping"))
 OPEN_PATHS: Final = PROBES | {"*"}
 MODELS: Final = "/v1/models"
 SESSIONS: Final = "/sessions"
+#: `?path=` names the endpoint that the body is meant for.
 EXPLAIN: Final = "/explain"
 #: What SageMaker's platform calls on a container.
 INVOCATIONS: Final = "/invocations"
+#: Size limit in bytes of a body on paths that take no prompt.
+SMALL_BODY: Final = 64 << 10
 
 
 class Prompted(StrEnum):

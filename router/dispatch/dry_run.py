@@ -13,7 +13,7 @@ from router.dispatch.scheduler import Scheduler
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.prompt.executor import SMALL, Tokenizing
-from router.prompt.salts import Salts
+from router.prompt.salts import Salts, give
 from router.proxy.parse import Parsing
 from router.sessions.use import Visit
 from router.settings.model import Settings
@@ -48,7 +48,9 @@ class Foreseeing:
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Check `request`, and give it what its header and its API key would. Raises BadRequest."""
         self._parsing.check(endpoint, request, asked.headers)
-        self._salts.give(endpoint, request, self._salts.meant(asked.key, asked.asker))
+        salt = self._salts.by_name.get(self._salts.meant(asked.key, asked.asker))
+        if salt is not None:
+            give(endpoint, request, salt)
 
     async def only(self, endpoint: Endpoint, request: Request, asked: Question) -> str:
         """Return the name of the only worker that can answer; empty if that is not so.

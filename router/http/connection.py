@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol, cast
 
+from router.api.endpoints import PROBES
 from router.api.errors import BadRequest, DoorError, NoWorker, Stopping, TooSlow, parted
 from router.http.bounds import Bounds
 from router.http.exchange import Exchange, Source
 from router.http.parser import Reader
 from router.http.sockets import has_ended, reset, untaken
-from router.sagemaker.paths import PING
 
 NEVER: Final = float("inf")
 #: Seconds for which we go on reading from a client after a refusal or the last answer: closing at
@@ -32,7 +32,6 @@ WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
 #: Connections beyond `clients.connections` that are still read, so that health probes get an
 #: answer: a full server must not look like a dead one.
 RESERVE = 64
-PROBES = frozenset(("/health", "/health/live", "/health/ready", PING))
 CROWDED = "This server has as many connections as it allows."
 #: Most pipelined requests, and bytes of their bodies that are read ahead.
 PIPELINED, AHEAD = 256, 1 << 20

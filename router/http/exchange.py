@@ -3,20 +3,15 @@
 import asyncio
 from http import HTTPStatus
 from time import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Any, Final, Protocol
 from wsgiref.handlers import format_date_time
 
 from router.api.error_shapes import told
-from router.api.errors import BadRequest, DoorError
+from router.api.errors import BadRequest, DoorError, Headers
 from router.api.lenient_json import rewritten
 from router.http.content_coding import decoded
 from router.http.headers import new_id
 from router.http.validation import Head
-
-if TYPE_CHECKING:
-    from router.prompt.salts import Salts
-    from router.sessions.sessions import Sessions
-    from router.sessions.use import Visit
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -55,6 +50,13 @@ class Line(Protocol):
         """
 
 
+class SessionTable(Protocol):
+    """The sessions of a pool."""
+
+    def asked(self, headers: Headers, body: bytes) -> Any:  # noqa: ANN401 - as `Exchange.session`
+        """Return the use of the session that a request names; None: it names none."""
+
+
 class Exchange:
     """One request, read completely, and its answer.
 
@@ -79,15 +81,15 @@ class Exchange:
         "keep",
         "keyed",
         "left",
-        "longest",
+        "max_body",
         "method",
-        "part",
         "path",
         "query",
         "refusal",
-        "salts",
+        "salt",
         "seen",
         "served",
+        "session",
         "started",
         "steers",
         "task",
@@ -115,8 +117,8 @@ class Exchange:
         """The request id."""
         self.tenant = ""
         """Name of the client key that was shown."""
-        self.salts: Salts | None = None
-        """The cache salts of all keys, by name; `tenant` selects this request's."""
+        self.salt = ""
+        """The cache salt of that key; empty if keys share their caches."""
         self.trusted = self.steers = False
         """`trusted`: the operator trusts its client with what steers engines (`engine_fields.py`).
         `steers`: so it does, or the workers that it goes to are for everyone."""
@@ -128,13 +130,13 @@ class Exchange:
         """The body as it is read here, if that is another (`lax_json.py`)."""
         self.codings = head.codings
         """Content codings that the body is still in."""
-        self.longest = 0
+        self.max_body = 0
         """Size limit of the body in bytes."""
         self.task: asyncio.Task[None] | None = None
         self.served = False
         """The proxy has begun to work on it."""
-        self.part: Visit | None = None
-        """Its part in a session, once known."""
+        self.session: Any = None
+        """Its use of a session, once known; what that is, `sessions/` knows."""
         self.asked = False
         """A worker was chosen, and the metrics count the request under that worker."""
         self.started = False
@@ -183,7 +185,7 @@ class Exchange:
 
     async def decode(self) -> None:
         """Undo the content codings of the body. Raises BodyTooLarge, WrongCoding."""
-        self.body = await decoded(self.body, self.codings, self.longest)
+        self.body = await decoded(self.body, self.codings, self.max_body)
         self.codings = ()
 
     async def read_laxly(self) -> None:
@@ -193,19 +195,19 @@ class Exchange:
         except ValueError as error:
             raise BadRequest(f"The request body is not valid JSON: {error}.") from None
 
-    def visit(self, sessions: "Sessions") -> "Visit | None":
-        """Return the request's part in a session, if it names one. Raises BadRequest.
+    def session_among(self, sessions: SessionTable) -> Any:  # noqa: ANN401 - as `session`
+        """Return the request's use of a session, if it names one. Raises BadRequest.
 
-        A request that is read again keeps its part: it may have started the session.
+        A request that is read again keeps it: it may have started the session.
         """
-        if self.part is not None and self.part.belongs_to(sessions):
-            return self.part
+        if self.session is not None and self.session.belongs_to(sessions):
+            return self.session
         return sessions.asked(self.headers, self.seen or self.body)
 
     async def undo(self) -> None:
         """Restore the session after a failure, unless the client already has an answer."""
-        if self.part is not None and not self.told:
-            await self.part.undo()
+        if self.session is not None and not self.told:
+            await self.session.undo()
 
     def add(self, fields: bytes) -> None:
         """Add header lines to the answer, whatever it will be."""

@@ -86,7 +86,7 @@ class Comments:
         exchange = self._exchange
         if exchange.ended or (exchange.started and not exchange.commented):
             return
-        if exchange.part is not None and exchange.part.begins and not exchange.commented:
+        if exchange.session is not None and exchange.session.begins and not exchange.commented:
             pass  # a new session's id goes into the header, and is not known to be there yet
         elif exchange.commented:
             exchange.write(COMMENT, last=False)

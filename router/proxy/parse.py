@@ -16,6 +16,7 @@ from router.fleet.fleet import Fleet
 from router.http.exchange import Exchange
 from router.http.headers import header
 from router.prompt.executor import LARGE, Tokenizing
+from router.prompt.salts import give
 from router.responses.ids import asked
 from router.responses.owners import Responses, at
 from router.runtime.threads import rest
@@ -62,8 +63,7 @@ class Parsing:
         only, responses = "", endpoint.prompted is RESPONSES
         if responses and request.previous_response_id:
             only = await self.only(request, exchange.tenant)
-        salts = exchange.salts
-        salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
+        salt = give(endpoint, request, exchange.salt) if exchange.salt else b""
         found = self._fleet.found(request.model, in_session=True)
         if found is None:
             found = await self._fleet.find(request.model, in_session=True)
@@ -193,10 +193,10 @@ def holds(plea: Plea) -> bool:
 
 def _visit(sessions: Sessions, exchange: Exchange) -> Visit | None:
     """Return the request's part in a session, if it has one."""
-    visit = exchange.visit(sessions)
+    visit: Visit | None = exchange.session_among(sessions)
     if visit is not None and visit.begins and exchange.commented:
         return None  # its pool had no sessions before, and its client cannot be told an id now
     if visit is not None:
         visit.owner = exchange.tenant
-        exchange.part = visit
+        exchange.session = visit
     return visit

@@ -226,7 +226,7 @@ class Proxy:
         """
         await visit.look(plea.pool, workers)
         if not visit.may_be_at(plea.only):
-            plea.visit = plea.exchange.part = None
+            plea.visit = plea.exchange.session = None
 
     async def _ask_bound(
         self, plea: Plea, visit: Visit, home: Worker | None, workers: Sequence[Worker]

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from router.api.endpoints import ENDPOINTS, Endpoint, Prompted
+from router.api.error_shapes import model_error
 from router.api.errors import BadRequest, DoorError, Stopping, UnknownModel, UnknownPath, perhaps
 from router.api.request import NotJson
 from router.fleet.fleet import Fleet
@@ -16,7 +17,6 @@ from router.http.exchange import Exchange, date_line
 from router.http.headers import header
 from router.proxy.attempt import CLIENT_LEFT
 from router.proxy.proxy import Proxy
-from router.sagemaker.errors import model_error
 from router.sagemaker.invocation import (
     Act,
     Invocation,
@@ -206,8 +206,8 @@ class SageMaker:
         answer = Answer(asked.exchange, body, visit, framed=asked.streams, converts=converts)
         answer.stateful = pool.stateful
         await self._proxy.serve(endpoint, answer)
-        if answer.part is not None and answer.failed:
-            await answer.part.undo()
+        if answer.session is not None and answer.failed:
+            await answer.session.undo()
 
 
 async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker]) -> Visit | None:

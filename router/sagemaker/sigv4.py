@@ -9,15 +9,13 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from router.api.errors import DoorError, Headers
+from router.http.access import Keys
 from router.http.exchange import Exchange
 from router.http.headers import header
-
-if TYPE_CHECKING:
-    from router.http.access import Keys
-    from router.settings.sessions import SigningKeySettings
+from router.settings.sessions import SigningKeySettings
 
 _SCHEME = b"AWS4-HMAC-SHA256 "
 #: Most seconds by which a signature's time may differ from ours.
@@ -36,7 +34,7 @@ class Unsigned(DoorError):
 class Signed:
     """The signing keys, which the gate checks before a body is read; `others` are accepted too."""
 
-    def __init__(self, keys: Sequence["SigningKeySettings"], others: "Keys | None") -> None:
+    def __init__(self, keys: Sequence[SigningKeySettings], others: Keys | None) -> None:
         self._known = {key.access_key for key in keys}
         self._others = others
 
@@ -52,7 +50,7 @@ class Signed:
 class Verifier:
     """Checks signatures, if there are signing keys."""
 
-    def __init__(self, keys: Sequence["SigningKeySettings"]) -> None:
+    def __init__(self, keys: Sequence[SigningKeySettings]) -> None:
         self._secrets = {key.access_key: key.secret_key.get_secret_value() for key in keys}
 
     def check(self, exchange: Exchange, now: float | None = None) -> None:

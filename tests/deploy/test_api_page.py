@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from router.api.endpoints import ENDPOINTS, Engines
+from router.api.endpoints import ENDPOINTS, PROBES, Engines
 from router.api.errors import DoorError
-from router.http.connection import PROBES
 from router.sagemaker.sessions import Refusal
 from router.sagemaker.sigv4 import Unsigned
 from tests.support import MakeRouter, MakeStub

@@ -13,7 +13,7 @@ import pytest
 
 from router.api.endpoints import ENDPOINTS, Salted
 from router.api.request import Request
-from router.prompt.salts import Salts
+from router.prompt.salts import Salts, give
 from router.settings.model import Settings
 from simulator.fleet import FleetSettings
 from simulator.thread import FleetThread
@@ -301,7 +301,7 @@ def test_who_signs_has_a_cache_too(monkeypatch: pytest.MonkeyPatch) -> None:
         salts = Salts(Settings.model_validate({**told, "sagemaker": signing}))
         assert salts.meant(access, "ops") == access
         request = Request(model="m")
-        field = salts.give(ENDPOINTS[CHAT], request, access)
+        field = give(ENDPOINTS[CHAT], request, salts.by_name[access])
         assert json.loads(b"{%b}" % field) == {"cache_salt": request.cache_salt}
         found.add(request.cache_salt)
     assert len(found) == 1
