@@ -11,14 +11,12 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
-from router.app import Door
 from router.http.connection import Client, House
-from router.processes.balance import Passing
 from router.settings.model import ShutdownSettings
 from router.settings.types import Address, format_duration
 
@@ -82,15 +80,48 @@ class Ending:
         return cls(settings.delay, settings.drain)
 
 
+class Service(House, Protocol):
+    """What the server serves, to clients and to operators."""
+
+    stopping: bool
+    """Every connection is to be closed after its answer."""
+
+    @property
+    def backdoor(self) -> House:
+        """The owner of connections to `admin.listen`."""
+
+    @property
+    def everyone(self) -> Sequence[Client]:
+        """All connections, including those to `admin.listen`."""
+
+    async def start(self) -> None:
+        """Begin all background work."""
+
+    async def stop(self) -> None:
+        """Stop all background work."""
+
+
+class Balance(Protocol):
+    """Spreads new connections over several processes."""
+
+    def begin(
+        self, house: House, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], asyncio.Protocol]:
+        """Take connections from now on; return what makes one's protocol."""
+
+    async def end(self) -> None:
+        """Take no connections any more."""
+
+
 class Server:
-    """Serves a `Door` on listening sockets, once."""
+    """Serves a `Service` on listening sockets, once."""
 
     def __init__(
         self,
-        door: Door,
+        door: Service,
         ending: Ending | None = None,
         tls: ssl.SSLContext | None = None,
-        passing: Passing | None = None,
+        passing: Balance | None = None,
     ) -> None:
         self._door = door
         self._passing = passing
