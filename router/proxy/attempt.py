@@ -13,16 +13,8 @@ from router.fleet.worker import Worker
 from router.http.headers import Incoming
 from router.proxy.relay import Relay
 from router.sessions.use import Visit
-from router.upstream.errors import (
-    NOT_IMPLEMENTED,
-    Gone,
-    Missing,
-    Refused,
-    Silent,
-    Stale,
-    WorkerError,
-    missing,
-)
+from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
+from router.upstream.faults import NOT_IMPLEMENTED, Missing, missing
 from router.upstream.pool import UNSENT
 from router.upstream.usage import NO_USAGE, Usage
 from strategies.api import Candidate, Outcome

@@ -21,7 +21,8 @@ from router.proxy.attempt import Attempt
 from router.proxy.send import Sending
 from router.responses.owners import Responses
 from router.settings.model import Settings
-from router.upstream.errors import BAD, Missing, Refused, Stale, WorkerError, answer_for
+from router.upstream.errors import Refused, Stale, WorkerError, answer_for
+from router.upstream.faults import BAD, Missing
 from strategies.api import Candidate
 
 

@@ -19,7 +19,8 @@ from router.proxy.relay import CutShort, Relay
 from router.responses.owners import Responses
 from router.settings.model import Settings
 from router.upstream.connection import Connection
-from router.upstream.errors import BAD, NOT_IMPLEMENTED, NOT_THERE, Redirected, WorkerError
+from router.upstream.errors import Redirected, WorkerError
+from router.upstream.faults import BAD, NOT_IMPLEMENTED, NOT_THERE
 from router.upstream.pool import Upstream
 from router.upstream.usage import NO_USAGE
 
