@@ -13,7 +13,7 @@ from router.responses.owners import Naming
 from router.upstream.connection import Connection, Sink
 from router.upstream.errors import WorkerError
 from router.upstream.faults import SOUND, flaw
-from router.upstream.head import Head
+from router.upstream.response import ResponseHead
 from router.upstream.usage import TAIL, Usage, UsageTail
 
 #: Bytes of an incomplete event that are held back until the rest of it arrives.
@@ -90,7 +90,7 @@ class Relay:
         exchange.start(head.status, fields + added, length, data, last=last)
         return last
 
-    def _go_on(self, head: Head, data: bytes, last: bool) -> bool:
+    def _go_on(self, head: ResponseHead, data: bytes, last: bool) -> bool:
         """Relay the first bytes if comments were already sent: only events can follow them."""
         self._exchange.commented = False
         if self._events:

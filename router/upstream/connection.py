@@ -17,8 +17,7 @@ from router.http.sse import only_comments
 from router.http.tls import turned_away
 from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.upstream.faults import begins
-from router.upstream.head import Head
-from router.upstream.response import AnswerReader
+from router.upstream.response import ResponseParser, ResponseHead
 from router.upstream.timeouts import NEVER, Patience
 
 HIGH_WATER: Final = 256 * 1024
@@ -42,13 +41,13 @@ class Connection(asyncio.Protocol):
         self,
         loop: asyncio.AbstractEventLoop,
         patience: Patience,
-        recall: Recall[Head] | None = None,
+        recall: Recall[ResponseHead] | None = None,
     ) -> None:
         """`recall` remembers the worker's last answer head, on any of its connections."""
         self._loop = loop
         self._patience = patience
-        self._answer = AnswerReader()
-        self._recall: Recall[Head] = recall or Recall()
+        self._answer = ResponseParser()
+        self._recall: Recall[ResponseHead] = recall or Recall()
         self._transport: asyncio.Transport | None = None
         self._error: WorkerError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -109,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._deadline = min(now + self._patience.first_byte, self._latest)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ResponseHead:
         """Status and headers of the answer, once `ask` has returned."""
         head = self._answer.head
         assert head is not None  # noqa: S101 - `ask` waits for more than this

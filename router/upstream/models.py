@@ -1,4 +1,4 @@
-"""The fields that the router reads from an answer that is one JSON document; msgspec needs them uncompiled."""
+"""The fields that the router reads from an answer that is one JSON document."""
 
 from typing import Any
 

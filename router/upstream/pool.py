@@ -12,7 +12,7 @@ from router.http.tls import explain
 from router.upstream.connection import Connection
 from router.upstream.dns import Addresses
 from router.upstream.errors import Refused, Stale
-from router.upstream.head import Head
+from router.upstream.response import ResponseHead
 from router.upstream.timeouts import Patience
 from strategies.api import nothing
 
@@ -43,7 +43,7 @@ class Upstream:
         self.tls = tls
         """The TLS context; None without TLS."""
         self._patience = patience
-        self._recall: Recall[Head] = Recall()
+        self._recall: Recall[ResponseHead] = Recall()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None

@@ -2,14 +2,14 @@
 
 import pytest
 
-from router.upstream.response import HEAD_LIMIT, AnswerReader
+from router.upstream.response import HEAD_LIMIT, ResponseParser
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 
 
-def read(*pieces: bytes) -> AnswerReader:
+def read(*pieces: bytes) -> ResponseParser:
     """Return a reader that was fed all of these pieces."""
-    reader = AnswerReader()
+    reader = ResponseParser()
     for piece in pieces:
         assert reader.feed(piece) is None
     return reader
@@ -73,7 +73,7 @@ def test_interim_answers_are_passed_over() -> None:
 )
 def test_what_is_no_answer_is_told(data: bytes, said: str) -> None:
     """The error says what was wrong."""
-    wrong = AnswerReader().feed(data)
+    wrong = ResponseParser().feed(data)
     assert wrong is not None
     assert said in str(wrong)
     assert wrong.__traceback__ is None

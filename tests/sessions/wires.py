@@ -16,7 +16,7 @@ from router.fleet.worker import State, Worker
 from router.http.exchange import Exchange, Source
 from router.http.parser import Recall
 from router.http.tls import Contexts
-from router.http.validation import Head
+from router.http.validation import RequestHead
 from router.observe.metrics import Metrics
 from router.proxy.proxy import Proxy
 from router.sagemaker.handler import SageMaker
@@ -27,7 +27,7 @@ from router.sessions.table import Binding, Bound, Lease, Session
 from router.settings.model import Settings
 from router.upstream.connection import Connection
 from router.upstream.errors import Refused
-from router.upstream.head import Head as AnswerHead
+from router.upstream.response import ResponseHead
 from router.upstream.timeouts import NEVER, Patience
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
@@ -78,7 +78,7 @@ class Wire:
         if self.how == "dead":
             raise Refused("could not be reached")
         status = {"well": 200, "full": 503, "broken": 500}[self.how]
-        recall: Recall[AnswerHead] = Recall()
+        recall: Recall[ResponseHead] = Recall()
         connection = Connection(asyncio.get_running_loop(), _PATIENCE, recall)
         connection.connection_made(_Transport(connection, status))
         return await connection.ask(head, body)
@@ -222,7 +222,7 @@ class Machine:
         """Serve one request."""
         named = [(name.replace("_", "-").encode(), text.encode()) for name, text in fields.items()]
         line = _Line()
-        exchange = Exchange(line, Head("POST", "1.1", named, path), keep=True)
+        exchange = Exchange(line, RequestHead("POST", "1.1", named, path), keep=True)
         exchange.body = json.dumps(body).encode()
         asked = route(path)
         if asked is None:
