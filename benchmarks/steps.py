@@ -23,13 +23,13 @@ from router.api.request import parse
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.bounds import Bounds
-from router.http.exchange import Exchange, Source
+from router.http.exchange import AnswerSource, Exchange
 from router.http.headers import upstream_head
-from router.http.parser import Reader
+from router.http.parser import RequestParser
 from router.prompt.prompts import Prompts
 from router.proxy.relay import Relay
 from router.settings.model import LimitSettings
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
 from router.upstream.usage import UsageTail
@@ -72,7 +72,7 @@ class Nowhere:
     def finished(self, exchange: Exchange) -> None:
         """Do nothing."""
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Do nothing: the client is never slow."""
 
     def cut(self, *, framed: bool) -> None:
@@ -123,7 +123,7 @@ def steps(strategy: str, size: int) -> dict[str, float]:
 
 def _reading(line: Nowhere, request: bytes) -> tuple[float, float]:
     """Measure reading it after one with the same head, and after none."""
-    fresh, again = Reader(line, Bounds()), Reader(line, Bounds())
+    fresh, again = RequestParser(line, Bounds()), RequestParser(line, Bounds())
     again.feed(request)
 
     def first() -> None:
@@ -158,7 +158,7 @@ def _deciding(pool: Pool, body: bytes) -> dict[str, float]:
 
 def _answering(line: Nowhere, exchange: Exchange) -> dict[str, float]:
     loop = uvloop.new_event_loop()
-    connection = Connection(loop, Patience(1, 1, 1, 1))
+    connection = UpstreamConnection(loop, Patience(1, 1, 1, 1))
     connection.connection_made(_Hole())
 
     def reply() -> None:

@@ -21,9 +21,9 @@ from router.fleet.fleet import Fleet
 from router.fleet.probes import Health
 from router.fleet.worker import Worker
 from router.http.access import AccessRules, Cors, Keys, PathRule
-from router.http.asgi import Bridge
+from router.http.asgi import AsgiBridge
 from router.http.bounds import Bounds
-from router.http.connection import Client
+from router.http.connection import HttpConnection
 from router.http.exchange import Exchange, date_line
 from router.http.tls import Contexts
 from router.kv.attach import Memories
@@ -62,7 +62,7 @@ class Door:
         self._inquiries = Inquiries()
         self.keeper = Keeper(fleet, settings, self._inquiries)
         self.metrics = Metrics(fleet, lambda: self.keeper.cases)
-        self.clients: set[Client] = set()
+        self.clients: set[HttpConnection] = set()
         self.metrics.also(lambda: own_metrics(lambda: len(self.clients)))
         self.stopping = False
         """Shutting down: not ready any more, and every answer is the last on its connection."""
@@ -73,7 +73,7 @@ class Door:
         self._proxy = Proxy(fleet, self.metrics, settings)
         app = admin(fleet, self.view, lambda: self.stopping, self._proxy.foreseeing)
         add_session_paths(app, fleet)
-        self._admin = Bridge(app)
+        self._admin = AsgiBridge(app)
         self._sagemaker = SageMaker(fleet, self._proxy, settings)
         self._retrieval = Retrieval(self._proxy, self.metrics, settings)
         self._operators = operator_paths(app)
@@ -180,7 +180,7 @@ class Door:
         return left
 
     @property
-    def everyone(self) -> list[Client]:
+    def everyone(self) -> list[HttpConnection]:
         """All client connections, including those to `admin.listen`."""
         return [*self.clients, *self.backdoor.clients]
 
@@ -224,7 +224,9 @@ class Backdoor:
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self.clients: set[Client] = set()  # counted apart: clients cannot lock operators out
+        self.clients: set[HttpConnection] = (
+            set()
+        )  # counted apart: clients cannot lock operators out
         self.serve = door.serve
         self.unserved = door.unserved
 

@@ -30,7 +30,7 @@ class Surface(StrEnum):
     AWS = "AWS"
 
 
-class Told(NamedTuple):
+class ErrorResponse(NamedTuple):
     """An error as an answer."""
 
     status: int
@@ -78,25 +78,25 @@ def surface_of(path: str) -> Surface:
     return next(found, Surface.OPENAI)
 
 
-def told(path: str, error: DoorError, identity: bytes) -> Told:
+def error_response(path: str, error: DoorError, identity: bytes) -> ErrorResponse:
     """Write an error as the answer to a request to `path` with that id."""
     surface = surface_of(path)
     if surface is Surface.AWS:
         said = aws_error(error)
-        return Told(said.status, said.fields(), said.body, b"x-amzn-requestid")
+        return ErrorResponse(said.status, said.fields(), said.body, b"x-amzn-requestid")
     extra = b"".join([b"%b: %b\r\n" % pair for pair in error.headers])
     if surface is Surface.OPENAI:
-        return Told(error.status, _JSON + extra, error.body(), b"")
+        return ErrorResponse(error.status, _JSON + extra, error.body(), b"")
     body: dict[str, object] = {"error": error.message}
     id_field = b""
     if surface is Surface.ANTHROPIC:
         body, id_field = _anthropic(error, identity), b"request-id"
     elif surface is Surface.COHERE:
         body = {"message": error.message, "id": identity.decode()}
-    return Told(error.status, _JSON + extra, msgspec.json.encode(body), id_field)
+    return ErrorResponse(error.status, _JSON + extra, msgspec.json.encode(body), id_field)
 
 
-def event(path: str, error: DoorError, identity: bytes) -> bytes:
+def error_event(path: str, error: DoorError, identity: bytes) -> bytes:
     """Write an error as the last event of a stream at `path`, in place of `[DONE]`.
 
     OpenAI's clients raise on a data object with the key `error`; the streams of `/v1/responses` and

@@ -17,7 +17,7 @@ App = Callable[
 ]
 
 
-class Bridge:
+class AsgiBridge:
     """Serves an exchange with an ASGI application. The answer is sent once it is complete."""
 
     def __init__(self, app: App) -> None:

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol, cast
 from router.api.endpoints import PROBES
 from router.api.errors import BadRequest, DoorError, NoWorker, Stopping, TooSlow, parted
 from router.http.bounds import Bounds
-from router.http.exchange import Exchange, Source
-from router.http.parser import Reader
-from router.http.sockets import has_ended, reset, untaken
+from router.http.exchange import AnswerSource, Exchange
+from router.http.parser import RequestParser
+from router.http.sockets import has_ended, reset, unacked_bytes
 
 NEVER: Final = float("inf")
 #: Seconds for which we go on reading from a client after a refusal or the last answer: closing at
@@ -43,10 +43,10 @@ AT_ONCE: Final = 16
 CHUNKS_AT_ONCE: Final = 4096
 
 
-class House(Protocol):
+class ConnectionOwner(Protocol):
     """The server that owns the connections."""
 
-    clients: "set[Client]"
+    clients: "set[HttpConnection]"
 
     @property
     def bounds(self) -> Bounds:
@@ -66,14 +66,14 @@ class House(Protocol):
         """Record a request that was refused, or whose client left, before it was served."""
 
 
-class Client(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One client connection."""
 
-    def __init__(self, house: House, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, house: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
         self._house = house
         self._loop = loop
         self._bounds = house.bounds
-        self._reader = Reader(self, house.bounds)
+        self._reader = RequestParser(self, house.bounds)
         self._transport: asyncio.Transport | None = None
         self.stopping = house.stopping
         """Answers announce that the connection will be closed."""
@@ -91,7 +91,7 @@ class Client(asyncio.Protocol):
         self._closing = False
         self._crowded = False
         """Over the connection limit: only health probes are answered."""
-        self._source: Source | None = None
+        self._source: AnswerSource | None = None
         self._refused = 0
         """Refusals in this iteration of the event loop."""
         self._full = False
@@ -307,7 +307,7 @@ class Client(asyncio.Protocol):
             latest = self._since + bounds.body_s + reader.taken / SLOWEST
             self.deadline = min(now, latest) + bounds.body_s
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Set the source that is paused while the client is slow."""
         self._source = source
         if source is not None and self._full:
@@ -342,7 +342,7 @@ class Client(asyncio.Protocol):
         self._late, self.deadline = now + self._bounds.write_s, now + LINGER_S
         if transport.is_closing():
             return
-        self._unsent = untaken(transport)
+        self._unsent = unacked_bytes(transport)
         if (answered or self._refusal is not None) and transport.can_write_eof():
             transport.write_eof()
         else:  # asyncio's TLS discards what the client still sends, until it closes
@@ -403,7 +403,7 @@ class Client(asyncio.Protocol):
 
     def _part(self, transport: asyncio.Transport, now: float) -> None:
         """Abort once the client has taken everything, or has stopped taking anything."""
-        before, self._unsent = self._unsent, untaken(transport)
+        before, self._unsent = self._unsent, unacked_bytes(transport)
         if self._unsent < before:
             self._late = now + self._bounds.write_s
         if before == 0 or now >= self._late:  # a TLS close_notify may remain unread; that is fine

@@ -6,19 +6,19 @@ from time import time
 from typing import Any, Final, Protocol
 from wsgiref.handlers import format_date_time
 
-from router.api.error_shapes import told
+from router.api.error_shapes import error_response
 from router.api.errors import BadRequest, DoorError, Headers
 from router.api.lenient_json import rewritten
 from router.http.content_coding import decoded
 from router.http.headers import new_id
-from router.http.validation import Head
+from router.http.validation import RequestHead
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 
 
-class Source(Protocol):
+class AnswerSource(Protocol):
     """Where an answer comes from."""
 
     def pause(self) -> None:
@@ -28,7 +28,7 @@ class Source(Protocol):
         """Go on sending."""
 
 
-class Line(Protocol):
+class ClientConnection(Protocol):
     """The client connection of an exchange, as far as the exchange uses it."""
 
     stopping: bool
@@ -40,7 +40,7 @@ class Line(Protocol):
     def finished(self, exchange: "Exchange") -> None:
         """Take note that the answer is complete."""
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Pause `source` while the client is slow."""
 
     def cut(self, *, framed: bool) -> None:
@@ -99,7 +99,7 @@ class Exchange:
     )
 
     def __init__(  # noqa: PLR0915 - plain state, a line each
-        self, line: Line, head: Head, *, keep: bool
+        self, line: ClientConnection, head: RequestHead, *, keep: bool
     ) -> None:
         self._line = line
         self.head = head
@@ -156,7 +156,7 @@ class Exchange:
         self._fields = b""
 
     @property
-    def line(self) -> Line:
+    def line(self) -> ClientConnection:
         """The connection of the request."""
         return self._line
 
@@ -219,7 +219,7 @@ class Exchange:
 
     def refuse(self, error: DoorError) -> None:
         """Send a router error, in the shape of the path's surface."""
-        said = told(self.path, error, self.identity)
+        said = error_response(self.path, error, self.identity)
         fields = b"%bx-request-id: %b\r\n%b" % (said.fields, self.identity, date_line())
         if said.id_field and said.id_field + b": " not in self._fields:
             fields += b"%b: %b\r\n" % (said.id_field, self.identity)
@@ -274,7 +274,7 @@ class Exchange:
         del message
         self.write(event, last=True)
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Pause `source` while the client is slow."""
         self._line.feed_from(source)
 

@@ -25,8 +25,8 @@ from router.api.errors import (
     parted,
 )
 from router.http.bounds import Bounds
-from router.http.exchange import Exchange, Line
-from router.http.validation import Head, check, glimpse
+from router.http.exchange import ClientConnection, Exchange
+from router.http.validation import RequestHead, check, glimpse
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ PIECES: Final = 256
 CHUNKED = b"transfer-encoding: chunked"
 
 
-class Owner(Line, Protocol):
+class ParserOwner(ClientConnection, Protocol):
     """The connection that is read from."""
 
     def admit(self, exchange: Exchange) -> int:
@@ -102,7 +102,7 @@ class Owner(Line, Protocol):
         """Take a complete request. Raises DoorError."""
 
 
-class Reader:
+class RequestParser:
     """Reads the requests of one connection, one after the other."""
 
     __deletable__ = ("_owner",)  # mypyc: see `close`
@@ -139,7 +139,7 @@ class Reader:
         "taken",
     )
 
-    def __init__(self, owner: Owner, bounds: Bounds) -> None:
+    def __init__(self, owner: ParserOwner, bounds: Bounds) -> None:
         self._owner = owner
         self._parser = httptools.HttpRequestParser(self)
         self.bounds = bounds
@@ -163,8 +163,8 @@ class Reader:
         self._first = self._behind = False
         """`_first`: a new request starts at the first byte of this read. `_behind`: the current
         one started later in its read, after others."""
-        self._recall: Recall[Head] = Recall()
-        self._whole: Head | None = None
+        self._recall: Recall[RequestHead] = Recall()
+        self._whole: RequestHead | None = None
         """The head that was read last, if it may be remembered to recognise the next one."""
         self._missing = 0
         """Bytes still missing of a body whose head was recognised."""
@@ -222,7 +222,7 @@ class Reader:
         if self.in_head and self._head_bytes > self.bounds.headers + self.bounds.url:
             raise self._headers_too_large()
 
-    def _again(self, head: Head, body: bytes, missing: int) -> None:
+    def _again(self, head: RequestHead, body: bytes, missing: int) -> None:
         """Begin a request whose head was recognised, so it needs no parsing and no checks."""
         self.progress += 1
         self.current = exchange = Exchange(self._owner, head, keep=True)
@@ -258,9 +258,9 @@ class Reader:
         self.current = None
         del self._owner
 
-    def unread(self) -> Head:
+    def unread(self) -> RequestHead:
         """Stand for a head that could not be read: where it was to go may be known all the same."""
-        return Head(path=glimpse(self._url[: self.bounds.url]))
+        return RequestHead(path=glimpse(self._url[: self.bounds.url]))
 
     def follow(self, bounds: Bounds) -> None:
         """Use other bounds from the next request on."""
@@ -403,7 +403,7 @@ _DEAF = httptools.HttpRequestParser(object())
 class _Body:
     """Parser callbacks that take only the body; the head was read by another parser."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: RequestParser) -> None:
         self.on_body = reader.on_body
         self.on_chunk_header = reader.on_chunk_header
         self.on_message_complete = reader.on_message_complete

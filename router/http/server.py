@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from router.http.connection import Client, House
+from router.http.connection import ConnectionOwner, HttpConnection
 from router.settings.model import ShutdownSettings
 from router.settings.types import Address, format_duration
 
@@ -80,18 +80,18 @@ class Ending:
         return cls(settings.delay, settings.drain)
 
 
-class Service(House, Protocol):
+class Service(ConnectionOwner, Protocol):
     """What the server serves, to clients and to operators."""
 
     stopping: bool
     """Every connection is to be closed after its answer."""
 
     @property
-    def backdoor(self) -> House:
+    def backdoor(self) -> ConnectionOwner:
         """The owner of connections to `admin.listen`."""
 
     @property
-    def everyone(self) -> Sequence[Client]:
+    def everyone(self) -> Sequence[HttpConnection]:
         """All connections, including those to `admin.listen`."""
 
     async def start(self) -> None:
@@ -105,7 +105,7 @@ class Balance(Protocol):
     """Spreads new connections over several processes."""
 
     def begin(
-        self, house: House, loop: asyncio.AbstractEventLoop
+        self, house: ConnectionOwner, loop: asyncio.AbstractEventLoop
     ) -> Callable[[], asyncio.Protocol]:
         """Take connections from now on; return what makes one's protocol."""
 
@@ -163,7 +163,9 @@ class Server:
             if not await self._begin():
                 return
             ticking = asyncio.create_task(self._tick())
-            doors: list[tuple[House, socket.socket]] = [(self._door, one) for one in listeners]
+            doors: list[tuple[ConnectionOwner, socket.socket]] = [
+                (self._door, one) for one in listeners
+            ]
             doors += [(self._door.backdoor, one) for one in admin]
             for house, listener in doors:
                 servers.append(await self._listen(loop, house, listener))
@@ -194,11 +196,11 @@ class Server:
             await asyncio.gather(starting, told, return_exceptions=True)
 
     async def _listen(
-        self, loop: asyncio.AbstractEventLoop, house: House, listener: socket.socket
+        self, loop: asyncio.AbstractEventLoop, house: ConnectionOwner, listener: socket.socket
     ) -> asyncio.Server:
         passing = self._passing if house is self._door else None
         return await loop.create_server(
-            passing.begin(house, loop) if passing else lambda: Client(house, loop),
+            passing.begin(house, loop) if passing else lambda: HttpConnection(house, loop),
             sock=listener,
             backlog=BACKLOG,
             ssl=self._tls,

@@ -30,7 +30,7 @@ _UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 _LONGEST_NUMBER = 19
 
 
-class Head:
+class RequestHead:
     """The head of a request, without the length of its body.
 
     Immutable, because it is reused for requests with an equal head.
@@ -120,7 +120,7 @@ _JUDGED = frozenset(
 )
 
 
-def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple[Head, int]:
+def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple[RequestHead, int]:
     """Check the head of a request; return it and the length of the body. Raises DoorError."""
     hosts, lengths, codings = 0, list[bytes](), list[bytes]()
     expects, identity, named, options, origin = False, b"", None, b"", b""
@@ -151,7 +151,7 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
     if options:
         named, keep = _options(options, version)
     path, query = _target(method, target)
-    head = Head(
+    head = RequestHead(
         method.decode(),
         version,
         headers,

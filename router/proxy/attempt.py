@@ -14,7 +14,7 @@ from router.http.headers import Incoming
 from router.proxy.relay import Relay
 from router.sessions.use import Visit
 from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
-from router.upstream.faults import NOT_IMPLEMENTED, Missing, missing
+from router.upstream.faults import NOT_IMPLEMENTED, MissingAtWorker, missing_at_worker
 from router.upstream.pool import UNSENT
 from router.upstream.usage import NO_USAGE, Usage
 from strategies.api import Candidate, Outcome
@@ -77,7 +77,7 @@ class Attempt:
         self.booked_at = monotonic()
         self.preempted = False
         """It was taken back from its worker, and has ended."""
-        self.missing: Missing | None = None
+        self.missing: MissingAtWorker | None = None
         """What the worker has not got, and another was asked for."""
         self._rescued = self._suspected = False
         self._theirs = preempting.make_way(job, worker, choice)
@@ -247,10 +247,10 @@ class Attempt:
 
     def lacks(self, status: int, body: bytes) -> bool:
         """Note whether the worker has not got what was asked for, by its refusal."""
-        what, pool = missing(status, body), self.job.pool
-        if what is None or (what is Missing.LENGTH and not pool.uneven):
+        what, pool = missing_at_worker(status, body), self.job.pool
+        if what is None or (what is MissingAtWorker.LENGTH and not pool.uneven):
             return False
-        if what is Missing.PATH:
+        if what is MissingAtWorker.PATH:
             pool.lacks(self.worker, self.job.endpoint.path)
         self._began, self.missing = False, what
         self.job.metrics.failed(self.worker.name, "missing")

@@ -22,7 +22,7 @@ from router.proxy.send import Sending
 from router.responses.owners import Responses
 from router.settings.model import Settings
 from router.upstream.errors import Refused, Stale, WorkerError, answer_for
-from router.upstream.faults import BAD, Missing
+from router.upstream.faults import BAD, MissingAtWorker
 from strategies.api import Candidate
 
 
@@ -42,11 +42,11 @@ class Tally:
         """Those that have no chat template, as they say."""
         self._vanished = self._lacking = False
 
-    def passed(self, worker: Worker, missing: Missing | None) -> None:
+    def passed(self, worker: Worker, missing: MissingAtWorker | None) -> None:
         """Note that a worker accepts no more, or that what was asked for is `missing` there."""
         self.asked += 1
         self.full = self.full or missing is None
-        if missing is Missing.TEMPLATE:
+        if missing is MissingAtWorker.TEMPLATE:
             self.without.append(worker)
         lacks = "has not got what was asked for" if missing else "is full"
         self.error = NoWorker(f"Every worker that was asked {lacks}; please try again.")

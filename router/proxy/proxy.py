@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TypeVar
 
 from router.api.endpoints import Endpoint
-from router.api.error_shapes import event
+from router.api.error_shapes import error_event
 from router.api.errors import DoorError, Stopping
 from router.dispatch.dry_run import Foreseeing
 from router.dispatch.preemption import Preempted, Rescue
@@ -313,6 +313,6 @@ class Proxy:
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:
     """Send `error` to the client, if the state of the answer still allows it."""
     if exchange.commented:
-        exchange.fail(event(endpoint.path, error, exchange.identity), error.message)
+        exchange.fail(error_event(endpoint.path, error, exchange.identity), error.message)
     elif not exchange.started:
         exchange.refuse(error)

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Final
 
 from router.api.endpoints import CHAT, COMPLETION, RESPONSES, Endpoint
-from router.api.error_shapes import event
+from router.api.error_shapes import error_event
 from router.api.errors import DoorError, Stopping, WorkerFailed, refused_by_worker
 from router.http.exchange import Exchange, date_line
 from router.http.sse import EVENT_ENDS, RESPONSE_ENDS, has_last, only_comments
 from router.responses.owners import Naming
-from router.upstream.connection import Connection, Sink
+from router.upstream.connection import Sink, UpstreamConnection
 from router.upstream.errors import WorkerError
 from router.upstream.faults import SOUND, flaw
 from router.upstream.response import ResponseHead
@@ -66,7 +66,7 @@ class Relay:
         self.naming: Naming | None = None
         """Wants to see the beginning of the answer, before the client does."""
 
-    def begin(self, connection: Connection, added: bytes) -> bool:
+    def begin(self, connection: UpstreamConnection, added: bytes) -> bool:
         """Relay the head, with `added` header lines, and the first bytes; True if that is all."""
         head, exchange = connection.head, self._exchange
         data = connection.first()
@@ -109,7 +109,9 @@ class Relay:
         if last:
             self._fail(refused_by_worker(status, kept.decode("utf-8", errors="replace")))
 
-    async def flow(self, connection: Connection, begun: Callable[[], None] | None = None) -> None:
+    async def flow(
+        self, connection: UpstreamConnection, begun: Callable[[], None] | None = None
+    ) -> None:
         """Relay the rest. Raises CutShort.
 
         `begun`, if given, is called when the first byte arrives that is no comment.
@@ -212,7 +214,7 @@ class Relay:
         if self._half:
             exchange.cut()
         elif self._events:
-            exchange.fail(event(self._endpoint.path, error, exchange.identity), error.message)
+            exchange.fail(error_event(self._endpoint.path, error, exchange.identity), error.message)
 
 
 def _ends(data: bytes) -> bool:

@@ -18,7 +18,7 @@ from router.proxy.decision_headers import decision_fields
 from router.proxy.relay import CutShort, Relay
 from router.responses.owners import Responses
 from router.settings.model import Settings
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Redirected, WorkerError
 from router.upstream.faults import BAD, NOT_IMPLEMENTED, NOT_THERE
 from router.upstream.pool import Upstream
@@ -94,7 +94,9 @@ class Sending:
                 log_answer(job, worker, attempt.choice, attempt.status, attempt.failure)
         return True
 
-    def _answers(self, attempt: Attempt, connection: Connection) -> Callable[[], None] | None:
+    def _answers(
+        self, attempt: Attempt, connection: UpstreamConnection
+    ) -> Callable[[], None] | None:
         """Note that an answer begins; return what is to be called when more than comments comes."""
         begun = None
         if connection.commented:
@@ -104,7 +106,7 @@ class Sending:
         self._scheduler.freed()
         return begun
 
-    async def _note(self, attempt: Attempt, connection: Connection, relay: Relay) -> None:
+    async def _note(self, attempt: Attempt, connection: UpstreamConnection, relay: Relay) -> None:
         """Restore the session after a failure; note which response the worker keeps, now or as soon
         as the answer tells."""
         exchange = attempt.job.exchange
@@ -119,7 +121,7 @@ class Sending:
         """Whether a request that full workers refuse may wait for its turn, if it has time left."""
         return not job.bound and self._scheduler.limit > 0
 
-    def _passes(self, attempt: Attempt, connection: Connection, *, others: bool) -> bool:
+    def _passes(self, attempt: Attempt, connection: UpstreamConnection, *, others: bool) -> bool:
         """Whether a full worker's 503 is kept from the client, as a worker can be asked later.
 
         So is the refusal of a worker that has not got what others may have, such as the model.
@@ -160,7 +162,9 @@ class Sending:
             rests.answered(worker, attempt.booked_at)
 
 
-async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: bytes) -> Connection:
+async def _answered(
+    attempt: Attempt, upstream: Upstream, head: bytes, body: bytes
+) -> UpstreamConnection:
     """Send the request and wait for the first byte. Raises Preempted, WorkerError."""
     try:
         if attempt.movable:

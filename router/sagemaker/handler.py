@@ -20,15 +20,15 @@ from router.proxy.proxy import Proxy
 from router.sagemaker.invocation import (
     Act,
     Invocation,
-    Shape,
+    PromptShape,
     read,
     understand,
     with_model,
     without_words,
 )
 from router.sagemaker.paths import Operation, Route, is_name
-from router.sagemaker.response import Answer
-from router.sagemaker.sessions import Refusal, Words, open_there, sessions_of
+from router.sagemaker.response import InvocationExchange
+from router.sagemaker.sessions import Words, WorkerRefusal, open_there, sessions_of
 from router.sagemaker.sigv4 import Verifier
 from router.sessions.use import Visit
 from router.settings.model import Settings
@@ -69,7 +69,7 @@ class SageMaker:
         try:
             await self._apart(exchange, partial(self._verifier.check, exchange))
             await self._serve(route, exchange)
-        except Refusal as refusal:
+        except WorkerRefusal as refusal:
             status, message = refusal.said.status, refusal.message
             self._proxy.refused(exchange, 424, "the worker refused")
             error = model_error(status, message)
@@ -192,7 +192,7 @@ class SageMaker:
     async def _infer(self, asked: Invocation) -> None:
         """Answer a prompt, in its session if it has one."""
         pool, model, workers = await self._fleet.find(asked.model, in_session=True)
-        payload, chat = asked.payload, asked.payload.shape is Shape.CHAT
+        payload, chat = asked.payload, asked.payload.shape is PromptShape.CHAT
         if pool.stateful:  # a container reads its own dialect
             endpoint = _OWN_CHAT if chat else _OWN_COMPLETION
             stripped = partial(without_words, asked.exchange.body, asked.exchange.seen)
@@ -202,8 +202,10 @@ class SageMaker:
         if asked.model and payload.model is None:
             body = await self._apart(asked.exchange, partial(with_model, body, asked.model))
         visit = await _visit(asked, pool, model, workers)  # undone from here on, if it fails
-        converts = payload.shape is Shape.INPUTS and not (payload.streams or pool.stateful)
-        answer = Answer(asked.exchange, body, visit, framed=asked.streams, converts=converts)
+        converts = payload.shape is PromptShape.INPUTS and not (payload.streams or pool.stateful)
+        answer = InvocationExchange(
+            asked.exchange, body, visit, framed=asked.streams, converts=converts
+        )
         answer.stateful = pool.stateful
         await self._proxy.serve(endpoint, answer)
         if answer.session is not None and answer.failed:

@@ -111,7 +111,7 @@ def as_generation(answer: bytes) -> bytes:
     return msgspec.json.encode({"generation": generation, "generated_text": text})
 
 
-class Shape(Enum):
+class PromptShape(Enum):
     """The kind of prompt."""
 
     CHAT = "chat"
@@ -139,7 +139,7 @@ _WORDS = {
 class Payload(NamedTuple):
     """A parsed body."""
 
-    shape: Shape
+    shape: PromptShape
     word: Word
     session: str | None
     """The id in `extSessionID`, if any."""
@@ -178,7 +178,7 @@ def read(body: bytes, *, seen: bytes = b"", streams: bool = False) -> Payload:
     asked for as a stream. Raises BadRequest, NotJson.
     """
     if not body.strip():
-        return Payload(Shape.NONE, Word.NOTHING, None, None, body)
+        return Payload(PromptShape.NONE, Word.NOTHING, None, None, body)
     try:
         fields = _decode_fields(seen or body)
     except msgspec.ValidationError as error:
@@ -190,18 +190,18 @@ def read(body: bytes, *, seen: bytes = b"", streams: bool = False) -> Payload:
     model = _text(fields.model, "model")
     stream = _flag(fields.stream)
     if fields.messages:
-        shape = Shape.CHAT
+        shape = PromptShape.CHAT
     elif fields.prompt:
-        shape = Shape.COMPLETION
+        shape = PromptShape.COMPLETION
     elif is_given(fields.inputs):
         parameters = fields.parameters if is_given(fields.parameters) else fields.sampling_params
         if _text(fields.inputs, "inputs") is None:
             raise BadRequest("The field `inputs` must be a text, and not empty.", param="inputs")
         prompt = _as_sent(fields.inputs, seen, body) if seen else fields.inputs
         body = as_completion(prompt, parameters, model, stream=streams or stream)
-        return Payload(Shape.INPUTS, word, session, model, body, streams or stream)
+        return Payload(PromptShape.INPUTS, word, session, model, body, streams or stream)
     else:
-        shape = Shape.NONE
+        shape = PromptShape.NONE
     return Payload(shape, word, session, model, body, stream)
 
 
@@ -338,7 +338,7 @@ def understand(route: Route, exchange: Exchange, model: str, names: ids.Names) -
 def _act(payload: Payload, *, opens: bool) -> Act:
     if payload.word is Word.CLOSE:
         return Act.CLOSE
-    if payload.shape is not Shape.NONE:
+    if payload.shape is not PromptShape.NONE:
         return Act.INFER
     if opens:
         return Act.OPEN

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from router.api.error_shapes import AwsError, aws_error, model_error, stream_error
 from router.api.errors import Headers, NoWorker
-from router.http.exchange import Exchange, SessionTable, Source, date_line
+from router.http.exchange import AnswerSource, Exchange, SessionTable, date_line
 from router.http.headers import CREDENTIALS, FOR_SAGEMAKER, header, passing_fields
 from router.sagemaker.invocation import as_generation
 from router.sessions.ids import AWS_HEADER
@@ -78,7 +78,7 @@ _BEGUN = (b"x-amzn-sagemaker-new-session-id:", b"x-warmroute-session:")
 _REST = frozenset((b"content-type", b"accept"))
 
 
-class Answer(Exchange):
+class InvocationExchange(Exchange):
     """An invocation's exchange, which wraps the client's own."""
 
     __slots__ = (
@@ -165,7 +165,7 @@ class Answer(Exchange):
         """Add header lines to the answer, whatever it will be."""
         self._outer.add(fields)
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Set the source of the answer's data."""
         self._outer.feed_from(source)
 

@@ -56,7 +56,7 @@ class Said(NamedTuple):
     body: bytes
 
 
-class Refusal(DoorError):
+class WorkerRefusal(DoorError):
     """The worker refused."""
 
     status = 502
@@ -75,7 +75,7 @@ async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[st
     value = header(said.headers, _NEW) or header(said.headers, AWS_HEADER)
     key, expires = expiry.read(value.decode("latin-1"))
     if not key or key == "None":
-        raise Refusal(Said(502, [], b"the worker named no session"))
+        raise WorkerRefusal(Said(502, [], b"the worker named no session"))
     return key, expires
 
 
@@ -91,7 +91,7 @@ async def _tell(
     if said.status == 400 and body != documented:
         said = await _ask(worker, documented, session, identity)
     if said.status >= 300:
-        raise Refusal(said)
+        raise WorkerRefusal(said)
     return said
 
 
@@ -173,7 +173,7 @@ async def end_everywhere(
 
 
 async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> bytes:
-    """Close a session at its worker, if that is there. Raises a DoorError, and Refusal."""
+    """Close a session at its worker, if that is there. Raises a DoorError, and WorkerRefusal."""
     sessions = pool.sessions
     session = (
         None if sessions is None else await sessions.find(key, pool, (), known=True, uses=True)
@@ -183,7 +183,7 @@ async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> byte
         return b""
     try:
         return await close_session(worker, body, session.own or key, identity)
-    except Refusal as refusal:
+    except WorkerRefusal as refusal:
         if refusal.said.status == 503:
             raise NoWorker("The session's worker is full; please try again.") from None
         if refusal.said.status not in _FORGOTTEN:
@@ -334,7 +334,7 @@ async def _opened(
         _count(pool, prompt, choice)
         try:
             return (worker, *await _open(worker, body, identity))
-        except Refusal as refusal:
+        except WorkerRefusal as refusal:
             if refusal.said.status != 503:
                 raise
             error = NoWorker("Every worker that was asked is full; please try again.")

@@ -12,12 +12,12 @@ from math import inf
 from typing import Final, Self, cast
 
 from router.http.parser import Recall
-from router.http.sockets import queued, watch
+from router.http.sockets import enable_keepalive, send_queue_bytes
 from router.http.sse import only_comments
 from router.http.tls import turned_away
 from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.upstream.faults import begins
-from router.upstream.response import ResponseParser, ResponseHead
+from router.upstream.response import ResponseHead, ResponseParser
 from router.upstream.timeouts import NEVER, Patience
 
 HIGH_WATER: Final = 256 * 1024
@@ -34,7 +34,7 @@ ENDING_LOOKS: Final = 3
 Sink = Callable[[bytes, bool], None]
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """One connection. Call `ask`, then `flow`, or `chunk` until it returns nothing."""
 
     def __init__(
@@ -215,7 +215,7 @@ class Connection(asyncio.Protocol):
             return True
         if not (self._secure or self._large):
             return False
-        return queued(self._descriptor) > 0
+        return send_queue_bytes(self._descriptor) > 0
 
     def close(self) -> None:
         """Drop the connection at once; the worker sees that and stops computing."""
@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
         self._secure = transport.get_extra_info("ssl_object") is not None
         connection = transport.get_extra_info("socket")
         self._descriptor = connection.fileno() if connection is not None else -1
-        watch(connection)
+        enable_keepalive(connection)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the answer."""

@@ -112,7 +112,7 @@ def _status(data: bytes) -> int:
     return 400 if isinstance(kind, str) and _REQUEST.search(kind) else 500
 
 
-class Missing(Enum):
+class MissingAtWorker(Enum):
     """What a worker has not got, so that it certainly did not start."""
 
     MODEL = "model"
@@ -132,15 +132,21 @@ _NO_TASK: Final = "The model does not support "
 #: What a 400 says: first as vLLM does (vllm/renderers, vllm/multimodal/processing/context.py), then
 #: as transformers and SGLang do.
 _UNABLE: Final = {
-    Missing.TEMPLATE: re.compile("default chat template is no longer|chat_template is not set"),
-    Missing.LENGTH: re.compile("maximum context length|longer than the model's context length"),
-    Missing.MEDIA: re.compile(r"^At most 0 \w+\(s\) may be provided|is not a multimodal model"),
+    MissingAtWorker.TEMPLATE: re.compile(
+        "default chat template is no longer|chat_template is not set"
+    ),
+    MissingAtWorker.LENGTH: re.compile(
+        "maximum context length|longer than the model's context length"
+    ),
+    MissingAtWorker.MEDIA: re.compile(
+        r"^At most 0 \w+\(s\) may be provided|is not a multimodal model"
+    ),
 }
 #: The statuses that may say so.
 BAD, NOT_THERE, NOT_IMPLEMENTED = 400, 404, 501
 
 
-def missing(status: int, body: bytes) -> Missing | None:
+def missing_at_worker(status: int, body: bytes) -> MissingAtWorker | None:
     """Return what is missing by an answer's body; None if it is anything else, as a response.
 
     The words for a model are those of `check_model` in vllm/entrypoints/openai/models/serving.py.
@@ -153,8 +159,8 @@ def missing(status: int, body: bytes) -> Missing | None:
     if status == BAD:
         return next((what for what, words in _UNABLE.items() if words.search(message)), None)
     if status == NOT_IMPLEMENTED:
-        return Missing.PATH if message.startswith(_NO_TASK) else None
+        return MissingAtWorker.PATH if message.startswith(_NO_TASK) else None
     if message == _NO_PATH:
-        return Missing.PATH
+        return MissingAtWorker.PATH
     gone = message.startswith("The model ") and message.endswith(" does not exist.")
-    return Missing.MODEL if gone else None
+    return MissingAtWorker.MODEL if gone else None

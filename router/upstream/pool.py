@@ -9,7 +9,7 @@ from math import inf
 
 from router.http.parser import Recall
 from router.http.tls import explain
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.dns import Addresses
 from router.upstream.errors import Refused, Stale
 from router.upstream.response import ResponseHead
@@ -44,8 +44,8 @@ class Upstream:
         """The TLS context; None without TLS."""
         self._patience = patience
         self._recall: Recall[ResponseHead] = Recall()
-        self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._idle: list[UpstreamConnection] = []
+        self._busy: set[UpstreamConnection] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._aside: Upstream | None = None
@@ -73,7 +73,7 @@ class Upstream:
 
     async def ask(
         self, head: bytes, body: bytes, sends: Callable[[], object] = nothing
-    ) -> Connection:
+    ) -> UpstreamConnection:
         """Send a request; return the connection once the answer's head and first byte are there.
 
         `sends` is called in the moment before its first byte is sent. It must not raise.
@@ -104,7 +104,7 @@ class Upstream:
             self._busy.discard(connection)
             raise
 
-    def _engage(self, connection: Connection) -> None:
+    def _engage(self, connection: UpstreamConnection) -> None:
         self._busy.add(connection)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
@@ -116,7 +116,7 @@ class Upstream:
             connection.check(now)
         self._timer = loop.call_later(TICK_S, self._tick) if self._busy else None
 
-    def _kept(self) -> Connection | None:
+    def _kept(self) -> UpstreamConnection | None:
         """Return the most recently used idle connection, if there is one."""
         idle = self._idle
         while idle:
@@ -126,11 +126,11 @@ class Upstream:
             connection.close()
         return None
 
-    def _good(self, connection: Connection) -> bool:
+    def _good(self, connection: UpstreamConnection) -> bool:
         """Whether another request may be sent over this connection."""
         return connection.fresh() and self._addresses.leads_to(connection.address)
 
-    async def _dial(self) -> Connection:
+    async def _dial(self) -> UpstreamConnection:
         try:
             async with asyncio.timeout(self._patience.connect):
                 return await self._connect(await self._addresses.current())
@@ -143,7 +143,7 @@ class Upstream:
             reason = explain(error) or str(error) or "it closed the connection"
             raise Refused(f"could not be reached: {reason}", ours=error.errno in _OURS) from error
 
-    async def _connect(self, addresses: Sequence[str]) -> Connection:
+    async def _connect(self, addresses: Sequence[str]) -> UpstreamConnection:
         """Try the addresses in order, each for its share of the time. Raises OSError."""
         *others, last = addresses
         for address in others:
@@ -152,10 +152,10 @@ class Upstream:
                     return await self._connect_to(address)
         return await self._connect_to(last)
 
-    async def _connect_to(self, address: str) -> Connection:
+    async def _connect_to(self, address: str) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: Connection(loop, self._patience, self._recall),
+            lambda: UpstreamConnection(loop, self._patience, self._recall),
             address,
             self._port,
             ssl=self.tls,
@@ -165,7 +165,7 @@ class Upstream:
         connection.address = address
         return connection
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: UpstreamConnection) -> None:
         """Keep `connection` for the next request if its answer is complete, else close it."""
         self._busy.discard(connection)
         if connection.release():

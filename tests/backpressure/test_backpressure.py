@@ -6,8 +6,8 @@ from typing import Protocol, get_args
 
 import pytest
 
-from router.http.connection import Client
-from router.upstream.connection import Connection
+from router.http.connection import HttpConnection
+from router.upstream.connection import UpstreamConnection
 from tests.backpressure.fountain import Fountain, Reader, Shape, queued
 from tests.support import MakeRouter, MakeStub, Router, until
 
@@ -41,7 +41,7 @@ def fountain(stack: ExitStack) -> MakeFountain:
 shapes = pytest.mark.parametrize("shape", get_args(Shape))
 
 
-def upstream(router: Router) -> Connection:
+def upstream(router: Router) -> UpstreamConnection:
     """The only connection to the worker that is in use."""
     (connection,) = router.worker().upstream._busy
     return connection
@@ -58,7 +58,7 @@ def in_kernel(router: Router) -> int:
     return _queued(upstream(router), termios.FIONREAD) + _queued(client, termios.TIOCOUTQ)
 
 
-def _queued(end: Connection | Client, which: int) -> int:
+def _queued(end: UpstreamConnection | HttpConnection, which: int) -> int:
     assert end._transport
     return queued(end._transport.get_extra_info("socket"), which)
 

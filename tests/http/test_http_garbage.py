@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from router.http.connection import Client
+from router.http.connection import HttpConnection
 from router.http.exchange import Exchange
-from router.http.parser import Reader
-from router.upstream.connection import Connection
+from router.http.parser import RequestParser
+from router.upstream.connection import UpstreamConnection
 from tests.support import (
     OK,
     Action,
@@ -45,7 +45,7 @@ SCRIPTS: dict[str, list[Action]] = {
     "full": [b"HTTP/1.1 503 Full\r\ncontent-length: 0\r\n\r\n"],
     "error": [b"HTTP/1.1 500 X\r\ncontent-length: 2\r\n\r\n{}"],
 }
-KINDS = (Client, Reader, Exchange, Connection)
+KINDS = (HttpConnection, RequestParser, Exchange, UpstreamConnection)
 #: Requests by clients that then read to the end of the answer, or disconnect.
 SAID = {
     "good": head(CHAT, len(BODY), b"connection: close") + BODY,
@@ -82,7 +82,7 @@ def freed(router: Router, alive: Alive) -> bool:
     ways = [worker.upstream for worker in router.door.fleet.workers]
     kept = sum(way.idle + way.aside().idle for way in ways)
     found = alive()
-    return found["Connection"] <= kept and found.total() == found["Connection"]
+    return found["UpstreamConnection"] <= kept and found.total() == found["UpstreamConnection"]
 
 
 @pytest.mark.parametrize("said", SAID)

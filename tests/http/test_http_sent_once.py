@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from router.fleet import breaker as rests
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from tests.authority import Authority
 from tests.chaos.looped import Looped
 from tests.health.failing import start, status
@@ -162,7 +162,7 @@ def test_an_idle_connection_is_not_used_past_its_time(stub: MakeStub, route: Mak
     assert worker.connections == before + 3
 
 
-def _idle_for(connection: Connection) -> float:
+def _idle_for(connection: UpstreamConnection) -> float:
     return time.monotonic() - connection.idle_since
 
 

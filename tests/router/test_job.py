@@ -7,8 +7,8 @@ import pytest
 from router.api.endpoints import ENDPOINTS
 from router.dispatch.request import Plea
 from router.fleet.worker import Worker
-from router.http.exchange import Exchange, Line
-from router.http.validation import Head
+from router.http.exchange import ClientConnection, Exchange
+from router.http.validation import RequestHead
 from tests.router.fleets import fleet, prompt
 
 
@@ -22,7 +22,9 @@ def plea() -> Plea:
     """A request that has not been sent yet."""
     return Plea(
         next(iter(ENDPOINTS.values())),
-        Exchange(cast("Line", object()), Head("POST", "1.1", [], "/"), keep=True),
+        Exchange(
+            cast("ClientConnection", object()), RequestHead("POST", "1.1", [], "/"), keep=True
+        ),
         fleet().pools[0],
         prompt("text"),
         None,

@@ -9,7 +9,7 @@ import pytest
 
 from router.fleet.probes import Health
 from router.fleet.worker import State, Worker
-from router.http.sockets import watch
+from router.http.sockets import enable_keepalive
 from router.settings.model import HealthSettings
 from router.upstream.client import Answer, Inquiries, NoAnswer, NotAsked
 from router.upstream.errors import Refused
@@ -135,4 +135,4 @@ def test_the_system_watches_connections_to_workers() -> None:
 
 def test_what_is_no_socket_is_not_watched() -> None:
     """A transport without a socket is accepted."""
-    watch(None)
+    enable_keepalive(None)

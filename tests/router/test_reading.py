@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from router.api.errors import BodyTooLarge
 from router.http.bounds import Bounds
 from router.http.exchange import Exchange
-from router.http.parser import Reader
+from router.http.parser import RequestParser
 
 #: The longest body allowed, in bytes.
 LIMIT = 100
@@ -43,10 +43,10 @@ def request(length: int, body: bytes, more: bytes = b"") -> bytes:
     return b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n%b\r\n%b" % (length, more, body)
 
 
-def reader() -> tuple[Listener, Reader]:
+def reader() -> tuple[Listener, RequestParser]:
     """Return a reader that has already read one request."""
     listener: Any = Listener()
-    reading = Reader(listener, Bounds())
+    reading = RequestParser(listener, Bounds())
     reading.feed(request(3, b"one"))
     return listener, reading
 
@@ -107,7 +107,7 @@ def test_a_body_in_tiny_pieces() -> None:
     """It takes a few times its size in memory, not a hundred times."""
     listener: Any = Listener()
     listener.admit = lambda _: 1 << 20
-    reading = Reader(listener, Bounds())
+    reading = RequestParser(listener, Bounds())
     reading.feed(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
     some = b"1\r\nx\r\n" * 4096
     tracemalloc.start()

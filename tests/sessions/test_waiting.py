@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from router.sessions.table import Binding
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from tests.reload.changing import change
 from tests.sessions.asking import Later, ask
 from tests.support import OK, MakeRouter, MakeStub, Router, until
@@ -104,7 +104,7 @@ def test_its_first_worker_is_there_again(
     assert first.worker() == home
 
 
-async def refused(_: Sequence[str]) -> Connection:
+async def refused(_: Sequence[str]) -> UpstreamConnection:
     """Connect to nobody."""
     raise ConnectionRefusedError(111, "Connection refused")
 
