@@ -74,16 +74,16 @@ _JSON: Final = b"content-type: application/json\r\n"
 
 def surface_of(path: str) -> Surface:
     """Return the surface that a path belongs to, whether or not it is served."""
-    found = (surface for pattern, surface in _BY_PATH if pattern.search(path))
-    return next(found, Surface.OPENAI)
+    surfaces = (surface for pattern, surface in _BY_PATH if pattern.search(path))
+    return next(surfaces, Surface.OPENAI)
 
 
 def error_response(path: str, error: DoorError, identity: bytes) -> ErrorResponse:
     """Write an error as the answer to a request to `path` with that id."""
     surface = surface_of(path)
     if surface is Surface.AWS:
-        said = aws_error(error)
-        return ErrorResponse(said.status, said.fields(), said.body, b"x-amzn-requestid")
+        aws = aws_error(error)
+        return ErrorResponse(aws.status, aws.fields(), aws.body, b"x-amzn-requestid")
     extra = b"".join([b"%b: %b\r\n" % pair for pair in error.headers])
     if surface is Surface.OPENAI:
         return ErrorResponse(error.status, _JSON + extra, error.body(), b"")
@@ -120,9 +120,9 @@ def _anthropic(error: DoorError, identity: bytes) -> dict[str, object]:
     other = "api_error" if error.type == "server_error" else error.type
     kind = _ANTHROPIC.get(error.status, other)
     ours = {"param": error.param, "code": error.code}
-    said = {"type": kind, "message": error.message}
-    said |= {name: value for name, value in ours.items() if value is not None}
-    return {"type": "error", "error": said, "request_id": identity.decode()}
+    details = {"type": kind, "message": error.message}
+    details |= {name: value for name, value in ours.items() if value is not None}
+    return {"type": "error", "error": details, "request_id": identity.decode()}
 
 
 def _data(body: dict[str, object]) -> bytes:
@@ -186,12 +186,12 @@ def aws_error(error: DoorError) -> AwsError:
 
 def model_error(status: int, message: str) -> AwsError:
     """Return the error for a worker's error (shape ModelError): 424, which is never retried."""
-    said = (
+    sentence = (
         f"Received {'client' if status < 500 else 'server'} error ({status}) from the worker with"
         f" message {message!r}."
     )
     more = {"OriginalStatusCode": status, "OriginalMessage": message, "LogStreamArn": ""}
-    return _as_aws(424, "ModelError", said, more)
+    return _as_aws(424, "ModelError", sentence, more)
 
 
 def stream_error(message: str, code: str = "StreamBroken") -> bytes:

@@ -86,12 +86,12 @@ def _unpaired(body: bytes) -> Iterator[tuple[int, bytes]]:
     for end in range(_PIECE, len(body) + _PIECE, _PIECE):
         for single in SURROGATE.finditer(body, end - _PIECE, end + 1):
             yield single.start(), bytes((0xEE, single[0][1] - 0x20))
-        while (found := _ESCAPED.search(body, at, end + _LONGEST_ESCAPED)) and found.start() < end:
-            start, at = found.start(), found.end()
+        while (match := _ESCAPED.search(body, at, end + _LONGEST_ESCAPED)) and match.start() < end:
+            start, at = match.start(), match.end()
             if _is_escaped(body, start):
                 at = start + 2
-            elif found[1]:
-                yield start + 2, b"e%d" % (int(found[1], 16) - 8)
+            elif match[1]:
+                yield start + 2, b"e%d" % (int(match[1], 16) - 8)
         at = max(at, end)
         rest()
 
@@ -113,11 +113,11 @@ def _constants(body: bytes) -> Iterator[tuple[int, bytes]]:
         # Of the quotation marks, only those that begin or end a text are left.
         piece = body[start:end].replace(rb"\\", b"__").replace(rb"\"", b"__")
         at = 0
-        for found in _CONSTANT.finditer(piece):
-            quotes += piece.count(b'"', at, found.start())
-            at = found.start()
+        for match in _CONSTANT.finditer(piece):
+            quotes += piece.count(b'"', at, match.start())
+            at = match.start()
             if quotes % 2 == 0:
-                yield start + at, _CONSTANTS[found[0]]
+                yield start + at, _CONSTANTS[match[0]]
         quotes += piece.count(b'"', at)
         rest()
 
@@ -137,8 +137,8 @@ def _pieces(body: bytes) -> Iterator[tuple[int, int]]:
         end = start + _PIECE
         if end + _LONGEST_WORD >= len(body):
             end = len(body)
-        elif found := _BREAK.search(body, end, end + _LONGEST_WORD):
-            end = found.end()
+        elif match := _BREAK.search(body, end, end + _LONGEST_WORD):
+            end = match.end()
         else:  # within a text: between escapes
             end += (_PIECE - len(body[start:end].rstrip(b"\\"))) % 2
         yield start, end

@@ -92,8 +92,8 @@ def messages(raw: msgspec.Raw, field: str | None = None) -> list[Message | Unrea
 
     Raises BadRequest, which names the `field`.
     """
-    found = entries(raw)
-    if found is None:
+    items = entries(raw)
+    if items is None:
         if is_list(raw):
             raise BadRequest(
                 "The request has more messages than can be read, or something else among them.",
@@ -102,7 +102,7 @@ def messages(raw: msgspec.Raw, field: str | None = None) -> list[Message | Unrea
         return []
     ways = (_message, _unread) if len(raw) <= SAFE else (_unread,)
     rest()
-    return [_read(entry, ways) for entry in found]
+    return [_read(entry, ways) for entry in items]
 
 
 def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
@@ -160,8 +160,8 @@ def content_of(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:
     if not raw:
         return None
     if is_list(raw):
-        found = entries(raw)
-        return [raw] if found is None else found
+        items = entries(raw)
+        return [raw] if items is None else items
     try:
         text: str | None = _text(raw)
     except UNEXPECTED:

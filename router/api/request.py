@@ -207,9 +207,9 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
     """
     if endpoint.form:
         fields = _form(body, content_type)
-        found = {name: msgspec.Raw(fields.pop(name)) for name in ENGINE_FIELDS if name in fields}
+        raw = {name: msgspec.Raw(fields.pop(name)) for name in ENGINE_FIELDS if name in fields}
         request: Request = msgspec.convert(fields, _Read)
-        request.engine_fields = _given(found)
+        request.engine_fields = _given(raw)
     else:
         request = _parse(body, texts=texts)
     if request.stream is not None and request.stream is not True:
@@ -275,11 +275,11 @@ def _read_model(raw: msgspec.Raw) -> str | None:
 
 def _adapted(endpoint: Endpoint, request: Request, body: bytes) -> Adapted:
     """Add what is in another form. Raises BadRequest."""
-    found = native(
+    other = native(
         body, endpoint.sources, batched=endpoint.batched, after_system=endpoint.after_system
     )
     fields = {name: getattr(request, name) for name in Request.__struct_fields__}
-    adapted = Adapted(**fields | found.replaced, native=found)
+    adapted = Adapted(**fields | other.replaced, native=other)
     if adapted.stream is None and endpoint.streams:
         adapted.stream = True
     return adapted
@@ -306,7 +306,7 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
             "A form's fields must not have a Content-Transfer-Encoding, which not all readers"
             " decode: send them as they are, without that header field."
         )
-    found: dict[str, str | msgspec.Raw] = {}
+    fields: dict[str, str | msgspec.Raw] = {}
     count = 0
 
     def counted(_: object) -> None:
@@ -318,9 +318,9 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
     def on_field(field: Field) -> None:
         counted(field)
         if field.field_name in _FORM_FIELDS and field.value is not None:
-            found[field.field_name.decode()] = field.value.decode(errors="replace")
+            fields[field.field_name.decode()] = field.value.decode(errors="replace")
         elif field.field_name in _RAW_FORM_FIELDS and field.value:
-            found[field.field_name.decode()] = msgspec.Raw(field.value)
+            fields[field.field_name.decode()] = msgspec.Raw(field.value)
 
     try:
         form = python_multipart.create_form_parser(
@@ -333,12 +333,12 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
         form.finalize()
     except (FormParserError, ValueError) as error:
         raise BadRequest(f"The request body is not a valid form: {error}.") from None
-    return found
+    return fields
 
 
 def _is_encoded(form: bytes) -> bool:
     for start in range(0, len(form), _STEP):
-        for found in _ENCODED.finditer(form, start, start + _STEP + 32):  # it may be cut there
-            if not _NOT_ENCODED.match(form, found.end()):
+        for match in _ENCODED.finditer(form, start, start + _STEP + 32):  # it may be cut there
+            if not _NOT_ENCODED.match(form, match.end()):
                 return True
     return False

@@ -56,14 +56,14 @@ class Keys:
         A request may carry its key several times, but only one key: other software that reads the
         request might look at the other one.
         """
-        brought = _credentials(headers)
-        if brought is None:
+        credential = _credentials(headers)
+        if credential is None:
             return None
-        digest, found = _digest(brought), None
+        digest, owner = _digest(credential), None
         for name, known in self._digests:
             if compare_digest(digest, known):
-                found = name
-        return found
+                owner = name
+        return owner
 
 
 def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
@@ -174,8 +174,8 @@ def is_foreign(origin: bytes, host: bytes) -> bool:
         address = ip_address(name.decode())
     except ValueError:
         return True
-    asked = _NAMED_HOST.fullmatch(host.lower())
-    return not (address.is_loopback or (asked is not None and name == (asked[1] or asked[2])))
+    target = _NAMED_HOST.fullmatch(host.lower())
+    return not (address.is_loopback or (target is not None and name == (target[1] or target[2])))
 
 
 class KeyCheck(Protocol):

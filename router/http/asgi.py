@@ -35,13 +35,13 @@ class AsgiBridge:
                 exchange.refuse(error)
                 return
         status, headers, body = 500, list[tuple[bytes, bytes]](), b""
-        asked = False
+        received = False
 
         async def receive() -> Message:
-            nonlocal asked
-            if asked:
+            nonlocal received
+            if received:
                 await asyncio.Event().wait()  # forever: if the client leaves, the task is cancelled
-            asked = True
+            received = True
             return {"type": "http.request", "body": exchange.body, "more_body": False}
 
         async def send(message: Message) -> None:

@@ -58,8 +58,8 @@ def undo(body: bytes, codings: Sequence[bytes], limit: int) -> bytes:
         try:
             body = _whole(_WAYS[name](body), limit)
         except ValueError as error:
-            told = f"The request body is not the {name.decode()} that its Content-Encoding says"
-            raise WrongCoding(f"{told} ({error})", TAKEN) from None
+            message = f"The request body is not the {name.decode()} that its Content-Encoding says"
+            raise WrongCoding(f"{message} ({error})", TAKEN) from None
     return body
 
 
@@ -123,10 +123,10 @@ def _zstd(body: bytes) -> Iterator[bytes]:
             yield whole[:-1]
             last = whole[-1:]
     except ZstdError as error:
-        told = str(error).removeprefix("zstd decompress error: ")
-        if "memory" in told:
-            told += f": windows of up to {_ZSTD_WINDOW} bytes are taken"
-        raise ValueError(told) from None
+        message = str(error).removeprefix("zstd decompress error: ")
+        if "memory" in message:
+            message += f": windows of up to {_ZSTD_WINDOW} bytes are taken"
+        raise ValueError(message) from None
     if last != _ZSTD_MARK:
         raise ValueError("it ends too early")
 

@@ -219,11 +219,11 @@ class Exchange:
 
     def refuse(self, error: DoorError) -> None:
         """Send a router error, in the shape of the path's surface."""
-        said = error_response(self.path, error, self.identity)
-        fields = b"%bx-request-id: %b\r\n%b" % (said.fields, self.identity, date_line())
-        if said.id_field and said.id_field + b": " not in self._fields:
-            fields += b"%b: %b\r\n" % (said.id_field, self.identity)
-        self.answer(said.status, fields, said.body)
+        response = error_response(self.path, error, self.identity)
+        fields = b"%bx-request-id: %b\r\n%b" % (response.fields, self.identity, date_line())
+        if response.id_field and response.id_field + b": " not in self._fields:
+            fields += b"%b: %b\r\n" % (response.id_field, self.identity)
+        self.answer(response.status, fields, response.body)
 
     def start(
         self, status: int, fields: bytes, length: int | None, data: bytes, *, last: bool

@@ -164,9 +164,9 @@ class Server:
                 return
             ticking = asyncio.create_task(self._tick())
             doors: list[tuple[ConnectionOwner, socket.socket]] = [
-                (self._door, one) for one in listeners
+                (self._door, socket_) for socket_ in listeners
             ]
-            doors += [(self._door.backdoor, one) for one in admin]
+            doors += [(self._door.backdoor, socket_) for socket_ in admin]
             for house, listener in doors:
                 servers.append(await self._listen(loop, house, listener))
             self.started.set()
@@ -184,16 +184,16 @@ class Server:
     async def _begin(self) -> bool:
         """Start the door; False if told to stop before it is ready."""
         starting = asyncio.ensure_future(self._door.start())
-        told = asyncio.ensure_future(self._told.wait())
+        stopping = asyncio.ensure_future(self._told.wait())
         try:
-            await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
             return not self._told.is_set()
         finally:
-            for task in (starting, told):
+            for task in (starting, stopping):
                 task.cancel()
-            await asyncio.gather(starting, told, return_exceptions=True)
+            await asyncio.gather(starting, stopping, return_exceptions=True)
 
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, house: ConnectionOwner, listener: socket.socket

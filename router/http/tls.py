@@ -45,10 +45,12 @@ def validity(path: Path) -> Validity | None:
     from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415 - only TLS needs it
 
     try:
-        found = load_pem_x509_certificate(path.read_bytes())
+        certificate = load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return Validity(found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())
+    return Validity(
+        certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    )
 
 
 def complaint(path: Path, now: float) -> str:

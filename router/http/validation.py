@@ -199,8 +199,8 @@ def _options(value: bytes, version: str) -> tuple[frozenset[bytes], bool]:
 
 @lru_cache(maxsize=256)  # clients repeat the same value
 def _check_host(value: bytes) -> None:
-    found = _HOST.fullmatch(value)
-    if found is None or int(found[2] or 0) > 65535 or not _is_address(found[1]):
+    match = _HOST.fullmatch(value)
+    if match is None or int(match[2] or 0) > 65535 or not _is_address(match[1]):
         raise BadRequest("The header field `Host` must be a host and, if needed, a port.")
 
 
@@ -243,8 +243,8 @@ def _target(method: bytes, target: bytes) -> tuple[str, bytes]:
 
 def glimpse(target: bytes) -> str:
     """Return the path of a target that nobody has judged, as far as it can be one; or nothing."""
-    found = _ORIGIN.search(target)
-    return found[0].partition(b"?")[0].decode("ascii") if found else ""
+    match = _ORIGIN.search(target)
+    return match[0].partition(b"?")[0].decode("ascii") if match else ""
 
 
 def _plain(escaped: re.Match[str]) -> str:

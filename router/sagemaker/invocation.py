@@ -70,21 +70,21 @@ def as_completion(
     The values of parameters are left to the worker to check.
     """
     try:
-        given: Any = _decode_parameters(parameters) if is_given(parameters) else _Parameters()
+        values: Any = _decode_parameters(parameters) if is_given(parameters) else _Parameters()
     except UNEXPECTED:
         raise BadRequest("The field `parameters` must be an object.", param="parameters") from None
-    asked: dict[str, Any] = {} if model is None else {"model": model}
-    asked["prompt"] = inputs
+    completion: dict[str, Any] = {} if model is None else {"model": model}
+    completion["prompt"] = inputs
     for name, meant in _SAME.items():
-        if is_given(value := getattr(given, name)):
-            asked[meant] = value
-    if bytes(given.do_sample) == b"false":
-        asked["temperature"] = 0
-    if bytes(given.return_full_text) == b"true":
-        asked["echo"] = True
+        if is_given(value := getattr(values, name)):
+            completion[meant] = value
+    if bytes(values.do_sample) == b"false":
+        completion["temperature"] = 0
+    if bytes(values.return_full_text) == b"true":
+        completion["echo"] = True
     if stream:
-        asked["stream"] = True
-    return msgspec.json.encode(asked)
+        completion["stream"] = True
+    return msgspec.json.encode(completion)
 
 
 def as_generation(answer: bytes) -> bytes:
@@ -234,11 +234,11 @@ def without_words(body: bytes, seen: bytes = b"") -> bytes:
     return msgspec.json.encode({key: value for key, value in fields.items() if key not in words})
 
 
-def _word(said: msgspec.Raw) -> Word:
-    if not is_given(said):
+def _word(raw: msgspec.Raw) -> Word:
+    if not is_given(raw):
         return Word.NOTHING
     try:
-        return _WORDS[_decode_text(said)]
+        return _WORDS[_decode_text(raw)]
     except (*UNEXPECTED, LookupError):
         raise BadRequest(
             "The field `requestType` must be NEW_SESSION, SESSION, CLOSE or CLOSE_SESSION.",

@@ -55,10 +55,10 @@ def route(path: str, prefix: str = "") -> Route | None:
     path = path[len(prefix) :]
     if path == INVOCATIONS:
         return Route(Operation.INVOKE)
-    found = _ENDPOINT.fullmatch(path)
-    if found is None:
+    match = _ENDPOINT.fullmatch(path)
+    if match is None:
         return None
-    name, component, rest = found["name"], found["part"] or "", found["rest"]
+    name, component, rest = match["name"], match["part"] or "", match["rest"]
     if rest.startswith("openai/v1/"):
         return Route(Operation.OPENAI, name, component, rest[len("openai") :])
     operation = _BY_PATH.get(rest)

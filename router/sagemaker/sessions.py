@@ -61,9 +61,9 @@ class WorkerRefusal(DoorError):
 
     status = 502
 
-    def __init__(self, said: Said) -> None:
-        super().__init__(said.body.decode("utf-8", errors="replace"))
-        self.said = said
+    def __init__(self, answer: Said) -> None:
+        super().__init__(answer.body.decode("utf-8", errors="replace"))
+        self.said = answer
 
 
 async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[str, float | None]:
@@ -71,8 +71,8 @@ async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[st
 
     Raises Refusal, and WorkerError if the worker cannot be asked.
     """
-    said = await _tell(worker, body, OPENS, NEW_SESSION, identity)
-    value = header(said.headers, _NEW) or header(said.headers, AWS_HEADER)
+    answer = await _tell(worker, body, OPENS, NEW_SESSION, identity)
+    value = header(answer.headers, _NEW) or header(answer.headers, AWS_HEADER)
     key, expires = expiry.read(value.decode("latin-1"))
     if not key or key == "None":
         raise WorkerRefusal(Said(502, [], b"the worker named no session"))
@@ -87,12 +87,12 @@ async def close_session(worker: Worker, body: bytes, key: str, identity: bytes) 
 async def _tell(
     worker: Worker, body: bytes, documented: bytes, session: str, identity: bytes
 ) -> Said:
-    said = await _ask(worker, body, session, identity)
-    if said.status == 400 and body != documented:
-        said = await _ask(worker, documented, session, identity)
-    if said.status >= 300:
-        raise WorkerRefusal(said)
-    return said
+    answer = await _ask(worker, body, session, identity)
+    if answer.status == 400 and body != documented:
+        answer = await _ask(worker, documented, session, identity)
+    if answer.status >= 300:
+        raise WorkerRefusal(answer)
+    return answer
 
 
 async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Said:
@@ -151,7 +151,7 @@ async def end_everywhere(
     `PATIENCE_S`. Raises UnknownSession if no pool knows it. An error in one pool is raised after
     all were asked.
     """
-    closed, said = False, b""
+    closed, answer = False, b""
     errors: list[DoorError] = []
     for pool in fleet.pools:
         try:
@@ -160,7 +160,7 @@ async def end_everywhere(
                     async with asyncio.timeout(PATIENCE_S):
                         await _end_there(pool, key, body, identity)
             elif pool.sessions is not None and pool.stateful:
-                said = await _end_there(pool, key, body, identity) or said
+                answer = await _end_there(pool, key, body, identity) or answer
             if pool.sessions is not None:
                 closed = await pool.sessions.close(key) or closed
         except DoorError as error:
@@ -169,7 +169,7 @@ async def end_everywhere(
         raise errors[0]
     if not closed:
         raise UnknownSession
-    return said
+    return answer
 
 
 async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> bytes:
@@ -230,25 +230,25 @@ class Words:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    async def open(self, asked: Invocation) -> None:
+    async def open(self, invocation: Invocation) -> None:
         """Start a session; its worker is chosen now. Raises a DoorError, and Refusal."""
-        pool, model, workers = await self._place(asked.model)
+        pool, model, workers = await self._place(invocation.model)
         if pool.stateful:
-            visit = await open_there(asked, pool, model, workers)
+            visit = await open_there(invocation, pool, model, workers)
         else:
-            visit = sessions_of(pool).opening(asked.session, asked.call)
-            visit.owner = asked.exchange.tenant
+            visit = sessions_of(pool).opening(invocation.session, invocation.call)
+            visit.owner = invocation.exchange.tenant
             await visit.look(pool, workers)
             await _choose(pool, model, workers, visit)
         visit.accepted(200)
         line = _NEW_SESSION % announced(visit.id, visit.expires).encode()
-        _answer(asked, line + b"x-warmroute-worker: %b\r\n" % visit.bound.encode(), b"")
+        _answer(invocation, line + b"x-warmroute-worker: %b\r\n" % visit.bound.encode(), b"")
 
-    async def close(self, asked: Invocation) -> None:
+    async def close(self, invocation: Invocation) -> None:
         """Close a session. Raises UnknownSession, and as `open`."""
-        key, exchange = asked.session or "", asked.exchange
-        said = await end_everywhere(self._fleet, key, exchange.body, exchange.identity)
-        _answer(asked, _CLOSED % key.encode(), said)
+        key, exchange = invocation.session or "", invocation.exchange
+        answer = await end_everywhere(self._fleet, key, exchange.body, exchange.identity)
+        _answer(invocation, _CLOSED % key.encode(), answer)
 
     async def _place(self, model: str) -> tuple[Pool, str, list[Worker]]:
         """Return pool, model and workers for a session without a prompt. Raises as `Fleet.find`.
@@ -282,14 +282,19 @@ def sessions_of(pool: Pool) -> Sessions:
 
 
 async def open_there(
-    asked: Invocation, pool: Pool, model: str, workers: Sequence[Worker], *, answered: bool = False
+    invocation: Invocation,
+    pool: Pool,
+    model: str,
+    workers: Sequence[Worker],
+    *,
+    answered: bool = False,
 ) -> Visit:
     """Start a session at a worker that keeps them; its id is the client's, or else the worker's.
 
     `answered`: a prompt's answer will tell of the session. Raises a DoorError, and Refusal.
     """
-    sessions, key, exchange = sessions_of(pool), asked.session, asked.exchange
-    visit = sessions.opening(key, asked.call)
+    sessions, key, exchange = sessions_of(pool), invocation.session, invocation.exchange
+    visit = sessions.opening(key, invocation.call)
     if key is not None:
         await visit.look(pool, workers)
         if visit.bound:  # by an earlier attempt at the same call
@@ -300,7 +305,7 @@ async def open_there(
     noted = own, expires, visit.call
     to = Binding(worker.name, *noted, fixed=expires is not None, owner=exchange.tenant)
     for wanted in (key,) if key else (own if fits(own) else None, None):
-        visit = sessions.opening(wanted, asked.call)
+        visit = sessions.opening(wanted, invocation.call)
         try:
             session, done = await sessions.surely(visit.id, to, None)
         except BaseException:
@@ -374,9 +379,9 @@ def _count(pool: Pool, prompt: Prompt, choice: Candidate) -> None:
         pool.tells.ended(pool.tells.booked(pool, prompt, choice, now), outcome, now)
 
 
-def _answer(asked: Invocation, line: bytes, said: bytes) -> None:
-    exchange = asked.exchange
+def _answer(invocation: Invocation, line: bytes, answer: bytes) -> None:
+    exchange = invocation.exchange
     fields, body = session_answer(
-        exchange.identity, exchange.headers, line, said, framed=asked.streams
+        exchange.identity, exchange.headers, line, answer, framed=invocation.streams
     )
     exchange.answer(200, fields, body)

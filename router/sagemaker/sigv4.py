@@ -79,8 +79,8 @@ class Verifier:
             signature = _signature(exchange, (access, secret), scope, when, parts)
         except ValueError:  # such a URL cannot have been signed
             raise Unsigned("The request cannot be understood as a signed one.") from None
-        given = parts.get("Signature", "")
-        if not compare_digest(signature.encode("latin-1"), given.encode("latin-1")):
+        signed = parts.get("Signature", "")
+        if not compare_digest(signature.encode("latin-1"), signed.encode("latin-1")):
             raise Unsigned(
                 "The request signature we calculated does not match the signature you provided."
             )
@@ -95,10 +95,10 @@ def _signature(
     from botocore.credentials import Credentials  # noqa: PLC0415
 
     signed = set(parts.get("SignedHeaders", "").split(";"))
-    given = {name.decode(): value.decode("latin-1") for name, value in exchange.headers}
-    url = f"http://{given.get('host', '')}{exchange.path}{exchange.query.decode('ascii')}"
+    fields = {name.decode(): value.decode("latin-1") for name, value in exchange.headers}
+    url = f"http://{fields.get('host', '')}{exchange.path}{exchange.query.decode('ascii')}"
     request: Any = AWSRequest(method=exchange.method, url=url, data=exchange.body)
-    for name, value in given.items():
+    for name, value in fields.items():
         if name in signed:
             request.headers[name] = value
     request.context["timestamp"] = when
@@ -133,7 +133,7 @@ def _counts(name: bytes) -> bool:
 
 def _is_recent(when: str, now: float) -> bool:
     try:
-        told = datetime.strptime(when, _DATE).replace(tzinfo=UTC).timestamp()
+        signed_at = datetime.strptime(when, _DATE).replace(tzinfo=UTC).timestamp()
     except ValueError:
         return False
-    return abs(told - now) <= SKEW_S
+    return abs(signed_at - now) <= SKEW_S

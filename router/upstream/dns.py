@@ -31,8 +31,8 @@ LookUp = Callable[[str], tuple[str, ...]]
 
 def look_up(host: str) -> tuple[str, ...]:
     """Ask the system's resolver; the addresses are in the order of RFC 6724."""
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+    results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in results))
 
 
 class Addresses:
@@ -81,22 +81,22 @@ class Addresses:
             self._take((), OSError(ENOMEM, "no thread can be started"))
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        found: tuple[str, ...] = ()
+        addresses: tuple[str, ...] = ()
         failure: OSError | None = None
         try:
-            found = self._look_up(self._host)
+            addresses = self._look_up(self._host)
         except OSError as error:
             failure = error
         except UnicodeError:  # a label that is empty or too long
             failure = socket.gaierror(socket.EAI_NONAME, "this cannot be a name")
         with suppress(RuntimeError):  # the loop is closed: the result is not needed any more
-            loop.call_soon_threadsafe(self._take, found, failure)
+            loop.call_soon_threadsafe(self._take, addresses, failure)
 
-    def _take(self, found: tuple[str, ...], failure: OSError | None) -> None:
+    def _take(self, addresses: tuple[str, ...], failure: OSError | None) -> None:
         pending, self._pending = self._pending, None
         self._failure = failure
         if failure is None or failure.errno in _GONE:
-            self._known = found
+            self._known = addresses
         if pending is not None and not pending.done():
             pending.set_result(None)
 

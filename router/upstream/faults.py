@@ -70,9 +70,9 @@ def flaw(end: bytes, *, stream: bool, whole: bool, writes: bool) -> tuple[int, s
     else:
         last = _last_events(end)
         errs = last.find(b"error") >= 0 or last.find(b"failed") >= 0
-        found = _ERRORS.search(last) if errs else None
-        if found is not None:
-            return _status(found[1]), EVENT
+        match = _ERRORS.search(last) if errs else None
+        if match is not None:
+            return _status(match[1]), EVENT
     if stream and end.find(b"{") < 0 and all(map(_BLANK.fullmatch, end.splitlines())):
         return 502, EMPTY
     return _unwritten(end, stream=stream, whole=whole) if writes else SOUND
@@ -95,12 +95,12 @@ def _unwritten(end: bytes, *, stream: bool, whole: bool) -> tuple[int, str]:
 def _status(data: bytes) -> int:
     """Return the status that an error event tells; 500 if it tells none."""
     try:
-        said: Any = msgspec.json.decode(data)
+        answer: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 500
-    error = said.get("error") if isinstance(said, dict) else None
-    if isinstance(said, dict) and not isinstance(error, dict):
-        error = said
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if isinstance(answer, dict) and not isinstance(error, dict):
+        error = answer
     if not isinstance(error, dict):
         return 500
     code = error.get("code")
@@ -152,10 +152,10 @@ def missing_at_worker(status: int, body: bytes) -> MissingAtWorker | None:
     The words for a model are those of `check_model` in vllm/entrypoints/openai/models/serving.py.
     """
     try:
-        said = decode_error(body)
+        answer = decode_error(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    message = said.error.message or said.message or said.detail
+    message = answer.error.message or answer.message or answer.detail
     if status == BAD:
         return next((what for what, words in _UNABLE.items() if words.search(message)), None)
     if status == NOT_IMPLEMENTED:

@@ -210,7 +210,7 @@ class Upstream:
 
     def heard_at(self, now: float) -> float:
         """Return when more of an answer under way came last; by the loop's clock, as `now`."""
-        return max((one.heard_at(now) for one in self._busy), default=-inf)
+        return max((connection.heard_at(now) for connection in self._busy), default=-inf)
 
     @property
     def idle(self) -> int:

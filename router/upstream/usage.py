@@ -105,10 +105,10 @@ class UsageTail:
             self._document = _Document()
         if self._document is None:
             data = data if self._whole else data[-TAIL:]
-            found = _last_report(data, len(data), self._earlier)
+            usage = _last_report(data, len(data), self._earlier)
         else:
-            found = _of_document(self._document, data)
-        return _with_sources(found, data)
+            usage = _of_document(self._document, data)
+        return _with_sources(usage, data)
 
 
 class _Document:
@@ -133,13 +133,13 @@ class _Document:
     def pass_by(self, data: bytes | bytearray, start: int, end: int) -> None:
         """Look at what stands between `start` and `end`; what follows there comes again."""
         counted = at = start
-        while (found := data.find(_KEY, at, end + len(_KEY) - 1)) >= 0:
-            at = found + len(_KEY)
+        while (key := data.find(_KEY, at, end + len(_KEY) - 1)) >= 0:
+            at = key + len(_KEY)
             if not _OBJECT.match(data, at):
                 continue
             if self._found:
-                self._count(data[counted:found])
-            counted = found
+                self._count(data[counted:key])
+            counted = key
             if not self._found or self._depth <= self._level:
                 self._found, self._level = bytes(data[at : at + TAIL]), self._depth
         if self._found:
@@ -163,12 +163,12 @@ class _Document:
 def _of_short(data: bytes | bytearray) -> Usage:
     """Return the `usage` of a JSON object that is no longer than the tail."""
     try:
-        said = decode(data)
+        answer = decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _with_sources(_of_document(_Document(), data), data)
-    if said.usage is None:
+    if answer.usage is None:
         return NO_USAGE
-    return _sourced(_usage(said.usage), said.kv_transfer_params, said.sglext)
+    return _sourced(_usage(answer.usage), answer.kv_transfer_params, answer.sglext)
 
 
 def _of_document(document: _Document, data: bytes | bytearray) -> Usage:
@@ -176,11 +176,11 @@ def _of_document(document: _Document, data: bytes | bytearray) -> Usage:
     end = len(data)
     near = _Document()  # it is the last field of most, or nearly so
     near.pass_by(data, max(0, end - TAIL), end)
-    found = near.usage()
-    if found == NO_USAGE:
+    usage = near.usage()
+    if usage == NO_USAGE:
         document.pass_by(data, 0, end)
-        found = document.usage()
-    return found
+        usage = document.usage()
+    return usage
 
 
 def _last_report(data: bytes | bytearray, end: int, earlier: Usage) -> Usage:
@@ -217,15 +217,15 @@ def _report(value: bytes | bytearray) -> Usage:
     return NO_USAGE if usage is None else _usage(usage)
 
 
-def _with_sources(found: Usage, data: bytes | bytearray) -> Usage:
+def _with_sources(usage: Usage, data: bytes | bytearray) -> Usage:
     """Add on which tiers the cached tokens were, if that is reported near the end."""
-    if found == NO_USAGE:
-        return found
+    if usage == NO_USAGE:
+        return usage
     end = data[-TAIL:]
     if end.find(b'"cached_token_stats"') < 0 and end.find(b'"cached_tokens_details"') < 0:
-        return found
+        return usage
     tail = end.decode("utf-8", errors="replace")
-    return _sourced(found, _last(tail, '"kv_transfer_params"'), _last(tail, '"sglext"'))
+    return _sourced(usage, _last(tail, '"kv_transfer_params"'), _last(tail, '"sglext"'))
 
 
 def _last(tail: str, key: str) -> dict[str, Any] | None:
