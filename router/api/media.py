@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from router.api.errors import BadRequest
-from router.api.messages import MOST_ENTRIES, UNEXPECTED, entries, is_list
+from router.api.messages import MAX_ENTRIES, UNEXPECTED, entries, is_list
 from router.runtime.threads import ELEMENTS, rest
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ _WORDS = frozenset(
     )
 )
 
-_TOO_MANY = "Messages have too many parts, or one that is not an object."
-_TOO_LONG = "There are more documents than can be read, or something else among them."
+_TOO_MANY_PARTS = "Messages have too many parts, or one that is not an object."
+_TOO_MANY_DOCUMENTS = "There are more documents than can be read, or something else among them."
 
 
 class _Part(msgspec.Struct):
@@ -72,7 +72,7 @@ def documents(raw: msgspec.Raw, field: str) -> list[msgspec.Raw]:
             return []
         items = entries(raw)
     if items is None:
-        raise BadRequest(_TOO_LONG, param=field)
+        raise BadRequest(_TOO_MANY_DOCUMENTS, param=field)
     return [part.content for part in _decoded_parts(items)]
 
 
@@ -86,10 +86,10 @@ def _parts(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> list[_Part]:
         elif is_list(content):
             listed = entries(content)
             if listed is None:
-                raise BadRequest(_TOO_MANY)
+                raise BadRequest(_TOO_MANY_PARTS)
             items += listed
-        if len(items) > MOST_ENTRIES:
-            raise BadRequest(_TOO_MANY)
+        if len(items) > MAX_ENTRIES:
+            raise BadRequest(_TOO_MANY_PARTS)
     return _decoded_parts(items)
 
 

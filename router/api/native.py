@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from router.api.errors import BadRequest
 from router.api.messages import (
-    MOST_ENTRIES,
+    MAX_ENTRIES,
     UNEXPECTED,
     Message,
     Unread,
@@ -200,7 +200,7 @@ def _conversations(result: Native, raw: Raw) -> None:
     for at, one in enumerate(entries(raw) or ()):
         read = messages(one)
         count += len(read)
-        if count > MOST_ENTRIES:
+        if count > MAX_ENTRIES:
             raise BadRequest("The request has more messages than can be read.", param="messages")
         if at:
             result.others += read

@@ -12,7 +12,7 @@ from python_multipart.multipart import Field, parse_options_header
 from router.api.endpoints import Endpoint
 from router.api.errors import BadRequest
 from router.api.lenient_json import SURROGATE, true, whole
-from router.api.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
+from router.api.messages import MAX_ONE_PASS_BYTES, UNEXPECTED, Message, Object, Unread, messages
 from router.api.native import Native, native
 from router.runtime.threads import count
 
@@ -171,12 +171,12 @@ _decode_odd = msgspec.json.Decoder(_Odd).decode
 _small = msgspec.json.Decoder(Small).decode
 _name = msgspec.json.Decoder(str | None).decode
 #: Most objects in a body, by its braces, that may all be messages; each of those takes 100 bytes.
-MOST_OBJECTS = 1 << 16
+MAX_OBJECTS = 1 << 16
 #: Most objects, lists and fields of a body, by the marks that begin them: a decoder takes up to
 #: 40 ns for each, all in one step, in which nobody else is served.
-MOST_VALUES = 1 << 19
+MAX_VALUES = 1 << 19
 #: Most fields of a form; the same limit as Starlette's, which vLLM parses forms with.
-MOST_FIELDS = 1000
+MAX_FIELDS = 1000
 #: A form field with a transfer encoding: some parsers decode it and some do not. It is deprecated
 #: (RFC 7578 section 4.7).
 _ENCODED = re.compile(rb"\ncontent-transfer-encoding:", re.IGNORECASE)
@@ -184,7 +184,7 @@ _NOT_ENCODED = re.compile(rb" *(?:7bit|8bit|binary) *\r", re.IGNORECASE)
 #: Starlette decodes even the names of fields by it (`starlette/formparsers.py`), UTF-7 included.
 _CHARSETS = frozenset((b"utf-8", b"utf8", b"us-ascii"))
 #: Bytes of a form that are searched for it at once.
-_STEP = 1 << 20
+_STEP_BYTES = 1 << 20
 #: The form fields that are read; a form holds them as text.
 _FORM_FIELDS = frozenset(
     (b"model", b"stream", b"n", b"best_of", b"max_tokens", b"max_completion_tokens")
@@ -218,15 +218,15 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
 
 
 def _parse(body: bytes, *, texts: bool) -> Request:
-    if len(body) > SAFE:
+    if len(body) > MAX_ONE_PASS_BYTES:
         texts = False
         objects = count(body, b"{")
-        if max(objects, count(body, b"["), count(body, b'":')) > MOST_VALUES:
+        if max(objects, count(body, b"["), count(body, b'":')) > MAX_VALUES:
             raise BadRequest(
-                f"The request body has more than {MOST_VALUES} objects, lists or fields, which"
+                f"The request body has more than {MAX_VALUES} objects, lists or fields, which"
                 " would delay others: send it in several requests."
             )
-        if objects > MOST_OBJECTS:
+        if objects > MAX_OBJECTS:
             return _parse_odd(body)
     try:
         return _decode(body) if texts else _decode_unread(body)
@@ -312,8 +312,8 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
     def counted(_: object) -> None:
         nonlocal count
         count += 1
-        if count > MOST_FIELDS:
-            raise ValueError(f"it has more than {MOST_FIELDS} fields")
+        if count > MAX_FIELDS:
+            raise ValueError(f"it has more than {MAX_FIELDS} fields")
 
     def on_field(field: Field) -> None:
         counted(field)
@@ -337,8 +337,8 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
 
 
 def _is_encoded(form: bytes) -> bool:
-    for start in range(0, len(form), _STEP):
-        for match in _ENCODED.finditer(form, start, start + _STEP + 32):  # it may be cut there
+    for start in range(0, len(form), _STEP_BYTES):
+        for match in _ENCODED.finditer(form, start, start + _STEP_BYTES + 32):
             if not _NOT_ENCODED.match(form, match.end()):
                 return True
     return False

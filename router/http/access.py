@@ -29,7 +29,7 @@ from router.api.errors import ForeignPage, Headers, UnknownPath, WrongKey, Wrong
 from router.http.exchange import Exchange
 from router.http.headers import header
 
-BARE = (b"x-api-key", b"api-key")
+BARE_KEY_FIELDS = (b"x-api-key", b"api-key")
 """Headers that hold a key and nothing else: Anthropic's clients send the first, Azure's the other.
 """
 _BEARER = b"bearer"
@@ -73,7 +73,7 @@ def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
         header = name.lower()
         if header == b"authorization":
             keys.add(_bearer(value.strip(b" \t")))
-        elif header in BARE:
+        elif header in BARE_KEY_FIELDS:
             keys.add(value.strip(b" \t"))
     return (keys.pop() or None) if len(keys) == 1 else None
 
@@ -89,7 +89,7 @@ def _digest(key: bytes) -> bytes:
 
 
 #: Seconds for which a browser may cache a preflight; the lowest cap among browsers.
-MAX_AGE_S = 600
+PREFLIGHT_MAX_AGE_S = 600
 #: Header fields of an answer that a page may read, besides those it always may.
 _EXPOSED = (
     b"x-request-id, x-warmroute-worker, x-warmroute-decision, x-warmroute-reason, x-warmroute-cost,"
@@ -133,7 +133,7 @@ class Cors:
         lines = [
             b"access-control-allow-origin: %b\r\n" % origin,
             b"access-control-allow-methods: %b\r\n" % method.encode(),
-            b"access-control-max-age: %d\r\n" % MAX_AGE_S,
+            b"access-control-max-age: %d\r\n" % PREFLIGHT_MAX_AGE_S,
             b"vary: origin\r\n",
         ]
         wanted = header(headers, b"access-control-request-headers")

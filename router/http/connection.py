@@ -26,21 +26,21 @@ NEVER: Final = float("inf")
 LINGER_S = 2.0
 #: Bytes of a body that a client sends in a second, at the least, once the time for its first ones
 #: is over. Apache allows as few (`RequestReadTimeout`, `MinRate`).
-SLOWEST: Final = 500
+MIN_BODY_BYTES_PER_S: Final = 500
 #: Bytes buffered for a slow client: above WRITE_HIGH its worker waits, until WRITE_LOW is reached.
-WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
+WRITE_HIGH_WATER, WRITE_LOW_WATER = 64 * 1024, 16 * 1024
 #: Connections beyond `clients.connections` that are still read, so that health probes get an
 #: answer: a full server must not look like a dead one.
-RESERVE = 64
-CROWDED = "This server has as many connections as it allows."
+PROBE_CONNECTIONS = 64
+TOO_MANY_CONNECTIONS = "This server has as many connections as it allows."
 #: Most pipelined requests, and bytes of their bodies that are read ahead.
-PIPELINED, AHEAD = 256, 1 << 20
+MAX_PIPELINED, MAX_READ_AHEAD_BYTES = 256, 1 << 20
 #: Refusals in a row on one connection before the event loop gets to run. A refusal runs no task,
 #: so nothing else would interrupt a long series of them.
-AT_ONCE: Final = 16
+MAX_CONSECUTIVE_REFUSALS: Final = 16
 #: Body chunks in one read above which the event loop gets to run before the next read: parsing a
 #: small chunk costs more than its bytes would.
-CHUNKS_AT_ONCE: Final = 4096
+MAX_CHUNKS_PER_READ: Final = 4096
 
 
 class ConnectionOwner(Protocol):
@@ -111,12 +111,12 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the deadline for the first head of a new connection."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
+        self._transport.set_write_buffer_limits(WRITE_HIGH_WATER, WRITE_LOW_WATER)
         self.deadline = self._loop.time() + self._bounds.header_s
         self._house.clients.add(self)
         over = len(self._house.clients) - self._bounds.connections
-        if over > RESERVE:
-            self._refuse(NoWorker(CROWDED))
+        if over > PROBE_CONNECTIONS:
+            self._refuse(NoWorker(TOO_MANY_CONNECTIONS))
         self._crowded = over > 0
 
     def data_received(self, data: bytes) -> None:
@@ -130,7 +130,7 @@ class HttpConnection(asyncio.Protocol):
         except DoorError as error:
             self._refuse(error)
             return
-        if reader.pieces > CHUNKS_AT_ONCE:
+        if reader.pieces > MAX_CHUNKS_PER_READ:
             self._rest()
         if reader.last:
             self._deaf = True
@@ -208,16 +208,16 @@ class HttpConnection(asyncio.Protocol):
         if self._crowded:
             exchange.keep = False
             if exchange.path not in PROBES:
-                raise NoWorker(CROWDED)
+                raise NoWorker(TOO_MANY_CONNECTIONS)
         return self._house.admit(exchange)
 
     def received(self, exchange: Exchange) -> None:
         """Serve a complete request, after those before it. Raises DoorError."""
         self._timed = None
-        if self._answering is None and not self._full and self._refused < AT_ONCE:
+        if self._answering is None and not self._full and self._refused < MAX_CONSECUTIVE_REFUSALS:
             if self._begin(exchange):
                 self._next()
-        elif len(self._waiting) < PIPELINED:
+        elif len(self._waiting) < MAX_PIPELINED:
             self._waiting.append(exchange)
             if self._transport is not None and self._far_ahead():
                 self._transport.pause_reading()
@@ -227,7 +227,9 @@ class HttpConnection(asyncio.Protocol):
     def _far_ahead(self) -> bool:
         """Whether to pause reading; never for one waiting request: only reads see disconnects."""
         bodies = sum(len(exchange.body) for exchange in self._waiting)
-        return len(self._waiting) > PIPELINED // 2 or (len(self._waiting) > 1 and bodies > AHEAD)
+        return len(self._waiting) > MAX_PIPELINED // 2 or (
+            len(self._waiting) > 1 and bodies > MAX_READ_AHEAD_BYTES
+        )
 
     # Answering, in order.
 
@@ -246,7 +248,7 @@ class HttpConnection(asyncio.Protocol):
         return not (self._closing or self._full)
 
     def _others_had_their_turn(self) -> None:
-        """Go on with requests that waited only because of AT_ONCE."""
+        """Go on with requests that waited only because of MAX_CONSECUTIVE_REFUSALS."""
         self._refused = 0
         if self._answering is None and self._waiting and not self._full:
             self._next()
@@ -277,7 +279,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         """Begin with the waiting requests; without any, wait for more or refuse and close."""
-        while self._waiting and self._refused < AT_ONCE:
+        while self._waiting and self._refused < MAX_CONSECUTIVE_REFUSALS:
             answered = self._begin(self._waiting.popleft())
             if not self._waiting and self._transport is not None:
                 self._transport.resume_reading()
@@ -304,7 +306,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             if reader.current is not self._timed:
                 self._timed, self._since = reader.current, now
-            latest = self._since + bounds.body_s + reader.taken / SLOWEST
+            latest = self._since + bounds.body_s + reader.taken / MIN_BODY_BYTES_PER_S
             self.deadline = min(now, latest) + bounds.body_s
 
     def feed_from(self, source: AnswerSource | None) -> None:

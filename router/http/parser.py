@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 _LENGTH = re.compile(rb"\r\ncontent-length: ?([0-9]{1,18})(?=\r\n)", re.IGNORECASE)
 #: Longer heads are not remembered, because every connection may keep one.
-LONGEST = 4096
+MAX_RECALLED_HEAD_BYTES = 4096
 #: Most digits of a length.
-DIGITS: Final = 18
+MAX_LENGTH_DIGITS: Final = 18
 _0: Final = 0x30
 _9: Final = 0x39
 
@@ -54,7 +54,7 @@ class Recall(Generic[T]):
 
         `message` may lack the end of its body.
         """
-        end = message.find(b"\r\n\r\n", 0, LONGEST) + 4
+        end = message.find(b"\r\n\r\n", 0, MAX_RECALLED_HEAD_BYTES) + 4
         lengths = list(_LENGTH.finditer(message, 0, end - 2))
         if end >= 4 and len(lengths) == 1 and end + int(lengths[0][1]) >= len(message):
             self._before = message[: lengths[0].start(1)]
@@ -70,7 +70,7 @@ class Recall(Generic[T]):
         if value is None or not message.startswith(self._before):
             return None
         end = len(self._before)
-        most = min(len(message), end + DIGITS)
+        most = min(len(message), end + MAX_LENGTH_DIGITS)
         length = 0
         while end < most and _0 <= message[end] <= _9:
             length = 10 * length + message[end] - _0
@@ -85,10 +85,10 @@ class Recall(Generic[T]):
 
 
 #: Bytes allowed for the framing of a chunk: its size in hexadecimal and two line ends.
-CHUNK = 12
+CHUNK_FRAMING_BYTES = 12
 #: Pieces of a body that are kept apart before they are joined: each costs Python some 40 bytes more
 #: than its content.
-PIECES: Final = 256
+MAX_PIECES: Final = 256
 CHUNKED = b"transfer-encoding: chunked"
 
 
@@ -254,7 +254,7 @@ class RequestParser:
 
         This breaks the reference cycles, so closed connections need no garbage collection.
         """
-        self._parser = _DEAF
+        self._parser = _CLOSED
         self.current = None
         del self._owner
 
@@ -367,7 +367,7 @@ class RequestParser:
         """Keep a piece of a body; join many small ones."""
         self.taken += len(piece)
         self._body.append(piece)
-        if len(self._body) == PIECES:
+        if len(self._body) == MAX_PIECES:
             self._folded.append(b"".join(self._body))
             self._body = []
 
@@ -384,7 +384,9 @@ class RequestParser:
     def _check_overhead(self) -> None:
         """Bound the bytes of chunk extensions and trailers too. Raises DoorError."""
         bounds = self.bounds
-        most = self._body_bytes + CHUNK * self._chunks + 2 * bounds.headers + bounds.url
+        most = (
+            self._body_bytes + CHUNK_FRAMING_BYTES * self._chunks + 2 * bounds.headers + bounds.url
+        )
         if self._received > most:
             raise self._headers_too_large()
 
@@ -397,7 +399,7 @@ class RequestParser:
 
 
 #: Replaces a parser that is not needed any more.
-_DEAF = httptools.HttpRequestParser(object())
+_CLOSED = httptools.HttpRequestParser(object())
 
 
 class _Body:

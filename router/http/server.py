@@ -25,14 +25,14 @@ log = logging.getLogger("warmroute.server")
 #: Most connections that wait to be accepted.
 BACKLOG = 4096
 #: Bytes of an answer that the kernel buffers before it can send them (TCP_NOTSENT_LOWAT).
-UNSENT = 128 << 10
+NOTSENT_LOWAT_BYTES = 128 << 10
 #: Seconds that asyncio's TLS gives a client to take its last bytes. So long that `clients.write`
 #: always ends a client first that takes nothing.
-FAREWELL_S = 24 * 3600.0
+TLS_SHUTDOWN_TIMEOUT_S = 24 * 3600.0
 #: Seconds between two checks of deadlines.
 TICK_S = 0.1
 #: Seconds for the errors of cut-off answers to reach their clients.
-LAST_WORDS_S = 1.0
+FINAL_ERRORS_S = 1.0
 
 
 class PortTaken(Exception):
@@ -51,7 +51,7 @@ def bind(address: Address, *, shared: bool = False, listen: bool = True) -> sock
     if shared:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # inherited by every connection
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
     try:
         listener.bind((address.host, address.port))
         if listen:
@@ -205,7 +205,7 @@ class Server:
             backlog=BACKLOG,
             ssl=self._tls,
             ssl_handshake_timeout=house.bounds.header_s if self._tls else None,
-            ssl_shutdown_timeout=FAREWELL_S if self._tls else None,
+            ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S if self._tls else None,
         )
 
     async def _tick(self) -> None:
@@ -243,7 +243,7 @@ class Server:
         for client in door.everyone:
             client.abandon()
         self._now.clear()
-        await self._until_empty(LAST_WORDS_S)
+        await self._until_empty(FINAL_ERRORS_S)
         for client in door.everyone:
             client.abort()
         await asyncio.sleep(0)

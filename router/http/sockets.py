@@ -15,17 +15,17 @@ from termios import TIOCOUTQ
 from typing import Protocol
 
 #: Seconds of silence until the first probe, seconds between probes, and unanswered probes allowed.
-IDLE_S, EVERY_S, TIMES = 15, 5, 3
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 15, 5, 3
 
 #: Linux (tcp(7)) has all of these, other systems some. The last one, in milliseconds, gives data
 #: that is never acknowledged the same time, instead of a quarter of an hour.
 _OPTIONS = tuple(
     (getattr(socket, name), value)
     for name, value in (
-        ("TCP_KEEPIDLE", IDLE_S),
-        ("TCP_KEEPINTVL", EVERY_S),
-        ("TCP_KEEPCNT", TIMES),
-        ("TCP_USER_TIMEOUT", 1000 * (IDLE_S + EVERY_S * TIMES)),
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", 1000 * (KEEPALIVE_IDLE_S + KEEPALIVE_INTERVAL_S * KEEPALIVE_PROBES)),
     )
     if hasattr(socket, name)
 )

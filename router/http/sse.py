@@ -17,7 +17,7 @@ EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r", b"\r\r\n")
 #: A comment, which every client skips (WHATWG HTML section 9.2.5).
 COMMENT = b": waiting\n\n"
 #: The header lines of a stream that begins before its worker has answered.
-FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+STREAM_FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 
 _Lines = tuple[bytes, tuple[bytes, ...]]
 """A field, and values that it has in a stream's last event."""
@@ -92,6 +92,6 @@ class Comments:
             exchange.write(COMMENT, last=False)
         else:
             exchange.commented = True
-            fields = FIELDS + b"x-request-id: %b\r\n" % exchange.identity + date_line()
+            fields = STREAM_FIELDS + b"x-request-id: %b\r\n" % exchange.identity + date_line()
             exchange.start(200, fields, None, COMMENT, last=False)
         self._timer = self._loop.call_later(self._every, self._write)

@@ -27,7 +27,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 #: A `Content-Length` with more digits than this is too large, whatever its value.
-_LONGEST_NUMBER = 19
+_MAX_LENGTH_DIGITS = 19
 
 
 class RequestHead:
@@ -106,7 +106,7 @@ class RequestHead:
 
 
 #: The fields that `check` looks at.
-_JUDGED = frozenset(
+_CHECKED_FIELDS = frozenset(
     (
         b"host",
         b"content-length",
@@ -125,7 +125,7 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
     hosts, lengths, codings = 0, list[bytes](), list[bytes]()
     expects, identity, named, options, origin = False, b"", None, b"", b""
     contents = list[bytes]()
-    for name, written in [pair for pair in headers if pair[0] in _JUDGED]:
+    for name, written in [pair for pair in headers if pair[0] in _CHECKED_FIELDS]:
         value = written.rstrip(b" \t")  # not part of the value (RFC 9112 section 5.1)
         if name == b"host":
             hosts += 1
@@ -173,7 +173,7 @@ def body_length(value: bytes) -> int:
     digits = value.rstrip(b" \t")
     if not digits.isdigit():
         raise BadRequest("The header field `Content-Length` must be a number of bytes.")
-    return int(digits) if len(digits) <= _LONGEST_NUMBER else 10**_LONGEST_NUMBER
+    return int(digits) if len(digits) <= _MAX_LENGTH_DIGITS else 10**_MAX_LENGTH_DIGITS
 
 
 def _expects(value: bytes) -> bool:

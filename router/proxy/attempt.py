@@ -15,7 +15,7 @@ from router.proxy.relay import Relay
 from router.sessions.use import Visit
 from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.upstream.faults import NOT_IMPLEMENTED, MissingAtWorker, missing_at_worker
-from router.upstream.pool import UNSENT
+from router.upstream.pool import NOT_SENT
 from router.upstream.usage import NO_USAGE, Usage
 from strategies.api import Candidate, Outcome
 
@@ -277,7 +277,7 @@ class Attempt:
         """Its client has left, or the router stops; where nothing was sent, nothing has begun."""
         if self.job.exchange.left:
             self.status = CLIENT_LEFT
-        if UNSENT in getattr(how, "__notes__", ()):
+        if NOT_SENT in getattr(how, "__notes__", ()):
             self._began = False
 
     def settle(self, usage: Usage) -> None:

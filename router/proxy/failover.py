@@ -22,7 +22,7 @@ from router.proxy.send import Sending
 from router.responses.owners import Responses
 from router.settings.model import Settings
 from router.upstream.errors import Refused, Stale, WorkerError, answer_for
-from router.upstream.faults import BAD, MissingAtWorker
+from router.upstream.faults import BAD_REQUEST, MissingAtWorker
 from strategies.api import Candidate
 
 
@@ -128,7 +128,7 @@ class Failover:
                 job.exchange.asked = True
                 try:
                     if await self._sending.send(attempt, others=more):
-                        _learn(job, tally.without if attempt.status < BAD else ())
+                        _learn(job, tally.without if attempt.status < BAD_REQUEST else ())
                         return True
                     tally.passed(worker, attempt.missing)
                     if not more:

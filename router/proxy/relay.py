@@ -12,9 +12,9 @@ from router.http.sse import EVENT_ENDS, RESPONSE_ENDS, has_last, only_comments
 from router.responses.owners import Naming
 from router.upstream.connection import Sink, UpstreamConnection
 from router.upstream.errors import WorkerError
-from router.upstream.faults import SOUND, flaw
+from router.upstream.faults import NO_FAULT, fault
 from router.upstream.response import ResponseHead
-from router.upstream.usage import TAIL, Usage, UsageTail
+from router.upstream.usage import TAIL_BYTES, Usage, UsageTail
 
 #: Bytes of an incomplete event that are held back until the rest of it arrives.
 LONGEST_HELD: Final = 64 << 10
@@ -173,7 +173,7 @@ class Relay:
         be in the tail."""
         if self.naming is not None:
             self.naming.add(data)
-        if len(data) > TAIL // 2 or data.startswith(RESPONSE_ENDS):
+        if len(data) > TAIL_BYTES // 2 or data.startswith(RESPONSE_ENDS):
             self._last_begun = self._last_begun or has_last(self._endpoint, data)
 
     def _hold(self, data: bytes) -> bytes:
@@ -203,10 +203,10 @@ class Relay:
         What the model has written by the `usage` may be withheld, such as its reasoning.
         """
         if not self._events and (usage.answer or 0) > 1:
-            return SOUND  # as an error has none
+            return NO_FAULT  # as an error has none
         end, endpoint = self._tail.end(0), self._endpoint
         writes = endpoint.answers and endpoint.prompted in _WRITTEN and (usage.answer or 0) < 2
-        return flaw(end, stream=self._events, whole=len(end) < TAIL, writes=writes)
+        return fault(end, stream=self._events, whole=len(end) < TAIL_BYTES, writes=writes)
 
     def _fail(self, error: DoorError) -> None:
         """End a stream with an error event in the endpoint's format; do nothing for others."""

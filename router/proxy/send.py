@@ -20,14 +20,14 @@ from router.responses.owners import Responses
 from router.settings.model import Settings
 from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Redirected, WorkerError
-from router.upstream.faults import BAD, NOT_IMPLEMENTED, NOT_THERE
+from router.upstream.faults import BAD_REQUEST, NOT_FOUND, NOT_IMPLEMENTED
 from router.upstream.pool import Upstream
 from router.upstream.usage import NO_USAGE
 
 #: Too many requests.
 TOO_MANY: Final = 429
 #: The statuses after which another worker may be asked.
-_PASSED: Final = frozenset((FULL, BAD, NOT_THERE, NOT_IMPLEMENTED))
+_PASSED: Final = frozenset((FULL, BAD_REQUEST, NOT_FOUND, NOT_IMPLEMENTED))
 #: The worker rejects the key. If the key is the router's own, every request there ends like this.
 _NOT_US: Final = frozenset((401, 403))
 
@@ -156,7 +156,7 @@ class Sending:
             worker.rest = rest = rests.refused(worker, monotonic())
             rest.why, rest.full = f"it answered {status}", status == FULL
             rest.here = worker.load.here - 1  # without this one, which is still booked
-        elif status == NOT_THERE:
+        elif status == NOT_FOUND:
             worker.doubt(attempt.job.prompt.model, monotonic())
         elif rests and status < 400:
             rests.answered(worker, attempt.booked_at)

@@ -28,7 +28,7 @@ from router.sagemaker.invocation import (
 )
 from router.sagemaker.paths import Operation, Route, is_name
 from router.sagemaker.response import InvocationExchange
-from router.sagemaker.sessions import Words, WorkerRefusal, open_there, sessions_of
+from router.sagemaker.sessions import SessionCalls, WorkerRefusal, open_there, sessions_of
 from router.sagemaker.sigv4 import Verifier
 from router.sessions.use import Visit
 from router.settings.model import Settings
@@ -54,7 +54,7 @@ class SageMaker:
     def __init__(self, fleet: Fleet, proxy: Proxy, settings: Settings) -> None:
         self._fleet = fleet
         self._proxy = proxy
-        self._words = Words(fleet)
+        self._words = SessionCalls(fleet)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:

@@ -262,7 +262,7 @@ def _text(value: msgspec.Raw, field: str) -> str | None:
 
 #: The AWS SDKs' id of a call, the same in every attempt at it.
 _CALL = b"amz-sdk-invocation-id"
-_LONGEST_CALL = 64
+_MAX_CALL_ID = 64
 
 
 class Act(Enum):
@@ -321,7 +321,7 @@ def understand(route: Route, exchange: Exchange, model: str, names: ids.Names) -
     act = _act(payload, opens=opens)
     if act is Act.CLOSE and key is None:
         raise BadRequest("A session is closed by its id: send it as SessionId.")
-    call = header(exchange.headers, _CALL).decode("latin-1")[:_LONGEST_CALL]
+    call = header(exchange.headers, _CALL).decode("latin-1")[:_MAX_CALL_ID]
     return Invocation(
         act,
         exchange,

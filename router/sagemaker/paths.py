@@ -13,7 +13,7 @@ from typing import NamedTuple
 from router.api.endpoints import ENDPOINTS, INVOCATIONS, MODELS, SMALL_BODY
 from router.http.access import KeyCheck, Keys, PathRule
 from router.responses.ids import stored
-from router.sagemaker.sigv4 import Signed
+from router.sagemaker.sigv4 import SigningKeys
 from router.settings.model import Settings
 
 _ENDPOINT = re.compile(
@@ -21,7 +21,7 @@ _ENDPOINT = re.compile(
 )
 #: `EndpointName` of the service model.
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
-_LONGEST_NAME = 63
+_MAX_NAME = 63
 
 
 class Operation(Enum):
@@ -67,13 +67,13 @@ def route(path: str, prefix: str = "") -> Route | None:
 
 def is_name(name: str) -> bool:
     """Whether this is a valid name of an endpoint."""
-    return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
+    return len(name) <= _MAX_NAME and _NAME.fullmatch(name) is not None
 
 
 def path_rules(settings: Settings, keys: Keys | None) -> Callable[[str], PathRule | None]:
     """Return a function that gives the rules of these paths; `keys` open those of clients."""
     signing = settings.sagemaker.sigv4
-    checked: KeyCheck | None = Signed(signing, keys) if signing else keys
+    checked: KeyCheck | None = SigningKeys(signing, keys) if signing else keys
     prefix, limits = settings.sagemaker.prefix or "", settings.limits
     invocation = PathRule(checked, "POST", settings.sagemaker.body)
     openai = PathRule(checked, "POST", limits.longest(form=False))

@@ -45,10 +45,10 @@ _NEW = b"x-amzn-sagemaker-new-session-id"
 OPENS = b'{"requestType":"NEW_SESSION"}'
 CLOSES = b'{"requestType":"CLOSE"}'
 #: Most bytes of an answer that are read.
-LARGEST = 64 << 10
+MAX_ANSWER_BYTES = 64 << 10
 
 
-class Said(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """A worker's answer."""
 
     status: int
@@ -61,7 +61,7 @@ class WorkerRefusal(DoorError):
 
     status = 502
 
-    def __init__(self, answer: Said) -> None:
+    def __init__(self, answer: WorkerAnswer) -> None:
         super().__init__(answer.body.decode("utf-8", errors="replace"))
         self.said = answer
 
@@ -75,7 +75,7 @@ async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[st
     value = header(answer.headers, _NEW) or header(answer.headers, AWS_HEADER)
     key, expires = expiry.read(value.decode("latin-1"))
     if not key or key == "None":
-        raise WorkerRefusal(Said(502, [], b"the worker named no session"))
+        raise WorkerRefusal(WorkerAnswer(502, [], b"the worker named no session"))
     return key, expires
 
 
@@ -86,7 +86,7 @@ async def close_session(worker: Worker, body: bytes, key: str, identity: bytes) 
 
 async def _tell(
     worker: Worker, body: bytes, documented: bytes, session: str, identity: bytes
-) -> Said:
+) -> WorkerAnswer:
     answer = await _ask(worker, body, session, identity)
     if answer.status == 400 and body != documented:
         answer = await _ask(worker, documented, session, identity)
@@ -95,7 +95,7 @@ async def _tell(
     return answer
 
 
-async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Said:
+async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> WorkerAnswer:
     key = b"authorization: Bearer %b\r\n" % worker.api_key if worker.api_key else b""
     head = (
         b"POST /invocations HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
@@ -111,9 +111,9 @@ async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Sa
             answer = b""
             while piece := await connection.chunk():
                 answer += piece
-                if len(answer) > LARGEST:
+                if len(answer) > MAX_ANSWER_BYTES:
                     break
-            said = Said(connection.head.status, connection.head.headers, answer)
+            said = WorkerAnswer(connection.head.status, connection.head.headers, answer)
         finally:
             worker.upstream.release(connection)
     except WorkerError as error:
@@ -135,10 +135,10 @@ async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Sa
 #: 424 if it has expired; others would say 404.
 _FORGOTTEN = frozenset((400, 404, 424))
 #: Seconds that a worker may take to answer if the session ends whatever it says.
-PATIENCE_S = 2.0
+CLOSE_TIMEOUT_S = 2.0
 #: Seconds to wait for a session to be opened for a client that has left, and how many such openings
 #: to wait for at once; for any more the connection is closed.
-LATE_S, LATE = 10.0, 64
+LATE_CLOSE_TIMEOUT_S, MAX_LATE_CLOSES = 10.0, 64
 _late: set[asyncio.Future[tuple[str, float | None]]] = set()
 
 
@@ -157,7 +157,7 @@ async def end_everywhere(
         try:
             if pool.sessions is not None and pool.stateful and anyway:
                 with suppress(DoorError, TimeoutError):
-                    async with asyncio.timeout(PATIENCE_S):
+                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
                         await _end_there(pool, key, body, identity)
             elif pool.sessions is not None and pool.stateful:
                 answer = await _end_there(pool, key, body, identity) or answer
@@ -199,7 +199,7 @@ async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> byte
 async def drop(worker: Worker, own: str, identity: bytes) -> None:
     """Close a session that nobody will use; if its worker cannot be told, it expires."""
     with suppress(DoorError, WorkerError, TimeoutError):
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await close_session(worker, CLOSES, own, identity)
 
 
@@ -207,13 +207,13 @@ async def drop_late(
     worker: Worker, opening: asyncio.Future[tuple[str, float | None]], identity: bytes
 ) -> None:
     """Close a session as soon as it has been opened, because its client has left."""
-    if len(_late) >= LATE:
+    if len(_late) >= MAX_LATE_CLOSES:
         opening.cancel()
         return
     _late.add(opening)
     try:
         with suppress(DoorError, WorkerError, TimeoutError):
-            async with asyncio.timeout(LATE_S):
+            async with asyncio.timeout(LATE_CLOSE_TIMEOUT_S):
                 own, _ = await opening
             await drop(worker, own, identity)
     finally:
@@ -224,7 +224,7 @@ _CLOSED = b"x-amzn-sagemaker-closed-session-id: %b\r\n"
 _NEW_SESSION = b"x-amzn-sagemaker-new-session-id: %b\r\n"
 
 
-class Words:
+class SessionCalls:
     """Opens and closes sessions, also at workers that keep sessions themselves."""
 
     def __init__(self, fleet: Fleet) -> None:

@@ -19,7 +19,7 @@ from router.settings.sessions import SigningKeySettings
 
 _SCHEME = b"AWS4-HMAC-SHA256 "
 #: Most seconds by which a signature's time may differ from ours.
-SKEW_S = 300.0
+MAX_CLOCK_SKEW_S = 300.0
 _DATE = "%Y%m%dT%H%M%SZ"
 
 
@@ -31,7 +31,7 @@ class Unsigned(DoorError):
     code = "invalid_signature"
 
 
-class Signed:
+class SigningKeys:
     """The signing keys, which the gate checks before a body is read; `others` are accepted too."""
 
     def __init__(self, keys: Sequence[SigningKeySettings], others: Keys | None) -> None:
@@ -136,4 +136,4 @@ def _is_recent(when: str, now: float) -> bool:
         signed_at = datetime.strptime(when, _DATE).replace(tzinfo=UTC).timestamp()
     except ValueError:
         return False
-    return abs(signed_at - now) <= SKEW_S
+    return abs(signed_at - now) <= MAX_CLOCK_SKEW_S

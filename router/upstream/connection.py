@@ -21,14 +21,14 @@ from router.upstream.response import ResponseHead, ResponseParser
 from router.upstream.timeouts import NEVER, Patience
 
 HIGH_WATER: Final = 256 * 1024
-SMALL: Final = 32 * 1024
+MAX_COPIED_BODY_BYTES: Final = 32 * 1024
 #: If a kept connection ends within so many calls of `check` after a request was sent, the worker
 #: was closing it as idle and the two crossed on the way. Later, it may have started the request.
 #: Not in seconds, because a process that got no CPU meanwhile would see an early close late.
-CROSSING_LOOKS: Final = 3
+STALE_CHECKS: Final = 3
 #: Calls of `check` without a byte after which a stream that has had its last event is over, though
 #: its worker does not say so.
-ENDING_LOOKS: Final = 3
+ENDING_CHECKS: Final = 3
 
 #: Called with a piece of an answer, and whether it is the last one.
 Sink = Callable[[bytes, bool], None]
@@ -87,7 +87,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.expect()
         try:
             if self._transport is not None and not self._closed:
-                if len(body) < SMALL:  # one copy is cheaper than a second buffer
+                if len(body) < MAX_COPIED_BODY_BYTES:  # one copy is cheaper than a second buffer
                     self._transport.write(head + body)
                 else:
                     self._large = True
@@ -245,7 +245,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._looks += 1
         if self._answer.complete:
             return
-        quiet = self._looks == ENDING_LOOKS and not self._paused
+        quiet = self._looks == ENDING_CHECKS and not self._paused
         if quiet and self._over is not None and self._over():
             self._fail(Silent("did not end its answer"))
         elif now >= self._deadline:
@@ -296,7 +296,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _loss(self) -> WorkerError:
         if self._turned_away is not None and not self._reused:
             return Refused(self._turned_away)
-        crossed = self._looks < CROSSING_LOOKS
+        crossed = self._looks < STALE_CHECKS
         if self._reused and crossed and not self._got_any:
             return Stale("closed a kept connection")
         if self._answer.head is None:

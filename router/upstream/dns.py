@@ -18,9 +18,9 @@ from threading import Thread
 #: Seconds for which an answer, or a failure, counts as fresh and is not looked up again.
 FRESH_S = 1.0
 #: Seconds between lookups while no connection is made: kept connections live longer than that.
-REFRESH_S = 10.0
+REFRESH_INTERVAL_S = 10.0
 #: Seconds to wait for a new answer if an earlier one is known.
-PATIENCE_S = 0.25
+REFRESH_TIMEOUT_S = 0.25
 
 #: Errors that say that there is no such name (getaddrinfo(3)); all others may be temporary.
 _GONE = frozenset((socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)))
@@ -53,7 +53,7 @@ class Addresses:
             return self._known
         self._refresh(FRESH_S)
         if self._pending is not None:
-            left = max(0.0, self._began + PATIENCE_S - asyncio.get_running_loop().time())
+            left = max(0.0, self._began + REFRESH_TIMEOUT_S - asyncio.get_running_loop().time())
             # Without an earlier answer, wait without a limit: the caller has a deadline.
             await asyncio.wait((self._pending,), timeout=left if self._known else None)
         if not self._known:
@@ -68,7 +68,7 @@ class Addresses:
     def look(self) -> None:
         """Look the name up again if the last time is long ago; to be called now and then."""
         if not self._is_address:
-            self._refresh(REFRESH_S)
+            self._refresh(REFRESH_INTERVAL_S)
 
     def _refresh(self, age: float) -> None:
         loop = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ EVENT: Final = "event"
 #: The label of a stream that ended in the middle, though properly for HTTP.
 CLOSED: Final = "closed"
 #: Nothing is wrong.
-SOUND: Final = (200, "")
+NO_FAULT: Final = (200, "")
 #: How an error begins: by its first field, as OpenAI, older vLLM and Anthropic write it.
 _OBJECT: Final = rb'\s*\{\s*"(?:error"\s*:\s*[{"]|(?:object|type)"\s*:\s*"error")'
 #: An answer in one piece that is an error.
@@ -56,7 +56,7 @@ def begins(data: bytes) -> bool:
     return _BEGINS.match(data) is not None
 
 
-def flaw(end: bytes, *, stream: bool, whole: bool, writes: bool) -> tuple[int, str]:
+def fault(end: bytes, *, stream: bool, whole: bool, writes: bool) -> tuple[int, str]:
     """Return the status that an answer should have had, and a label; 200 if nothing is wrong.
 
     `end` is the last part of it, or the `whole`. If the model `writes`, chats or completions, what
@@ -75,7 +75,7 @@ def flaw(end: bytes, *, stream: bool, whole: bool, writes: bool) -> tuple[int, s
             return _status(match[1]), EVENT
     if stream and end.find(b"{") < 0 and all(map(_BLANK.fullmatch, end.splitlines())):
         return 502, EMPTY
-    return _unwritten(end, stream=stream, whole=whole) if writes else SOUND
+    return _unwritten(end, stream=stream, whole=whole) if writes else NO_FAULT
 
 
 def _last_events(end: bytes) -> bytes:
@@ -89,7 +89,7 @@ def _unwritten(end: bytes, *, stream: bool, whole: bool) -> tuple[int, str]:
         return 502, EMPTY
     if stream and end.rfind(b"[DONE]") < 0 and not _ENDS.search(end) and _SILENT.search(end):
         return 502, CLOSED
-    return SOUND
+    return NO_FAULT
 
 
 def _status(data: bytes) -> int:
@@ -143,7 +143,7 @@ _UNABLE: Final = {
     ),
 }
 #: The statuses that may say so.
-BAD, NOT_THERE, NOT_IMPLEMENTED = 400, 404, 501
+BAD_REQUEST, NOT_FOUND, NOT_IMPLEMENTED = 400, 404, 501
 
 
 def missing_at_worker(status: int, body: bytes) -> MissingAtWorker | None:
@@ -156,7 +156,7 @@ def missing_at_worker(status: int, body: bytes) -> MissingAtWorker | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     message = answer.error.message or answer.message or answer.detail
-    if status == BAD:
+    if status == BAD_REQUEST:
         return next((what for what, words in _UNABLE.items() if words.search(message)), None)
     if status == NOT_IMPLEMENTED:
         return MissingAtWorker.PATH if message.startswith(_NO_TASK) else None

@@ -19,7 +19,7 @@ from strategies.api import nothing
 #: Errors of the router itself: out of file descriptors, memory or local ports.
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
 #: Noted on a cancellation that came before there was a connection: nothing was sent.
-UNSENT = "nothing was sent"
+NOT_SENT = "nothing was sent"
 #: Seconds between checks for late answers. One timer per worker is cheaper than one per request.
 TICK_S = 0.1
 
@@ -80,7 +80,7 @@ class Upstream:
 
         A kept connection that the worker was just closing as idle is replaced, once. Raises Stale
         if the worker then refuses a new connection (it is shutting down), else WorkerError. A
-        cancellation has the note UNSENT if it came before anything was sent.
+        cancellation has the note NOT_SENT if it came before anything was sent.
         """
         connection = self._kept() or await self._dial()
         self._engage(connection)
@@ -137,7 +137,7 @@ class Upstream:
         except TimeoutError:
             raise Refused("could not be reached in time") from None
         except asyncio.CancelledError as cancelled:
-            cancelled.add_note(UNSENT)
+            cancelled.add_note(NOT_SENT)
             raise
         except OSError as error:  # refused, no route, unknown host, bad certificate
             reason = explain(error) or str(error) or "it closed the connection"

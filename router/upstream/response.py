@@ -41,10 +41,10 @@ class ResponseHead:
 
 #: Bytes that a worker may send without one of a body: headers, trailers, or what else frames a
 #: chunk, of which the parser keeps some. One read brings up to 256 KiB.
-HEAD_LIMIT = 512 * 1024
+MAX_HEAD_BYTES = 512 * 1024
 
 #: Replaces the parser of a closed connection.
-_DEAF = httptools.HttpResponseParser(object())
+_CLOSED = httptools.HttpResponseParser(object())
 
 
 class ResponseParser:
@@ -87,7 +87,7 @@ class ResponseParser:
             return Garbled(f"sent something that is not HTTP ({error.__context__ or error})")
         except httptools.HttpParserError as error:
             return Garbled(f"sent something that is not HTTP ({error})")
-        return Garbled("sent headers without end") if self._framing > HEAD_LIMIT else None
+        return Garbled("sent headers without end") if self._framing > MAX_HEAD_BYTES else None
 
     def again(self, head: ResponseHead, body: bytes) -> None:
         """Take a whole answer whose head equals one that was parsed before."""
@@ -116,7 +116,7 @@ class ResponseParser:
 
     def drop(self) -> None:
         """Let go of the parser, which holds a reference to this reader: nothing more will come."""
-        self._parser = _DEAF
+        self._parser = _CLOSED
 
     @property
     def plain(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from router.api.errors import UnknownPath
 from router.http.bounds import Bounds
-from router.http.connection import AT_ONCE, CHUNKS_AT_ONCE, HttpConnection
+from router.http.connection import MAX_CHUNKS_PER_READ, MAX_CONSECUTIVE_REFUSALS, HttpConnection
 from router.http.exchange import Exchange
 
 
@@ -137,7 +137,10 @@ def test_others_have_their_turn() -> None:
             loop.call_soon(loop.stop)
             loop.run_forever()  # one turn
             turns.append(len(transport.answers))
-        assert all(0 < after - before <= AT_ONCE for before, after in pairwise([0, *turns]))
+        assert all(
+            0 < after - before <= MAX_CONSECUTIVE_REFUSALS
+            for before, after in pairwise([0, *turns])
+        )
         for number, answer in enumerate(transport.answers):
             assert b"'/%d'" % number in answer
 
@@ -153,7 +156,7 @@ def test_tiny_chunks_take_turns() -> None:
             b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n"
         )
         assert transport.reading
-        client.data_received(b"1\r\nx\r\n" * (CHUNKS_AT_ONCE + 1))
+        client.data_received(b"1\r\nx\r\n" * (MAX_CHUNKS_PER_READ + 1))
         paused = not transport.reading
         loop.call_soon(loop.stop)
         loop.run_forever()

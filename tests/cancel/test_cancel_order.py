@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from router.http.connection import PIPELINED
+from router.http.connection import MAX_PIPELINED
 from tests.cancel.leaving import (
     CHAT,
     CHUNK,
@@ -99,14 +99,16 @@ def test_too_many_ahead(stub: MakeStub, route: MakeRouter) -> None:
     """Beyond `PIPELINED` waiting requests, even small ones from one read, the next gets 400."""
     gate: list[bool] = []
     router = route(stub([lambda: bool(gate), *OK]).url, **PATIENT)
-    with send(router.port, ONE + b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * (2 * PIPELINED)) as client:
+    with send(
+        router.port, ONE + b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * (2 * MAX_PIPELINED)
+    ) as client:
         until(lambda: any(c._refusal for c in tuple(router.door.clients)))
         (line,) = router.door.clients
-        assert len(line._waiting) == PIPELINED
+        assert len(line._waiting) == MAX_PIPELINED
         gate.append(True)
         got = read_all(client)
     statuses = re.findall(rb"HTTP/1.1 (\d{3}) ", got)
-    assert statuses == [b"200", *[b"404"] * PIPELINED, b"400"]
+    assert statuses == [b"200", *[b"404"] * MAX_PIPELINED, b"400"]
     assert b"Too many requests were sent" in got
     until(router.idle)
 

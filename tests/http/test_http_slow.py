@@ -6,7 +6,7 @@ ranges. Also connections that stay idle, and too many of them.
 
 import pytest
 
-from router.http.connection import RESERVE
+from router.http.connection import PROBE_CONNECTIONS
 from tests.http.raw.crowd import Crowd, Readers, meanwhile
 from tests.http.raw.judge import is_error, says_close
 from tests.http.raw.play import serves
@@ -263,17 +263,17 @@ def test_too_many_connections(stub: MakeStub, route: MakeRouter) -> None:
 
 
 def test_far_too_many_connections(stub: MakeStub, route: MakeRouter) -> None:
-    """`RESERVE` more connections are read, for health checks; those beyond get 503 unread."""
+    """Some more connections are read, for health checks; those beyond get 503 unread."""
     most, beyond = 8, 20
     bounds = {"connections": most, "header": "1h", "keepalive": "1h"}
     router = route(stub().url, clients=bounds, health=QUIET)
     silent = {"silent": (b"", b"")}
-    with Crowd(router.port, silent, most + RESERVE):
-        until(lambda: len(router.door.clients) == most + RESERVE)
+    with Crowd(router.port, silent, most + PROBE_CONNECTIONS):
+        until(lambda: len(router.door.clients) == most + PROBE_CONNECTIONS)
         with Crowd(router.port, silent, beyond) as late:
             until(late.over)
             for name, answer in late.last():
                 assert answer.status == 503, name
                 assert says_close(answer)
-        until(lambda: len(router.door.clients) == most + RESERVE)
+        until(lambda: len(router.door.clients) == most + PROBE_CONNECTIONS)
     until(lambda: serves(router.port))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.upstream.response import HEAD_LIMIT, ResponseParser
+from router.upstream.response import MAX_HEAD_BYTES, ResponseParser
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 
@@ -68,7 +68,7 @@ def test_interim_answers_are_passed_over() -> None:
         (b"SSH-2.0-OpenSSH_9.6\r\n", "not HTTP"),
         (b"HTTP/1.1 999 Odd\r\n\r\n", "a status of 999"),
         (b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n", "switch"),
-        (HEAD + b"X: " + b"x" * HEAD_LIMIT, "headers without end"),
+        (HEAD + b"X: " + b"x" * MAX_HEAD_BYTES, "headers without end"),
     ],
 )
 def test_what_is_no_answer_is_told(data: bytes, said: str) -> None:
@@ -92,7 +92,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
 @pytest.mark.parametrize("begun", [b"0\r\nX: ", b"0\r\nX", b"1;"], ids=["value", "name", "chunk"])
 def test_what_follows_a_body_must_end_too(begun: bytes) -> None:
     """The parser keeps all of a trailer until it ends, so one without end is refused."""
-    reader = read(CHUNKED + begun, b"x" * (HEAD_LIMIT // 2), b"x" * (HEAD_LIMIT // 2))
+    reader = read(CHUNKED + begun, b"x" * (MAX_HEAD_BYTES // 2), b"x" * (MAX_HEAD_BYTES // 2))
     wrong = reader.feed(b"x")
     assert wrong is not None
     assert "headers without end" in str(wrong)
@@ -106,5 +106,5 @@ def test_an_answer_in_tiny_chunks_may_be_long() -> None:
 
 def test_one_read_may_bring_more_of_a_body_than_of_framing() -> None:
     """What was read before somebody looked does not count if a byte of it is of the body."""
-    body = b"x" * (2 * HEAD_LIMIT)
+    body = b"x" * (2 * MAX_HEAD_BYTES)
     assert read(HEAD + b"Content-Length: %d\r\n\r\n" % len(body), body).take() == body

@@ -6,8 +6,8 @@ import pytest
 from router.api.endpoints import ENDPOINTS
 from router.api.errors import BadRequest
 from router.api.media import images
-from router.api.messages import MOST_ENTRIES, entries, messages
-from router.api.request import MOST_FIELDS, parse
+from router.api.messages import MAX_ENTRIES, entries, messages
+from router.api.request import MAX_FIELDS, parse
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 AUDIO = ENDPOINTS["/v1/audio/transcriptions"]
@@ -27,7 +27,7 @@ def listed(element: str, count: int) -> msgspec.Raw:
 @pytest.mark.parametrize("more", [0, 1])
 def test_as_many_as_are_looked_at(element: str, more: int) -> None:
     """A list of `MOST_ENTRIES` elements is read, one with more is not."""
-    found = entries(listed(element, MOST_ENTRIES + more))
+    found = entries(listed(element, MAX_ENTRIES + more))
     assert (found is None) is bool(more)
 
 
@@ -80,9 +80,9 @@ def test_a_form() -> None:
             "Content-Transfer-Encoding",
         ),
         (
-            field(b"a", b"") * (MOST_FIELDS + 1),
+            field(b"a", b"") * (MAX_FIELDS + 1),
             b"Multipart/Form-Data; boundary=x",
-            f"more than {MOST_FIELDS} fields",
+            f"more than {MAX_FIELDS} fields",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.api.lenient_json import MOST, rewrite
+from router.api.lenient_json import MAX_REWRITTEN_VALUES, rewrite
 
 #: Pieces of JSON, and of what is nearly that.
 PIECES = [
@@ -86,7 +86,10 @@ def test_a_long_body(value: str) -> None:
     for before in ("x" * (1 << 20), '\\\\\\"' * (1 << 18), "\\u00e9" * (1 << 18), "\\" * (1 << 21)):
         for shift in range(9):
             check(f'["{before}{"." * shift}", {value}]', "utf-8", marked=False)
-    few = f"[{','.join([value] * MOST)}]"
-    assert len(msgspec.json.decode(rewrite(few.encode("utf-8", "surrogatepass")).seen)) == MOST
+    few = f"[{','.join([value] * MAX_REWRITTEN_VALUES)}]"
+    assert (
+        len(msgspec.json.decode(rewrite(few.encode("utf-8", "surrogatepass")).seen))
+        == MAX_REWRITTEN_VALUES
+    )
     with pytest.raises(ValueError, match="more than"):
         rewrite(f"[{value},{few[1:]}".encode("utf-8", "surrogatepass"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from router.api.endpoints import ENDPOINTS
 from router.api.errors import BadRequest
 from router.api.limits import Limits
-from router.api.messages import MOST_ENTRIES, SAFE, messages
+from router.api.messages import MAX_ENTRIES, MAX_ONE_PASS_BYTES, messages
 from router.api.request import parse
 from router.prompt.canonical import Text, canonical, measured
 from router.settings.model import LimitSettings
@@ -64,7 +64,11 @@ def test_both_ways_find_the_same(said: list[dict[str, object]]) -> None:
 
 def test_without_texts_none_is_decoded() -> None:
     """Texts stay raw if `texts` is false, and in a body large enough to be costly."""
-    for size, texts, whether in ((9, True, True), (9, False, False), (SAFE, True, False)):
+    for size, texts, whether in (
+        (9, True, True),
+        (9, False, False),
+        (MAX_ONE_PASS_BYTES, True, False),
+    ):
         content = f'"{"x" * size}"'
         body = f'{{"messages":[{{"role":"user","content":{content}}}]}}'.encode()
         request = parse(CHAT, body, b"", texts=texts)
@@ -82,10 +86,10 @@ def test_a_content_that_is_none(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("element", ["{}", "1", '""', '{"type":"text","text":""}'])
-@pytest.mark.parametrize("more", [0, SAFE + SAFE // 2])
+@pytest.mark.parametrize("more", [0, MAX_ONE_PASS_BYTES + MAX_ONE_PASS_BYTES // 2])
 def test_too_many_parts(element: str, more: int) -> None:
     """They are refused, and reading them takes at most 10 times their size, or 8 MiB."""
-    count = max(MOST_ENTRIES + 1, more // len(element))
+    count = max(MAX_ENTRIES + 1, more // len(element))
     body = f'{{"messages":[{{"content":[{",".join([element] * count)}]}}]}}'.encode()
     tracemalloc.start()
     try:
@@ -96,7 +100,7 @@ def test_too_many_parts(element: str, more: int) -> None:
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert most < max(10 * len(body), 16 * SAFE)
+    assert most < max(10 * len(body), 16 * MAX_ONE_PASS_BYTES)
 
 
 @pytest.mark.parametrize("element", ["1", '""', '{"type":"text","text":""}'])
@@ -113,14 +117,14 @@ def test_too_many_parts_in_all(element: str, *, texts: bool, inner: bool) -> Non
         body = f'{{"messages":[{contents}]}}'.encode()
         Limits(LimitSettings()).check(CHAT, parse(CHAT, body, b"", texts=texts))
 
-    check(MOST_ENTRIES // 1000)
+    check(MAX_ENTRIES // 1000)
     with pytest.raises(BadRequest, match="too many parts"):
-        check(MOST_ENTRIES // 1000 + 1)
+        check(MAX_ENTRIES // 1000 + 1)
 
 
 def test_of_a_long_list_of_items_no_parts_are_made() -> None:
     """In a long list of items the contents stay raw, even if each of them is short enough alone."""
-    content = f"[{','.join(['1'] * (SAFE // 4))}]"
+    content = f"[{','.join(['1'] * (MAX_ONE_PASS_BYTES // 4))}]"
     item = f'{{"content":{content}}}'
     for count, kind in ((1, list), (3, msgspec.Raw)):
         raw = msgspec.Raw(f"[{','.join([item] * count)}]".encode())

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.http.parser import LONGEST, Recall
+from router.http.parser import MAX_RECALLED_HEAD_BYTES, Recall
 
 
 def message(length: bytes, body: bytes, *more: bytes) -> bytes:
@@ -42,7 +42,7 @@ def test_what_is_not_remembered() -> None:
     for kept in (
         message(b"3", b"abc") + b"GET / HTTP/1.1\r\n\r\n",
         message(b"3", b"abc", b"content-length: 3"),
-        message(b"3", b"abc", b"x: " + b"y" * LONGEST),
+        message(b"3", b"abc", b"x: " + b"y" * MAX_RECALLED_HEAD_BYTES),
         b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
     ):
         recall: Recall[str] = Recall()

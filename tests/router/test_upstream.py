@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from router.upstream.connection import CROSSING_LOOKS
+from router.upstream.connection import STALE_CHECKS
 from router.upstream.errors import Gone, Refused
 from router.upstream.pool import TICK_S, Upstream
 from router.upstream.timeouts import Patience
@@ -71,7 +71,7 @@ def test_what_ended_while_nobody_listened_ended_at_once() -> None:
         assert await asked(upstream) == b"ok"
         again = asyncio.ensure_future(asked(upstream))
         await asyncio.sleep(0)  # the request is written
-        time.sleep(2 * CROSSING_LOOKS * TICK_S)  # noqa: ASYNC251 - the loop is blocked
+        time.sleep(2 * STALE_CHECKS * TICK_S)  # noqa: ASYNC251 - the loop is blocked
         assert await again == b"ok"
         assert count == [3]
         await end(server, upstream)
@@ -83,7 +83,7 @@ def test_what_ended_later_may_have_begun() -> None:
     """If the close comes later, the request may have begun, so it is not retried."""
 
     async def play() -> None:
-        serve, count = hanging_up(2 * CROSSING_LOOKS * TICK_S)
+        serve, count = hanging_up(2 * STALE_CHECKS * TICK_S)
         server, upstream = await served(serve)
         assert await asked(upstream) == b"ok"
         with pytest.raises(Gone):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.upstream.usage import TAIL, Usage, UsageTail
+from router.upstream.usage import TAIL_BYTES, Usage, UsageTail
 
 
 def read(*chunks: bytes) -> Usage:
@@ -60,7 +60,7 @@ def test_a_stream_in_any_pieces(events: int, places: list[int]) -> None:
     assert read(*cut(answer, places)) == FOUND
 
 
-@given(st.binary(max_size=3 * TAIL), st.lists(st.integers(0), max_size=12))
+@given(st.binary(max_size=3 * TAIL_BYTES), st.lists(st.integers(0), max_size=12))
 def test_anything_is_read(answer: bytes, places: list[int]) -> None:
     """Any bytes can be read, and splitting them changes nothing."""
     assert read(*cut(answer, places)) == read(answer)
@@ -178,15 +178,15 @@ def test_memory_is_bounded() -> None:
     tail = UsageTail()
     for _ in range(10_000):
         tail.add(b"x" * 100)
-        assert len(tail._tail) <= 2 * TAIL
+        assert len(tail._tail) <= 2 * TAIL_BYTES
     tail.add(json.dumps({"usage": USAGE}).encode())
     assert tail.read()[:2] == FOUND[:2]
 
 
 def test_an_end_that_looks_like_a_whole_answer() -> None:
     """If an earlier part was cut off, the braces that are left belong to an inner object."""
-    inner = json.dumps({"of": {"usage": USAGE}}).encode().ljust(TAIL)
-    assert read(b"x" * TAIL, b"x" * TAIL, inner)[:2] == FOUND[:2]
+    inner = json.dumps({"of": {"usage": USAGE}}).encode().ljust(TAIL_BYTES)
+    assert read(b"x" * TAIL_BYTES, b"x" * TAIL_BYTES, inner)[:2] == FOUND[:2]
 
 
 STATS = {
@@ -216,7 +216,7 @@ def test_where_cached_tokens_lay(
     found = Usage(120, 96, 5, 32, host)
     assert wholly({"usage": usage, **more}, streamed=streamed) == found
     assert wholly({**more, "usage": usage}, streamed=streamed) == found
-    long = {"choices": [{"text": "x" * TAIL}], "usage": usage, **more}
+    long = {"choices": [{"text": "x" * TAIL_BYTES}], "usage": usage, **more}
     assert wholly(long, streamed=streamed) == found
 
 
@@ -239,7 +239,7 @@ def test_parts_that_do_not_make_the_whole(more: dict[str, Any]) -> None:
     assert wholly({"usage": USAGE, **more}, streamed=True) == Usage(120, 96, 5)
 
 
-LONG = "x" * (3 * TAIL)
+LONG = "x" * (3 * TAIL_BYTES)
 IDS = list(range(10_000))
 #: Usage that is not the answer's own, in objects that clients or tools have written.
 NESTED = {"usage": {"prompt_tokens": 1, "completion_tokens": 1}, "text": '{"\\'}
@@ -256,7 +256,7 @@ PLACES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("size", [1 << 30, 1, 1000, TAIL, 2 * TAIL + 1])
+@pytest.mark.parametrize("size", [1 << 30, 1, 1000, TAIL_BYTES, 2 * TAIL_BYTES + 1])
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("answer", PLACES)
 def test_it_may_stand_anywhere(answer: dict[str, Any], indent: int | None, size: int) -> None:
@@ -273,5 +273,5 @@ def test_a_stream_may_repeat_all_after_it() -> None:
     """The last event of `/v1/responses` may have long fields after its report."""
     response = {"usage": USAGE, "output_messages": [{"text": LONG}], "tools": [{"usage": {}}]}
     said = sse(CHUNK, {"type": "response.completed", "response": response})
-    for size in (len(said), 100, TAIL):
+    for size in (len(said), 100, TAIL_BYTES):
         assert read(*[said[at : at + size] for at in range(0, len(said), size)]) == FOUND

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.upstream.usage import TAIL, Usage, UsageTail
+from router.upstream.usage import TAIL_BYTES, Usage, UsageTail
 
 
 class Event(NamedTuple):
@@ -99,7 +99,7 @@ def last_report(told: list[Event]) -> Usage:
 def test_the_last_report_counts(told: list[Event], places: list[int]) -> None:
     """The last report is read, whatever surrounds it and however the stream is split."""
     data = b"".join(event.data for event in told)
-    if len(data) <= TAIL:
+    if len(data) <= TAIL_BYTES:
         assert read(*cut(data, places)) == last_report(told)
 
 
@@ -125,7 +125,7 @@ def test_a_stream_that_breaks_off(told: list[Event], place: int) -> None:
 
 
 @anyhow
-@given(st.binary(max_size=2 * TAIL), reports(), st.binary(max_size=200), cuts)
+@given(st.binary(max_size=2 * TAIL_BYTES), reports(), st.binary(max_size=200), cuts)
 def test_garbage_around_it(
     before: bytes, report: tuple[dict[str, Any], Usage], after: bytes, places: list[int]
 ) -> None:
@@ -136,7 +136,7 @@ def test_garbage_around_it(
 
 
 @anyhow
-@given(reports(), st.integers(0, 3 * TAIL), cuts)
+@given(reports(), st.integers(0, 3 * TAIL_BYTES), cuts)
 def test_a_report_before_a_long_rest(
     report: tuple[dict[str, Any], Usage], distance: int, places: list[int]
 ) -> None:
@@ -155,7 +155,9 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
     max_leaves=8,
 )
-fillers = st.sampled_from(["", "x" * TAIL, '{"' * TAIL, "\\" * (2 * TAIL), "☕" * TAIL])
+fillers = st.sampled_from(
+    ["", "x" * TAIL_BYTES, '{"' * TAIL_BYTES, "\\" * (2 * TAIL_BYTES), "☕" * TAIL_BYTES]
+)
 
 
 @st.composite
@@ -228,7 +230,7 @@ def test_what_is_kept(sizes: list[int]) -> None:
     tail = UsageTail()
     for size in sizes:
         tail.add(b"x" * size)
-        assert len(pickle.dumps(tail)) <= 4 * TAIL + max(sizes) + 1000
+        assert len(pickle.dumps(tail)) <= 4 * TAIL_BYTES + max(sizes) + 1000
     tail.add(b'{"usage":{"prompt_tokens":7}}')
     assert tail.read() == Usage(7, None)
 
@@ -239,7 +241,7 @@ def test_what_is_kept_of_crumbs() -> None:
     for _ in range(100_000):
         tail.add(b"x")
         tail.add(b"")
-    assert len(pickle.dumps(tail)) <= 10 * TAIL
+    assert len(pickle.dumps(tail)) <= 10 * TAIL_BYTES
 
 
 def test_nothing_after_null_is_taken_for_it() -> None:
