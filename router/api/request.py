@@ -338,6 +338,7 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
 
 def _is_encoded(form: bytes) -> bool:
     for start in range(0, len(form), _STEP_BYTES):
+        # The bytes beyond a step hold what its end would cut off.
         for match in _ENCODED.finditer(form, start, start + _STEP_BYTES + 32):
             if not _NOT_ENCODED.match(form, match.end()):
                 return True
