@@ -194,7 +194,7 @@ _RAW_FORM_FIELDS = frozenset(name.encode() for name in (*ENGINE_FIELDS, "vllm_xa
 
 
 class NotJson(BadRequest):
-    """The body is not JSON to msgspec; Python, and so the worker, may read it (`lax_json.py`)."""
+    """The body is not JSON to msgspec; Python, and so the worker, may read it (`lenient_json.py`)."""
 
     def __init__(self, why: object) -> None:
         super().__init__(f"The request body is not valid JSON: {why}.")

@@ -127,7 +127,7 @@ class Exchange:
         self.body = b""
         """As the worker gets it."""
         self.seen = b""
-        """The body as it is read here, if that is another (`lax_json.py`)."""
+        """The body as it is read here, if that is another (`lenient_json.py`)."""
         self.codings = head.codings
         """Content codings that the body is still in."""
         self.max_body = 0
@@ -142,7 +142,7 @@ class Exchange:
         self.started = False
         """The answer has begun."""
         self.commented = False
-        """The answer so far consists of our own comments only (`comments.py`)."""
+        """The answer so far consists of our own comments only (`sse.py`)."""
         self.ended = False
         """The answer is complete, or was cut."""
         self.left = False

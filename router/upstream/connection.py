@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection to a worker, one request at a time.
 
 Streaming, back pressure and cancellation are our own code, because they are what a reverse proxy
-is for; `answer_reader.py` parses the bytes. An answer is taken in pieces with `chunk`, or it flows
+is for; `response.py` parses the bytes. An answer is taken in pieces with `chunk`, or it flows
 into a sink as it arrives: then one read from the worker is one write to the client, and no task
 wakes up for it. Nothing is read from the worker faster than the client takes it.
 """
@@ -204,7 +204,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Whether the worker may have answered before it took the whole request.
 
         The next one would wait behind the rest (RFC 9112 section 9.5). What has left our buffer may
-        still be in the system's, and with TLS in that of a transport below (`untaken.py`). An
+        still be in the system's, and with TLS in that of a transport below (`sockets.py`). An
         answer acknowledges what arrived before it, so after one to a whole request nothing is left.
         413 says that a part was not read (RFC 9110 section 15.5.14), wherever that is by now.
         """
