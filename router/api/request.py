@@ -1,4 +1,7 @@
-"""The few fields of a request that the router reads."""
+"""The few fields of a request that the router reads, and those that it adds.
+
+Everything else in a body stays byte for byte as received.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -194,7 +197,10 @@ _RAW_FORM_FIELDS = frozenset(name.encode() for name in (*ENGINE_FIELDS, "vllm_xa
 
 
 class NotJson(BadRequest):
-    """The body is not JSON to msgspec; Python, and so the worker, may read it (`lenient_json.py`)."""
+    """The body is not JSON to msgspec; Python, and so the worker, may read it.
+
+    See `lenient_json.py`.
+    """
 
     def __init__(self, why: object) -> None:
         super().__init__(f"The request body is not valid JSON: {why}.")
@@ -343,3 +349,21 @@ def _is_encoded(form: bytes) -> bool:
             if not _NOT_ENCODED.match(form, match.end()):
                 return True
     return False
+
+
+_BLANKS = b" \t\r\n"
+
+
+def with_field(body: bytes, field: bytes) -> bytes:
+    """Return a JSON object with a field (`"name":value`) inserted before its last brace.
+
+    If the name occurs twice then, Python's `json`, with which engines read bodies, takes the last.
+    An empty object, or a body that is not an object, is returned unchanged: nothing can be added
+    without changing what it asks for.
+    """
+    end = len(body.rstrip(_BLANKS)) - 1
+    if end < 1 or body[end : end + 1] != b"}":
+        return body
+    if not body[:end].rstrip(_BLANKS + b"{"):
+        return body
+    return b"%b,%b}" % (body[:end], field)

@@ -83,9 +83,12 @@ class HttpConnection(asyncio.Protocol):
         self._timed: Exchange | None = None
         """The request whose body is being timed, and since when."""
         self._since = 0.0
-        self._answering: Exchange | None = None
-        self._waiting: deque[Exchange] = deque()
-        self._refusal: DoorError | None = None
+        self.answering: Exchange | None = None
+        """The request that is being answered."""
+        self.waiting: deque[Exchange] = deque()
+        """Pipelined requests, to be answered after it."""
+        self.refusal: DoorError | None = None
+        """The answer to what follows these, after which the connection is closed."""
         self._deaf = False
         """Ignore whatever else the client sends."""
         self._closing = False
@@ -94,7 +97,7 @@ class HttpConnection(asyncio.Protocol):
         self._source: AnswerSource | None = None
         self._refused = 0
         """Refusals in this iteration of the event loop."""
-        self._full = False
+        self.write_paused = False
         """The write buffer is full: the client reads too slowly."""
         self._unsent = 0
         """Bytes not yet taken by the client when it last made progress."""
@@ -134,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
             self._rest()
         if reader.last:
             self._deaf = True
-        if self._answering or self._waiting or self._closing:
+        if self.answering or self.waiting or self._closing:
             return
         if reader.progress != before:
             self._continue()
@@ -153,7 +156,7 @@ class HttpConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Treat a client that closed its sending side as gone, even if it still reads."""
-        if self._answering is not None or self._waiting:
+        if self.answering is not None or self.waiting:
             self.abort()  # close() would first wait until the client has taken every byte
         elif not self._closing:
             self.close()
@@ -166,20 +169,20 @@ class HttpConnection(asyncio.Protocol):
         self._deaf = self._closing = True
         if self._reader.current is not None:
             self._house.unserved(self._reader.current, 499, "the client left")
-        for exchange in (self._answering, *self._waiting):
+        for exchange in (self.answering, *self.waiting):
             if exchange is not None and not exchange.ended:
                 exchange.leave()
                 if not exchange.served:
                     self._house.unserved(exchange, 499, "the client left")
                 if exchange.task is not None:
                     exchange.task.cancel()
-        self._waiting.clear()
-        self._refusal = self._timed = None
+        self.waiting.clear()
+        self.refusal = self._timed = None
         self._reader.close()
 
     def pause_writing(self) -> None:
         """Stop reading from the worker: the client is slower."""
-        self._full = True
+        self.write_paused = True
         self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
         now = self._loop.time()
         self._late = now + self._bounds.write_s
@@ -189,8 +192,8 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """Go on: the client has caught up."""
-        self._full = False
-        idle = self._answering is None
+        self.write_paused = False
+        idle = self.answering is None
         if not self._closing:
             if idle:
                 self._wait()
@@ -214,11 +217,15 @@ class HttpConnection(asyncio.Protocol):
     def received(self, exchange: Exchange) -> None:
         """Serve a complete request, after those before it. Raises DoorError."""
         self._timed = None
-        if self._answering is None and not self._full and self._refused < MAX_CONSECUTIVE_REFUSALS:
+        if (
+            self.answering is None
+            and not self.write_paused
+            and self._refused < MAX_CONSECUTIVE_REFUSALS
+        ):
             if self._begin(exchange):
                 self._next()
-        elif len(self._waiting) < MAX_PIPELINED:
-            self._waiting.append(exchange)
+        elif len(self.waiting) < MAX_PIPELINED:
+            self.waiting.append(exchange)
             if self._transport is not None and self._far_ahead():
                 self._transport.pause_reading()
         else:
@@ -226,16 +233,16 @@ class HttpConnection(asyncio.Protocol):
 
     def _far_ahead(self) -> bool:
         """Whether to pause reading; never for one waiting request: only reads see disconnects."""
-        bodies = sum(len(exchange.body) for exchange in self._waiting)
-        return len(self._waiting) > MAX_PIPELINED // 2 or (
-            len(self._waiting) > 1 and bodies > MAX_READ_AHEAD_BYTES
+        bodies = sum(len(exchange.body) for exchange in self.waiting)
+        return len(self.waiting) > MAX_PIPELINED // 2 or (
+            len(self.waiting) > 1 and bodies > MAX_READ_AHEAD_BYTES
         )
 
     # Answering, in order.
 
     def _begin(self, exchange: Exchange) -> bool:
         """Start to answer a request; True if that is done already and the next can begin."""
-        self._answering = exchange
+        self.answering = exchange
         self.deadline = NEVER
         if exchange.refusal is None:
             exchange.task = self._loop.create_task(self._house.serve(exchange))
@@ -245,12 +252,12 @@ class HttpConnection(asyncio.Protocol):
         self._refused += 1
         self._house.unserved(exchange, exchange.refusal.status, exchange.refusal.message)
         exchange.refuse(exchange.refusal)
-        return not (self._closing or self._full)
+        return not (self._closing or self.write_paused)
 
     def _others_had_their_turn(self) -> None:
         """Go on with requests that waited only because of MAX_CONSECUTIVE_REFUSALS."""
         self._refused = 0
-        if self._answering is None and self._waiting and not self._full:
+        if self.answering is None and self.waiting and not self.write_paused:
             self._next()
 
     def _continue(self) -> None:
@@ -269,26 +276,26 @@ class HttpConnection(asyncio.Protocol):
 
         After a refusal the caller of `_begin` does that: here it would recurse.
         """
-        self._answering = self._source = None
+        self.answering = self._source = None
         if self._closing:
             return
         if self._ending or not exchange.keep:
             self.close(answered=True)
-        elif not self._full and exchange.refusal is None:
+        elif not self.write_paused and exchange.refusal is None:
             self._next()
 
     def _next(self) -> None:
         """Begin with the waiting requests; without any, wait for more or refuse and close."""
-        while self._waiting and self._refused < MAX_CONSECUTIVE_REFUSALS:
-            answered = self._begin(self._waiting.popleft())
-            if not self._waiting and self._transport is not None:
+        while self.waiting and self._refused < MAX_CONSECUTIVE_REFUSALS:
+            answered = self._begin(self.waiting.popleft())
+            if not self.waiting and self._transport is not None:
                 self._transport.resume_reading()
             if not answered:
                 return
-        if self._waiting:
+        if self.waiting:
             return
-        if self._refusal is not None:
-            self._refuse(self._refusal)
+        if self.refusal is not None:
+            self._refuse(self.refusal)
         else:
             self._continue()
             self._wait()
@@ -312,14 +319,14 @@ class HttpConnection(asyncio.Protocol):
     def feed_from(self, source: AnswerSource | None) -> None:
         """Set the source that is paused while the client is slow."""
         self._source = source
-        if source is not None and self._full:
+        if source is not None and self.write_paused:
             source.pause()
 
     def _refuse(self, error: DoorError) -> None:
         """Answer with an error once all earlier requests are answered; then close."""
         self._deaf = True
-        self._refusal = parted(error)
-        if self._answering is not None or self._waiting or self._closing:
+        self.refusal = parted(error)
+        if self.answering is not None or self.waiting or self._closing:
             return
         exchange = self._reader.current or Exchange(self, self._reader.unread(), keep=False)
         self._reader.current = None
@@ -336,7 +343,7 @@ class HttpConnection(asyncio.Protocol):
         with unread data could destroy that answer (RFC 9112 section 9.6).
         """
         self._deaf = self._closing = True
-        self._waiting.clear()  # they were never begun, and the client can tell
+        self.waiting.clear()  # they were never begun, and the client can tell
         transport = self._transport
         if transport is None:
             return
@@ -345,7 +352,7 @@ class HttpConnection(asyncio.Protocol):
         if transport.is_closing():
             return
         self._unsent = unacked_bytes(transport)
-        if (answered or self._refusal is not None) and transport.can_write_eof():
+        if (answered or self.refusal is not None) and transport.can_write_eof():
             transport.write_eof()
         else:  # asyncio's TLS discards what the client still sends, until it closes
             transport.close()
@@ -355,8 +362,8 @@ class HttpConnection(asyncio.Protocol):
 
         If not `framed`, only the connection's end marks the end of the answer: reset it instead.
         """
-        self._answering = self._source = None
-        self._refusal = None
+        self.answering = self._source = None
+        self.refusal = None
         if framed:
             self.close()
         elif self._transport is not None:
@@ -371,8 +378,8 @@ class HttpConnection(asyncio.Protocol):
 
     def abandon(self) -> None:
         """Stop waiting for the answer: cancel its task, which may still tell the client so."""
-        if self._answering is not None and self._answering.task is not None:
-            self._answering.task.cancel()
+        if self.answering is not None and self.answering.task is not None:
+            self.answering.task.cancel()
         elif self.busy and not self._closing:
             self._refuse(Stopping())
         else:
@@ -389,7 +396,7 @@ class HttpConnection(asyncio.Protocol):
         assert transport is not None  # noqa: S101 - it has a deadline since it was connected
         if self._closing:
             self._part(transport, now)
-        elif self._full:
+        elif self.write_paused:
             unsent = transport.get_write_buffer_size()
             if unsent < self._unsent:  # slow, but it makes progress
                 self._unsent, self._late = unsent, now + self._bounds.write_s
@@ -417,4 +424,4 @@ class HttpConnection(asyncio.Protocol):
     def busy(self) -> bool:
         """Whether a request is being read or answered."""
         reader = self._reader
-        return self._answering is not None or reader.current is not None or reader.in_head
+        return self.answering is not None or reader.current is not None or reader.in_head

@@ -130,17 +130,18 @@ class Server:
         self._tls = tls
         self._told = asyncio.Event()
         self._now = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that it serves in, once it does."""
         self.started = asyncio.Event()
         """Set once it accepts connections."""
 
     def stop(self, *, now: bool = False) -> None:
         """Begin orderly shutdown; called again, or with `now`, end at once. From any thread."""
-        if self._loop is None:
+        if self.loop is None:
             self._tell(now)
         else:
             with suppress(RuntimeError):  # the loop is closed: it has ended by itself
-                self._loop.call_soon_threadsafe(self._tell, now)
+                self.loop.call_soon_threadsafe(self._tell, now)
 
     def _tell(self, now: bool) -> None:
         if now or self._told.is_set():
@@ -156,7 +157,7 @@ class Server:
         self, listeners: Sequence[socket.socket], admin: Sequence[socket.socket] = ()
     ) -> None:
         """Serve until told to stop, then shut down; `admin` are listeners for operators."""
-        loop = self._loop = asyncio.get_running_loop()
+        loop = self.loop = asyncio.get_running_loop()
         ticking: asyncio.Task[None] | None = None
         servers: list[asyncio.Server] = []
         try:

@@ -6,7 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
-from router.api.body import with_field
+from router.api.request import with_field
 from router.dispatch.request import Job
 from router.dispatch.scheduler import Scheduler
 from router.fleet.worker import Worker

@@ -67,7 +67,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Forget the last exchange."""
         self._answer.reset()
         self._sink: Sink | None = None
-        self._paused = False
+        self.paused = False
         self._got_any = False
         self._over: Callable[[], bool] | None = None
         self._asked = self._large = False
@@ -131,7 +131,7 @@ class UpstreamConnection(asyncio.Protocol):
     def first(self) -> bytes:
         """Return the part of the body that has arrived when `ask` returns; empty if it has none."""
         data = self._answer.take()
-        if self._paused:  # too much had arrived before anything was taken
+        if self.paused:  # too much had arrived before anything was taken
             self.resume()
         return data
 
@@ -143,7 +143,7 @@ class UpstreamConnection(asyncio.Protocol):
                 return b""
             await self._news()
         data = answer.take()
-        if self._paused:
+        if self.paused:
             self.resume()
         return data
 
@@ -164,16 +164,16 @@ class UpstreamConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Stop reading from the worker; a slow client does not count as idle time of the worker."""
-        reading = not (self._paused or self._closed or self._answer.complete)
+        reading = not (self.paused or self._closed or self._answer.complete)
         if reading and self._transport is not None:
-            self._paused = True
+            self.paused = True
             self._deadline = self._latest
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Go on reading."""
-        if self._paused:
-            self._paused = False
+        if self.paused:
+            self.paused = False
             self._looks = 0  # meanwhile nothing could arrive
             self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
             if self._transport is not None and not self._closed:
@@ -231,7 +231,7 @@ class UpstreamConnection(asyncio.Protocol):
     def heard_at(self, now: float) -> float:
         """Return when more of the answer came last, as far as its deadline tells; by the loop's
         clock, as `now`."""
-        if self._answer.head is None or self._paused or self._deadline >= self._latest:
+        if self._answer.head is None or self.paused or self._deadline >= self._latest:
             return -inf
         return min(now, self._deadline - self._patience.idle)
 
@@ -245,7 +245,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._looks += 1
         if self._answer.complete:
             return
-        quiet = self._looks == ENDING_CHECKS and not self._paused
+        quiet = self._looks == ENDING_CHECKS and not self.paused
         if quiet and self._over is not None and self._over():
             self._fail(Silent("did not end its answer"))
         elif now >= self._deadline:
@@ -343,7 +343,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._looks = 0
         unread = answer.unread
         wrong = answer.feed(data)
-        if answer.unread > unread and not self._paused:
+        if answer.unread > unread and not self.paused:
             self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
         if wrong is not None:
             self._fail(wrong)

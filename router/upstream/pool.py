@@ -44,8 +44,10 @@ class Upstream:
         """The TLS context; None without TLS."""
         self._patience = patience
         self._recall: Recall[ResponseHead] = Recall()
-        self._idle: list[UpstreamConnection] = []
-        self._busy: set[UpstreamConnection] = set()
+        self.kept: list[UpstreamConnection] = []
+        """Idle connections, the most recently used last."""
+        self.in_use: set[UpstreamConnection] = set()
+        """Those that a request is sent over."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._aside: Upstream | None = None
@@ -88,10 +90,10 @@ class Upstream:
         try:
             return await connection.ask(head, body)
         except Stale as error:
-            self._busy.discard(connection)
+            self.in_use.discard(connection)
             stale = str(error)
         except BaseException:
-            self._busy.discard(connection)
+            self.in_use.discard(connection)
             raise
         try:
             connection = await self._dial()
@@ -101,24 +103,24 @@ class Upstream:
         try:
             return await connection.ask(head, body)
         except BaseException:
-            self._busy.discard(connection)
+            self.in_use.discard(connection)
             raise
 
     def _engage(self, connection: UpstreamConnection) -> None:
-        self._busy.add(connection)
+        self.in_use.add(connection)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for connection in self._busy:
+        for connection in self.in_use:
             connection.check(now)
-        self._timer = loop.call_later(TICK_S, self._tick) if self._busy else None
+        self._timer = loop.call_later(TICK_S, self._tick) if self.in_use else None
 
     def _kept(self) -> UpstreamConnection | None:
         """Return the most recently used idle connection, if there is one."""
-        idle = self._idle
+        idle = self.kept
         while idle:
             connection = idle.pop()
             if self._good(connection):
@@ -167,9 +169,9 @@ class Upstream:
 
     def release(self, connection: UpstreamConnection) -> None:
         """Keep `connection` for the next request if its answer is complete, else close it."""
-        self._busy.discard(connection)
+        self.in_use.discard(connection)
         if connection.release():
-            self._idle.append(connection)
+            self.kept.append(connection)
             if self._closed:
                 self.close()
 
@@ -177,12 +179,12 @@ class Upstream:
         """Close connections that were idle too long or whose address the name no longer has."""
         self._addresses.look()
         kept = []
-        for connection in self._idle:
+        for connection in self.kept:
             if self._good(connection):
                 kept.append(connection)
             else:
                 connection.close()
-        self._idle = kept
+        self.kept = kept
         if self._aside is not None:
             self._aside.expire()
 
@@ -204,15 +206,15 @@ class Upstream:
 
     def part(self) -> None:
         """Close every idle connection."""
-        for connection in self._idle:
+        for connection in self.kept:
             connection.close()
-        self._idle.clear()
+        self.kept.clear()
 
     def heard_at(self, now: float) -> float:
         """Return when more of an answer under way came last; by the loop's clock, as `now`."""
-        return max((connection.heard_at(now) for connection in self._busy), default=-inf)
+        return max((connection.heard_at(now) for connection in self.in_use), default=-inf)
 
     @property
     def idle(self) -> int:
         """Number of idle connections."""
-        return len(self._idle)
+        return len(self.kept)

@@ -93,7 +93,7 @@ class Stage:
             self.router.idle()
             and not self.waiting
             and not any(_placements(pool) for pool in pools)
-            and not any(w.upstream._busy for w in self.router.door.fleet.workers)
+            and not any(w.upstream.in_use for w in self.router.door.fleet.workers)
             and connections == near.upstream.idle
             and self.connecting == 0
         )

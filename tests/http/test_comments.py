@@ -33,7 +33,7 @@ def refusal(status: int) -> list[Action]:
 
 def commented(router: Router) -> bool:
     """Return true if some client has got a comment and nothing else so far."""
-    exchanges = [client._answering for client in tuple(router.door.clients)]
+    exchanges = [client.answering for client in tuple(router.door.clients)]
     return any((exchange.inner or exchange).commented for exchange in exchanges if exchange)
 
 

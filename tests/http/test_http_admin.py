@@ -238,15 +238,15 @@ def test_a_worker_that_tells_nonsense_of_its_models(
 ) -> None:
     """A worker with an invalid model list is down, with the reason; once valid, it is used."""
     worker = stub()
-    good = worker._fixed[b"/v1/models"]
-    worker._fixed[b"/v1/models"] = (
+    good = worker.fixed[b"/v1/models"]
+    worker.fixed[b"/v1/models"] = (
         b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
     )
     router = route(worker.url, health={"interval": "20ms"})
     (status,) = router.http.get("/workers").json()
     assert status["state"] == "down"
     assert status["reason"].startswith("/v1/models answered something else than a list of models")
-    worker._fixed[b"/v1/models"] = good
+    worker.fixed[b"/v1/models"] = good
     until(lambda: router.worker().ready)
 
 
@@ -257,7 +257,7 @@ def test_a_worker_that_describes_its_models_in_depth(
     """What the router could not repeat to clients is a wrong answer of the worker."""
     worker, inner = stub(), levels - 1  # the description is a level itself
     body = b'{"data":[{"id":"m","x":%b}]}' % (b"[" * inner + b"]" * inner)
-    worker._fixed[b"/v1/models"] = (
+    worker.fixed[b"/v1/models"] = (
         b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
     )
     http = route(worker.url, **SLOW).http
@@ -284,7 +284,7 @@ def test_a_worker_that_tells_nonsense_of_its_cache(
 ) -> None:
     """A worker with invalid metrics is used; the size of its cache is unknown."""
     worker = stub()
-    worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+    worker.fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
     router = route(worker.url, **SLOW)
     assert router.worker().ready
     assert router.worker().room_tokens is None
@@ -294,7 +294,7 @@ def test_the_size_of_the_cache_is_learned(stub: MakeStub, route: MakeRouter) -> 
     """The cache size is read from vLLM's gauge `vllm:cache_config_info`."""
     worker = stub()
     text = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
-    worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+    worker.fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
     router = route(worker.url, **SLOW)
     assert router.http.get("/workers").json()[0]["kv_tokens"] == 1600
 
@@ -317,7 +317,7 @@ def test_whether_the_prefix_cache_is_on_is_learned(
     worker = stub()
     gauge = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"%b} 1\n'
     text = b"".join(gauge % label for label in labels)
-    worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+    worker.fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
     router = route(worker.url, **SLOW)
     assert router.worker().reuses is reuses
     assert router.worker().keeps is bool(reuses)
@@ -327,7 +327,7 @@ def test_whether_the_prefix_cache_is_on_is_learned(
 def test_a_worker_that_is_not_http(stub: MakeStub, route: MakeRouter) -> None:
     """The router starts although a worker does not speak HTTP, and says why it is down."""
     worker = stub()
-    worker._fixed[b"/health"] = b"220 smtp ready\r\n"
+    worker.fixed[b"/health"] = b"220 smtp ready\r\n"
     router = route(worker.url, **SLOW)
     (status,) = router.http.get("/workers").json()
     assert status["state"] == "down"

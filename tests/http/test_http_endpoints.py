@@ -151,7 +151,7 @@ def test_a_model_that_moved(stub: MakeStub, route: MakeRouter) -> None:
     worker.well = False
     until(lambda: not router.worker().ready)
     assert router.http.post("/v1/chat/completions", json=old).status_code == 503
-    worker._fixed[b"/v1/models"] = worker._fixed[b"/v1/models"].replace(b'"old"', b'"new"')
+    worker.fixed[b"/v1/models"] = worker.fixed[b"/v1/models"].replace(b'"old"', b'"new"')
     worker.well = True
     until(lambda: router.worker().ready)
     assert router.http.post("/v1/chat/completions", json=new).status_code == 200
@@ -171,7 +171,7 @@ def test_a_worker_that_lost_its_health(
     if answer is None:
         worker.stop()
     else:
-        worker._fixed[b"/health"] = answer
+        worker.fixed[b"/health"] = answer
     until(lambda: not router.worker().ready)
     assert router.http.get("/workers").json()[0]["reason"] not in ("", "ready")
 

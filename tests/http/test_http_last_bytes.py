@@ -122,7 +122,11 @@ def test_clients_that_never_read(ask: Ask) -> None:
 def test_clients_that_leave_and_never_read(ask: Ask) -> None:
     """Clients that half-close and never read are cut off after `clients.write` as well."""
     router, clients = ask("1s", keep=True)
-    until(lambda: not any(client._answering for client in router.door.clients if not client._full))
+    until(
+        lambda: (
+            not any(client.answering for client in router.door.clients if not client.write_paused)
+        )
+    )
     for client in clients:
         say_no_more(client)
     until(lambda: not router.door.clients)

@@ -230,8 +230,8 @@ def test_a_slow_client_misses_nothing(either: MakeTls, route: MakeRouter) -> Non
         client.settimeout(30)
         client.connect(("127.0.0.1", router.port))
         client.sendall(head(CHAT, len(body), b"connection: close", *fields) + body)
-        busy = router.worker().upstream._busy
-        until(lambda: any(connection._paused for connection in tuple(busy)))
+        busy = router.worker().upstream.in_use
+        until(lambda: any(connection.paused for connection in tuple(busy)))
         threading.Event().wait(0.5)
         answer = read_all(client)
     assert answer.endswith(STREAM_END)

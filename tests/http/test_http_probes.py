@@ -81,7 +81,7 @@ def test_a_probe_that_ends_late_leaves_nothing_open(route: MakeRouter) -> None:
 def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter, told: bytes) -> None:
     """A worker without metrics gets requests; a metric tells that its cache size is unknown."""
     worker, other = stub(), stub()
-    worker._fixed[b"/metrics"] = told
+    worker.fixed[b"/metrics"] = told
     router = route(
         worker.url,
         {"url": other.url, "kv_tokens": 1000},
@@ -129,7 +129,7 @@ def test_the_reason_is_todays(dead_url: str, stub: MakeStub, route: MakeRouter) 
     worker.well = False
     router = route(worker.url, health={"interval": "10ms"})
     assert router.worker().reason == "/health answered 500"
-    worker._fixed[b"/v1/models"] = b"HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n"
+    worker.fixed[b"/v1/models"] = b"HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n"
     worker.well = True
     until(lambda: router.worker().reason.startswith("/v1/models answered 401"))
 
@@ -228,7 +228,7 @@ def test_a_headers_end_that_never_comes(stub: MakeStub, route: MakeRouter) -> No
 def test_metrics_that_make_no_sense(stub: MakeStub, route: MakeRouter, metrics: bytes) -> None:
     """Invalid metrics are ignored: the worker is used, and probes go on."""
     worker = stub()
-    worker._fixed[b"/metrics"] = (
+    worker.fixed[b"/metrics"] = (
         b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(metrics) + metrics
     )
     router = route(worker.url, health={"interval": "10ms"})
@@ -243,7 +243,7 @@ def test_metrics_of_which_most_is_for_others(stub: MakeStub, route: MakeRouter) 
     worker = stub()
     size = b'vllm:cache_config_info{num_gpu_blocks="10",block_size="16"} 1\n'
     metrics = b"odd{, = \\}\n" + size + b'vllm:other{engine="0"} 1\n' * 250_000
-    worker._fixed[b"/metrics"] = (
+    worker.fixed[b"/metrics"] = (
         b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(metrics) + metrics
     )
     router = route(worker.url, health={"interval": "1h", "timeout": "10s"})

@@ -158,7 +158,7 @@ def test_an_idle_connection_is_not_used_past_its_time(stub: MakeStub, route: Mak
     before = worker.connections
     for _ in range(3):
         assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-        until(lambda: any(_idle_for(c) > 0.01 for c in router.worker().upstream._idle))
+        until(lambda: any(_idle_for(c) > 0.01 for c in router.worker().upstream.kept))
     assert worker.connections == before + 3
 
 
@@ -181,7 +181,7 @@ def test_bytes_nobody_asked_for_spoil_the_connection(stub: MakeStub, route: Make
     router = route(worker.url, health=QUIET)
     for _ in range(3):
         assert router.http.post("/v1/chat/completions", json=CHAT).content == JSON
-        until(lambda: not any(c.usable for c in router.worker().upstream._idle))
+        until(lambda: not any(c.usable for c in router.worker().upstream.kept))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_large_refusal_does_not_leave_its_connection_asleep(
     full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: %d\r\n\r\n" % len(body) + body])
     router = route(full.url, stub().url, strategy="roundrobin", health=QUIET)
     assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-    assert all(c.finished and not c._paused for c in router.worker(0).upstream._idle)
+    assert all(c.finished and not c.paused for c in router.worker(0).upstream.kept)
     full.script = OK
     for _ in range(3):
         assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200

@@ -221,7 +221,7 @@ def test_who_ends_without_a_farewell_and_reads_nothing_has_left(
     router = route(worker.url, tls=ours.issue(), clients={"write": "1h"})
     client = connect(router, ours.client())
     client.sendall(head(CHAT, 13) + b'{"model":"m"}')
-    until(lambda: any(one._full for one in router.door.clients))
+    until(lambda: any(one.write_paused for one in router.door.clients))
     socket.socket.shutdown(client, socket.SHUT_WR)
     until(lambda: worker.closed_by_peer == 1)
     until(lambda: not router.door.clients and router.idle())

@@ -162,7 +162,7 @@ def test_a_store_that_nobody_asks_any_more_is_let_go(
     (url,) = fleet(workers=1).urls
     router = kvaware(url, tiers=stored(redis))
     redis.kill()
-    loop, store = router._server._loop, router.door.memories.stores["default"]
+    loop, store = router.server.loop, router.door.memories.stores["default"]
     assert loop is not None
     asked = store.ask(Prompt("toy", 400, ids=bytes(1600)))
     asyncio.run_coroutine_threadsafe(asked, loop).result(10)

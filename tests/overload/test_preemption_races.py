@@ -28,19 +28,19 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Attempt], obje
 
 def fails(attempt: Attempt) -> None:
     """The worker closes the connection."""
-    for connection in attempt.worker.upstream._busy:
+    for connection in attempt.worker.upstream.in_use:
         connection._fail(Gone("closed the connection"))
 
 
 def answers(attempt: Attempt) -> None:
     """The worker's whole answer arrives."""
-    for connection in attempt.worker.upstream._busy:
+    for connection in attempt.worker.upstream.in_use:
         connection.data_received(ANSWER)
 
 
 def refuses(attempt: Attempt) -> None:
     """The worker says that it is full."""
-    for connection in attempt.worker.upstream._busy:
+    for connection in attempt.worker.upstream.in_use:
         connection.data_received(b"".join(part for part in full(b"x") if isinstance(part, bytes)))
 
 

@@ -175,7 +175,7 @@ def with_two(stub: MakeStub, route: MakeRouter) -> tuple[Router, Pool, Sessions]
 
 def meet_in(router: Router, meet: Coroutine[Any, Any, None]) -> None:
     """Run this in the router's own loop."""
-    loop = router._server._loop
+    loop = router.server.loop
     assert loop is not None
     asyncio.run_coroutine_threadsafe(meet, loop).result(20)
 

@@ -111,7 +111,7 @@ async def refused(_: Sequence[str]) -> UpstreamConnection:
 
 def on_loop(router: Router, doing: Coroutine[Any, Any, Any]) -> Any:
     """Do something on the router's event loop."""
-    loop = router._server._loop
+    loop = router.server.loop
     assert loop is not None
     return asyncio.run_coroutine_threadsafe(doing, loop).result(20)
 
