@@ -44,14 +44,6 @@ def test_a_router_before_a_router_explains_its_own_choice(
     assert asked.headers.get_list("x-warmroute-cost") == ["a"]
 
 
-def test_workers_without_costs_are_named_alone(stub: MakeStub, route: MakeRouter) -> None:
-    """`roundrobin` compares no costs, so a worker's name comes without terms."""
-    router = route({"url": stub().url, "name": "a"}, strategy="roundrobin")
-    asked = router.http.post(PATH, json=chat("hello"), headers={"x-warmroute-decision": "all"})
-    assert asked.headers["x-warmroute-reason"] == "It is a's turn."
-    assert asked.headers["x-warmroute-cost"] == "a"
-
-
 @pytest.mark.parametrize("strategy", ["roundrobin", "chbl"])
 def test_no_costs_are_made_up(
     stub: MakeStub, route: MakeRouter, tmp_path: Path, strategy: str
@@ -220,10 +212,3 @@ def test_a_prompt_that_cannot_be_read_is_not_explained(
     }
     sent = router.http.post(PATH, content=body.read_bytes())  # the worker is the judge of that
     assert (sent.status_code, len(worker.requests)) == (200, 1)
-
-
-def test_nor_is_one_that_no_worker_could_take(route: MakeRouter, dead_url: str) -> None:
-    """A prompt that cannot be read is the request's own mistake, whatever the workers' states."""
-    router = route(dead_url)
-    assert router.http.post("/explain", json={"messages": 5}).status_code == 400
-    assert router.http.post("/explain", json=chat("x")).json()["refused"]["status"] == 503

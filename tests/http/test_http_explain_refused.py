@@ -103,12 +103,6 @@ def test_before_any_model_is_known_every_worker_is_named(route: MakeRouter, dead
     }
 
 
-def test_a_model_that_nobody_has_is_still_an_error(empty: Router) -> None:
-    """A wrong name is the request's own mistake, whatever the workers' states."""
-    down = {**CHAT, "model": "no"}
-    assert empty.http.post("/explain", json=down).status_code == 404
-
-
 def test_the_command_lists_them_too(empty: Router, tmp_path: Path) -> None:
     """It prints what the request would get and each worker's state, and no empty table."""
     file, body = tmp_path / "c.yaml", tmp_path / "body.json"

@@ -56,7 +56,7 @@ def test_workers_that_close_on_many_at_once(
 ) -> None:
     """Many kept connections close at once: all requests are sent again; no exception lingers."""
     monkeypatch.setattr(
-        "router.upstream.connection.CROSSING_LOOKS", 1000
+        "router.upstream.connection.STALE_CHECKS", 1000
     )  # more time for a busy machine
     answers, closes = threading.Event(), threading.Event()
     worker = stub([answers.is_set, *OK])

@@ -9,7 +9,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 
 from router.http.tls import door_context
@@ -84,16 +83,6 @@ def test_bytes_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> Non
     assert len(clients) == 1
     assert all(request.endswith(b"\r\n\r\n" + body) for request in worker.requests)
     assert len(worker.requests) == 3
-
-
-def test_openai_s_client_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> None:
-    """OpenAI's client works with nothing but the CA."""
-    router = route(worker.url, tls=ours.issue())
-    with (
-        openai.DefaultHttpxClient(verify=ours.client()) as http,
-        openai.OpenAI(base_url=router.url + "/v1", api_key="x", http_client=http) as client,
-    ):
-        assert client.completions.create(model="m", prompt="hello").id == "x"
 
 
 def test_what_is_spoken(

@@ -244,7 +244,7 @@ class TestClosing:
         script: list[Action],
     ) -> None:
         """It is closed here even if the worker refuses or does not answer."""
-        monkeypatch.setattr("router.sagemaker.sessions.PATIENCE_S", 0.2)
+        monkeypatch.setattr("router.sagemaker.sessions.CLOSE_TIMEOUT_S", 0.2)
         worker = stub(said(f"{NEW}: w-1"))
         router = route({"url": worker.url, "stateful": True}, strategy="session")
         key = opened(invoke(router, OPEN))
