@@ -50,7 +50,7 @@ class Keys:
     def __len__(self) -> int:
         return len(self._digests)
 
-    def who(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    def identify(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         """Return the name of the key in a request, or None if it is not let in.
 
         A request may carry its key several times, but only one key: other software that reads the
@@ -107,7 +107,7 @@ class Cors:
         self._all = "*" in origins
         self._allowed = {origin.encode(): _answer(origin) for origin in origins}
 
-    def lets(self, origin: bytes) -> bool:
+    def allows(self, origin: bytes) -> bool:
         """Whether pages of this origin are allowed."""
         return self._all or origin in self._allowed
 
@@ -181,7 +181,7 @@ def is_foreign(origin: bytes, host: bytes) -> bool:
 class KeyCheck(Protocol):
     """Identifies the sender of a request."""
 
-    def who(self, headers: Headers) -> str | None:
+    def identify(self, headers: Headers) -> str | None:
         """Return the name of the key in a request, or None if it is not let in."""
 
 
@@ -232,7 +232,7 @@ class AccessRules:
     def _judge(self, exchange: Exchange, rule: PathRule) -> int:
         keys, method, max_body, _ = rule
         if keys is not None:
-            name = keys.who(exchange.headers)
+            name = keys.identify(exchange.headers)
             if name is None:
                 raise WrongKey
             exchange.tenant, exchange.salt = name, self._salts.get(name, "")
@@ -253,7 +253,7 @@ class AccessRules:
         Otherwise any page could make its visitor's browser send requests.
         """
         origin = exchange.head.origin
-        if self._cors is not None and rule.pages and self._cors.lets(origin):
+        if self._cors is not None and rule.pages and self._cors.allows(origin):
             return
         if is_foreign(origin, header(exchange.headers, b"host")):
             raise ForeignPage(origin.decode("latin-1"))

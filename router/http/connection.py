@@ -69,13 +69,13 @@ class ConnectionOwner(Protocol):
 class HttpConnection(asyncio.Protocol):
     """One client connection."""
 
-    def __init__(self, house: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
-        self._house = house
+    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
         self._loop = loop
-        self._bounds = house.bounds
-        self._reader = RequestParser(self, house.bounds)
+        self._bounds = owner.bounds
+        self._reader = RequestParser(self, owner.bounds)
         self._transport: asyncio.Transport | None = None
-        self.stopping = house.stopping
+        self.stopping = owner.stopping
         """Answers announce that the connection will be closed."""
         self._ending = False
         """Close after the current answer."""
@@ -89,10 +89,10 @@ class HttpConnection(asyncio.Protocol):
         """Pipelined requests, to be answered after it."""
         self.refusal: DoorError | None = None
         """The answer to what follows these, after which the connection is closed."""
-        self._deaf = False
+        self._input_closed = False
         """Ignore whatever else the client sends."""
         self._closing = False
-        self._crowded = False
+        self._over_limit = False
         """Over the connection limit: only health probes are answered."""
         self._source: AnswerSource | None = None
         self._refused = 0
@@ -101,7 +101,7 @@ class HttpConnection(asyncio.Protocol):
         """The write buffer is full: the client reads too slowly."""
         self._unsent = 0
         """Bytes not yet taken by the client when it last made progress."""
-        self._late = NEVER
+        self._write_deadline = NEVER
         """When a client that takes none of the bytes waiting for it counts as gone."""
 
     def follow(self, bounds: Bounds) -> None:
@@ -116,15 +116,15 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_WATER, WRITE_LOW_WATER)
         self.deadline = self._loop.time() + self._bounds.header_s
-        self._house.clients.add(self)
-        over = len(self._house.clients) - self._bounds.connections
+        self._owner.clients.add(self)
+        over = len(self._owner.clients) - self._bounds.connections
         if over > PROBE_CONNECTIONS:
             self._refuse(NoWorker(TOO_MANY_CONNECTIONS))
-        self._crowded = over > 0
+        self._over_limit = over > 0
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of one or more requests."""
-        if self._deaf:
+        if self._input_closed:
             return
         reader = self._reader
         before = reader.progress
@@ -134,22 +134,22 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(error)
             return
         if reader.pieces > MAX_CHUNKS_PER_READ:
-            self._rest()
+            self._pause_reading()
         if reader.last:
-            self._deaf = True
+            self._input_closed = True
         if self.answering or self.waiting or self._closing:
             return
         if reader.progress != before:
             self._continue()
             self._wait()
 
-    def _rest(self) -> None:
+    def _pause_reading(self) -> None:
         """Pause reading until the next iteration of the event loop."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._resume_reading)
 
-    def _go_on(self) -> None:
+    def _resume_reading(self) -> None:
         transport = self._transport
         if transport is not None and not transport.is_closing() and not self._far_ahead():
             transport.resume_reading()
@@ -165,15 +165,15 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """End everything that is being done for this client."""
         self.deadline = NEVER
-        self._house.clients.discard(self)
-        self._deaf = self._closing = True
+        self._owner.clients.discard(self)
+        self._input_closed = self._closing = True
         if self._reader.current is not None:
-            self._house.unserved(self._reader.current, 499, "the client left")
+            self._owner.unserved(self._reader.current, 499, "the client left")
         for exchange in (self.answering, *self.waiting):
             if exchange is not None and not exchange.ended:
                 exchange.leave()
                 if not exchange.served:
-                    self._house.unserved(exchange, 499, "the client left")
+                    self._owner.unserved(exchange, 499, "the client left")
                 if exchange.task is not None:
                     exchange.task.cancel()
         self.waiting.clear()
@@ -185,8 +185,8 @@ class HttpConnection(asyncio.Protocol):
         self.write_paused = True
         self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
         now = self._loop.time()
-        self._late = now + self._bounds.write_s
-        self.deadline = min(now + LINGER_S, self._late)
+        self._write_deadline = now + self._bounds.write_s
+        self.deadline = min(now + LINGER_S, self._write_deadline)
         if self._source is not None:
             self._source.pause()
 
@@ -208,11 +208,11 @@ class HttpConnection(asyncio.Protocol):
 
     def admit(self, exchange: Exchange) -> int:
         """Check a complete head; return the longest body it may have. Raises DoorError."""
-        if self._crowded:
+        if self._over_limit:
             exchange.keep = False
             if exchange.path not in PROBES:
                 raise NoWorker(TOO_MANY_CONNECTIONS)
-        return self._house.admit(exchange)
+        return self._owner.admit(exchange)
 
     def received(self, exchange: Exchange) -> None:
         """Serve a complete request, after those before it. Raises DoorError."""
@@ -245,16 +245,16 @@ class HttpConnection(asyncio.Protocol):
         self.answering = exchange
         self.deadline = NEVER
         if exchange.refusal is None:
-            exchange.task = self._loop.create_task(self._house.serve(exchange))
+            exchange.task = self._loop.create_task(self._owner.serve(exchange))
             return False
         if not self._refused:
-            self._loop.call_soon(self._others_had_their_turn)
+            self._loop.call_soon(self._reset_refusals)
         self._refused += 1
-        self._house.unserved(exchange, exchange.refusal.status, exchange.refusal.message)
+        self._owner.unserved(exchange, exchange.refusal.status, exchange.refusal.message)
         exchange.refuse(exchange.refusal)
         return not (self._closing or self.write_paused)
 
-    def _others_had_their_turn(self) -> None:
+    def _reset_refusals(self) -> None:
         """Go on with requests that waited only because of MAX_CONSECUTIVE_REFUSALS."""
         self._refused = 0
         if self.answering is None and self.waiting and not self.write_paused:
@@ -324,7 +324,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse(self, error: DoorError) -> None:
         """Answer with an error once all earlier requests are answered; then close."""
-        self._deaf = True
+        self._input_closed = True
         self.refusal = parted(error)
         if self.answering is not None or self.waiting or self._closing:
             return
@@ -332,7 +332,7 @@ class HttpConnection(asyncio.Protocol):
         self._reader.current = None
         exchange.keep = False
         exchange.refuse(error)
-        self._house.unserved(exchange, error.status, error.message)
+        self._owner.unserved(exchange, error.status, error.message)
 
     # Closing.
 
@@ -342,13 +342,13 @@ class HttpConnection(asyncio.Protocol):
         If an answer (`answered`) or a refusal was just sent, first read on for a while: closing
         with unread data could destroy that answer (RFC 9112 section 9.6).
         """
-        self._deaf = self._closing = True
+        self._input_closed = self._closing = True
         self.waiting.clear()  # they were never begun, and the client can tell
         transport = self._transport
         if transport is None:
             return
         now = self._loop.time()
-        self._late, self.deadline = now + self._bounds.write_s, now + LINGER_S
+        self._write_deadline, self.deadline = now + self._bounds.write_s, now + LINGER_S
         if transport.is_closing():
             return
         self._unsent = unacked_bytes(transport)
@@ -395,30 +395,32 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         assert transport is not None  # noqa: S101 - it has a deadline since it was connected
         if self._closing:
-            self._part(transport, now)
+            self._linger(transport, now)
         elif self.write_paused:
             unsent = transport.get_write_buffer_size()
             if unsent < self._unsent:  # slow, but it makes progress
-                self._unsent, self._late = unsent, now + self._bounds.write_s
+                self._unsent, self._write_deadline = unsent, now + self._bounds.write_s
             # (TLS does not report a FIN without close_notify while bytes wait to be taken.)
-            if now >= self._late or has_ended(transport.get_extra_info("socket")):
+            if now >= self._write_deadline or has_ended(transport.get_extra_info("socket")):
                 transport.abort()
             else:
-                self.deadline = min(now + LINGER_S, self._late)
+                self.deadline = min(now + LINGER_S, self._write_deadline)
         elif self._reader.in_head or self._reader.current is not None:
             self._refuse(TooSlow("The request did not arrive in time."))
         else:
             self.close()  # idle
 
-    def _part(self, transport: asyncio.Transport, now: float) -> None:
+    def _linger(self, transport: asyncio.Transport, now: float) -> None:
         """Abort once the client has taken everything, or has stopped taking anything."""
         before, self._unsent = self._unsent, unacked_bytes(transport)
         if self._unsent < before:
-            self._late = now + self._bounds.write_s
-        if before == 0 or now >= self._late:  # a TLS close_notify may remain unread; that is fine
+            self._write_deadline = now + self._bounds.write_s
+        if (
+            before == 0 or now >= self._write_deadline
+        ):  # a TLS close_notify may remain unread; that is fine
             transport.abort()
         else:
-            self.deadline = min(now + LINGER_S, self._late)
+            self.deadline = min(now + LINGER_S, self._write_deadline)
 
     @property
     def busy(self) -> bool:

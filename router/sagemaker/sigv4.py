@@ -38,13 +38,13 @@ class SigningKeys:
         self._known = {key.access_key for key in keys}
         self._others = others
 
-    def who(self, headers: Headers) -> str | None:
+    def identify(self, headers: Headers) -> str | None:
         """Return the access key that the request claims to be signed with, or another key's
         owner."""
         access = _parts(headers).get("Credential", "").split("/")[0]
         if access in self._known:
             return access
-        return self._others.who(headers) if self._others is not None else None
+        return self._others.identify(headers) if self._others is not None else None
 
 
 class Verifier:

@@ -64,7 +64,9 @@ class Inquiries:
 
 
 async def _ask(worker: Worker, path: str, body: bytes | None) -> Answer:
-    upstream = worker.upstream.aside()  # kept in a variable: a reload may replace the worker's
+    upstream = (
+        worker.upstream.control_connections()
+    )  # kept in a variable: a reload may replace the worker's
     connection = await upstream.ask(_head(worker, path, body), body or b"")
     said = bytearray()
     try:

@@ -55,10 +55,10 @@ class UpstreamConnection(asyncio.Protocol):
         """The IP address it is connected to."""
         self._closed = False
         self._reused = False
-        self._secure = self._said_so = False
+        self._secure = self._got_eof = False
         """Whether TLS is used; whether the worker has signalled the end of what it sends."""
         self._descriptor = -1
-        self._turned_away: str | None = None
+        self._certificate_rejected: str | None = None
         """How the worker said that it rejects the client certificate; None if it did not."""
         self.idle_since = 0.0
         self._reset()
@@ -71,7 +71,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._got_any = False
         self._over: Callable[[], bool] | None = None
         self._asked = self._large = False
-        self._looks = 0
+        self._quiet_checks = 0
         self._deadline = NEVER
         self._latest = NEVER
 
@@ -83,7 +83,7 @@ class UpstreamConnection(asyncio.Protocol):
         Raises WorkerError. On any exception, cancellation included, the connection is closed.
         """
         if self._closed and not self._reused:
-            raise Refused(self._turned_away or "closed the connection before it was asked")
+            raise Refused(self._certificate_rejected or "closed the connection before it was asked")
         self.expect()
         try:
             if self._transport is not None and not self._closed:
@@ -93,7 +93,7 @@ class UpstreamConnection(asyncio.Protocol):
                     self._large = True
                     self._transport.writelines((head, body))
             while not self._begun():
-                await self._news()
+                await self._progress()
         except BaseException:
             self.close()
             raise
@@ -141,7 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
         while not answer.chunks:
             if answer.complete:
                 return b""
-            await self._news()
+            await self._progress()
         data = answer.take()
         if self.paused:
             self.resume()
@@ -156,9 +156,9 @@ class UpstreamConnection(asyncio.Protocol):
         """
         self._sink, self._over = sink, over
         try:
-            self._pour()
+            self._flush()
             while not self._answer.complete:
-                await self._news()
+                await self._progress()
         finally:
             self._sink = self._over = None
 
@@ -174,7 +174,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Go on reading."""
         if self.paused:
             self.paused = False
-            self._looks = 0  # meanwhile nothing could arrive
+            self._quiet_checks = 0  # meanwhile nothing could arrive
             self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
             if self._transport is not None and not self._closed:
                 self._transport.resume_reading()
@@ -242,10 +242,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def check(self, now: float) -> None:
         """Fail if a deadline has passed. Called ten times a second while an answer is awaited."""
-        self._looks += 1
+        self._quiet_checks += 1
         if self._answer.complete:
             return
-        quiet = self._looks == ENDING_CHECKS and not self.paused
+        quiet = self._quiet_checks == ENDING_CHECKS and not self.paused
         if quiet and self._over is not None and self._over():
             self._fail(Silent("did not end its answer"))
         elif now >= self._deadline:
@@ -254,7 +254,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     # Waiting.
 
-    def _news(self) -> asyncio.Future[None]:
+    def _progress(self) -> asyncio.Future[None]:
         """Return a future that is done when more of the answer, or its end, has arrived.
 
         Raises WorkerError if nothing more will come.
@@ -282,7 +282,7 @@ class UpstreamConnection(asyncio.Protocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def _pour(self) -> None:
+    def _flush(self) -> None:
         answer = self._answer
         if self._sink is not None and (answer.chunks or answer.complete):
             self._sink(answer.take(), answer.complete)
@@ -294,9 +294,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._wake()
 
     def _loss(self) -> WorkerError:
-        if self._turned_away is not None and not self._reused:
-            return Refused(self._turned_away)
-        crossed = self._looks < STALE_CHECKS
+        if self._certificate_rejected is not None and not self._reused:
+            return Refused(self._certificate_rejected)
+        crossed = self._quiet_checks < STALE_CHECKS
         if self._reused and crossed and not self._got_any:
             return Stale("closed a kept connection")
         if self._answer.head is None:
@@ -332,7 +332,7 @@ class UpstreamConnection(asyncio.Protocol):
             if answer.plain and not self._error:
                 self._recall.keep(data, self.head)
         if self._sink is not None:
-            self._pour()
+            self._flush()
         elif answer.unread > HIGH_WATER:
             self.pause()
         if self._ready():
@@ -340,7 +340,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         answer = self._answer
-        self._looks = 0
+        self._quiet_checks = 0
         unread = answer.unread
         wrong = answer.feed(data)
         if answer.unread > unread and not self.paused:
@@ -354,16 +354,16 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Note that the worker sends no more, and close our side too."""
-        self._said_so = True
+        self._got_eof = True
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note the close by either side; it ends an answer whose framing marks no other end."""
         self._closed = True
-        self._turned_away = turned_away(exc)
-        cut = exc is not None or (self._secure and not self._said_so)  # RFC 9112 section 9.8
+        self._certificate_rejected = turned_away(exc)
+        cut = exc is not None or (self._secure and not self._got_eof)  # RFC 9112 section 9.8
         if not cut and self._error is None and self._answer.end():
-            self._pour()
+            self._flush()
         if self._asked and not self._answer.complete:
             self._fail(self._loss())
         self._wake()

@@ -50,24 +50,24 @@ class Upstream:
         """Those that a request is sent over."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._aside: Upstream | None = None
+        self._control: Upstream | None = None
 
-    def aside(self) -> "Upstream":
+    def control_connections(self) -> "Upstream":
         """Return separate connections to the same worker, for probes and other small questions.
 
         This way the idle connections here come from requests only, and are as old as those. The
         separate ones are closed together with these.
         """
-        if self._aside is None:
-            self._aside = Upstream(
+        if self._control is None:
+            self._control = Upstream(
                 *(self._host, self._port),
                 tls=self.tls,
                 patience=self._patience,
                 addresses=self._addresses,
             )
             if self._closed:
-                self._aside.close()
-        return self._aside
+                self._control.close()
+        return self._control
 
     def serves(self, tls: ssl.SSLContext | None, patience: Patience) -> bool:
         """Whether this Upstream was made with these settings; if not, it must be replaced."""
@@ -185,15 +185,15 @@ class Upstream:
             else:
                 connection.close()
         self.kept = kept
-        if self._aside is not None:
-            self._aside.expire()
+        if self._control is not None:
+            self._control.expire()
 
     def close(self) -> None:
         """Close every idle connection, and those in use when they are released."""
         self._closed = True
         self.part()
-        if self._aside is not None:
-            self._aside.close()
+        if self._control is not None:
+            self._control.close()
 
     def doubt(self) -> None:
         """Make the next probe use a new connection, because a new one was refused.
@@ -201,8 +201,8 @@ class Upstream:
         A kept connection may still answer although the worker no longer listens, or now has a
         certificate that is not trusted.
         """
-        if self._aside is not None:
-            self._aside.part()
+        if self._control is not None:
+            self._control.part()
 
     def part(self) -> None:
         """Close every idle connection."""

@@ -80,7 +80,7 @@ def alive() -> Iterator[Alive]:
 def freed(router: Router, alive: Alive) -> bool:
     """Whether nothing is left but idle connections to workers."""
     ways = [worker.upstream for worker in router.door.fleet.workers]
-    kept = sum(way.idle + way.aside().idle for way in ways)
+    kept = sum(way.idle + way.control_connections().idle for way in ways)
     found = alive()
     return found["UpstreamConnection"] <= kept and found.total() == found["UpstreamConnection"]
 

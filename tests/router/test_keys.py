@@ -38,7 +38,7 @@ def headers(*lines: str) -> Headers:
 )
 def test_a_key_opens_the_door(lines: list[str], name: str) -> None:
     """As OpenAI's, Anthropic's and Azure's clients send keys, also several times at once."""
-    assert DOOR.who(headers(*lines)) == name
+    assert DOOR.identify(headers(*lines)) == name
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_key_opens_the_door(lines: list[str], name: str) -> None:
 )
 def test_anything_else_does_not(lines: list[str]) -> None:
     """No key, a wrong one, part of one, another scheme or another header is refused."""
-    assert DOOR.who(headers(*lines)) is None
+    assert DOOR.identify(headers(*lines)) is None
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_anything_else_does_not(lines: list[str]) -> None:
 )
 def test_two_credentials_are_none(lines: list[str]) -> None:
     """Two different keys are refused: neither may win."""
-    assert DOOR.who(headers(*lines)) is None
-    assert DOOR.who(headers(*reversed(lines))) is None
+    assert DOOR.identify(headers(*lines)) is None
+    assert DOOR.identify(headers(*reversed(lines))) is None
 
 
 def test_a_door_without_keys_lets_nobody_in() -> None:
     """Without keys every request is refused, including one that sends none."""
     assert not Keys([])
-    assert Keys([]).who(headers(f"x-api-key: {ALICE}")) is None
-    assert Keys([]).who([]) is None
+    assert Keys([]).identify(headers(f"x-api-key: {ALICE}")) is None
+    assert Keys([]).identify([]) is None
 
 
 @pytest.mark.parametrize("key", [ALICE, BOB, "sk-mallory-01234567"])
@@ -105,7 +105,7 @@ def test_every_key_is_compared_whichever_fits(key: str, monkeypatch: pytest.Monk
         return hmac.compare_digest(one, other)
 
     monkeypatch.setattr(keys, "compare_digest", watched)
-    DOOR.who(headers(f"x-api-key: {key}"))
+    DOOR.identify(headers(f"x-api-key: {key}"))
     assert compared == [(32, 32), (32, 32)]
 
 
@@ -121,4 +121,4 @@ def test_the_keys_themselves_are_not_kept() -> None:
 @given(st.lists(st.tuples(st.sampled_from([b"authorization", b"x-api-key"]), st.binary())))
 def test_any_headers_are_an_answer(fields: Headers) -> None:
     """Arbitrary headers never match a key and never raise."""
-    assert DOOR.who(fields) is None
+    assert DOOR.identify(fields) is None

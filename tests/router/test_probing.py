@@ -101,7 +101,7 @@ def test_whose_lack_it_is(ours: bool, kind: type[NoAnswer]) -> None:
     patience = Patience(connect=1, first_byte=1, idle=1, keepalive=1)
     worker = next(iter(fleet(workers=1).workers))
     worker.upstream = Upstream("127.0.0.1", 1, tls=None, patience=patience)
-    worker.upstream._aside = Lacks("127.0.0.1", 1, tls=None, patience=patience)
+    worker.upstream._control = Lacks("127.0.0.1", 1, tls=None, patience=patience)
     with pytest.raises(NoAnswer, match="/health: could not be reached") as raised:
         asyncio.run(Inquiries().ask(worker, "/health", patience=5))
     assert type(raised.value) is kind

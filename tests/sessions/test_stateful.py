@@ -152,7 +152,9 @@ class TestOpening:
         assert router.http.get("/sessions").json() == []
         assert counted(router, "refused_requests") == {"499": 1}
 
-    @pytest.mark.parametrize(("bound", "value"), [("LATE_S", 0.2), ("LATE", 0)])
+    @pytest.mark.parametrize(
+        ("bound", "value"), [("LATE_CLOSE_TIMEOUT_S", 0.2), ("MAX_LATE_CLOSES", 0)]
+    )
     def test_one_that_takes_too_long_then_is_given_up(
         self,
         stub: MakeStub,
@@ -162,7 +164,7 @@ class TestOpening:
         value: float,
     ) -> None:
         """After a while, or if there are too many, it is given up by closing its connection."""
-        monkeypatch.setattr(f"router.sagemaker.ending.{bound}", value)
+        monkeypatch.setattr(f"router.sagemaker.sessions.{bound}", value)
         worker = stub(["stall"])
         router = route({"url": worker.url, "stateful": True}, strategy="session")
         client = post(router.port, "/invocations", json.dumps(OPEN).encode())
