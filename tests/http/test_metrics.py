@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from router import __version__
-from tests.http.test_http_admin import CHAT, SLOW, pool
+from tests.http.test_admin import CHAT, SLOW, pool
 from tests.support import MakeRouter, MakeStub, Router, until
 
 FAMILIES = {

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.authority import Authority
-from tests.http.test_http_tls import BODY, CHAT, SSE, browse
+from tests.http.test_tls import BODY, CHAT, SSE, browse
 from tests.support import JSON, Action, MakeRouter, Router, Stub, read_all, until
 
 SLOW = {"interval": "1h"}
