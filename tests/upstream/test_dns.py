@@ -60,7 +60,7 @@ class Resolver:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every answer old enough to be looked up again at once."""
     monkeypatch.setattr(addresses, "FRESH_S", 0.0)
-    monkeypatch.setattr(addresses, "REFRESH_S", 0.0)
+    monkeypatch.setattr(addresses, "REFRESH_INTERVAL_S", 0.0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%lo"])
