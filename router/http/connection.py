@@ -10,7 +10,7 @@ request cannot be found. As in nginx, a client that closes its sending side coun
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol, cast
 
 from router.api.endpoints import PROBES
@@ -64,6 +64,27 @@ class ConnectionOwner(Protocol):
 
     def unserved(self, exchange: Exchange | None, status: int, reason: str) -> None:
         """Record a request that was refused, or whose client left, before it was served."""
+
+
+class Service(ConnectionOwner, Protocol):
+    """What the server serves, to clients and to operators."""
+
+    stopping: bool
+    """Every connection is to be closed after its answer."""
+
+    @property
+    def backdoor(self) -> ConnectionOwner:
+        """The owner of connections to `admin.listen`."""
+
+    @property
+    def everyone(self) -> "Sequence[HttpConnection]":
+        """All connections, including those to `admin.listen`."""
+
+    async def start(self) -> None:
+        """Begin all background work."""
+
+    async def stop(self) -> None:
+        """Stop all background work."""
 
 
 class HttpConnection(asyncio.Protocol):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from router.http.connection import ConnectionOwner, HttpConnection
+from router.http.connection import ConnectionOwner, HttpConnection, Service
 from router.settings.model import ShutdownSettings
 from router.settings.types import Address, format_duration
 
@@ -78,27 +78,6 @@ class Ending:
     def told(cls, settings: ShutdownSettings) -> Self:
         """Take the times from the settings."""
         return cls(settings.delay, settings.drain)
-
-
-class Service(ConnectionOwner, Protocol):
-    """What the server serves, to clients and to operators."""
-
-    stopping: bool
-    """Every connection is to be closed after its answer."""
-
-    @property
-    def backdoor(self) -> ConnectionOwner:
-        """The owner of connections to `admin.listen`."""
-
-    @property
-    def everyone(self) -> Sequence[HttpConnection]:
-        """All connections, including those to `admin.listen`."""
-
-    async def start(self) -> None:
-        """Begin all background work."""
-
-    async def stop(self) -> None:
-        """Stop all background work."""
 
 
 class Balance(Protocol):
