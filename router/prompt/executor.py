@@ -12,7 +12,8 @@ from functools import partial
 from time import thread_time
 from weakref import WeakKeyDictionary
 
-from router.api.request import Endpoint, Request
+from router.api.endpoints import Endpoint
+from router.api.request import Request
 from router.prompt.prompts import Asked, Made, Prompts
 from router.rendering.tokens import LONGEST, Exact
 from router.runtime.threads import Crowded, Lane

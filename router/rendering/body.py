@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from router.api.endpoints import Endpoint
 from router.api.native import BESIDE
-from router.api.request import Endpoint
 from router.rendering.chat import flag
 from router.rendering.errors import NOT_TEXT, Json, Unlike
 from router.rendering.messages import check_things

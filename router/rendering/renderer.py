@@ -5,7 +5,7 @@ from typing import Any
 
 import jinja2
 
-from router.api.request import Endpoint, Prompted
+from router.api.endpoints import Endpoint, Prompted
 from router.rendering import tokens as media
 from router.rendering.anthropic import chat_of_messages, effort_for_none, wants_system_first
 from router.rendering.body import ID_BYTES, Body, packed

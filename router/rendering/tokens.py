@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, AnyStr, NamedTuple, Protocol
 from uuid import uuid4
 
-from router.api.request import Endpoint, Prompted
+from router.api.endpoints import Endpoint, Prompted
 from router.rendering.body import Body, chosen, plain, readable
 from router.rendering.errors import NOT_TEXT, Json, Unlike
 from router.rendering.messages import Message

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from router.api.request import ENDPOINTS, Endpoint, Prompted
+from router.api.endpoints import ENDPOINTS, Endpoint, Prompted
 from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.worker import Worker
 from router.rendering.body import NONE, Body, chosen, packed, plain, readable

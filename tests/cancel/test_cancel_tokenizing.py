@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from router.api.request import Endpoint
+from router.api.endpoints import Endpoint
 from router.prompt.prompts import Known
 from router.rendering.tokens import Exact
 from tests.cancel.leaving import (

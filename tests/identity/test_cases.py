@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from tests.identity.families import FAMILIES
 from tests.identity.folders import CHAT, ids, known, reference, says, text
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.errors import Unlike
 from router.rendering.folder import LARGEST, BadFolder, read_folder
 from router.rendering.renderer import Templated

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.body import decoded
 from router.rendering.errors import NOT_TEXT, Unlike
 from router.rendering.messages import ENTRIES, THINGS

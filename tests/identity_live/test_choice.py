@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.rendering.body import chosen
 from router.rendering.errors import Unlike
 from strategies.api import Prompt

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering import folder as convert
 from router.rendering.folder import BadFolder, converted
 from router.tokenizers.loader import Shelf

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.folder import LARGEST, BadFolder, ModelFolder
 from router.tokenizers.loader import Shelf
 from tests.identity_live.models import MERGES, OTHER, make_model

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.errors import Unlike
 from router.rendering.tokens import Exact
 from tests.vllm.conversations import Bodies, Body

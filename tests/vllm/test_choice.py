@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from tests.identity.folders import TOOL
 from tests.identity_live.asking import keyed, knows
 from tests.support import MakeRouter, until

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.tokenizers.loader import Shelf
 from router.tokenizers.probe import square
 from tests.identity.test_media import part
