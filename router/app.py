@@ -1,7 +1,7 @@
 """The front door: sends inference paths straight to the proxy, everything else to FastAPI."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 from prometheus_client import Metric
@@ -9,7 +9,15 @@ from prometheus_client import Metric
 from router.admin.routes import admin, operator_paths
 from router.admin.sessions import add_session_paths
 from router.admin.views import View
-from router.api.request import ENDPOINTS, Endpoint
+from router.api.endpoints import (
+    ENDPOINTS,
+    EXPLAIN,
+    MODELS,
+    OPEN_PATHS,
+    SESSIONS,
+    SMALL_BODY,
+    Endpoint,
+)
 from router.dispatch.metrics import dispatch_metrics
 from router.fleet.build import Plan, build
 from router.fleet.fleet import Fleet
@@ -17,26 +25,28 @@ from router.fleet.inquiries import Inquiries
 from router.fleet.metrics import fleet_metrics, hyperpod_metrics
 from router.fleet.probes import Health
 from router.fleet.worker import Worker
-from router.http.access import admin_gate, for_clients, main_gate
-from router.http.asgi import Bridge
+from router.http.access import AccessRules, Cors, Keys, PathRule
+from router.http.asgi import AsgiBridge
 from router.http.bounds import Bounds
-from router.http.connection import Client
+from router.http.connection import HttpConnection
 from router.http.exchange import Exchange, date_line
 from router.http.tls import Contexts
 from router.kv.attach import Memories
 from router.kv.lmcache.build import refuse_lacking_stores
 from router.kv.metrics import memory_metrics
 from router.observe.process import own_metrics
+from router.prompt.salts import Salts
 from router.proxy.proxy import Proxy
 from router.proxy.responses import Retrieval
 from router.responses.ids import Stored, stored
 from router.responses.owners import Responses
 from router.runtime.process import give_back
 from router.sagemaker.handler import SageMaker
-from router.sagemaker.paths import Operation, Route, route
+from router.sagemaker.paths import Operation, Route, path_rules, route
 from router.sessions.attach import give_sessions, let_go, look_after, sessions_of
 from router.sessions.metrics import session_metrics
 from router.settings.model import Settings
+from router.settings.server import KeySettings
 from router.tokenizers.metrics import tokenizer_metrics
 from router.tokenizers.registry import TokenizerRegistry
 from strategies.cost.booking import Booking
@@ -59,7 +69,7 @@ class Door:
         self._inquiries = Inquiries()
         self.keeper = TokenizerRegistry(fleet, settings, self._inquiries)
         self.metrics = fleet_metrics(fleet)
-        self.clients: set[Client] = set()
+        self.clients: set[HttpConnection] = set()
         self.stopping = False
         """Shutting down: not ready any more, and every answer is the last on its connection."""
         self.memories = Memories(fleet, settings, self._inquiries)
@@ -71,7 +81,7 @@ class Door:
         self._add_metrics()
         app = admin(fleet, self.view, lambda: self.stopping, self._proxy.dry_run)
         add_session_paths(app, fleet)
-        self._admin = Bridge(app)
+        self._admin = AsgiBridge(app)
         self._sagemaker = SageMaker(fleet, self._proxy, settings)
         self._retrieval = Retrieval(self._proxy, self.metrics, settings)
         self._operators = operator_paths(app)
@@ -107,8 +117,8 @@ class Door:
         self._aliases = settings.metrics.aliases == "hyperpod"
         self.bounds = _bounds(settings)
         self._prefix = settings.sagemaker.prefix or ""
-        self.admit = main_gate(settings, self._operators, apart=self._apart).admit
-        self.backdoor.admit = admin_gate(settings, self._operators).admit
+        self.admit = _client_rules(settings, self._operators, apart=self._apart).admit
+        self.backdoor.admit = _operator_rules(settings, self._operators).admit
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
         """Answer a request that was admitted and has arrived completely."""
@@ -123,7 +133,7 @@ class Door:
             if asked.operation is Operation.OPENAI and exchange.method == "GET":
                 return self._models_of(asked, exchange)
             return self._sagemaker.serve(asked, exchange)
-        if exchange.method == "OPTIONS" and for_clients(exchange.path):
+        if exchange.method == "OPTIONS" and _is_for_clients(exchange.path):
             return _permit(exchange)
         return self._admin.serve(exchange)
 
@@ -196,7 +206,7 @@ class Door:
         return left
 
     @property
-    def everyone(self) -> list[Client]:
+    def everyone(self) -> list[HttpConnection]:
         """All client connections, including those to `admin.listen`."""
         return [*self.clients, *self.backdoor.clients]
 
@@ -240,7 +250,9 @@ class Backdoor:
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self.clients: set[Client] = set()  # counted apart: clients cannot lock operators out
+        self.clients: set[HttpConnection] = (
+            set()
+        )  # counted apart: clients cannot lock operators out
         self.serve = door.serve
         self.unserved = door.unserved
 
@@ -256,7 +268,7 @@ class Backdoor:
 
 
 async def _permit(exchange: Exchange) -> None:
-    """Answer a CORS preflight; the gate has added the header fields already."""
+    """Answer a CORS preflight; the access rules have added the header fields already."""
     exchange.answer(204, b"x-request-id: %b\r\n%b" % (exchange.identity, date_line()), b"")
 
 
@@ -272,6 +284,64 @@ def _bounds(settings: Settings) -> Bounds:
         headers=limits.headers,
         header_count=limits.header_count,
     )
+
+
+def _client_rules(settings: Settings, operators: Collection[str], *, apart: bool) -> AccessRules:
+    """Make the rules of the listener for clients.
+
+    The `operators` paths are served there too, unless `apart`: then they have their own listener.
+    """
+    keys, admin = _keys(settings.door_keys), _keys(settings.admin_keys)
+    longest = settings.limits.longest
+    paths = {
+        path: PathRule(keys, "POST", longest(form=endpoint.form), pages=True)
+        for path, endpoint in ENDPOINTS.items()
+    }
+    paths[MODELS] = models = PathRule(keys, "GET", SMALL_BODY, pages=True)
+    if not apart:
+        paths |= dict.fromkeys(operators, PathRule(admin, None, SMALL_BODY))
+        paths[EXPLAIN] = PathRule(admin, "POST", settings.limits.body)
+    paths |= dict.fromkeys(OPEN_PATHS, PathRule(None, None, SMALL_BODY))
+    sagemaker = path_rules(settings, keys)
+
+    def others(path: str) -> PathRule | None:
+        if _is_below(path, MODELS):
+            return models
+        if _is_below(path, SESSIONS) and SESSIONS in paths:
+            return paths[SESSIONS]
+        if (response := stored(path)) is not None:
+            return PathRule(keys, response.methods, SMALL_BODY, pages=True)
+        return sagemaker(path)
+
+    # Any key entitles to a 404; one of both clients and operators has its name as a client's.
+    known = _keys((*settings.admin.keys, *settings.door_keys)) if settings.door_keys else None
+    cors = Cors(settings.cors) if settings.cors else None
+    salts = Salts(settings).by_name
+    return AccessRules(paths, others, known, cors, salts=salts, steering=settings.steering)
+
+
+def _operator_rules(settings: Settings, operators: Collection[str]) -> AccessRules:
+    """Make the rules of the operators' own listener."""
+    keys = _keys(settings.admin_keys)
+    paths = dict.fromkeys(operators, PathRule(keys, None, SMALL_BODY))
+    paths[EXPLAIN] = PathRule(keys, "POST", settings.limits.body)
+    paths |= dict.fromkeys(OPEN_PATHS, PathRule(None, None, SMALL_BODY))
+    return AccessRules(
+        paths, lambda path: paths.get(SESSIONS) if _is_below(path, SESSIONS) else None, keys
+    )
+
+
+def _keys(keys: Sequence[KeySettings]) -> Keys | None:
+    return Keys((key.name, key.key.get_secret_value()) for key in keys) if keys else None
+
+
+def _is_below(path: str, parent: str) -> bool:
+    return path.startswith(parent + "/") and len(path) > len(parent) + 1
+
+
+def _is_for_clients(path: str) -> bool:
+    """Return true if the path is for clients, which includes web pages that `cors` allows."""
+    return path in ENDPOINTS or path == MODELS or _is_below(path, MODELS) or bool(stored(path))
 
 
 def create_app(settings: Settings) -> Door:

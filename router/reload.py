@@ -31,8 +31,9 @@ from router.hyperpod.reading import Fate, Note
 from router.settings import loader as settings_file
 from router.settings.errors import SettingsError
 from router.settings.loader import Arguments, Loaded
-from router.settings.model import KeySettings, PoolSettings, Settings, WorkerSettings
+from router.settings.model import PoolSettings, Settings, WorkerSettings
 from router.settings.schema import describe
+from router.settings.server import KeySettings
 from router.settings.types import Address
 from router.settings.watch import Watch
 from strategies import registry

@@ -14,7 +14,8 @@ from router.http.tls import DoorContext, door_context
 from router.processes.balance import Passing
 from router.runtime import logs
 from router.settings.files import check_chain
-from router.settings.model import Settings, TlsSettings
+from router.settings.model import Settings
+from router.settings.server import TlsSettings
 
 log = logging.getLogger("warmroute.reload")
 

@@ -14,7 +14,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from benchmarks.prompts.model import MODEL
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.prompt.prompts import KnownModel, Prompts
 from router.rendering.chat import conversation
 from router.rendering.folder import read_folder

@@ -5,18 +5,16 @@ from contextlib import suppress
 from functools import partial
 
 from router.admin import readable
+from router.api.endpoints import ENDPOINTS, Endpoint
 from router.api.errors import BadRequest, NoWorker
 from router.api.lenient_json import rewritten
-from router.api.request import ENDPOINTS, Endpoint, Request, parse
+from router.api.request import Request, parse
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.proxy.dry_run import DryRun, Question, refusal
 from router.responses.owners import at
 from strategies.api import NOBODY, Prompt
 from strategies.explain import Explanation, LeftOut, explain, nowhere
-
-#: Path of this on a running router; `?path=` names the endpoint that the body is meant for.
-PATH = "/explain"
 
 
 class CannotExplain(Exception):

@@ -10,9 +10,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Raw
 
+from router.api.endpoints import Endpoint, Prompted
 from router.api.errors import BadRequest
-from router.api.messages import SAFE, UNEXPECTED, Object, entries, is_list
-from router.api.request import Endpoint, Prompted
+from router.api.messages import MAX_ONE_PASS_BYTES, UNEXPECTED, Object, entries, is_list
 
 _Content = str | list[str | Object] | None
 _Id = Annotated[int, msgspec.Meta(ge=0)]
@@ -136,7 +136,7 @@ def _read(field: str, raw: Raw, way: _Way, way_if_long: _Way) -> None:
     if not raw:
         raise _unexpected(field, f"Object missing required field `{field}`")
     try:
-        found = way(raw) if len(raw) <= SAFE else way_if_long(raw)
+        found = way(raw) if len(raw) <= MAX_ONE_PASS_BYTES else way_if_long(raw)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$")
         raise _unexpected(field, f"{what} - at `$.{field}{where or '`'}") from None

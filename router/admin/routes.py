@@ -14,18 +14,16 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from router import __version__
-from router.admin.explain import PATH as EXPLAIN
 from router.admin.explain import explained
 from router.admin.openapi import add_docs, describe
 from router.admin.views import View, WorkerStatus
+from router.api.endpoints import EXPLAIN, MODELS, OPEN_PATHS
 from router.api.errors import DoorError, UnknownModel, WrongMethod
 from router.fleet.fleet import Fleet
 from router.fleet.worker import ProbeState
-from router.http.access import MODELS, OPEN
 from router.kv.status import KvStatus
 from router.observe.models import Shown
 from router.proxy.dry_run import DryRun, Question
-from router.sagemaker.paths import PING
 from router.tokenizers.status import TokenizerStatus
 
 
@@ -60,7 +58,7 @@ def add_health(app: FastAPI, fleet: Fleet, view: View, stopping: Callable[[], bo
     @app.get("/health", include_in_schema=False, response_model_exclude_none=True)  # as vLLM has it
     @app.head("/health/ready", include_in_schema=False)
     @app.api_route(
-        PING,
+        "/ping",
         methods=["GET", "HEAD", "POST"],
         include_in_schema=False,
         response_model_exclude_none=True,
@@ -163,7 +161,7 @@ def _add_views(app: FastAPI, view: View) -> None:
 def operator_paths(app: FastAPI) -> frozenset[str]:
     """Return the app's paths that are for operators only."""
     paths = {route.path for route in app.routes if isinstance(route, Route)}
-    return frozenset(path for path in paths - OPEN if not path.startswith(MODELS))
+    return frozenset(path for path in paths - OPEN_PATHS if not path.startswith(MODELS))
 
 
 async def _wrong_method(request: Request, error: Exception) -> Response:

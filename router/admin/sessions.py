@@ -5,9 +5,9 @@ from urllib.parse import unquote
 
 from fastapi import FastAPI, Response
 
+from router.api.endpoints import SESSIONS
 from router.api.errors import StoreAway
 from router.fleet.fleet import Fleet
-from router.http.access import SESSION, SESSIONS
 from router.http.headers import new_id
 from router.observe.models import Shown
 from router.sagemaker.sessions import CLOSES, end_everywhere
@@ -61,7 +61,7 @@ def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
                 found += [SessionStatus.of(key, pool.name, one, shown) for key, one in listed]
         return found
 
-    @app.delete(SESSION + "{session:path}", status_code=204)
+    @app.delete(SESSIONS + "/{session:path}", status_code=204)
     async def close(session: str) -> Response:
         """Close a session in every pool that knows it, and at its worker if that can be told."""
         key = kept(unquote(session))

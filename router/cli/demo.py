@@ -18,8 +18,9 @@ from rich.console import Console
 
 from router.app import create_app
 from router.http.server import Ending, Server, bind
+from router.replay.plan import Options, Plan
 from router.replay.report import Report, comparison
-from router.replay.run import Options, Plan, replay
+from router.replay.run import replay
 from router.settings.model import Settings
 from router.settings.types import Address
 from simulator.fleet import SimulatedFleet, run_fleet

@@ -18,13 +18,13 @@ from rich.text import Text
 
 from router.admin import readable
 from router.admin.explain import (
-    PATH,
     CannotExplain,
     WrongQuestion,
     endpoint_of,
     pools_for,
     sent_nowhere,
 )
+from router.api.endpoints import EXPLAIN
 from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import BadRequest, DoorError, NoWorker, UnknownModel
 from router.api.lenient_json import rewrite
@@ -57,7 +57,7 @@ def explained_by(
         fields.append((b"authorization", b"Bearer %b" % api_key.encode()))
     try:
         answer = httpx.post(
-            url.rstrip("/").removesuffix("/v1") + PATH,
+            url.rstrip("/").removesuffix("/v1") + EXPLAIN,
             params={"path": asked.path, "key": asked.key} if asked.key else {"path": asked.path},
             content=asked.body,
             headers=fields,

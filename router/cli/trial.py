@@ -12,9 +12,9 @@ import uvloop
 from router.cli import demo
 from router.cli.terminal import Ca, address_of, err, fail, key_of, out, trust_of, url_of
 from router.http import server
-from router.replay.plan import Endpoint, NoModel
+from router.replay.plan import Endpoint, NoModel, ReplayError
 from router.replay.report import tables, to_json
-from router.replay.run import ReplayError, replay_trace
+from router.replay.run import replay_trace
 from router.runtime import logs
 from router.settings.model import LogSettings
 from simulator.engine.profiles import PROFILES

@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from router.api.endpoints import Endpoint, Prompted
 from router.api.messages import entries, is_list
-from router.api.request import Endpoint, Prompted, Request
+from router.api.request import Request
 from router.fleet.pool import Pool
 from router.fleet.worker import Availability, Worker
 from router.prompt.prompts import Estimates

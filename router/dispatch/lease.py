@@ -16,18 +16,10 @@ from router.dispatch.request import InferenceRequest
 from router.dispatch.retry import RetryBudget, may_retry
 from router.dispatch.scheduler import Scheduler
 from router.fleet.worker import Worker
-from router.upstream.errors import (
-    BAD,
-    NOT_IMPLEMENTED,
-    NOT_THERE,
-    Gone,
-    Missing,
-    Refused,
-    Silent,
-    Stale,
-    WorkerError,
-    missing,
-)
+from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
+from router.upstream.faults import BAD_REQUEST as BAD
+from router.upstream.faults import NOT_FOUND as NOT_THERE
+from router.upstream.faults import NOT_IMPLEMENTED, MissingAtWorker, missing_at_worker
 from router.upstream.usage import Usage
 from strategies.api import Candidate, Outcome
 
@@ -275,12 +267,12 @@ class Lease:
             request.attempts.left.clear()
         return True
 
-    def _lacks(self, status: int, body: bytes) -> Missing | None:
+    def _lacks(self, status: int, body: bytes) -> MissingAtWorker | None:
         """Return what the worker has not got of what was asked for, by its refusal."""
-        lacking, pool = missing(status, body), self.request.pool
-        if lacking is None or (lacking is Missing.LENGTH and not pool.uneven):
+        lacking, pool = missing_at_worker(status, body), self.request.pool
+        if lacking is None or (lacking is MissingAtWorker.LENGTH and not pool.uneven):
             return None
-        if lacking is Missing.PATH:
+        if lacking is MissingAtWorker.PATH:
             pool.lacks(self.worker, self.request.endpoint.path)
         self._began = False
         return lacking

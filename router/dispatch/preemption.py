@@ -19,8 +19,9 @@ from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 from typing import Final, Protocol
 
+from router.api.endpoints import Endpoint
 from router.api.errors import DoorError
-from router.api.request import Endpoint, Request
+from router.api.request import Request
 from router.dispatch.request import InferenceRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import LOSSES_S, Worker

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from router.api.request import Endpoint
+from router.api.endpoints import Endpoint
 from router.dispatch.retry import Attempts
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
@@ -25,7 +25,7 @@ UNDECIDED: Final = Decision((), "")
 class RequestSource(Protocol):
     """What a request came as. Its front door parses that again if the request's pool changes."""
 
-    part: SessionUse | None
+    session: SessionUse | None
     """The request's part in a session, if it has one."""
 
 
@@ -161,7 +161,7 @@ class InferenceRequest:
         """
         await session.look(self.pool, self.workers)
         if not session.may_be_at(self.only):
-            self.session = self.source.part = None
+            self.session = self.source.session = None
 
     def decide(self, decision: Decision, metrics: PoolMetrics, *, others: bool) -> None:
         """Take a decision; `others` had no room when it was made."""

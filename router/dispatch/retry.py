@@ -8,11 +8,16 @@ request that the budget has no room for waits for its turn again (`scheduler.py`
 
 from router.api.errors import DoorError, NoWorker
 from router.fleet.worker import Worker
-from router.upstream.errors import Missing, Refused, Stale, WorkerError, answer_for
+from router.upstream.errors import Refused, Stale, WorkerError, answer_for
+from router.upstream.faults import MissingAtWorker
 
 
 def may_retry(
-    failure: WorkerError | Missing | None, attempts: "Attempts", *, others: bool, waits: bool
+    failure: WorkerError | MissingAtWorker | None,
+    attempts: "Attempts",
+    *,
+    others: bool,
+    waits: bool,
 ) -> bool:
     """Return true if a request that a worker did not answer may go to another worker.
 
@@ -62,11 +67,11 @@ class Attempts:
         self.without: list[Worker] = []
         """Workers that have no chat template, as they say."""
 
-    def passed(self, worker: Worker, missing: Missing | None) -> None:
+    def passed(self, worker: Worker, missing: MissingAtWorker | None) -> None:
         """Note that a worker accepts no more, or that what was asked for is `missing` there."""
         self.asked += 1
         self.full = self.full or missing is None
-        if missing is Missing.TEMPLATE:
+        if missing is MissingAtWorker.TEMPLATE:
             self.without.append(worker)
         lacks = "has not got what was asked for" if missing else "is full"
         self.error = NoWorker(f"Every worker that was asked {lacks}; please try again.")

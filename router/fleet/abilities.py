@@ -14,7 +14,7 @@ from math import inf
 
 import msgspec
 
-from router.api.request import ENDPOINTS, Prompted
+from router.api.endpoints import ENDPOINTS, Prompted
 from router.fleet.inquiries import InquiryAnswer, NoAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import DOUBT_S, Worker

@@ -19,7 +19,8 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.tls import Contexts
 from router.settings.fleet import StrategySettings
-from router.settings.model import PoolSettings, Settings, TimeoutSettings, WorkerSettings
+from router.settings.model import PoolSettings, Settings, WorkerSettings
+from router.settings.server import TimeoutSettings
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import NEVER, Patience
 from strategies.api import Strategy

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from router.fleet.worker import Worker
 from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
-from router.upstream.pool import UNSENT
+from router.upstream.pool import NOT_SENT
 
 #: Size limit in bytes of an answer; vLLM's metrics take about 100 KiB.
 LARGEST = 8 << 20
@@ -55,7 +55,7 @@ class Inquiries:
             async with asyncio.timeout(patience):
                 return await _ask(worker, path, body)
         except (TimeoutError, Silent) as error:
-            late = UNSENT not in getattr(error.__cause__, "__notes__", ())
+            late = NOT_SENT not in getattr(error.__cause__, "__notes__", ())
             raise NoAnswer(f"{path} did not answer in time", late=late) from None
         except WorkerError as error:
             if isinstance(error, Refused) and error.ours:
@@ -64,7 +64,9 @@ class Inquiries:
 
 
 async def _ask(worker: Worker, path: str, body: bytes | None) -> InquiryAnswer:
-    upstream = worker.upstream.aside()  # kept in a variable: a reload may replace the worker's
+    upstream = (
+        worker.upstream.control_connections()
+    )  # kept in a variable: a reload may replace the worker's
     connection = await upstream.ask(_head(worker, path, body), body or b"")
     said = bytearray()
     try:

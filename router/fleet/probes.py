@@ -22,7 +22,7 @@ from router.fleet.abilities import ModelSearch, lacking
 from router.fleet.fleet import Fleet
 from router.fleet.inquiries import Inquiries, InquiryAnswer, NoAnswer, NotAsked
 from router.fleet.worker import ProbeState, Worker
-from router.settings.model import HealthSettings
+from router.settings.fleet import HealthSettings
 
 log = logging.getLogger("warmroute.health")
 

@@ -13,7 +13,8 @@ from router.kv.lmcache.build import lookup_of
 from router.kv.lmcache.shared import SharedStore
 from router.kv.remote import RemoteMemory
 from router.kv.subscriptions import Subscriptions, memory_of
-from router.settings.model import Settings, TiersSettings
+from router.settings.fleet import TiersSettings
+from router.settings.model import Settings
 from strategies.api import Prompt
 from strategies.cost.tiers import Loads
 

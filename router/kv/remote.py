@@ -20,7 +20,7 @@ from controller.kv_memory import DEFAULT_BLOCK_SIZES, MIN_NEW_TOKENS
 from router.upstream.errors import Silent
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
-from router.upstream.usage import MOST
+from router.upstream.usage import MAX_TOKENS
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 
@@ -47,7 +47,7 @@ _NOT_US = frozenset((401, 403))
 
 
 #: Bounds on a controller's numbers: no prompt has more tokens, no block fewer than one.
-_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_TOKENS)]
 
 

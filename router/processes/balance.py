@@ -23,7 +23,7 @@ from mmap import mmap
 
 from msgspec import Struct
 
-from router.http.connection import House
+from router.http.connection import ConnectionOwner
 from router.processes.shared_client import Shared
 
 #: Bytes of a cell.
@@ -161,7 +161,7 @@ class Passing:
         self._taking: Taking | None = None
 
     def begin(
-        self, house: House, loop: asyncio.AbstractEventLoop
+        self, house: ConnectionOwner, loop: asyncio.AbstractEventLoop
     ) -> Callable[[], asyncio.Protocol]:
         """Start to take over connections; return the factory for those accepted here."""
         self._taking = Taking(self, self._inbox, house, loop)
@@ -209,7 +209,7 @@ class Taking:
         self,
         passing: Passing,
         inbox: socket.socket,
-        house: House,
+        house: ConnectionOwner,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._passing, self._inbox = passing, inbox

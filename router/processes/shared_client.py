@@ -3,17 +3,22 @@
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from router.http.connection import Client, House
+from router.http.connection import ConnectionOwner, HttpConnection
 
 if TYPE_CHECKING:
     from router.processes.balance import Passing
 
 
-class Shared(Client):
+class Shared(HttpConnection):
     """A connection counted in shared memory, which may be passed on while it is new."""
 
     def __init__(
-        self, house: House, loop: asyncio.AbstractEventLoop, passing: "Passing", *, passable: bool
+        self,
+        house: ConnectionOwner,
+        loop: asyncio.AbstractEventLoop,
+        passing: "Passing",
+        *,
+        passable: bool,
     ) -> None:
         super().__init__(house, loop)
         self._passing = passing

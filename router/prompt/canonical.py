@@ -17,8 +17,9 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
+from router.api.endpoints import CHAT, COMPLETION, INPUT, MESSAGES, NOTHING, RESPONSES, Endpoint
 from router.api.messages import (
-    MOST_ENTRIES,
+    MAX_ENTRIES,
     UNEXPECTED,
     Message,
     Unread,
@@ -27,18 +28,7 @@ from router.api.messages import (
     is_list,
     messages,
 )
-from router.api.request import (
-    CHAT,
-    COMPLETION,
-    INPUT,
-    MESSAGES,
-    NOTHING,
-    RESPONSES,
-    SCORED,
-    Adapted,
-    Endpoint,
-    Request,
-)
+from router.api.request import SCORED, Adapted, Request
 from router.prompt.models import KeyedPart
 from router.runtime.threads import BYTES, ELEMENTS, count, rest
 
@@ -272,7 +262,7 @@ def _content(raw: Raw, pieces: list[bytes]) -> str | list[Raw] | None:
 def _parts(content: list[Raw], pieces: list[bytes], spelling: "_Spelling") -> tuple[int, bool]:
     """Add the parts of a message to `pieces`; return how many are images and the like, and whether
     any is not plain text."""
-    if len(content) > MOST_ENTRIES:
+    if len(content) > MAX_ENTRIES:
         pieces += map(bytes, content)
         return 0, False
     media, words = 0, False
@@ -427,7 +417,7 @@ def _packed(raw: Raw) -> CanonicalText:
     """Return token ids; what comes after `MAX_IDS` of them is kept as it was written."""
     given = bytes(raw)
     nested, commas = count(given, b"[") - 1, count(given, b",")
-    if nested > MOST_ENTRIES or (nested > 0 and commas >= MAX_IDS):
+    if nested > MAX_ENTRIES or (nested > 0 and commas >= MAX_IDS):
         return _many(raw)
     read, others, more = given, memoryview(b""), 0
     if commas >= MAX_IDS:

@@ -12,7 +12,8 @@ from functools import partial
 from time import thread_time
 from weakref import WeakKeyDictionary
 
-from router.api.request import Endpoint, Request
+from router.api.endpoints import Endpoint
+from router.api.request import Request
 from router.prompt.prompts import AskedModel, MadePrompt, Prompts
 from router.rendering.tokens import MAX_PROMPT_CHARS, PromptTokenizer
 from router.runtime.threads import Crowded, Lane

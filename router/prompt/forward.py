@@ -8,8 +8,7 @@ from array import array
 
 import msgspec
 
-from router.api.body import with_field
-from router.api.request import Request
+from router.api.request import Request, with_field
 
 #: Ids encoded at once; other threads can run in between.
 _PIECE = 4 << 10

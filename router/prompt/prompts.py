@@ -16,16 +16,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from router.api.request import (
-    CHAT,
-    COMPLETION,
-    INPUT,
-    NOTHING,
-    RESPONSES,
-    Adapted,
-    Endpoint,
-    Request,
-)
+from router.api.endpoints import CHAT, COMPLETION, INPUT, NOTHING, RESPONSES, Endpoint
+from router.api.request import Adapted, Request
 from router.prompt.canonical import CanonicalText, apart, canonical, further, measured
 from router.prompt.forward import may_have, written
 from router.rendering.errors import NOT_TEXT, NotReproducible

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from router.api.endpoints import Endpoint, Prompted
 from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import DoorError, Headers
-from router.api.request import Endpoint, Prompted, Request
+from router.api.request import Request
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.eligibility import fitted, left_out, unable, within
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.prompt.executor import MAX_LOOP_EXPLAINED_BYTES, PromptExecutor
-from router.prompt.salts import Salts
+from router.prompt.salts import Salts, give
 from router.proxy.parse import RequestParser
 from router.sessions.use import SessionUse
 from router.settings.model import Settings
@@ -78,7 +79,9 @@ class DryRun:
     def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
         """Check `request`, and give it what its header and its API key would. Raises BadRequest."""
         self._parsing.check(endpoint, request, asked.headers)
-        self._salts.give(endpoint, request, self._salts.meant(asked.key, asked.asker))
+        salt = self._salts.by_name.get(self._salts.meant(asked.key, asked.asker))
+        if salt is not None:
+            give(endpoint, request, salt)
 
     async def only(self, endpoint: Endpoint, request: Request, asked: Question) -> str:
         """Return the name of the only worker that can answer; empty if that is not so.

@@ -8,21 +8,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from router.api.endpoints import COMPLETION, INPUT, NOTHING, RESPONSES, Endpoint
 from router.api.errors import BadRequest
 from router.api.media import documents, images
 from router.api.messages import Message, Unread, is_list, messages, numerous
-from router.api.request import (
-    COMPLETION,
-    INPUT,
-    NOTHING,
-    RESPONSES,
-    SCORED,
-    Adapted,
-    Endpoint,
-    Request,
-)
+from router.api.request import SCORED, Adapted, Request
 from router.runtime.threads import ELEMENTS
-from router.settings.model import LimitSettings
+from router.settings.server import LimitSettings
 
 #: Bytes of a list that may have `ELEMENTS` elements worth looking at.
 _SCANNED = 64 << 10

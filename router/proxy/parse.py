@@ -4,9 +4,10 @@ from functools import partial
 from time import monotonic
 from typing import Final, cast
 
+from router.api.endpoints import RESPONSES, Endpoint
 from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import Headers, LostPrevious
-from router.api.request import RESPONSES, Endpoint, NotJson, Request, parse
+from router.api.request import NotJson, Request, parse
 from router.dispatch.eligibility import cuts, fitted, within
 from router.dispatch.preemption import resumable
 from router.dispatch.request import InferenceRequest
@@ -14,13 +15,14 @@ from router.fleet.fleet import Fleet
 from router.http.exchange import Exchange
 from router.http.headers import header
 from router.prompt.executor import MAX_LOOP_BODY_BYTES, PromptExecutor
+from router.prompt.salts import give
 from router.proxy.limits import Limits
 from router.responses.ids import asked
 from router.responses.owners import Responses, at
 from router.runtime.threads import rest
 from router.sessions.sessions import Sessions
 from router.sessions.use import SessionUse
-from router.settings.model import LimitSettings
+from router.settings.server import LimitSettings
 
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
@@ -61,8 +63,7 @@ class RequestParser:
         only, responses = "", endpoint.prompted is RESPONSES
         if responses and request.previous_response_id:
             only = await self.only(request, exchange.tenant)
-        salts = exchange.salts
-        salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
+        salt = give(endpoint, request, exchange.salt) if exchange.salt else b""
         found = self._fleet.found(request.model, in_session=True)
         if found is None:
             found = await self._fleet.find(request.model, in_session=True)
@@ -187,10 +188,10 @@ class RequestParser:
 
 def _session(sessions: Sessions, exchange: Exchange) -> SessionUse | None:
     """Return the request's part in a session, if it has one."""
-    session = exchange.visit(sessions)
+    session: SessionUse | None = exchange.session_among(sessions)
     if session is not None and session.begins and exchange.commented:
         return None  # its pool had no sessions before, and its client cannot be told an id now
     if session is not None:
         session.owner = exchange.tenant
-        exchange.part = session
+        exchange.session = session
     return session

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from router.api.error_shapes import event
+from router.api.endpoints import Endpoint
+from router.api.error_shapes import error_event
 from router.api.errors import DoorError, Stopping
-from router.api.request import Endpoint
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.lease import CLIENT_LEFT
 from router.dispatch.request import InferenceRequest
@@ -180,6 +180,6 @@ class Proxy:
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:
     """Send `error` to the client, if the state of the answer still allows it."""
     if exchange.commented:
-        exchange.fail(event(endpoint.path, error, exchange.identity), error.message)
+        exchange.fail(error_event(endpoint.path, error, exchange.identity), error.message)
     elif not exchange.started:
         exchange.refuse(error)

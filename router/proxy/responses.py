@@ -4,8 +4,8 @@ import asyncio
 from functools import partial
 from time import monotonic
 
+from router.api.endpoints import ENDPOINTS
 from router.api.errors import NoWorker
-from router.api.request import ENDPOINTS
 from router.dispatch.lease import CLIENT_LEFT
 from router.fleet.pool import Pool
 from router.fleet.worker import ProbeState, Worker

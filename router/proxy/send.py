@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from router.api.body import with_field
+from router.api.request import with_field
 from router.dispatch.lease import Lease
 from router.dispatch.request import InferenceRequest
 from router.fleet.worker import Worker
@@ -15,10 +15,11 @@ from router.proxy.decision_headers import decision_fields
 from router.proxy.relay import AnswerCut, Relay
 from router.responses.owners import Responses
 from router.settings.model import Settings
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Redirected, WorkerError
-from router.upstream.faults import SOUND
-from router.upstream.pool import UNSENT, Upstream
+from router.upstream.faults import NO_FAULT
+from router.upstream.pool import NOT_SENT as UNSENT
+from router.upstream.pool import Upstream
 from router.upstream.usage import NO_USAGE, Usage
 
 
@@ -105,7 +106,7 @@ class Sender:
         return True
 
     async def _note(
-        self, lease: Lease, exchange: Exchange, connection: Connection, relay: Relay
+        self, lease: Lease, exchange: Exchange, connection: UpstreamConnection, relay: Relay
     ) -> None:
         """Restore the session after a failure; note which response the worker keeps, now or as soon
         as the answer tells."""
@@ -131,7 +132,7 @@ async def _bound(lease: Lease, exchange: Exchange) -> bool:
 
 async def _connected(
     lease: Lease, upstream: Upstream, head: bytes, body: bytes
-) -> Connection | None:
+) -> UpstreamConnection | None:
     """Send the request and wait for the first byte; return None if it was taken back meanwhile.
 
     Raise WorkerError if none comes.
@@ -162,7 +163,7 @@ async def _connected(
 
 def _flaw(lease: Lease, relay: Relay, usage: Usage) -> tuple[int, str]:
     """Return what is wrong with an answer whose status does not say that it is an error."""
-    return relay.flaw(usage) if lease.status < 300 else SOUND
+    return relay.flaw(usage) if lease.status < 300 else NO_FAULT
 
 
 def _body(request: InferenceRequest, worker: Worker, body: bytes) -> bytes:

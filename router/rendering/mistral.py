@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from router.api.request import Endpoint, Prompted
+from router.api.endpoints import Endpoint, Prompted
 from router.rendering.chat import Body, Chat, chat_of, with_arguments
 from router.rendering.errors import NOT_TEXT, BadFolder, Json, NotReproducible
 from router.rendering.folder import MAX_FILE_BYTES

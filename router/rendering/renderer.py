@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import jinja2
 
-from router.api.request import Endpoint, Prompted
+from router.api.endpoints import Endpoint, Prompted
 from router.rendering.anthropic import chat_of_messages, effort_for_none, wants_system_first
 from router.rendering.chat import Body, Chat, chat_of, conversation
 from router.rendering.errors import NOT_TEXT, BadFolder, Json, NotReproducible

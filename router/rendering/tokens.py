@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from router.api.endpoints import Endpoint, Prompted
 from router.api.native import BESIDE
-from router.api.request import Endpoint, Prompted
 from router.rendering.chat import Body, flag
 from router.rendering.errors import NOT_TEXT, Json, NotReproducible
 from router.rendering.messages import check_values

@@ -20,13 +20,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 
-from router.api.request import ENDPOINTS
-from router.http.access import OPEN
+from router.api.endpoints import ENDPOINTS, INVOCATIONS, OPEN_PATHS
 from router.hyperpod.environment import said_by
 from router.hyperpod.manifest import Paths
 from router.hyperpod.manifest import translate as translate_manifest
 from router.hyperpod.reading import KIND, Able, Note, is_manifest
-from router.sagemaker.paths import INVOCATIONS
 from router.settings import yaml as settings_yaml
 from router.settings.checks import LISTEN
 from router.settings.errors import KeyPath, Problem, SettingsError, nearest
@@ -147,7 +145,7 @@ def take(path: str | os.PathLike[str], workers: str | None = None) -> Loaded:
             message = f"holds its own workers: {said_by(workers)} is for an {KIND}"
             raise SettingsError([Problem(file, None, None, "", message)])
         return Loaded(loads(text, file, Path(path).parent), ())
-    paths = Paths(frozenset((*ENDPOINTS, INVOCATIONS)), OPEN)
+    paths = Paths(frozenset((*ENDPOINTS, INVOCATIONS)), OPEN_PATHS)
     able = Able(registry.names(), Settings.model_fields, WorkerSettings.model_fields, os.environ)
     mapped = translate_manifest(text, file, workers, able, paths)
     if mapped.problems and not {"workers", "pools"}.intersection(mapped.data):

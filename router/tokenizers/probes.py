@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from router.api.request import ENDPOINTS, Endpoint
+from router.api.endpoints import ENDPOINTS, Endpoint
 from router.rendering.errors import NotReproducible
 from router.rendering.tokenizer import SAMPLES
 from router.rendering.tokens import PromptTokenizer

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from router.api.request import Endpoint, Prompted
+from router.api.endpoints import Endpoint, Prompted
 from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.worker import Worker
 from router.rendering.chat import Body, chat_of

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from router.api.request import Endpoint
+from router.api.endpoints import Endpoint
 from router.prompt.prompts import KnownModel
 from router.rendering.tokens import PromptTokenizer
 from tests.cancel.leaving import (

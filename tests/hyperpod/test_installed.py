@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from router.hyperpod.reading import Fate, Note
-from router.settings.loader import Loaded, SettingsError, take
+from router.settings.errors import SettingsError
+from router.settings.loader import Loaded, take
 from tests.hyperpod.manifests import manifest, variables, written
 
 EVENTS = '--kv-events-config={"enable_kv_cache_events":true,"publisher":"zmq"}'

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.prompt.prompts import KnownModel, Prompts
 from strategies.api import Prompt
 from tests.hyperpod.test_rows import Run

@@ -7,7 +7,8 @@ import pytest
 
 from router.hyperpod.environment import addresses
 from router.hyperpod.reading import Fate
-from router.settings.loader import SettingsError, take
+from router.settings.errors import SettingsError
+from router.settings.loader import take
 from tests.hyperpod.manifests import manifest, mapped, note, written, wrong
 
 

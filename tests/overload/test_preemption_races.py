@@ -30,19 +30,19 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Lease], object
 
 def fails(lease: Lease) -> None:
     """The worker closes the connection."""
-    for connection in lease.worker.upstream._busy:
+    for connection in lease.worker.upstream.in_use:
         connection._fail(Gone("closed the connection"))
 
 
 def answers(lease: Lease) -> None:
     """The worker's whole answer arrives."""
-    for connection in lease.worker.upstream._busy:
+    for connection in lease.worker.upstream.in_use:
         connection.data_received(ANSWER)
 
 
 def refuses(lease: Lease) -> None:
     """The worker says that it is full."""
-    for connection in lease.worker.upstream._busy:
+    for connection in lease.worker.upstream.in_use:
         connection.data_received(b"".join(part for part in full(b"x") if isinstance(part, bytes)))
 
 

@@ -118,7 +118,7 @@ def replaced(scene: Scene, other: Stub) -> None:
 
 def stops(scene: Scene, _: Stub) -> None:
     """The router does."""
-    scene.router._server.stop(now=True)
+    scene.router.server.stop(now=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from router.api.request import ENDPOINTS, Endpoint, parse
+from router.api.endpoints import ENDPOINTS, Endpoint
+from router.api.request import parse
 from router.prompt.prompts import Prompts
 from strategies.api import Prompt
 

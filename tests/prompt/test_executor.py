@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 
-from router.api.request import ENDPOINTS, Endpoint, Request, parse
+from router.api.endpoints import ENDPOINTS, Endpoint
+from router.api.request import Request, parse
 from router.prompt.executor import (
     ASKING,
     BUSY,

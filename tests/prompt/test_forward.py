@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.api.request import ENDPOINTS, ENGINE_FIELDS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import ENGINE_FIELDS, parse
 from router.prompt.forward import may_have, with_ids, written
 from router.prompt.prompts import KnownModel, Prompts
 from router.rendering.tokens import PromptTokenizer

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.api.request import ENDPOINTS, Endpoint, parse
+from router.api.endpoints import ENDPOINTS, Endpoint
+from router.api.request import parse
 from router.prompt.prompts import BYTES_PER_TOKEN, Prompts
 from strategies.prefix.block_keys import TEXT_BLOCK
 from tests.prompt.prompted import (

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from router.api.messages import MOST_ENTRIES
-from router.api.request import Endpoint, parse
+from router.api.endpoints import Endpoint
+from router.api.messages import MAX_ENTRIES
+from router.api.request import parse
 from router.prompt.canonical import MAX_IDS, MAX_SPELLED_IDS, canonical
 from tests.prompt.prompted import (
     COMPLETION,
@@ -33,7 +34,7 @@ def test_of_too_many_ids_the_first_are_packed(more: int) -> None:
 
 def test_quotes_in_a_text_are_no_further_texts() -> None:
     """A list of one text gives the same keys as the text, however many quotes there are in it."""
-    text = 'a "word", ' * MOST_ENTRIES
+    text = 'a "word", ' * MAX_ENTRIES
     assert data_of(COMPLETION, {"prompt": [text]}) == data_of(COMPLETION, {"prompt": text})
 
 

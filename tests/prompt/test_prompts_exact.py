@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from router.api.request import ENDPOINTS, Endpoint, parse
+from router.api.endpoints import ENDPOINTS, Endpoint
+from router.api.request import parse
 from router.prompt.prompts import PART_TOKENS, UNKNOWN_MODEL, KnownModel, Prompts
 from router.rendering.errors import NOT_TEXT, NotReproducible
 from router.rendering.tokens import PromptHead, PromptTokenizer

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS, Endpoint, parse
+from router.api.endpoints import ENDPOINTS, Endpoint
+from router.api.request import parse
 from router.prompt.prompts import Prompts
 from strategies.api import Prompt
 from strategies.cost.cost import Costs

@@ -36,7 +36,7 @@ def says(worker: Stub, endpoint: str) -> None:
     """Have the worker say that it publishes there."""
     sources = b'{"0":{"endpoint":"%b"}}' % endpoint.encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(sources)
-    worker._fixed[b"/kv_event_sources"] = head + sources
+    worker.fixed[b"/kv_event_sources"] = head + sources
 
 
 def publishing(stub: MakeStub) -> Stub:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.errors import NotReproducible
 from router.rendering.folder import read_folder
 from router.rendering.renderer import TemplateRenderer

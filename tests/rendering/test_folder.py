@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.errors import BadFolder, NotReproducible
 from router.rendering.folder import MAX_FILE_BYTES, read_folder
 from router.rendering.renderer import TemplateRenderer

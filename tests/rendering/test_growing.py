@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.errors import NotReproducible
 from router.rendering.folder import read_folder
 from router.rendering.renderer import TemplateRenderer

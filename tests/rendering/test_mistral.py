@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering import mistral
 from router.rendering.errors import BadFolder, NotReproducible
 from router.rendering.mistral import Mistral, mistrals_library

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.prompt.prompts import KnownModel, Prompts
 from router.rendering.errors import NotReproducible
 from tests.rendering.folders import ids, known, says

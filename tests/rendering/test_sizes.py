@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.errors import NOT_TEXT, NotReproducible
 from router.rendering.messages import ENTRIES_PER_VALUE, MAX_VALUES
 from router.rendering.tokens import MAX_PROMPT_CHARS, decode_fields

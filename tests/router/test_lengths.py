@@ -106,7 +106,7 @@ def test_one_that_will_be_refused_is_no_work(
     models = b'{"data":[{"id":"m","max_model_len":4096}]}'
     worker = stub([b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}"])
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(models)
-    worker._fixed[b"/v1/models"] = head + models
+    worker.fixed[b"/v1/models"] = head + models
     router = route(worker.url, logs={"requests": True})
     assert router.worker().longest("m") == 4096
     body = {"model": "m", "messages": [{"role": "user", "content": "word " * 100_000}]}

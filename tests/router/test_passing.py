@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from router.http.connection import House
+from router.http.connection import ConnectionOwner
 from router.processes.balance import Commons, Passing, Posts
 
 
@@ -100,7 +100,7 @@ def test_one_that_was_shut_gets_some_again(process: Process, commons: Commons) -
         commons.shut(1)
         there.again()
         assert here.shares.freest() is None
-        there.begin(cast("House", None), asyncio.get_running_loop())
+        there.begin(cast("ConnectionOwner", None), asyncio.get_running_loop())
         there.shares.opened(4)
         commons.shut(1)
         there.shares.opened(5)
@@ -133,7 +133,7 @@ def test_a_process_without_descriptors(process: Process) -> None:
 
     async def run() -> None:
         here, there = process(0), process(1)
-        there.begin(cast("House", None), asyncio.get_running_loop())
+        there.begin(cast("ConnectionOwner", None), asyncio.get_running_loop())
         here.shares.opened(2)
         client, accepted = socket.socketpair()
         with client:

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.dispatch import preemption as preempting_module
 from router.dispatch.preemption import TELLING, Preemptions, Running, resumable
 from router.dispatch.request import InferenceRequest

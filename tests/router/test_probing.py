@@ -10,8 +10,8 @@ import pytest
 from router.fleet.inquiries import Inquiries, InquiryAnswer, NoAnswer, NotAsked
 from router.fleet.probes import Health
 from router.fleet.worker import ProbeState, Worker
-from router.http.sockets import watch
-from router.settings.model import HealthSettings
+from router.http.sockets import enable_keepalive
+from router.settings.fleet import HealthSettings
 from router.upstream.errors import Refused
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
@@ -101,7 +101,7 @@ def test_whose_lack_it_is(ours: bool, kind: type[NoAnswer]) -> None:
     patience = Patience(connect=1, first_byte=1, idle=1, keepalive=1)
     worker = next(iter(fleet(workers=1).workers))
     worker.upstream = Upstream("127.0.0.1", 1, tls=None, patience=patience)
-    worker.upstream._aside = Lacks("127.0.0.1", 1, tls=None, patience=patience)
+    worker.upstream._control = Lacks("127.0.0.1", 1, tls=None, patience=patience)
     with pytest.raises(NoAnswer, match="/health: could not be reached") as raised:
         asyncio.run(Inquiries().ask(worker, "/health", patience=5))
     assert type(raised.value) is kind
@@ -135,4 +135,4 @@ def test_the_system_watches_connections_to_workers() -> None:
 
 def test_what_is_no_socket_is_not_watched() -> None:
     """A transport without a socket is accepted."""
-    watch(None)
+    enable_keepalive(None)

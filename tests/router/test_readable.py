@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from router.admin.readable import check
+from router.api.endpoints import ENDPOINTS
 from router.api.errors import BadRequest
-from router.api.messages import SAFE
-from router.api.request import ENDPOINTS, parse
+from router.api.messages import MAX_ONE_PASS_BYTES
+from router.api.request import parse
 
 CHAT, CLAUDE, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 PROMPT, EMBED, POOL = "/v1/completions", "/v1/embeddings", "/pooling"
 TURN = {"role": "user", "content": "hello"}
 CALLED = {"type": "function_call_output", "call_id": "c", "output": "42"}
-LONG = "x" * SAFE
+LONG = "x" * MAX_ONE_PASS_BYTES
 
 
 def refused(path: str, body: dict[str, Any]) -> tuple[str | None, str]:
@@ -98,7 +99,7 @@ def test_what_cannot_be_read_is_named(path: str, body: dict[str, Any], said: str
         (PROMPT, {"prompt": [[1], [2, 3]]}),
         (PROMPT, {"prompt": [1.0, 2]}),
         (PROMPT, {"prompt": [[1.0]]}),
-        (PROMPT, {"prompt": [7] * SAFE}),
+        (PROMPT, {"prompt": [7] * MAX_ONE_PASS_BYTES}),
         (PROMPT, {"prompt_embeds": "AAAA"}),
         (PROMPT, {"prompt": None, "prompt_embeds": ["AAAA"]}),
         (EMBED, {"input": ["hello"]}),

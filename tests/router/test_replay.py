@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from router.replay.plan import Options, Plan, ReplayError
 from router.replay.report import Report
-from router.replay.run import Options, Plan, ReplayError, replay, replay_trace, run
+from router.replay.run import replay, replay_trace, run
 from simulator.traces import TraceRequest, prompt_text
 from simulator.workloads import Conversation, Turn
 from tests.router.misbehaving import HEAD, Stub, event, good, whole

@@ -4,11 +4,11 @@ from typing import cast
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.dispatch.request import InferenceRequest
 from router.fleet.worker import Worker
-from router.http.exchange import Exchange, Line
-from router.http.validation import Head
+from router.http.exchange import ClientConnection, Exchange
+from router.http.validation import RequestHead
 from tests.router.fleets import fleet, prompt
 
 
@@ -22,7 +22,9 @@ def request() -> InferenceRequest:
     """A request that has not been sent yet."""
     return InferenceRequest(
         next(iter(ENDPOINTS.values())),
-        Exchange(cast("Line", object()), Head("POST", "1.1", [], "/"), keep=True),
+        Exchange(
+            cast("ClientConnection", object()), RequestHead("POST", "1.1", [], "/"), keep=True
+        ),
         fleet().pools[0],
         prompt("text"),
         None,

@@ -129,7 +129,7 @@ def _change(router: Router, workers: list[dict[str, Any]]) -> None:
     from router.settings.model import Settings  # noqa: PLC0415
 
     settings = Settings.model_validate({"workers": workers, "strategy": "session"})
-    loop = router._server._loop
+    loop = router.server.loop
     assert loop is not None
     asyncio.run_coroutine_threadsafe(router.door.change(settings), loop).result(20)
 

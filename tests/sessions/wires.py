@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.fleet.breaker import Breaker
 from router.fleet.build import build
 from router.fleet.worker import ProbeState, Worker
-from router.http.exchange import Exchange, Source
+from router.http.exchange import AnswerSource, Exchange
 from router.http.parser import Recall
 from router.http.tls import Contexts
-from router.http.validation import Head
+from router.http.validation import RequestHead
 from router.observe.metrics import Metrics
 from router.proxy.proxy import Proxy
 from router.sagemaker.handler import SageMaker
@@ -25,9 +25,9 @@ from router.sessions.sessions import Sessions
 from router.sessions.store import Clock, Kept, Store
 from router.sessions.table import Binding, Bound, Session, SessionLease
 from router.settings.model import Settings
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Refused
-from router.upstream.head import Head as AnswerHead
+from router.upstream.response import ResponseHead
 from router.upstream.timeouts import NEVER, Patience
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
@@ -39,7 +39,7 @@ _BODY = b'{"id":"x","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":
 class _Transport(asyncio.Transport):
     """Takes what is sent, and has it answered in the loop's next turn."""
 
-    def __init__(self, connection: Connection, status: int) -> None:
+    def __init__(self, connection: UpstreamConnection, status: int) -> None:
         super().__init__()
         self._connection = connection
         self._answer = (
@@ -73,17 +73,17 @@ class Wire:
         self.name = name
         self.how = "well"
 
-    async def ask(self, head: bytes, body: bytes, _: object = None) -> Connection:
+    async def ask(self, head: bytes, body: bytes, _: object = None) -> UpstreamConnection:
         """Send a request as an upstream does."""
         if self.how == "dead":
             raise Refused("could not be reached")
         status = {"well": 200, "full": 503, "broken": 500}[self.how]
-        recall: Recall[AnswerHead] = Recall()
-        connection = Connection(asyncio.get_running_loop(), _PATIENCE, recall)
+        recall: Recall[ResponseHead] = Recall()
+        connection = UpstreamConnection(asyncio.get_running_loop(), _PATIENCE, recall)
         connection.connection_made(_Transport(connection, status))
         return await connection.ask(head, body)
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: UpstreamConnection) -> None:
         """Do nothing: no connection is kept."""
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class _Line:
     def finished(self, exchange: Exchange) -> None:
         """Do nothing."""
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Do nothing: everything is taken as it comes."""
 
     def cut(self, *, framed: bool) -> None:
@@ -222,7 +222,7 @@ class Machine:
         """Serve one request."""
         named = [(name.replace("_", "-").encode(), text.encode()) for name, text in fields.items()]
         line = _Line()
-        exchange = Exchange(line, Head("POST", "1.1", named, path), keep=True)
+        exchange = Exchange(line, RequestHead("POST", "1.1", named, path), keep=True)
         exchange.body = json.dumps(body).encode()
         asked = route(path)
         if asked is None:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.errors import NotReproducible
 from router.tokenizers.loader import TokenizerCache
 

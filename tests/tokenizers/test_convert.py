@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.errors import BadFolder
 from router.rendering.folder import MAX_FILE_BYTES
 from router.tokenizers.loader import TokenizerCache

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from tests.rendering.families import Family
 from tests.rendering.families import folder as family_folder
 from tests.rendering.test_media import IMAGE, SEEING, TOKENS, part

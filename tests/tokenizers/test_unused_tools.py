@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.rendering.errors import NotReproducible
 from router.rendering.tokens import without_unused_tools
 from strategies.api import Prompt

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.rendering.errors import NotReproducible
 from router.rendering.tokens import PromptTokenizer
 from tests.vllm.conversations import Bodies, Body

@@ -10,7 +10,8 @@ from random import Random, SystemRandom
 import httpx
 
 from controller.kv_memory import KvMemory
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from tests.support import MakeRouter, Router, until
 from tests.vllm.engine import BLOCK, MODEL, Engine
 

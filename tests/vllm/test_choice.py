@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from tests.rendering.folders import TOOL
 from tests.support import MakeRouter, until
 from tests.tokenizers.asking import keyed, knows

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.tokenizers.loader import TokenizerCache
 from router.tokenizers.probes import square
 from tests.rendering.test_media import part

@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.prompt.forward import with_ids
 from tests.commands import run
 from tests.support import MakeRouter, Router, until

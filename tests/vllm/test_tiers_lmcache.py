@@ -17,7 +17,7 @@ from controller.index.agreement import FirstBlock, hash_algorithm
 from controller.index.block_events import Tier
 from router.kv.lmcache.build import lookup_of
 from router.kv.lmcache.names import Chunking, digests
-from router.settings.model import TiersSettings
+from router.settings.fleet import TiersSettings
 from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
