@@ -5,8 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.routing.bounds import IDEALS, idealised
-from benchmarks.routing.drive import Drive, Fleet, Hold, Seat, own_hold
-from benchmarks.routing.knowing import (
+from benchmarks.routing.cache_aware import (
     AHEAD_S,
     Affinity,
     Conductor,
@@ -16,6 +15,7 @@ from benchmarks.routing.knowing import (
     Scorers,
     shortest,
 )
+from benchmarks.routing.drive import Drive, Fleet, Hold, Seat, own_hold
 from benchmarks.routing.peers import (
     AtRandom,
     BoundedLoad,
