@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from router.proxy.relay import LONGEST_MESSAGE
+from router.proxy.relay import MAX_QUOTED_BYTES
 from tests.comments.talk import (
     BODY,
     EVENTS,
@@ -131,7 +131,7 @@ def test_a_worker_that_refuses_bit_by_bit(
     """All that came of its error is passed on, at most so much; the connection is kept if it came
     to its end."""
     body = b'{"error":{"message":"This model\'s maximum context length is 16 tokens"}}'
-    body += b" " * LONGEST_MESSAGE + b"never read"
+    body += b" " * MAX_QUOTED_BYTES + b"never read"
     framing = b"content-length: %d" % len(body)
     pieces = [body[:7], body[7:30], body[30:]]
     if end == "chunked":
@@ -148,7 +148,7 @@ def test_a_worker_that_refuses_bit_by_bit(
     assert error["code"] == str(status)
     assert error["message"].startswith(f'The worker answered {status}: {{"error":{{"message')
     assert ("context length is 16 tokens" in error["message"]) == (end != "close")
-    assert len(error["message"]) < LONGEST_MESSAGE + 50
+    assert len(error["message"]) < MAX_QUOTED_BYTES + 50
     until(router.idle)
     kept = len(router.worker().upstream._idle)
     assert kept == (end != "close")
