@@ -35,7 +35,7 @@ log = logging.getLogger("warmroute.fleet")
 #: A field that is not there, or as good as.
 _NO = frozenset((b"", b"false", b"null"))
 #: Tokens that a request must have got done for its resumption to show whether they were kept.
-TELLING = 2048
+MIN_JUDGED_TOKENS = 2048
 
 
 def resumable(endpoint: Endpoint, request: Request) -> bool:
@@ -168,7 +168,7 @@ class Preemptions:
 
     def judge(self, worker: Worker, expected: int, cached: int) -> None:
         """Learn from a resumed request: it was `expected` to find tokens that it had got done."""
-        if expected < TELLING:
+        if expected < MIN_JUDGED_TOKENS:
             return
         if cached >= expected / 2:
             worker.losses = 0
@@ -187,9 +187,9 @@ class Preemptions:
 
 
 #: Seconds between two looks; the same if some requests were moved, as others may follow.
-TICK_S, SOON_S = 1.0, 0.05
+TICK_S, NEXT_TICK_S = 1.0, 0.05
 #: How many requests of one worker and model are compared per look, oldest first.
-LOOKED_AT: Final = 16
+MAX_COMPARED: Final = 16
 
 #: Ranks the workers of a pool that have room for a prompt now; None if none has.
 Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision | None]
@@ -217,7 +217,7 @@ class Rescue:
                 log.exception("worker %s: what waits there could not be moved", worker.name)
         self._looking = None
         if len(self._preempting):
-            next_s = SOON_S if given else TICK_S
+            next_s = NEXT_TICK_S if given else TICK_S
             self._looking = asyncio.get_running_loop().call_later(next_s, self._look)
 
     def _relieve(self, worker: WorkerView, now: float, given: set[WorkerView]) -> None:
@@ -231,7 +231,7 @@ class Rescue:
         for booking, running in movable:
             model = running.request.prompt.model
             compared[model] += 1
-            if compared[model] <= LOOKED_AT:
+            if compared[model] <= MAX_COMPARED:
                 self._move(booking, running, now, given)
         moved = len(given) - before
         if moved and not found_before:

@@ -25,7 +25,7 @@ PATHS = "/openapi.json"
 #: SGLang's description of its model, and the older path of that (sglang/srt/entrypoints).
 MODEL = ("/model_info", "/get_model_info")
 #: Most lists and objects in such a description that is read; vLLM's has some ten thousand.
-MOST_THINGS = 1 << 17
+MAX_SPEC_VALUES = 1 << 17
 
 #: What a model that generates does not do, and what one that does not generate cannot.
 _EMBEDS = frozenset(
@@ -63,7 +63,7 @@ async def lacking(ask: Callable[[str], Awaitable[InquiryAnswer]]) -> frozenset[s
 
 def _paths(answer: InquiryAnswer) -> Collection[str]:
     body = answer.body
-    if not answer.good or body.count(b"{") + body.count(b"[") > MOST_THINGS:
+    if not answer.good or body.count(b"{") + body.count(b"[") > MAX_SPEC_VALUES:
         return ()
     try:
         return _api.decode(body).paths

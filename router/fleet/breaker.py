@@ -249,9 +249,9 @@ class Breaker:
 
 
 #: Seconds of the first rest; each further one, without an answer in between, is twice as long.
-FIRST_S = 0.1
+MIN_BACKOFF_S = 0.1
 #: Seconds of the longest rest.
-LONGEST_S = 2.0
+MAX_BACKOFF_S = 2.0
 
 W = TypeVar("W")
 
@@ -284,9 +284,9 @@ class Backoffs:
         """Start or extend the rest of a worker that refused a request; return it."""
         rest = self._rests.get(worker)
         if rest is None:
-            rest = self._rests[worker] = Backoff(now, now + FIRST_S, FIRST_S)
+            rest = self._rests[worker] = Backoff(now, now + MIN_BACKOFF_S, MIN_BACKOFF_S)
         elif now >= rest.until:  # otherwise it was asked before this rest: no new information
-            rest.span = min(2 * rest.span, LONGEST_S)
+            rest.span = min(2 * rest.span, MAX_BACKOFF_S)
             rest.since, rest.until = now, now + rest.span
         return rest
 

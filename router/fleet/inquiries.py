@@ -11,7 +11,7 @@ from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.upstream.pool import NOT_SENT
 
 #: Size limit in bytes of an answer; vLLM's metrics take about 100 KiB.
-LARGEST = 8 << 20
+MAX_ANSWER_BYTES = 8 << 20
 
 
 class NoAnswer(Exception):
@@ -72,8 +72,8 @@ async def _ask(worker: Worker, path: str, body: bytes | None) -> InquiryAnswer:
     try:
         while chunk := await connection.chunk():
             said += chunk
-            if len(said) > LARGEST:
-                raise NoAnswer(f"{path} answered more than {LARGEST} bytes")
+            if len(said) > MAX_ANSWER_BYTES:
+                raise NoAnswer(f"{path} answered more than {MAX_ANSWER_BYTES} bytes")
         return InquiryAnswer(connection.head.status, bytes(said))
     finally:
         upstream.release(connection)

@@ -39,17 +39,17 @@ _KEY_HINT = (": does it need a key, the worker's `api_key` in a file?", ": is it
 
 #: Levels of lists and objects in the description of a model; vLLM's has three. More could not be
 #: told to clients.
-DEEPEST = 64
+MAX_DEPTH = 64
 
 #: Most lists and objects in a worker's list of models; vLLM's has three for each model. The longest
 #: takes a tenth of a second to read.
-MOST_THINGS = 1 << 17
+MAX_LIST_VALUES = 1 << 17
 
 #: Most models of a worker that the log names, and most characters of each.
 NAMED, NAME_LENGTH = 8, 200
 
 #: A KV cache of this many tokens or more is taken for a mistake.
-LARGEST_CACHE = 1 << 40
+MAX_CACHE_TOKENS = 1 << 40
 
 #: Called with a ready worker whose models were just read, and whether it was not ready before, or
 #: is another process now.
@@ -296,22 +296,22 @@ def _restarted(worker: Worker, started: float | None) -> bool:
 
 def _models(body: bytes) -> dict[str, dict[str, Any]]:
     """Parse the answer of `/v1/models`; return the models by name. Raises NoAnswer."""
-    if body.count(b"{") + body.count(b"[") > MOST_THINGS:
-        raise NoAnswer(f"/v1/models answered more than {MOST_THINGS} lists and objects")
+    if body.count(b"{") + body.count(b"[") > MAX_LIST_VALUES:
+        raise NoAnswer(f"/v1/models answered more than {MAX_LIST_VALUES} lists and objects")
     try:
         models = {model["id"]: model for model in msgspec.json.decode(body, type=_Models).data}
         msgspec.convert(list(models), list[str])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
         raise NoAnswer("/v1/models answered something else than a list of models") from None
     if _deep(models):
-        raise NoAnswer(f"/v1/models answered more than {DEEPEST} levels of lists and objects")
+        raise NoAnswer(f"/v1/models answered more than {MAX_DEPTH} levels of lists and objects")
     return models
 
 
 def _deep(models: dict[str, dict[str, Any]]) -> bool:
-    """Whether any description is deeper than `DEEPEST`; found without recursion."""
+    """Whether any description is deeper than `MAX_DEPTH`; found without recursion."""
     level: list[Any] = list(models.values())
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for one in level
@@ -342,7 +342,7 @@ _AWAKE = re.compile(
 )
 #: Most lines of each that are parsed (there is one per data-parallel rank), and most bytes of one,
 #: four times those of vLLM: the parser's time grows with the square of a line's length.
-_MOST_LINES, _LONGEST_LINE = 16, 4 << 10
+_MAX_LINES, _MAX_LINE_BYTES = 16, 4 << 10
 
 
 def _lines(metrics: bytes, name: bytes) -> list[bytes]:
@@ -350,9 +350,9 @@ def _lines(metrics: bytes, name: bytes) -> list[bytes]:
     begins, found = b"\n" + name, list[bytes]()
     metrics = b"\n" + metrics
     at = metrics.find(begins)
-    while at >= 0 and len(found) < _MOST_LINES:
-        line = metrics[at + 1 : at + 2 + _LONGEST_LINE].partition(b"\n")[0]
-        if len(line) <= _LONGEST_LINE:
+    while at >= 0 and len(found) < _MAX_LINES:
+        line = metrics[at + 1 : at + 2 + _MAX_LINE_BYTES].partition(b"\n")[0]
+        if len(line) <= _MAX_LINE_BYTES:
             found.append(line)
         at = metrics.find(begins, at + 1)
     return found
@@ -387,6 +387,6 @@ def _sleeps(metrics: bytes) -> bool | None:
 def _size(sample: Sample) -> int | None:
     with suppress(LookupError, ValueError):
         tokens = int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
-        if 0 < tokens < LARGEST_CACHE:
+        if 0 < tokens < MAX_CACHE_TOKENS:
             return tokens
     return None

@@ -21,9 +21,9 @@ from strategies.api import Strategy
 log = logging.getLogger("warmroute.state")
 
 #: Most bytes of a file that is read.
-LARGEST = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 #: Age in seconds from which a file is ignored, because caches have changed completely since.
-OLDEST_S = 3600.0
+MAX_AGE_S = 3600.0
 
 
 def take_over(fleet: Fleet, folder: str | None, place: int | None) -> None:
@@ -85,9 +85,9 @@ def _take(strategy: Strategy, file: Path) -> str:
         return "it starts cold: nothing was left for it"
     about = file.stat()
     age = time() - about.st_mtime
-    if age > OLDEST_S:
+    if age > MAX_AGE_S:
         raise ValueError(f"what was left is {age / 60:.0f} minutes old")
-    if about.st_size > LARGEST:
+    if about.st_size > MAX_FILE_BYTES:
         raise ValueError(f"what was left has {about.st_size} bytes")
     data = file.read_bytes()
     file.unlink()  # it is valid only once

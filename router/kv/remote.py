@@ -32,13 +32,13 @@ GONE = 3
 #: events followed.
 UNJUDGED = 64
 #: Most answers kept, and most words (see `_RemotePrediction.words`) in all of them.
-KEPT, KEPT_WORDS = 4096, 1 << 19
+MAX_ANSWERS, MAX_ANSWER_WORDS = 4096, 1 << 19
 WORD_BYTES = 50
 #: Most questions at once; further ones are not asked. While the controller seems gone, only one is
 #: asked at a time, so that the other requests do not wait for a deadline in vain.
-AT_ONCE = 64
+MAX_QUESTIONS = 64
 #: Most bytes of an answer; it needs some hundred per worker.
-LARGEST = 4 << 20
+MAX_ANSWER_BYTES = 4 << 20
 #: Seconds for which an idle connection is kept; uvicorn, which serves the controller, has 5.
 KEPT_S = 4.0
 SLOW, AWAY = "controller slow", "no controller"
@@ -120,7 +120,7 @@ class RemoteMemory:
     async def ask(self, prompt: Prompt, workers: Sequence[str]) -> None:
         """Ask about a prompt, for no longer than the deadline. Raises nothing."""
         said = _RemotePrediction(prompt, {}, {}, "")
-        if self._flying >= (AT_ONCE if self._failures < GONE else 1):
+        if self._flying >= (MAX_QUESTIONS if self._failures < GONE else 1):
             said.failure = SLOW
         else:
             self._flying += 1
@@ -161,7 +161,9 @@ class RemoteMemory:
         before = self._said.pop(id(prompt), None)
         self._words += said.words - (before.words if before else 0)
         self._said[id(prompt)] = said
-        while len(self._said) > 1 and (len(self._said) > KEPT or self._words > KEPT_WORDS):
+        while len(self._said) > 1 and (
+            len(self._said) > MAX_ANSWERS or self._words > MAX_ANSWER_WORDS
+        ):
             self._words -= self._said.popitem(last=False)[1].words
 
     async def _ask(self, said: _RemotePrediction, workers: Sequence[str]) -> None:
@@ -198,7 +200,7 @@ class RemoteMemory:
         try:
             while chunk := await connection.chunk():
                 said += chunk
-                if len(said) > LARGEST:
+                if len(said) > MAX_ANSWER_BYTES:
                     raise ValueError("a controller's answer is too long")
             status = connection.head.status
             if status in _NOT_US:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from controller.events.subscriber import Subscriber
 
 #: Seconds a worker may take to answer where it publishes KV events.
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 #: The flag that makes vLLM publish KV events.
 FLAG = (
     '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",'
@@ -59,7 +59,7 @@ def configured(settings: WorkerSettings | None) -> Published | None:
 
 async def published_by(inquiries: Inquiries, worker: Worker) -> list[Published]:
     """Ask a worker where it publishes. Raises NoAnswer, which says how to fix it."""
-    answer = await inquiries.ask(worker, "/kv_event_sources", patience=PATIENCE_S)
+    answer = await inquiries.ask(worker, "/kv_event_sources", patience=TIMEOUT_S)
     if answer.status == 404:
         raise NoAnswer("it has no /kv_event_sources; set kv_events, and start vLLM with " + FLAG)
     try:

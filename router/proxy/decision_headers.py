@@ -14,7 +14,7 @@ DECISION: Final = b"x-warmroute-decision"
 #: The first word of the decision where a worker answers that was not the first choice.
 FAILOVER: Final = b"failover"
 #: How many of the best workers have their cost in a header then.
-MOST_TOLD = 16
+MAX_COST_HEADERS = 16
 
 
 def decision_fields(
@@ -48,7 +48,7 @@ def _whole(request: InferenceRequest, choice: Candidate) -> bytes:
     why = words(request.prompt, request.decision)
     why += instead(request.decision, choice) or gives_way(request.decision)
     lines = [b"x-warmroute-reason: %b\r\n" % why.encode()]
-    for one in request.decision.candidates[:MOST_TOLD]:
+    for one in request.decision.candidates[:MAX_COST_HEADERS]:
         told = "; ".join(filter(None, (one.worker.name, terms(one))))
         lines.append(b"x-warmroute-cost: %b\r\n" % told.encode())
     return b"".join(lines)

@@ -17,9 +17,9 @@ from router.upstream.response import ResponseHead
 from router.upstream.usage import TAIL_BYTES, Usage, UsageTail
 
 #: Bytes of an incomplete event that are held back until the rest of it arrives.
-LONGEST_HELD: Final = 64 << 10
+MAX_HELD_BYTES: Final = 64 << 10
 #: Bytes of a worker's error that are quoted in a stream that has already begun.
-LONGEST_MESSAGE = 2000
+MAX_QUOTED_BYTES = 2000
 #: Where what a model writes can be told from the rest of the answer.
 _WRITTEN: Final = frozenset((CHAT, COMPLETION))
 
@@ -104,7 +104,7 @@ class Relay:
         """Keep the beginning of a worker's error, and tell it as an event once all has come."""
         assert self._refusal is not None  # noqa: S101 - see `_go_on`
         status, kept = self._refusal
-        kept += data[: LONGEST_MESSAGE - len(kept)]
+        kept += data[: MAX_QUOTED_BYTES - len(kept)]
         self._refusal = status, kept
         if last:
             self._fail(refused_by_worker(status, kept.decode("utf-8", errors="replace")))
@@ -182,7 +182,7 @@ class Relay:
         whole = max(data.rfind(end) + len(end) if end in data else 0 for end in EVENT_ENDS)
         if whole:
             self._half = False
-        if len(data) - whole > LONGEST_HELD:
+        if len(data) - whole > MAX_HELD_BYTES:
             whole, self._half = len(data), True
         self._held = data[whole:]
         return data[:whole]

@@ -31,9 +31,9 @@ log = logging.getLogger("warmroute.sessions")
 #: How many responses are remembered, some 420 bytes each, and for how long after their last use.
 LEASE: Final = SessionLease(ttl=86_400.0, sliding=True, most=100_000)
 #: Seconds until a store that is down is asked again.
-AGAIN_S = 1.0
+RETRY_INTERVAL_S = 1.0
 #: Seconds in which another process may say what it knows, and how often is looked whether one has.
-ASKED_S, ASKS = 0.1, 10
+QUERY_TIMEOUT_S, QUERY_CHECKS = 0.1, 10
 #: Where they are in Redis: no pool can have that name.
 _PLACE: Final = "/v1/responses"
 
@@ -187,9 +187,9 @@ class Responses:
     async def _ask(self, key: str, others: ResponsePeers) -> Session | None:
         """Ask the other processes: this one may be younger, or may have missed something."""
         others.at_once(OwnerQuery(key))
-        there, tries = None, ASKS
+        there, tries = None, QUERY_CHECKS
         while there is None and tries:
-            await asyncio.sleep(ASKED_S / ASKS)
+            await asyncio.sleep(QUERY_TIMEOUT_S / QUERY_CHECKS)
             there, tries = self._table.use(key, monotonic()), tries - 1
         return there
 
@@ -218,7 +218,7 @@ class Responses:
             return
         if not self._down:
             log.error("the store of responses is down: other routers hear of none: %s", why)
-        self._down, self._down_until = True, monotonic() + AGAIN_S
+        self._down, self._down_until = True, monotonic() + RETRY_INTERVAL_S
 
 
 class IdReader:

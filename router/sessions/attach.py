@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("warmroute.sessions")
 
 #: Seconds between two checks of session stores.
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 
 
 def sessions_of(fleet: "Fleet") -> dict[str, Sessions]:
@@ -62,7 +62,7 @@ async def look_after(fleet: "Fleet") -> None:
                     log.exception(
                         "pool %s: internal error while its sessions were checked", pool.name
                     )
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
 
 
 async def let_go(fleet: "Fleet") -> None:

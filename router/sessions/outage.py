@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 #: Reports sent to the store in parallel. One at a time could take minutes; many more would take
 #: over half of the connections away from requests.
-TOLD = 16
+MAX_REPORTS = 16
 #: Seconds after an outage during which an id unknown to the store is accepted as possibly open.
 #: Other routers may need that long to notice that the store is back and to report what they
 #: started.
@@ -80,7 +80,7 @@ class Outage:
         Raises StoreDown; what was not reported yet is kept.
         """
         while self._untold:
-            some = list(islice(self._untold.items(), TOLD))
+            some = list(islice(self._untold.items(), MAX_REPORTS))
             await asyncio.gather(*(self._tell_end(store, key, since) for key, since in some))
 
     async def _tell_end(self, store: "Store", key: str, since: float | None) -> None:
@@ -92,8 +92,8 @@ class Outage:
 
         Raises StoreDown; what was not reported yet is kept.
         """
-        for _ in range(0, len(self.begun), TOLD):
-            some = list(islice(self.begun.items(), TOLD))
+        for _ in range(0, len(self.begun), MAX_REPORTS):
+            some = list(islice(self.begun.items(), MAX_REPORTS))
             begun = (self._tell_begun(store, key, session) for key, session in some)
             await asyncio.gather(store.doubt(DOUBT_S), *begun)
 

@@ -102,8 +102,8 @@ class Sessions:
 
         `call` is the client's id of this call, which is the same when it retries the call.
         """
-        if key is not None and len(key) > ids.LONGEST_NEW:
-            raise BadRequest(f"A new session's id has at most {ids.LONGEST_NEW} characters.")
+        if key is not None and len(key) > ids.MAX_NEW_ID_CHARS:
+            raise BadRequest(f"A new session's id has at most {ids.MAX_NEW_ID_CHARS} characters.")
         return SessionUse(self, key or ids.new_id(), Requirement.NEW, call if key else "")
 
     def within(self, key: str) -> SessionUse:

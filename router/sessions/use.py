@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 #: How often a request tries again because others bind its session at the same time.
-TRIES = 8
+MAX_BIND_TRIES = 8
 
 
 _MOVES = frozenset(("rebound", "spilled"))
@@ -250,7 +250,7 @@ class SessionUse:
             else:
                 choice = self._follow(session, choice, candidates, pool, model)
             self._tries += 1
-            if self._tries == TRIES:
+            if self._tries == MAX_BIND_TRIES:
                 raise NoWorker("Another request is moving this session; please try again.")
         return choice
 

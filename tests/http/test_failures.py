@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from router.proxy.relay import LONGEST_HELD
+from router.proxy.relay import MAX_HELD_BYTES
 from tests.support import Action, MakeRouter, MakeStub, Stub, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -161,7 +161,7 @@ def test_half_an_event_is_never_seen(stub: MakeStub, route: MakeRouter, end: byt
 @pytest.mark.parametrize("first", [b"", EVENT], ids=["alone", "after another"])
 def test_half_a_very_long_event_is_cut_off(stub: MakeStub, route: MakeRouter, first: bytes) -> None:
     """A very long event is not held back; if it breaks off, no error event can follow it."""
-    half = b'data: {"text":"' + b"x" * (2 * LONGEST_HELD)
+    half = b'data: {"text":"' + b"x" * (2 * MAX_HELD_BYTES)
     router = route(stub([SSE, chunk(first + half), 0.05, chunk(b"y"), 0.05, "close"]).url)
     read: list[bytes] = []
     stream = router.http.stream("POST", "/v1/chat/completions", json=CHAT)
@@ -174,7 +174,7 @@ def test_half_a_very_long_event_is_cut_off(stub: MakeStub, route: MakeRouter, fi
 
 def test_after_a_very_long_event_an_error_can_follow(stub: MakeStub, route: MakeRouter) -> None:
     """After a very long event has ended, an error event can follow."""
-    half = b'data: {"text":"' + b"x" * (2 * LONGEST_HELD)
+    half = b'data: {"text":"' + b"x" * (2 * MAX_HELD_BYTES)
     router = route(stub([SSE, chunk(half), 0.05, chunk(b'"}\n\n'), 0.05, "close"]).url)
     text = router.http.post("/v1/chat/completions", json=CHAT).content
     assert text.startswith(half + b'"}\n\ndata: {"error"')

@@ -279,14 +279,14 @@ def test_of_many_ranks_a_few_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None
     parsed: list[str] = []
     monkeypatch.setattr(health, "text_string_to_metric_families", parsed.append)
     health._told(b"vllm:cache_config_info{} 1\n" * 10_000 + b"process_start_time_seconds 7")
-    assert len(parsed[0].splitlines()) == health._MOST_LINES + 1
+    assert len(parsed[0].splitlines()) == health._MAX_LINES + 1
 
 
 @pytest.mark.parametrize("thing", [b"[]", b"{}"])
 def test_a_list_of_models_is_bounded(thing: bytes) -> None:
     """A worker may describe many models, but not by so much that reading it stalls the router."""
     body = b'{"data":[{"id":"m","x":[%b]}]}'
-    few, many = (b",".join([thing] * (health.MOST_THINGS - less)) for less in (4, 3))
+    few, many = (b",".join([thing] * (health.MAX_LIST_VALUES - less)) for less in (4, 3))
     assert list(health._models(body % few)) == ["m"]
     with pytest.raises(NoAnswer, match="more than 131072 lists and objects"):
         health._models(body % many)

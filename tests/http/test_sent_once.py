@@ -123,7 +123,7 @@ def test_what_was_not_taken_on_is_not_believed_to_be_held(
     script: list[Action],
 ) -> None:
     """A worker that was full or rejected a request is not believed to hold its prefix."""
-    monkeypatch.setattr(rests, "FIRST_S", 0.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 0.0)
     worker = stub(script)
     router = route(worker.url, health=QUIET, limits={"queue": 0})
     for _ in range(3):
@@ -139,7 +139,7 @@ def test_a_refusal_does_not_take_back_what_was_held_before(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a refusal only the new part of the prompt is forgotten."""
-    monkeypatch.setattr(rests, "FIRST_S", 0.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 0.0)
     worker = stub()
     router = route(worker.url, health=QUIET, limits={"queue": 0})
     router.http.post("/v1/chat/completions", json=LONG)

@@ -231,7 +231,7 @@ def test_nobody_is_sent_to_a_full_worker_while_others_may_end(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests wait for a place on a well worker rather than go to one that has said it is full."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     gate = Gate()
     full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])
     good = stub(gate.script())
@@ -252,7 +252,7 @@ def test_how_busy_the_fleet_is_is_not_told_by_one_that_is_full(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resting worker's booked load does not count in the strategy's measure of fleet demand."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])
     router = route(full.url, stub().url, stub().url, health=QUIET)
     while not full.requests:
@@ -274,7 +274,7 @@ def test_a_second_attempt_goes_to_one_that_is_not_known_to_be_full(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that another request has found full since the decision is skipped at failover."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     gate = Gate()
     said = b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"
     late = stub([gate.opened.is_set, said])

@@ -49,7 +49,7 @@ def scene(
         gate, worker = Gate(), stub()
         settings = {"strategy": "prefixaware", "health": QUIET, **settings}
         if kind == "refused":
-            monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+            monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
             worker.script = full(b"x")
         else:
             worker.script = gate.script()
@@ -169,8 +169,8 @@ def test_the_last_refusal_is_not_the_answer(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is it if its worker may be asked until the very end: the client is told when to retry."""
-    monkeypatch.setattr(rests, "FIRST_S", 1e-6)
-    monkeypatch.setattr(rests, "LONGEST_S", 1e-6)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 1e-6)
+    monkeypatch.setattr(rests, "MAX_BACKOFF_S", 1e-6)
     worker = stub(full(b"x"))
     router = route(worker.url, health=QUIET, timeouts={"queue": "200ms"})
     reply = router.http.post(PATH, json=asked("waits", 10))
@@ -277,7 +277,7 @@ def test_the_next_worker_is_full_by_now(
 ) -> None:
     """A request that its first worker refuses late waits for the second one, which has got as many
     as it may have."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     refuses, gate = Gate(), Gate()
     first, second = stub([refuses.opened.is_set, *full(b"x")]), stub(gate.script())
     router = route(
@@ -321,7 +321,7 @@ def test_a_worker_with_a_limit_of_its_own(
 ) -> None:
     """Its refusals are kept from clients; what waits for it is not sent at once whenever it may
     have room, and newcomers come after it."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     gate = Gate()
     worker = stub(Slots(gate))
     router = route(worker.url, strategy="roundrobin", health=QUIET)
@@ -351,7 +351,7 @@ def test_one_request_finds_out_whether_a_full_worker_takes_others(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others wait for its answer, so that they do not all come at once."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     gate, worker = Gate(), stub(full(b"x"))
     router = route(worker.url, strategy="roundrobin", health=QUIET)
     replies = [ask(router, crowd, f"r{number}", 10) for number in range(5)]
@@ -373,7 +373,7 @@ def test_who_was_refused_goes_before_shorter_ones(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has had its turn, which was in vain."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     worker = stub(full(b"x"))
     router = route(worker.url, health=QUIET)
     replies = [ask(router, crowd, "refused", 9_000)]

@@ -298,7 +298,7 @@ def test_a_name_that_is_too_long_to_show_is_not_meant() -> None:
 
 def test_not_many_names_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger's request must not take long because there are many adapters."""
-    monkeypatch.setattr("router.fleet.fleet.MOST_COMPARED", 2)
+    monkeypatch.setattr("router.fleet.fleet.MAX_COMPARED_NAMES", 2)
     fleet = Fleet([pool("a", "*", workers=[worker("a", "b", "c")])])
     for asked, hint in (("B", " Did you mean 'b'?"), ("C", "")):
         with pytest.raises(UnknownModel) as refused:
@@ -310,7 +310,7 @@ def test_it_is_not_called_the_only_model_if_not_all_were_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Many workers may have the same one, and the last of them another."""
-    monkeypatch.setattr("router.fleet.fleet.MOST_COMPARED", 2)
+    monkeypatch.setattr("router.fleet.fleet.MAX_COMPARED_NAMES", 2)
     fleet = Fleet([pool("a", "*", workers=[worker("a"), worker("a"), worker("b")])])
     with pytest.raises(UnknownModel) as refused:
         fleet.route("x")

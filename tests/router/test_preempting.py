@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from router.api.endpoints import ENDPOINTS
 from router.api.request import parse
 from router.dispatch import preemption as preempting_module
-from router.dispatch.preemption import TELLING, Preemptions, Running, resumable
+from router.dispatch.preemption import MIN_JUDGED_TOKENS, Preemptions, Running, resumable
 from router.dispatch.request import InferenceRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import LOSSES, LOSSES_S, Worker
@@ -242,12 +242,12 @@ def test_a_worker_that_keeps_nothing_is_told_by_what_is_found(
     found, _, worker = preempting()
     counts = []
     for expected, cached in (
-        (TELLING - 1, 0),
-        (TELLING, TELLING // 2 - 1),
-        (TELLING - 1, TELLING - 1),
-        (TELLING, TELLING // 2 - 1),
-        (TELLING, TELLING // 2),
-        *[(TELLING, 0)] * (LOSSES + 1),
+        (MIN_JUDGED_TOKENS - 1, 0),
+        (MIN_JUDGED_TOKENS, MIN_JUDGED_TOKENS // 2 - 1),
+        (MIN_JUDGED_TOKENS - 1, MIN_JUDGED_TOKENS - 1),
+        (MIN_JUDGED_TOKENS, MIN_JUDGED_TOKENS // 2 - 1),
+        (MIN_JUDGED_TOKENS, MIN_JUDGED_TOKENS // 2),
+        *[(MIN_JUDGED_TOKENS, 0)] * (LOSSES + 1),
     ):
         found.judge(worker, expected, cached)
         counts.append(worker.losses)
@@ -262,7 +262,7 @@ def test_a_worker_that_kept_nothing_is_tried_again(caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.WARNING, "warmroute.fleet")
     found, pool, worker = preempting()
     for _ in range(LOSSES):
-        found.judge(worker, TELLING, 0)
+        found.judge(worker, MIN_JUDGED_TOKENS, 0)
     asked = Asked(pool, replace(prompt("text"), stream=True))
     assert since(found, worker, asked) is None
     worker.lost_at -= LOSSES_S
@@ -270,10 +270,10 @@ def test_a_worker_that_kept_nothing_is_tried_again(caplog: pytest.LogCaptureFixt
     there = Candidate(worker, Cost(prefill=50.0))
     booking = pool.book(asked.prompt, there, monotonic(), since=asked.started)
     found.begin(booking, cast("Running", Sent(asked, there)))
-    found.judge(worker, TELLING, 0)
+    found.judge(worker, MIN_JUDGED_TOKENS, 0)
     assert since(found, worker, asked) is None
     assert booking.since is None
     assert caplog.text.count("does not keep what it has computed") == 2
     worker.lost_at -= LOSSES_S
-    found.judge(worker, TELLING, TELLING)
+    found.judge(worker, MIN_JUDGED_TOKENS, MIN_JUDGED_TOKENS)
     assert worker.losses == 0

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from router.dispatch import preemption as rescue_module
 from router.dispatch.dispatcher import Ranker
-from router.dispatch.preemption import LOOKED_AT, Preemptions, Rescue, Running
+from router.dispatch.preemption import MAX_COMPARED, Preemptions, Rescue, Running
 from router.dispatch.request import InferenceRequest
 from router.dispatch.retry import RetryBudget
 from router.dispatch.scheduler import Scheduler
@@ -109,7 +109,7 @@ def test_those_that_may_not_be_moved_are_passed_over() -> None:
     """However many come first; and one that was suspected before, if it is the oldest again."""
     scene = Scene(2)
     stay = [scene.send(0, "again", suspected=True)]
-    stay += [scene.send(0, f"words {number}", may=False) for number in range(LOOKED_AT + 1)]
+    stay += [scene.send(0, f"words {number}", may=False) for number in range(MAX_COMPARED + 1)]
     last = scene.send(0, "last", suspected=True)
     assert scene.look() == 1
     assert last.moved == [False]
@@ -120,7 +120,7 @@ def test_those_that_no_other_worker_serves_hide_none() -> None:
     """However many come first."""
     scene = Scene(2)
     scene.pool.workers[0].models = {"m": {}, "only": {}}
-    stay = [scene.send(0, f"words {number}", model="only") for number in range(LOOKED_AT + 1)]
+    stay = [scene.send(0, f"words {number}", model="only") for number in range(MAX_COMPARED + 1)]
     last = scene.send(0, "last")
     assert scene.look() == 1
     assert last.moved == [False]
@@ -129,7 +129,7 @@ def test_those_that_no_other_worker_serves_hide_none() -> None:
 
 def test_one_timer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many requests begin; it is short if some were moved, as others may follow."""
-    monkeypatch.setattr(rescue_module, "SOON_S", 1_000.0)
+    monkeypatch.setattr(rescue_module, "NEXT_TICK_S", 1_000.0)
     monkeypatch.setattr(rescue_module, "TICK_S", 3_000.0)
     scene = Scene(2)
     watching = scene.rescue

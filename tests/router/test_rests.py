@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from router.dispatch.dispatcher import Ranker
 from router.dispatch.retry import RetryBudget
 from router.dispatch.scheduler import Scheduler
-from router.fleet.breaker import FIRST_S, LONGEST_S, Backoffs
+from router.fleet.breaker import MAX_BACKOFF_S, MIN_BACKOFF_S, Backoffs
 from router.fleet.build import build
 from router.http.tls import Contexts
 from router.settings.model import Settings
@@ -23,7 +23,7 @@ def test_it_rests_and_comes_back() -> None:
     rests.refused("a", 10.0)
     assert rests
     assert rests.awake(["a", "b"], 10.0) == ["b"]
-    assert rests.awake(["a", "b"], 10.0 + FIRST_S) == ["a", "b"]
+    assert rests.awake(["a", "b"], 10.0 + MIN_BACKOFF_S) == ["a", "b"]
 
 
 def test_all_of_them_rest() -> None:
@@ -42,11 +42,11 @@ def test_each_rest_is_longer() -> None:
         for _ in range(5):
             rests.refused("a", now)
         while "a" not in rests.awake(["a", "b"], now):
-            now += FIRST_S / 8
+            now += MIN_BACKOFF_S / 8
         spans.append(now - began)
     assert spans == sorted(spans)
     assert spans[3] > 5 * spans[0]
-    assert spans[-1] <= LONGEST_S + FIRST_S
+    assert spans[-1] <= MAX_BACKOFF_S + MIN_BACKOFF_S
 
 
 def test_an_answer_ends_it() -> None:
@@ -59,7 +59,7 @@ def test_an_answer_ends_it() -> None:
     rests.answered("a", 31.0)
     assert not rests
     rests.refused("a", 40.0)
-    assert rests.awake(["a", "b"], 40.0 + FIRST_S) == ["a", "b"]
+    assert rests.awake(["a", "b"], 40.0 + MIN_BACKOFF_S) == ["a", "b"]
 
 
 def test_silence_lets_more_in() -> None:
@@ -68,10 +68,10 @@ def test_silence_lets_more_in() -> None:
     rests = Backoffs()
     rest = rests.refused("a", 10.0)
     rest.full, rest.here = True, 3
-    began = [rests.most("a", 10.0 + FIRST_S * spans) for spans in (0.5, 1.5, 2.5, 8.5)]
+    began = [rests.most("a", 10.0 + MIN_BACKOFF_S * spans) for spans in (0.5, 1.5, 2.5, 8.5)]
     assert began == [3, 4, 5, 11]
     assert rests.refused("a", 11.0) is rest
-    assert rests.most("a", 11.0 + FIRST_S) == 3
+    assert rests.most("a", 11.0 + MIN_BACKOFF_S) == 3
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 100))))

@@ -289,7 +289,7 @@ def test_a_redis_that_does_not_let_us_in(
 )
 def test_what_is_no_redis(answer: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Something else listens there, or never answers."""
-    monkeypatch.setattr("router.kv.lmcache.redis.PATIENCE_S", 0.5)
+    monkeypatch.setattr("router.kv.lmcache.redis.TIMEOUT_S", 0.5)
     with ExitStack() as opened:
         server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
 

@@ -14,8 +14,8 @@ from router.kv.lmcache.lookup import LookupFailed
 from router.kv.lmcache.names import Chunking
 
 #: Largest answer in bytes, and most tokens of a prompt that are sent.
-LARGEST, MOST_TOKENS = 16 << 20, 1 << 20
-PATIENCE_S = 5.0
+MAX_ANSWER_BYTES, MAX_PROMPT_TOKENS = 16 << 20, 1 << 20
+TIMEOUT_S = 5.0
 
 
 class _Placement(msgspec.Struct):
@@ -40,7 +40,7 @@ class Coordinator:
         """`url` is the coordinator's address, without a path."""
         self._url = url
         self._chunking = chunking
-        self._client = httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False)
+        self._client = httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False)
         self._wrong = ""
 
     @property
@@ -50,7 +50,7 @@ class Coordinator:
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
         """See `Lookup`."""
-        tokens = array("I", ids)[:MOST_TOKENS].tolist()
+        tokens = array("I", ids)[:MAX_PROMPT_TOKENS].tolist()
         if len(tokens) < self._chunking.tokens:
             return 0
         said = await self._ask(tokens, model, salt)
@@ -62,7 +62,7 @@ class Coordinator:
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
         """See `Lookup`."""
-        tokens = array("I", ids)[:MOST_TOKENS].tolist()
+        tokens = array("I", ids)[:MAX_PROMPT_TOKENS].tolist()
         there = _there(await self._ask(tokens, model, salt))
         return there[-1] if there else None
 
@@ -111,7 +111,7 @@ class Coordinator:
             raise LookupFailed(
                 f"no coordinator answers at {self._url}: {type(error).__name__}"
             ) from None
-        if answer.status_code != 200 or len(answer.content) > LARGEST:
+        if answer.status_code != 200 or len(answer.content) > MAX_ANSWER_BYTES:
             raise LookupFailed(f"{self._url} answers {answer.status_code} to /directory/lookup")
         try:
             return msgspec.json.decode(answer.content, type=_LookupAnswer)

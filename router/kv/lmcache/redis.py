@@ -27,7 +27,7 @@ SAMPLE, MODELS = 1000, 64
 #: The part of a chunk whose size is not the chunk's.
 _APART = b"metadata"
 #: Seconds that a check may take: no request waits for it.
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 
 
 class RedisChunks:
@@ -57,9 +57,9 @@ class RedisChunks:
             str(settings.redis),
             password=self._password.get_secret_value() if self._password else None,
             max_connections=CONNECTIONS,
-            timeout=PATIENCE_S,
-            socket_timeout=PATIENCE_S,
-            socket_connect_timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
+            socket_timeout=TIMEOUT_S,
+            socket_connect_timeout=TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),  # callers have a deadline
         )
         self._redis = client.Redis.from_pool(pool)

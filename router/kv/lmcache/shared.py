@@ -122,7 +122,7 @@ PAUSE_S = 1.0
 #: Questions in a row without a find, after which the store's content is checked.
 SUSPECT = 50
 #: Least seconds between two such checks, and between two warnings.
-LOOK_S, AGAIN_S = 10.0, 300.0
+MIN_CHECK_INTERVAL_S, MIN_WARNING_INTERVAL_S = 10.0, 300.0
 
 
 class SharedStore:
@@ -189,7 +189,7 @@ class SharedStore:
         await self.written.look(now)
         self.wrong = await self.lookup.check() or self.written.lacking
         if self.wrong and now >= self._warn_at:
-            self._warn_at = now + AGAIN_S
+            self._warn_at = now + MIN_WARNING_INTERVAL_S
             log.warning("no prompt will be found on L2: %s", self.wrong)
 
     async def close(self) -> None:
@@ -215,7 +215,7 @@ class SharedStore:
         now = self._clock()
         looks = self._looking is not None and not self._looking.done()
         doubtful = self._in_vain >= SUSPECT or self.written.due(now)
-        if doubtful and not looks and now >= self._look_at + LOOK_S:
+        if doubtful and not looks and now >= self._look_at + MIN_CHECK_INTERVAL_S:
             self._in_vain, self._look_at = 0, now
             self._looking = asyncio.create_task(self._doubt())
 
