@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from controller.events.shared_socket import binds
 from router.fleet.build import CannotBuild
 from router.http.tls import Validity, complaint, validity
-from router.hyperpod.reading import Fate, Note
+from router.hyperpod.fields import Fate, Note
 from router.settings import loader as settings_file
 from router.settings.errors import SettingsError
 from router.settings.loader import Arguments, Loaded

@@ -13,7 +13,7 @@ from router.observe.models import Shown
 from router.sagemaker.sessions import CLOSES, end_everywhere
 from router.sessions.ids import kept, written
 from router.sessions.store import StoreDown
-from router.sessions.table import Session
+from router.sessions.table import OpenSession
 
 #: Most sessions listed per pool.
 LISTED = 1000
@@ -31,7 +31,7 @@ class SessionStatus(Shown):
 
     @classmethod
     def of(
-        cls, key: str, pool: str, session: Session, shown: Callable[[float], float]
+        cls, key: str, pool: str, session: OpenSession, shown: Callable[[float], float]
     ) -> "SessionStatus":
         """Return the form in which a session is listed, its times as `Sessions.shown` has them."""
         times = map(shown, (session.created, session.used, session.expires))

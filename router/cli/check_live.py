@@ -35,7 +35,7 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.kv.attach import Memories
 from router.kv.lmcache.lookup import Lookup, LookupFailed
-from router.kv.lmcache.shared import SharedStore
+from router.kv.lmcache.shared_store import SharedStore
 from router.kv.remote import RemoteMemory
 from router.kv.status import USAGE_FLAG, held_by_tier, kv_statuses
 from router.kv.subscriptions import FLAG

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from router.app import create_app
 from router.http.server import Ending, Server, bind
-from router.replay.plan import Options, Plan
+from router.replay.plan import Options, ReplayPlan
 from router.replay.report import Report, comparison
 from router.replay.run import replay
 from router.settings.model import Settings
@@ -141,7 +141,9 @@ async def run(options: DemoOptions, out: Console, err: Console) -> int:
             await _forget(urls)
             address = options.listen if strategy == STRATEGIES[-1] else Address("127.0.0.1", 0)
             async with _router(strategy, urls, address) as url:
-                plan = Plan("multi-turn chats and questions on documents", (), _workload(options))
+                plan = ReplayPlan(
+                    "multi-turn chats and questions on documents", (), _workload(options)
+                )
                 err.print(f"{strategy}: {plan.total} requests through {url}")
                 how = Options(url=url, speed=SPEED, stream_interval=4)
                 reports[strategy] = await replay(plan, how, console=err, stop=stop)

@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 
 from router.hyperpod.environment import said_by
-from router.hyperpod.reading import KIND
-from router.runtime.quoting import shown
+from router.hyperpod.fields import KIND
+from router.runtime.quote import shown
 from router.settings import loader as settings_file
 from router.settings.checks import LISTEN
 from router.settings.files import load_roots, readable

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, cast
 from prometheus_client import Metric
 
 from router.observe.series import Counter
-from router.runtime.quoting import shown_file
+from router.runtime.quote import shown_file
 from router.settings.files import load_chain, load_roots
 from router.settings.model import WorkerSettings
 from router.settings.server import TlsSettings, WorkerTlsSettings

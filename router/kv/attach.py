@@ -10,7 +10,7 @@ from router.fleet.inquiries import Inquiries
 from router.fleet.pool import Consult, Pool
 from router.fleet.worker import Worker
 from router.kv.lmcache.build import lookup_of
-from router.kv.lmcache.shared import SharedStore
+from router.kv.lmcache.shared_store import SharedStore
 from router.kv.remote import RemoteMemory
 from router.kv.subscriptions import Subscriptions, memory_of
 from router.settings.fleet import TiersSettings

@@ -13,7 +13,7 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.prompt.executor import MAX_LOOP_EXPLAINED_BYTES, PromptExecutor
 from router.prompt.salts import Salts, give
-from router.proxy.parse import RequestParser
+from router.proxy.parse import RequestReader
 from router.sessions.use import SessionUse
 from router.settings.model import Settings
 from strategies.api import Decision, Prompt
@@ -61,7 +61,7 @@ class DryRun:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        parsing: RequestParser,
+        parsing: RequestReader,
         tokenizing: PromptExecutor,
     ) -> None:
         self._scheduler = dispatcher.scheduler

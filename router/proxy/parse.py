@@ -28,7 +28,7 @@ from router.settings.server import LimitSettings
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 
 
-class RequestParser:
+class RequestReader:
     """Parses requests. One instance for the whole router."""
 
     def __init__(self, fleet: Fleet, tokenizing: PromptExecutor, responses: Responses) -> None:

@@ -23,7 +23,7 @@ from router.observe.metrics import Metrics
 from router.prompt.executor import MAX_LOOP_BODY_BYTES, PromptExecutor
 from router.proxy.access_log import log, log_refusal
 from router.proxy.dry_run import DryRun
-from router.proxy.parse import RequestParser
+from router.proxy.parse import RequestReader
 from router.proxy.relay import AnswerCut
 from router.proxy.send import Sender
 from router.responses.owners import Responses
@@ -41,7 +41,7 @@ class Proxy:
         self._tokenizing = PromptExecutor()
         self.responses = Responses(fleet)
         """Which worker has which response."""
-        self._parsing = RequestParser(fleet, self._tokenizing, self.responses)
+        self._parsing = RequestReader(fleet, self._tokenizing, self.responses)
         self.dispatcher = Dispatcher(fleet, metrics, settings, self._parse_again)
         self._sender = Sender(self.responses)
         self.large_ended = 0

@@ -20,7 +20,7 @@ from router.responses.ids import BEGINNING, told
 from router.responses.messages import OwnerQuery, ResponseOwner
 from router.sessions.redis import RedisStore
 from router.sessions.store import StoreDown
-from router.sessions.table import Binding, Session, SessionLease, Table
+from router.sessions.table import Binding, OpenSession, SessionLease, Table
 from router.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Responses:
             raise LostResponse
         return every[0]
 
-    async def _find(self, key: str) -> Session | None:
+    async def _find(self, key: str) -> OpenSession | None:
         """Return where a response is, here or by what others tell. Raises NoWorker."""
         there = self._table.use(key, monotonic())
         if there is None and self.others is not None:
@@ -184,7 +184,7 @@ class Responses:
             return await self._fetch(key)
         return None if self.others is None else await self._ask(key, self.others)
 
-    async def _ask(self, key: str, others: ResponsePeers) -> Session | None:
+    async def _ask(self, key: str, others: ResponsePeers) -> OpenSession | None:
         """Ask the other processes: this one may be younger, or may have missed something."""
         others.at_once(OwnerQuery(key))
         there, tries = None, QUERY_CHECKS
@@ -193,7 +193,7 @@ class Responses:
             there, tries = self._table.use(key, monotonic()), tries - 1
         return there
 
-    async def _fetch(self, key: str) -> Session | None:
+    async def _fetch(self, key: str) -> OpenSession | None:
         """Return what the other routers have told. Raises NoWorker."""
         store, there = self._reachable(), None
         if store is not None:
@@ -280,7 +280,7 @@ def _binding(news: ResponseOwner) -> Binding:
     return Binding(news.worker, news.tenant, call=news.process, owner=news.tenant)
 
 
-def _is_another(worker: Worker, there: Session) -> bool:
+def _is_another(worker: Worker, there: OpenSession) -> bool:
     """Whether a worker is another process by now than the one that had the response."""
     known = there.call and worker.started is not None
     return bool(known) and there.call != repr(worker.started)

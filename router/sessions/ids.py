@@ -14,7 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from router.api.errors import BadRequest, Headers
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 
 #: SageMaker's header, in both directions between client and platform (botocore's service model
 #: `sagemaker-runtime/2017-05-13`, shape InvokeEndpointInput).

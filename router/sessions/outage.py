@@ -8,7 +8,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from router.sessions.table import Binding, Session
+from router.sessions.table import Binding, OpenSession
 
 if TYPE_CHECKING:
     from router.sessions.store import Store
@@ -29,9 +29,9 @@ class Outage:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.begun: OrderedDict[str, Session] = OrderedDict()
+        self.begun: OrderedDict[str, OpenSession] = OrderedDict()
         """Sessions bound during the outage, the latest last."""
-        self.seen: OrderedDict[str, Session] = OrderedDict()
+        self.seen: OrderedDict[str, OpenSession] = OrderedDict()
         """The last known binding of sessions that only their own worker can serve (stateful
         pools)."""
         self.closed: OrderedDict[str, None] = OrderedDict()
@@ -40,13 +40,13 @@ class Outage:
         """The closed ids not yet reported to the store. The value is the creation time if only the
         session created then was closed."""
 
-    def begin(self, key: str, session: Session) -> None:
+    def begin(self, key: str, session: OpenSession) -> None:
         """Record a session that was bound while the store could not be told."""
         self.closed.pop(key, None)
         self._untold.pop(key, None)
         self._keep(self.begun, key, session)
 
-    def see(self, key: str, session: Session | None) -> None:
+    def see(self, key: str, session: OpenSession | None) -> None:
         """Record what the store said about a session; None: it is not open."""
         if session is None:
             self.seen.pop(key, None)
@@ -70,7 +70,7 @@ class Outage:
             self._keep(self._untold, key, begun)
         return True
 
-    def find(self, key: str) -> Session | None:
+    def find(self, key: str) -> OpenSession | None:
         """Return a session that this router started or has seen."""
         return self.begun.get(key) or self.seen.get(key)
 
@@ -97,7 +97,7 @@ class Outage:
             begun = (self._tell_begun(store, key, session) for key, session in some)
             await asyncio.gather(store.doubt(DOUBT_S), *begun)
 
-    async def _tell_begun(self, store: "Store", key: str, session: Session) -> None:
+    async def _tell_begun(self, store: "Store", key: str, session: OpenSession) -> None:
         told, done = await store.bind(key, Binding.of(session), None)
         if self.begun.get(key) is session:
             del self.begun[key]

@@ -11,7 +11,7 @@ from router.api.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
 from router.sessions.outage import DOUBT_S, Outage
 from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown, steady
-from router.sessions.table import UNNOTED, Binding, Bound, Session, SessionLease
+from router.sessions.table import UNNOTED, Binding, Bound, OpenSession, SessionLease
 from router.sessions.use import Requirement, SessionUse
 from strategies.policies.session import owner
 
@@ -114,7 +114,7 @@ class Sessions:
 
     async def find(
         self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool, uses: bool
-    ) -> Session | None:
+    ) -> OpenSession | None:
         """Return a session, or None. Raises NoWorker.
 
         `known`: the client says that it is open. `uses`: this counts as a use of it. While the
@@ -142,7 +142,7 @@ class Sessions:
             return session
         return self._hashed(key, workers)
 
-    def _noted(self, key: str, session: Session | None, pool: "Pool") -> None:
+    def _noted(self, key: str, session: OpenSession | None, pool: "Pool") -> None:
         """Remember what the store said about a session."""
         if session is not None:
             self.away.closed.pop(key, None)
@@ -151,7 +151,7 @@ class Sessions:
 
     async def _again(
         self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool, uses: bool
-    ) -> Session | None:
+    ) -> OpenSession | None:
         """Find a session that the store does not know but that may be open."""
         if key in self.away.closed:
             return None
@@ -252,7 +252,7 @@ class Sessions:
 
     # For operators.
 
-    async def listed(self, most: int) -> list[tuple[str, Session]]:
+    async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
         """Return up to `most` open sessions. Raises StoreDown."""
         store = self._store
         try:
@@ -309,8 +309,8 @@ class Sessions:
             log.warning("the session store is back")
             self.down = False
 
-    def _hashed(self, key: str, workers: "Iterable[Worker]") -> Session | None:
+    def _hashed(self, key: str, workers: "Iterable[Worker]") -> OpenSession | None:
         names = [worker.name for worker in workers if worker.ready]
         if not names:
             return None
-        return Session(owner(key, names), UNNOTED, self.clock() + self._store.lease.ttl, 0.0)
+        return OpenSession(owner(key, names), UNNOTED, self.clock() + self._store.lease.ttl, 0.0)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from router.api.errors import NoWorker, SessionExists, SessionLost, UnknownSession
 from router.http.headers import Incoming, Stripped
 from router.sessions.ids import announced, written
-from router.sessions.table import Binding, Session
+from router.sessions.table import Binding, OpenSession
 from strategies.api import FREE, Candidate
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class SessionUse:
             self.state = "new"
         self.take(session)
 
-    def take(self, session: Session | None) -> None:
+    def take(self, session: OpenSession | None) -> None:
         """Take over the session's binding; None: it has none."""
         if session is None:
             self._expected, self.bound, self.own = None, "", ""
@@ -155,7 +155,7 @@ class SessionUse:
         self.bound, self.own = session.worker, session.own
         self.expires = self._sessions.shown(session.expires)
 
-    def has_begun(self, session: Session) -> bool:
+    def has_begun(self, session: OpenSession) -> bool:
         """Whether this request started the session, or another attempt at the same call did."""
         ours = self._expected is not None and session.created == self._begun
         return ours or bool(self.call and session.call == self.call)
@@ -295,7 +295,7 @@ class SessionUse:
 
     def _follow(
         self,
-        session: Session,
+        session: OpenSession,
         choice: Candidate,
         candidates: Sequence[Candidate],
         pool: "Pool",

@@ -22,9 +22,9 @@ from ruamel.yaml import YAML
 
 from router.api.endpoints import ENDPOINTS, INVOCATIONS, OPEN_PATHS
 from router.hyperpod.environment import said_by
+from router.hyperpod.fields import KIND, Able, Note, is_manifest
 from router.hyperpod.manifest import Paths
 from router.hyperpod.manifest import translate as translate_manifest
-from router.hyperpod.reading import KIND, Able, Note, is_manifest
 from router.settings import yaml as settings_yaml
 from router.settings.checks import LISTEN
 from router.settings.errors import KeyPath, Problem, SettingsError, nearest

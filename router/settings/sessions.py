@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema, model_validator
 
 from router.http.headers import CREDENTIALS
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 from router.sessions.ids import Names
 from router.sessions.table import SessionLease
 from router.settings.types import (

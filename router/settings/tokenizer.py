@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from router.rendering.folder import has_tokenizer
-from router.runtime.quoting import shown, shown_file
+from router.runtime.quote import shown, shown_file
 from router.settings.errors import nearest, refusal, refuse
 from router.settings.files import ReadableFile
 from router.settings.types import Model

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from router.api.errors import DoorError, Headers, NoWorker, WorkerFailed, WorkerTooSlow
 from router.http.headers import header
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 
 
 class WorkerError(Exception):

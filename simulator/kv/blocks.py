@@ -18,7 +18,7 @@ Hash = int
 
 
 @dataclass(frozen=True, slots=True)
-class BlockStored:
+class StoredEvent:
     """Consecutive blocks of one prompt that can be reused from now on."""
 
     hashes: list[Hash]
@@ -37,7 +37,7 @@ class BlockStored:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockRemoved:
+class RemovedEvent:
     """One block evicted to make room."""
 
     hash: Hash
@@ -45,11 +45,11 @@ class BlockRemoved:
 
 
 @dataclass(frozen=True, slots=True)
-class AllBlocksCleared:
+class ClearedEvent:
     """The whole prefix cache dropped."""
 
 
-Change = BlockStored | BlockRemoved | AllBlocksCleared
+Change = StoredEvent | RemovedEvent | ClearedEvent
 
 ROOT = sha256(b"simulator: the block before the first").digest()
 

@@ -18,11 +18,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from simulator.kv.blocks import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
     Chain,
     Change,
+    ClearedEvent,
+    RemovedEvent,
+    StoredEvent,
     event_hash,
     extra_keys,
 )
@@ -122,14 +122,14 @@ class BlockCache:
             return False
         self._cached.clear()
         self._digest = [None] * len(self._digest)
-        self._changes.append(AllBlocksCleared())
+        self._changes.append(ClearedEvent())
         return True
 
     def announce(self, chain: Chain, tokens: array[int], start: int, stop: int) -> None:
         """Record a change that says blocks from `start` up to `stop` of a sequence are stored."""
         size = self.block_size
         self._changes.append(
-            BlockStored(
+            StoredEvent(
                 hashes=[event_hash(digest) for digest in chain.digests[start:stop]],
                 parent=event_hash(chain.digests[start - 1]) if start else None,
                 token_ids=tokens[start * size : stop * size],
@@ -158,5 +158,5 @@ class BlockCache:
         if digest is not None:
             self._digest[block] = None
             del self._cached[digest]
-            self._changes.append(BlockRemoved(event_hash(digest)))
+            self._changes.append(RemovedEvent(event_hash(digest)))
         return block

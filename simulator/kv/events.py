@@ -21,7 +21,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from simulator.kv.blocks import BlockRemoved, BlockStored, Change
+from simulator.kv.blocks import Change, RemovedEvent, StoredEvent
 
 Encoding = Literal["map", "array"]
 
@@ -45,9 +45,9 @@ def encode_batch(changes: Sequence[Change], timestamp: float, encoding: Encoding
 
 
 def _as_map(change: Change) -> dict[str, Any]:
-    if isinstance(change, BlockStored):
+    if isinstance(change, StoredEvent):
         return {
-            "type": "BlockStored",
+            "type": "StoredEvent",
             "block_hashes": change.hashes,
             "parent_block_hash": change.parent,
             "token_ids": change.token_ids.tolist(),
@@ -60,9 +60,9 @@ def _as_map(change: Change) -> dict[str, Any]:
             "kv_cache_spec_kind": _KIND,
             **({"locality": "REMOTE"} if change.remote else {}),
         }
-    if isinstance(change, BlockRemoved):
+    if isinstance(change, RemovedEvent):
         return {
-            "type": "BlockRemoved",
+            "type": "RemovedEvent",
             "block_hashes": [change.hash],
             "medium": change.medium,
             "group_idx": _GROUP,
@@ -71,9 +71,9 @@ def _as_map(change: Change) -> dict[str, Any]:
 
 
 def _as_array(change: Change) -> list[Any]:
-    if isinstance(change, BlockStored):
+    if isinstance(change, StoredEvent):
         return [
-            "BlockStored",
+            "StoredEvent",
             change.hashes,
             change.parent,
             change.token_ids.tolist(),
@@ -86,8 +86,8 @@ def _as_array(change: Change) -> list[Any]:
             _KIND,
             None,
         ]
-    if isinstance(change, BlockRemoved):
-        return ["BlockRemoved", [change.hash], change.medium, _GROUP]
+    if isinstance(change, RemovedEvent):
+        return ["RemovedEvent", [change.hash], change.medium, _GROUP]
     return ["AllBlocksCleared"]
 
 

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from simulator.kv.blocks import BlockRemoved, BlockStored, Chain, Change, event_hash, extra_keys
+from simulator.kv.blocks import Chain, Change, RemovedEvent, StoredEvent, event_hash, extra_keys
 from simulator.kv.stores import BlockStore, LruSet
 
 K = TypeVar("K", bound=Hashable)
@@ -174,11 +174,11 @@ class Offloading:
             if stored:
                 self._changes.append(self._stored(chain, tokens, places[key], medium))
             else:
-                self._changes.append(BlockRemoved(event_hash(key), medium))
+                self._changes.append(RemovedEvent(event_hash(key), medium))
 
-    def _stored(self, chain: Chain, tokens: array[int], index: int, medium: str) -> BlockStored:
+    def _stored(self, chain: Chain, tokens: array[int], index: int, medium: str) -> StoredEvent:
         bare, size = self._bare and medium == "CPU", self._block_size
-        return BlockStored(
+        return StoredEvent(
             hashes=[event_hash(chain.digests[index])],
             parent=event_hash(chain.digests[index - 1]) if index and not bare else None,
             token_ids=array("I") if bare else tokens[index * size : (index + 1) * size],

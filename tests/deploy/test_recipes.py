@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.hyperpod.reading import Fate
+from router.hyperpod.fields import Fate
 from router.settings.loader import load, loads, take
 from router.settings.model import Settings
 from tests.deploy.files import (

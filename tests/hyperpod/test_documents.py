@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from router.hyperpod.reading import GROUP, find, is_manifest
+from router.hyperpod.fields import GROUP, find, is_manifest
 from router.settings.errors import SettingsError
 from router.settings.loader import take
 from tests.hyperpod.manifests import manifest, written

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.hyperpod.reading import Fate, Note
+from router.hyperpod.fields import Fate, Note
 from router.settings.loader import Loaded, take
 from tests.hyperpod.manifests import manifest, variables, written
 

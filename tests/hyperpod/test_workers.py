@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from router.hyperpod.environment import addresses
-from router.hyperpod.reading import Fate
+from router.hyperpod.fields import Fate
 from router.settings.errors import SettingsError
 from router.settings.loader import take
 from tests.hyperpod.manifests import manifest, mapped, note, written, wrong

@@ -201,8 +201,8 @@ def test_chunks_that_do_not_come_are_said(
 ) -> None:
     """Workers compute but write to some other store: the log, the readiness check and a metric say
     so."""
-    monkeypatch.setattr("router.kv.lmcache.shared.WRITTEN_S", 0.2)
-    monkeypatch.setattr("router.kv.lmcache.shared.MIN_CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("router.kv.lmcache.shared_store.WRITTEN_S", 0.2)
+    monkeypatch.setattr("router.kv.lmcache.shared_store.MIN_CHECK_INTERVAL_S", 0.0)
     router = kvaware(*fleet(workers=2).urls, strategy=EXACT, tiers=stored(redis))
     numbers = count()
 

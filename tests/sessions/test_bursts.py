@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from router.sessions.store import MemoryStore
-from router.sessions.table import Binding, Bound, Session, SessionLease
+from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from tests.sessions.redis_server import RedisServer
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 
@@ -177,7 +177,7 @@ def test_who_is_never_first_gives_up(stub: MakeStub, route: MakeRouter) -> None:
         async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
             del key, expected
             there = next(one.name for one in pool.workers if one.name != to.worker)
-            return Bound(Session(there, 1.0, 2e9, 1.0))
+            return Bound(OpenSession(there, 1.0, 2e9, 1.0))
 
     router.call(lambda: sessions.keep_in(Others(SessionLease(), time.time)))
     reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": "a"})

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from router.fleet.worker import ProbeState
 from router.sessions.redis import RedisStore
 from router.sessions.store import MemoryStore, Store
-from router.sessions.table import Session, SessionLease
+from router.sessions.table import OpenSession, SessionLease
 from router.settings.sessions import RedisSettings
 from tests.sessions.redis_server import RedisServer
 from tests.sessions.wires import Answered, Machine, Yielding
@@ -161,7 +161,7 @@ class Routers(RuleBasedStateMachine):
         elif sent:
             assert session.worker in begun | moved | stayed, "not where it is said to be"
 
-    async def _look(self, key: str) -> Session | None:
+    async def _look(self, key: str) -> OpenSession | None:
         return await self.store.use(key)
 
     @rule(key=st.sampled_from(KEYS))

@@ -11,7 +11,7 @@ import pytest
 from router.sessions.redis import RedisStore
 from router.sessions.sessions import Sessions
 from router.sessions.store import Kept, MemoryStore, StoreDown
-from router.sessions.table import Binding, Bound, Session, SessionLease
+from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from router.settings.sessions import RedisSettings, SessionSettings
 from tests.reload.changing import change
 from tests.sessions.redis_server import RedisServer
@@ -21,7 +21,7 @@ from tests.support import MakeRouter, MakeStub, Router, until
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 OPEN = {"requestType": "NEW_SESSION"}
 CLOSE = {"requestType": "CLOSE"}
-HEADER = "X-Amzn-SageMaker-Session-Id"
+HEADER = "X-Amzn-SageMaker-OpenSession-Id"
 EVENTS = "warmroute_session_events_total"
 
 
@@ -105,7 +105,7 @@ def test_the_failure_of_a_former_store() -> None:
     """It comes late, and says nothing of the store that is used by then."""
 
     class Late(MemoryStore):
-        async def listed(self, most: int) -> list[tuple[str, Session]]:
+        async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
             del most
             await changed.wait()
             raise StoreDown("late")

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from router.sessions.table import Binding, Session, SessionLease
+from router.sessions.table import Binding, OpenSession, SessionLease
 from tests.sessions.playing import Make, Play
 
 
@@ -35,7 +35,7 @@ def test_a_session_s_life(play: Play) -> None:
 def test_finding_is_no_use(play: Play) -> None:
     """A session can be looked up without being used: its times stay as they are."""
 
-    def times(session: Session | None) -> tuple[float, float]:
+    def times(session: OpenSession | None) -> tuple[float, float]:
         assert session is not None
         return session.used, session.expires
 

@@ -11,14 +11,14 @@ import pytest
 
 from router.sessions.outage import Outage
 from router.sessions.store import MemoryStore
-from router.sessions.table import Binding, Bound, Session, SessionLease
+from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from tests.cancel.leaving import CHAT as PATH
 from tests.cancel.leaving import PATIENT, chat, unreachable
 from tests.support import OK, MakeRouter, MakeStub, Router, post, read_all, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 OPENS = {**CHAT, "requestType": "NEW_SESSION", "extSessionID": "mine"}
-HEADER = "X-Amzn-SageMaker-Session-Id"
+HEADER = "X-Amzn-SageMaker-OpenSession-Id"
 EVENTS = "warmroute_session_events_total"
 
 
@@ -64,7 +64,7 @@ def test_the_same_is_told_to_a_store_that_was_away() -> None:
     """A close recorded during an outage ends only the session that began at that time."""
     now = [1.0]
 
-    async def told() -> Session | None:
+    async def told() -> OpenSession | None:
         store = MemoryStore(SessionLease(), lambda: now[0])
         await store.bind("a", Binding("w"), None)
         away = Outage(9)
@@ -81,9 +81,9 @@ def test_the_same_is_told_to_a_store_that_was_away() -> None:
 def test_what_was_begun_again_while_it_was_away_stays() -> None:
     """A session begun again with the same id is not closed with its predecessor's start time."""
     away = Outage(9)
-    away.begin("a", Session("w", 1.0, 9.0, 1.0))
+    away.begin("a", OpenSession("w", 1.0, 9.0, 1.0))
     away.close("a")
-    away.begin("a", Session("w", 2.0, 9.0, 2.0))
+    away.begin("a", OpenSession("w", 2.0, 9.0, 2.0))
     assert not away.close("a", begun=1.0)
     assert away.find("a") is not None
     assert away.close("a", begun=2.0)
@@ -256,7 +256,7 @@ class Slow:
         await asyncio.sleep(0.2)
         return bound
 
-    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         """Close at once, answer later."""
         closed = await self.store.close(key, begun=begun)
         await asyncio.sleep(0.2)
@@ -282,7 +282,7 @@ class Busy(Slow):
             await self._wait()
         return await self.store.bind(key, to, expected)
 
-    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         """Close it once free."""
         await self._wait()
         return await self.store.close(key, begun=begun)

@@ -23,7 +23,7 @@ from router.sagemaker.handler import SageMaker
 from router.sagemaker.paths import route
 from router.sessions.sessions import Sessions
 from router.sessions.store import Clock, Kept, Store
-from router.sessions.table import Binding, Bound, Session, SessionLease
+from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from router.settings.model import Settings
 from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Refused
@@ -147,13 +147,13 @@ class Yielding:
         for _ in range(self._turns[self._at % len(self._turns)]):
             await asyncio.sleep(0)
 
-    async def use(self, key: str) -> Session | None:
+    async def use(self, key: str) -> OpenSession | None:
         await self._yield()
         found = _copy(await self.store.use(key))
         await self._yield()
         return found
 
-    async def find(self, key: str) -> Session | None:
+    async def find(self, key: str) -> OpenSession | None:
         await self._yield()
         return _copy(await self.store.find(key))
 
@@ -164,14 +164,14 @@ class Yielding:
         await self._yield()
         return found
 
-    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         await self._yield()
         return await self.store.close(key, begun=begun)
 
     async def doubt(self, seconds: float) -> None:
         await self.store.doubt(seconds)
 
-    async def listed(self, most: int) -> list[tuple[str, Session]]:
+    async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
         return await self.store.listed(most)
 
     async def look(self) -> Kept:
@@ -181,7 +181,7 @@ class Yielding:
         await self.store.stop()
 
 
-def _copy(one: Session | None) -> Session | None:
+def _copy(one: OpenSession | None) -> OpenSession | None:
     """Return a copy, as from another process: a session returned does not change later."""
     if one is None:
         return None

@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.kv.blocks import AllBlocksCleared, BlockRemoved, BlockStored, Chain, event_hash
+from simulator.kv.blocks import Chain, ClearedEvent, RemovedEvent, StoredEvent, event_hash
 from simulator.kv.cache import BlockCache
 
 SIZE = 4
@@ -55,7 +55,7 @@ def test_leaves_are_evicted_before_the_blocks_they_hang_on() -> None:
     for left in (2, 1, 0):
         table = cache.admit([], 1)
         assert table is not None
-        assert cache.drain() == [BlockRemoved(event_hash(names.digests[left]))]
+        assert cache.drain() == [RemovedEvent(event_hash(names.digests[left]))]
         assert len(cache.match(names.digests, 3)) == left
 
 
@@ -82,7 +82,7 @@ def test_a_block_computed_twice_is_announced_and_removed_once() -> None:
         assert table is not None
         cache.release(table)
     cache.admit([], 2)
-    assert cache.drain() == [BlockRemoved(event_hash(names.digests[0]))]
+    assert cache.drain() == [RemovedEvent(event_hash(names.digests[0]))]
 
 
 def test_a_reset_forgets_everything_unless_something_runs() -> None:
@@ -94,7 +94,7 @@ def test_a_reset_forgets_everything_unless_something_runs() -> None:
     cache.release(table)
     cache.drain()
     assert cache.reset()
-    assert cache.drain() == [AllBlocksCleared()]
+    assert cache.drain() == [ClearedEvent()]
     assert not cache.match(chain(ids).digests, 2)
     assert cache.admit([], 4) is not None
     assert cache.drain() == []
@@ -124,10 +124,10 @@ def test_blocks_are_neither_lost_nor_shared_by_mistake(
                 cache.name(table, names, prompt, len(matched), len(ids))
                 running.append(table)
         for change in cache.drain():
-            if isinstance(change, BlockStored):
+            if isinstance(change, StoredEvent):
                 assert not mirror & set(change.hashes)
                 mirror |= set(change.hashes)
-            elif isinstance(change, BlockRemoved):
+            elif isinstance(change, RemovedEvent):
                 mirror.remove(change.hash)
         assert cache.used == len({block for table in running for block in table})
         assert cache.used + cache.free == cache.num_blocks

@@ -7,7 +7,7 @@ import pytest
 from simulator.engine.core import Engine
 from simulator.engine.profiles import PROFILES
 from simulator.engine.request import EngineRequest
-from simulator.kv.blocks import BlockRemoved, BlockStored, Change
+from simulator.kv.blocks import Change, RemovedEvent, StoredEvent
 from simulator.kv.stores import MemoryBlockStore
 from simulator.kv.tiers import Offloading, Rates, TierMove, Tiers
 
@@ -41,7 +41,7 @@ class Bench:
         after = self.engine.totals.l1_hits, self.engine.totals.l2_hits
         return request.cached_tokens or 0, after[0] - before[0], after[1] - before[1]
 
-    def media(self, kind: type[BlockStored] | type[BlockRemoved]) -> list[str]:
+    def media(self, kind: type[StoredEvent] | type[RemovedEvent]) -> list[str]:
         """Return the media of all blocks stored or removed so far."""
         return [one.medium for one in self.changes if isinstance(one, kind)]
 
@@ -68,11 +68,11 @@ def test_written_to_both_and_told_of() -> None:
     one, other = Bench(10, store), Bench(10, store)
     one.ask(0)
     assert (len(one.tiers.l1), len(store)) == (5, 5)
-    media = one.media(BlockStored)
+    media = one.media(StoredEvent)
     assert (media.count("CPU"), media.count("STORAGE")) == (5, 5)
     assert other.ask(0) == (20, 0, 20)
-    assert other.media(BlockStored).count("STORAGE") == 0
-    assert other.media(BlockStored).count("CPU") == 5
+    assert other.media(StoredEvent).count("STORAGE") == 0
+    assert other.media(StoredEvent).count("CPU") == 5
 
 
 def test_the_host_tells_what_went() -> None:
@@ -80,8 +80,8 @@ def test_the_host_tells_what_went() -> None:
     bench = Bench(l1=5, store=MemoryBlockStore(5))
     bench.ask(0)
     bench.ask(1000)
-    assert bench.media(BlockRemoved).count("CPU") == 5
-    assert bench.media(BlockRemoved).count("STORAGE") == 0
+    assert bench.media(RemovedEvent).count("CPU") == 5
+    assert bench.media(RemovedEvent).count("STORAGE") == 0
 
 
 def test_a_whole_prompt_may_come_from_behind() -> None:

@@ -6,9 +6,9 @@ from collections import deque
 
 import pytest
 
-from router.kv.lmcache import shared
+from router.kv.lmcache import shared_store as shared
 from router.kv.lmcache.lookup import LookupFailed
-from router.kv.lmcache.shared import (
+from router.kv.lmcache.shared_store import (
     LONGEST,
     MIN_CHECK_INTERVAL_S,
     MIN_WARNING_INTERVAL_S,

@@ -2,7 +2,7 @@
 
 from router.fleet.build import CannotBuild
 from router.kv.lmcache.lookup import Lookup, LookupFailed
-from router.kv.lmcache.shared import SharedStore
+from router.kv.lmcache.shared_store import SharedStore
 from router.settings.fleet import StrategySettings, TiersSettings
 from router.settings.model import Settings
 from strategies.registry import make

@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple, cast
 
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 from router.settings import yaml as settings_yaml
 from router.settings.errors import KeyPath, Problem, SettingsError, dotted, nearest
 from router.settings.yaml import Document
