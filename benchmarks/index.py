@@ -27,9 +27,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from controller.events import Removed, Stored, Tier
-from controller.index import Index
-from controller.source import Source
+from controller.events.source import EventSource
+from controller.index.block_events import BlockRemoved, BlockStored, Tier
+from controller.index.index import Index
 from strategies.prefix.block_keys import even_chain, even_root
 
 BLOCK_TOKENS = 16
@@ -48,7 +48,7 @@ class StoredEvent:
     """One event of one worker: decoded, and the token ids to encode it."""
 
     worker: int
-    event: Stored
+    event: BlockStored
     ids: list[int]
 
 
@@ -60,7 +60,7 @@ def stored_events(
         ids = [random.randrange(128_000) for _ in range(8)] * (run * BLOCK_TOKENS // 8)
         hashes = [random.getrandbits(64) for _ in range(run)]
         tokens = array("I", ids).tobytes()
-        event = Stored(hashes, None, tokens, BLOCK_TOKENS, Tier.GPU, False, "", None, 0, True)
+        event = BlockStored(hashes, None, tokens, BLOCK_TOKENS, Tier.GPU, False, "", None, 0, True)
         yield StoredEvent(number % workers, event, ids)
 
 
@@ -88,7 +88,7 @@ def measure_intake(random: Random, blocks: int) -> None:
         best["stored, decoded"] = max(best.get("stored, decoded", 0), rate)
         rate = a_second(blocks, lambda index=index: _remove(index, events))  # type: ignore[misc]
         best["removed, one an event"] = max(best.get("removed, one an event", 0), rate)
-        sources = [Source(Index(1 << 40), str(worker)) for worker in range(8)]
+        sources = [EventSource(Index(1 << 40), str(worker)) for worker in range(8)]
         rate = a_second(blocks, lambda sources=sources: _hear(sources, frames))  # type: ignore[misc]
         best["stored, raw frames"] = max(best.get("stored, raw frames", 0), rate)
     table = Table(title=f"{blocks:,} blocks of {EVENT_BLOCKS} an event", box=None)
@@ -125,10 +125,10 @@ def _store(index: Index, events: Sequence[StoredEvent]) -> None:
 def _remove(index: Index, events: Sequence[StoredEvent]) -> None:
     for sent in events:
         for name in reversed(sent.event.hashes):
-            index.remove(str(sent.worker), Removed((name,), Tier.GPU, False, 0))
+            index.remove(str(sent.worker), BlockRemoved((name,), Tier.GPU, False, 0))
 
 
-def _hear(sources: Sequence[Source], frames: Sequence[bytes]) -> None:
+def _hear(sources: Sequence[EventSource], frames: Sequence[bytes]) -> None:
     for number, frame in enumerate(frames):
         for _ in sources[number % 8].heard(number // 8, frame, 0.0):
             raise AssertionError
@@ -159,7 +159,7 @@ def shared(index: Index, tokens: int, workers: int) -> bytes:
         held = max(1, number * (worker + 1) // workers)
         hashes = [random.getrandbits(64) for _ in range(held)]
         data = ids[: held * BLOCK_TOKENS].tobytes()
-        event = Stored(hashes, None, data, BLOCK_TOKENS, Tier.GPU, False, "", None, 0, True)
+        event = BlockStored(hashes, None, data, BLOCK_TOKENS, Tier.GPU, False, "", None, 0, True)
         index.store(str(worker), event)
     return ids.tobytes()
 

@@ -28,7 +28,7 @@ from benchmarks.harness.processes import child, cpu_seconds
 from benchmarks.harness.router import Router, router
 from benchmarks.harness.stub import MODEL, StubSettings, serve
 from router.sessions.ids import new_id
-from router.sessions.table import Binding, Lease, Table
+from router.sessions.table import Binding, SessionLease, Table
 
 #: Kept connections, and requests that each sends in a session before it starts the next.
 CONNECTIONS, SESSION_REQUESTS = 16, 10
@@ -115,7 +115,7 @@ class Sweep(NamedTuple):
 
 def filled(sessions: int, expiring: int = 0, *, sliding: bool = False) -> tuple[Table, list[str]]:
     """Make a table whose first `expiring` sessions begin, and end, a second before the others."""
-    table = Table(Lease(ttl=TTL_S, most=sessions, sliding=sliding))
+    table = Table(SessionLease(ttl=TTL_S, most=sessions, sliding=sliding))
     names = [new_id() for _ in range(sessions)]
     for place, name in enumerate(names):
         table.bind(name, Binding("worker-1"), None, 0.0 if place < expiring else 1.0)
@@ -127,7 +127,7 @@ def bytes_of(sessions: int) -> tuple[float, float]:
     names = [new_id() for _ in range(sessions)]
     collect()
     tracemalloc.start()
-    table = Table(Lease(ttl=TTL_S, most=sessions))
+    table = Table(SessionLease(ttl=TTL_S, most=sessions))
     for name in names:
         table.bind(name, Binding("worker-1"), None, 0.0)
     alone = tracemalloc.get_traced_memory()[0]

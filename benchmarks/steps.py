@@ -17,18 +17,19 @@ from rich.table import Table
 
 from benchmarks.harness.bodies import chat_bodies
 from benchmarks.harness.load import HEADERS
-from router.api.limits import Limits
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.bounds import Bounds
-from router.http.exchange import Exchange, Source
+from router.http.exchange import AnswerSource, Exchange
 from router.http.headers import upstream_head
-from router.http.parser import Reader
+from router.http.parser import RequestParser
 from router.prompt.prompts import Prompts
+from router.proxy.limits import Limits
 from router.proxy.relay import Relay
 from router.settings.server import ClientSettings, LimitSettings
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
 from router.upstream.usage import UsageTail
@@ -71,7 +72,7 @@ class NullConnection:
     def finished(self, exchange: Exchange) -> None:
         """Do nothing."""
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Do nothing: the client is never slow."""
 
     def cut(self, *, framed: bool) -> None:
@@ -123,7 +124,7 @@ def steps(strategy: str, size: int) -> dict[str, float]:
 def _reading(line: NullConnection, request: bytes) -> tuple[float, float]:
     """Measure reading it after one with the same head, and after none."""
     bounds = Bounds.of(ClientSettings(), LimitSettings())
-    fresh, again = Reader(line, bounds), Reader(line, bounds)
+    fresh, again = RequestParser(line, bounds), RequestParser(line, bounds)
     again.feed(request)
 
     def first() -> None:
@@ -158,7 +159,7 @@ def _deciding(pool: Pool, body: bytes) -> dict[str, float]:
 
 def _answering(line: NullConnection, exchange: Exchange) -> dict[str, float]:
     loop = uvloop.new_event_loop()
-    connection = Connection(loop, Patience(1, 1, 1, 1))
+    connection = UpstreamConnection(loop, Patience(1, 1, 1, 1))
     connection.connection_made(_NullTransport())
 
     def reply() -> None:

@@ -1,38 +1,54 @@
 """The front door: sends inference paths straight to the proxy, everything else to FastAPI."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
+
+from prometheus_client import Metric
 
 from router.admin.routes import admin, operator_paths
 from router.admin.sessions import add_session_paths
 from router.admin.views import View
-from router.api.request import ENDPOINTS, Endpoint
+from router.api.endpoints import (
+    ENDPOINTS,
+    EXPLAIN,
+    MODELS,
+    OPEN_PATHS,
+    SESSIONS,
+    SMALL_BODY,
+    Endpoint,
+)
+from router.dispatch.metrics import dispatch_metrics
 from router.fleet.build import Plan, build
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries
+from router.fleet.metrics import fleet_metrics, hyperpod_metrics
 from router.fleet.probes import Health
 from router.fleet.worker import Worker
-from router.http.access import admin_gate, for_clients, main_gate
-from router.http.asgi import Bridge
+from router.http.access import AccessRules, Cors, Keys, PathRule
+from router.http.asgi import AsgiBridge
 from router.http.bounds import Bounds
-from router.http.connection import Client
+from router.http.connection import HttpConnection
 from router.http.exchange import Exchange, date_line
 from router.http.tls import Contexts
 from router.kv.attach import Memories
 from router.kv.lmcache.build import refuse_lacking_stores
-from router.observe.metrics import Metrics
-from router.observe.pools import own_metrics
+from router.kv.metrics import memory_metrics
+from router.observe.process import own_metrics
+from router.prompt.salts import Salts
 from router.proxy.proxy import Proxy
-from router.responses.handler import Retrieval
+from router.proxy.responses import Retrieval
 from router.responses.ids import Stored, stored
 from router.responses.owners import Responses
 from router.runtime.process import give_back
 from router.sagemaker.handler import SageMaker
-from router.sagemaker.paths import Operation, Route, route
-from router.sessions.attach import let_go, look_after
+from router.sagemaker.paths import Operation, Route, path_rules, route
+from router.sessions.attach import give_sessions, let_go, look_after, sessions_of
+from router.sessions.metrics import session_metrics
 from router.settings.model import Settings
-from router.tokenizers.registry import Keeper
-from router.upstream.client import Inquiries
+from router.settings.server import KeySettings
+from router.tokenizers.metrics import tokenizer_metrics
+from router.tokenizers.registry import TokenizerRegistry
 from strategies.cost.booking import Booking
 
 
@@ -51,20 +67,21 @@ class Door:
         self._contexts = contexts
         self.fleet = fleet
         self._inquiries = Inquiries()
-        self.keeper = Keeper(fleet, settings, self._inquiries)
-        self.metrics = Metrics(fleet, lambda: self.keeper.cases)
-        self.clients: set[Client] = set()
-        self.metrics.also(lambda: own_metrics(lambda: len(self.clients)))
+        self.keeper = TokenizerRegistry(fleet, settings, self._inquiries)
+        self.metrics = fleet_metrics(fleet)
+        self.clients: set[HttpConnection] = set()
         self.stopping = False
         """Shutting down: not ready any more, and every answer is the last on its connection."""
         self.memories = Memories(fleet, settings, self._inquiries)
         self._health = Health(fleet, settings.health, self._inquiries, self._notice)
-        self.metrics.remember(self.memories)
         self.view = View(fleet, self.metrics, lambda: self.keeper.cases, self.memories)
         self._proxy = Proxy(fleet, self.metrics, settings)
-        app = admin(fleet, self.view, lambda: self.stopping, self._proxy.foreseeing)
+        self.dispatcher = self._proxy.dispatcher
+        """Decides on requests, and books them on workers."""
+        self._add_metrics()
+        app = admin(fleet, self.view, lambda: self.stopping, self._proxy.dry_run)
         add_session_paths(app, fleet)
-        self._admin = Bridge(app)
+        self._admin = AsgiBridge(app)
         self._sagemaker = SageMaker(fleet, self._proxy, settings)
         self._retrieval = Retrieval(self._proxy, self.metrics, settings)
         self._operators = operator_paths(app)
@@ -73,6 +90,23 @@ class Door:
         self.backdoor = Backdoor(self)
         self._rule(settings)
 
+    def _add_metrics(self) -> None:
+        """Include in every scrape what the parts of the router show of themselves."""
+        fleet, metrics = self.fleet, self.metrics
+        metrics.add(lambda: dispatch_metrics(self.dispatcher))
+        metrics.add(lambda: session_metrics(fleet.pools))
+        metrics.add(lambda: tokenizer_metrics(fleet.pools, self.keeper.cases))
+        metrics.add(lambda: memory_metrics(self.memories))
+        metrics.add(lambda: own_metrics(lambda: len(self.clients)))
+        metrics.add(self._repeated)
+
+    def _repeated(self) -> Iterable[Metric]:
+        """Yield the series under HyperPod's names, if the settings want them."""
+        if not self._aliases:
+            return ()
+        counts = self.metrics.counters["requests"]
+        return hyperpod_metrics(counts, self.fleet.pools, self.metrics.pools)
+
     def _notice(self, worker: Worker, back: bool) -> None:
         """Pass on that a ready worker was asked for its models."""
         self.keeper.notice(worker, back)
@@ -80,11 +114,11 @@ class Door:
 
     def _rule(self, settings: Settings) -> None:
         """Apply bounds and access rules, from the next request on."""
-        self.metrics.aliases = settings.metrics.aliases == "hyperpod"
+        self._aliases = settings.metrics.aliases == "hyperpod"
         self.bounds = Bounds.of(settings.clients, settings.limits)
         self._prefix = settings.sagemaker.prefix or ""
-        self.admit = main_gate(settings, self._operators, apart=self._apart).admit
-        self.backdoor.admit = admin_gate(settings, self._operators).admit
+        self.admit = _client_rules(settings, self._operators, apart=self._apart).admit
+        self.backdoor.admit = _operator_rules(settings, self._operators).admit
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
         """Answer a request that was admitted and has arrived completely."""
@@ -99,7 +133,7 @@ class Door:
             if asked.operation is Operation.OPENAI and exchange.method == "GET":
                 return self._models_of(asked, exchange)
             return self._sagemaker.serve(asked, exchange)
-        if exchange.method == "OPTIONS" and for_clients(exchange.path):
+        if exchange.method == "OPTIONS" and _is_for_clients(exchange.path):
             return _permit(exchange)
         return self._admin.serve(exchange)
 
@@ -151,8 +185,9 @@ class Door:
         await refuse_lacking_stores(settings)
         try:
             await self._health.meet(plan.joining)
-            before = {pool.sessions for pool in self.fleet.pools if pool.sessions is not None}
+            before = sessions_of(self.fleet)
             left = plan.carry_out()
+            give_sessions(self.fleet, settings.session, before)
             self._settings = settings
             self.keeper.change(settings)
             self._health.change(settings.health)
@@ -164,14 +199,14 @@ class Door:
                 client.follow(self.bounds)
             await self.memories.change(settings)  # last: it closes connections before it returns
             await self.responses.tidy()
-            for gone in before.difference(pool.sessions for pool in self.fleet.pools):
+            for gone in set(before.values()).difference(sessions_of(self.fleet).values()):
                 await gone.stop()
         finally:
             await self._health.part()
         return left
 
     @property
-    def everyone(self) -> list[Client]:
+    def everyone(self) -> list[HttpConnection]:
         """All client connections, including those to `admin.listen`."""
         return [*self.clients, *self.backdoor.clients]
 
@@ -215,7 +250,9 @@ class Backdoor:
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self.clients: set[Client] = set()  # counted apart: clients cannot lock operators out
+        self.clients: set[HttpConnection] = (
+            set()
+        )  # counted apart: clients cannot lock operators out
         self.serve = door.serve
         self.unserved = door.unserved
 
@@ -231,11 +268,71 @@ class Backdoor:
 
 
 async def _permit(exchange: Exchange) -> None:
-    """Answer a CORS preflight; the gate has added the header fields already."""
+    """Answer a CORS preflight; the access rules have added the header fields already."""
     exchange.answer(204, b"x-request-id: %b\r\n%b" % (exchange.identity, date_line()), b"")
+
+
+def _client_rules(settings: Settings, operators: Collection[str], *, apart: bool) -> AccessRules:
+    """Make the rules of the listener for clients.
+
+    The `operators` paths are served there too, unless `apart`: then they have their own listener.
+    """
+    keys, admin = _keys(settings.door_keys), _keys(settings.admin_keys)
+    longest = settings.limits.longest
+    paths = {
+        path: PathRule(keys, "POST", longest(form=endpoint.form), pages=True)
+        for path, endpoint in ENDPOINTS.items()
+    }
+    paths[MODELS] = models = PathRule(keys, "GET", SMALL_BODY, pages=True)
+    if not apart:
+        paths |= dict.fromkeys(operators, PathRule(admin, None, SMALL_BODY))
+        paths[EXPLAIN] = PathRule(admin, "POST", settings.limits.body)
+    paths |= dict.fromkeys(OPEN_PATHS, PathRule(None, None, SMALL_BODY))
+    sagemaker = path_rules(settings, keys)
+
+    def others(path: str) -> PathRule | None:
+        if _is_below(path, MODELS):
+            return models
+        if _is_below(path, SESSIONS) and SESSIONS in paths:
+            return paths[SESSIONS]
+        if (response := stored(path)) is not None:
+            return PathRule(keys, response.methods, SMALL_BODY, pages=True)
+        return sagemaker(path)
+
+    # Any key entitles to a 404; one of both clients and operators has its name as a client's.
+    known = _keys((*settings.admin.keys, *settings.door_keys)) if settings.door_keys else None
+    cors = Cors(settings.cors) if settings.cors else None
+    salts = Salts(settings).by_name
+    return AccessRules(paths, others, known, cors, salts=salts, steering=settings.steering)
+
+
+def _operator_rules(settings: Settings, operators: Collection[str]) -> AccessRules:
+    """Make the rules of the operators' own listener."""
+    keys = _keys(settings.admin_keys)
+    paths = dict.fromkeys(operators, PathRule(keys, None, SMALL_BODY))
+    paths[EXPLAIN] = PathRule(keys, "POST", settings.limits.body)
+    paths |= dict.fromkeys(OPEN_PATHS, PathRule(None, None, SMALL_BODY))
+    return AccessRules(
+        paths, lambda path: paths.get(SESSIONS) if _is_below(path, SESSIONS) else None, keys
+    )
+
+
+def _keys(keys: Sequence[KeySettings]) -> Keys | None:
+    return Keys((key.name, key.key.get_secret_value()) for key in keys) if keys else None
+
+
+def _is_below(path: str, parent: str) -> bool:
+    return path.startswith(parent + "/") and len(path) > len(parent) + 1
+
+
+def _is_for_clients(path: str) -> bool:
+    """Return true if the path is for clients, which includes web pages that `cors` allows."""
+    return path in ENDPOINTS or path == MODELS or _is_below(path, MODELS) or bool(stored(path))
 
 
 def create_app(settings: Settings) -> Door:
     """Make the application that `settings` describe. Raises CannotBuild."""
     contexts = Contexts()
-    return Door(build(settings, contexts), settings, contexts)
+    fleet = build(settings, contexts)
+    give_sessions(fleet, settings.session, {})
+    return Door(fleet, settings, contexts)

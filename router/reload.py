@@ -24,19 +24,20 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from pydantic import BaseModel
 
-from controller.line import binds
+from controller.events.shared_socket import binds
 from router.fleet.build import CannotBuild
 from router.http.tls import Validity, complaint, validity
+from router.hyperpod.fields import Fate, Note
 from router.hyperpod.loader import Loaded, take
-from router.hyperpod.reading import Fate, Note
-from router.kv.lmcache.build import asks
 from router.settings.errors import SettingsError
 from router.settings.loader import Arguments
-from router.settings.model import KeySettings, PoolSettings, Settings, WorkerSettings
+from router.settings.model import PoolSettings, Settings, WorkerSettings
 from router.settings.schema import describe
+from router.settings.server import KeySettings
 from router.settings.types import Address
 from router.settings.watch import Watch
 from strategies import registry
+from strategies.api import Strategy
 
 RESTART = ("listen", "admin.listen", "tls.client_ca")
 """Settings that need a restart. A listening socket keeps its address, whether it uses TLS, and
@@ -179,8 +180,9 @@ _FOR_ALL = {"redis"}
 def idle(settings: Settings) -> Iterator[str]:
     """Say of each such setting what is missing. Every strategy must have been found."""
     pools = settings.all_pools()
-    keeping = [pool for pool in pools if _keeps(pool)]
-    asking = [pool for pool in pools if _asks(pool)]
+    strategies = [(pool, _made(pool)) for pool in pools]
+    keeping = [pool for pool, made in strategies if made and made.capabilities.keeps_sessions]
+    asking = [pool for pool, made in strategies if made is None or made.kv is not None]
     for pool in pools:
         name = pool.strategy.name
         if pool not in keeping and any(worker.stateful for worker in pool.workers):
@@ -209,16 +211,12 @@ def _for_memories(settings: Settings) -> Iterator[str]:
         yield f"tiers.l2.lmcache.{'redis' if store.redis else 'coordinator'}"
 
 
-def _keeps(pool: PoolSettings) -> bool:
-    return getattr(registry.find(pool.strategy.name), "keeps_sessions", False)
-
-
-def _asks(pool: PoolSettings) -> bool:
-    """Whether it asks what workers hold; also if its strategy cannot be made, which others tell."""
+def _made(pool: PoolSettings) -> Strategy | None:
+    """Return the pool's strategy; None if it cannot be made, which others tell."""
     try:
-        return asks(pool.strategy)
+        return registry.make(pool.strategy.name, pool.strategy.options)
     except Exception:  # noqa: BLE001 - an installed package may raise anything
-        return True
+        return None
 
 
 log = logging.getLogger("warmroute.reload")
@@ -430,7 +428,7 @@ def _refuse_split_sessions(settings: Settings) -> None:
     if settings.session.redis is not None:
         return
     for pool in settings.all_pools():
-        if getattr(registry.find(pool.strategy.name), "keeps_sessions", False):
+        if registry.make(pool.strategy.name, pool.strategy.options).capabilities.keeps_sessions:
             raise CannotBuild(
                 f"pool {pool.name}: several processes need one place for their sessions: give"
                 " session.redis, or serve by one process"

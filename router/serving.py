@@ -13,7 +13,8 @@ from router.http.server import Server
 from router.http.tls import DoorContext, door_context
 from router.runtime import logs
 from router.settings.files import check_chain
-from router.settings.model import Settings, TlsSettings
+from router.settings.model import Settings
+from router.settings.server import TlsSettings
 
 log = logging.getLogger("warmroute.reload")
 
@@ -32,7 +33,7 @@ class Serving:
         take_over(self.door.fleet, settings.shutdown.state, place)
         self._tls = _context(settings)
         if self._tls is not None:
-            self.door.metrics.also(self._tls.handshakes.metrics)
+            self.door.metrics.add(self._tls.handshakes.metrics)
         self.server = Server(self.door, settings.shutdown, self._tls)
         self._farewells: set[asyncio.Task[None]] = set()
         self.at_rest: Callable[[], None] = _nothing

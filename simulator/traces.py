@@ -21,7 +21,7 @@ import zstandard
 BLOCK_TOKENS = 512
 CHARS_PER_TOKEN = 4
 
-_LONGEST_LINE = 16 * 1024 * 1024
+_MAX_LINE_BYTES = 16 * 1024 * 1024
 _EXPECTED = '{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [id, ...]}'
 
 # Common words of three letters on average: with the space after it, a word is four characters
@@ -50,8 +50,9 @@ def _words(drawn: bytes) -> str:
 # Drawing eight words at a time makes text eight times as fast. Prompts of 100,000 tokens are built
 # between two events of other requests, whose timing this must not disturb.
 _PHRASES = tuple(_words(hashlib.shake_128(b"phrase %d" % n).digest(8)) for n in range(256))
-_SHORTEST = min(map(len, _PHRASES)) + 1
-_OPENING = 16  # first words drawn one by one, so that texts differ within their first few tokens
+_MIN_PHRASE_CHARS = min(map(len, _PHRASES)) + 1
+# The first words are drawn one by one, so that texts differ within their first few tokens.
+_FIRST_WORDS = 16
 
 
 class TraceError(ValueError):
@@ -80,7 +81,7 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
     number = 0
     try:
         with opened(path) as file:
-            while raw := file.readline(_LONGEST_LINE):
+            while raw := file.readline(_MAX_LINE_BYTES):
                 number += 1
                 if raw.strip():
                     yield _request(decode(raw))
@@ -129,9 +130,9 @@ def block_text(
 
 def filler(key: str, chars: int) -> str:
     """Return exactly `chars` characters of short English words chosen by `key`."""
-    drawn = hashlib.shake_128(key.encode()).digest(_OPENING + chars // _SHORTEST + 1)
-    phrases = map(_PHRASES.__getitem__, drawn[_OPENING:])
-    text = " ".join((_words(drawn[:_OPENING]), *phrases))
+    drawn = hashlib.shake_128(key.encode()).digest(_FIRST_WORDS + chars // _MIN_PHRASE_CHARS + 1)
+    phrases = map(_PHRASES.__getitem__, drawn[_FIRST_WORDS:])
+    text = " ".join((_words(drawn[:_FIRST_WORDS]), *phrases))
     return text[: chars - 1] + " " if chars else ""  # the space separates it from text that follows
 
 

@@ -3,123 +3,91 @@
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from simulator.app import App
-from simulator.changes import Change
-from simulator.engine import Engine
-from simulator.faults import Fault, FaultOrder
-from simulator.language import language_of
-from simulator.listener import Connection, Listener
-from simulator.metrics import registry
-from simulator.offloading import Offloading
-from simulator.profiles import profile_named
-from simulator.publisher import Publisher
-from simulator.pump import Pump
-from simulator.served import Served
-from simulator.store import Store
-from simulator.tiers import USUAL, Rates, Tiers
-from simulator.wire import Encoding
+from simulator.api.app import WorkerApp
+from simulator.api.metrics import registry
+from simulator.api.served_model import ServedModel
+from simulator.engine.clock import EngineClock
+from simulator.engine.core import Engine
+from simulator.engine.profiles import profile_named
+from simulator.http.faults import ActiveFault, FaultOrder
+from simulator.http.listener import UvicornConnection, UvicornListener
+from simulator.kv.blocks import Change
+from simulator.kv.events import ZmqEventPublisher
+from simulator.kv.stores import BlockStore
+from simulator.kv.tiers import Offloading, Tiers
+from simulator.model.language import language_of
+from simulator.settings import FleetSettings
 
 #: Seconds to let the answer to the fault request leave before the worker goes down.
 _FLUSH_S = 0.005
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    """The settings of one worker."""
-
-    name: str = "sim-1"
-    #: A name in `simulator.profiles.PROFILES`.
-    profile: str = "llama-3.1-8b-h100"
-    #: The base model's names; the first is the canonical one.
-    models: Sequence[str] = ("llama-3.1-8b",)
-    #: LoRA adapters served beside it.
-    adapters: Sequence[str] = ()
-    #: Simulated seconds per real second.
-    speed: float = 1.0
-    host: str = "127.0.0.1"
-    #: 0: any free port.
-    port: int = 0
-    #: Tokens a KV block holds.
-    block_size: int = 16
-    #: Capacity of the KV cache in tokens; None: the profile's.
-    kv_tokens: int | None = None
-    #: Requests that may wait before more are refused with 503; None: no limit.
-    max_queued: int | None = None
-    #: Capacity of the host memory tier (L1) in tokens; 0: no such tier.
-    host_tokens: int = 0
-    #: How fast blocks load from the tiers.
-    rates: Rates = USUAL
-    #: Whether events about blocks in host memory carry hashes only, without tokens.
-    bare_events: bool = False
-    #: Seed of the block hashes (`PYTHONHASHSEED`): workers share a store only if theirs are equal.
-    hash_seed: str = ""
-    #: Whether to publish KV events.
-    kv_events: bool = False
-    #: Port of the events, replay uses the next one; 0: any free ports.
-    kv_port: int = 0
-    #: How events are encoded: "map" as in vLLM since 0.24, "array" as before.
-    kv_encoding: Encoding = "map"
-    #: Model folder with tokenizer and chat template; None: the simulator's own.
-    tokenizer: Path | None = None
-
-
-class Worker:
+class SimulatedWorker:
     """A simulated worker that runs between `start` and `stop`."""
 
     engine: Engine
-    pump: Pump
-    served: Served
+    clock: EngineClock
+    served: ServedModel
     registry: CollectorRegistry
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        settings: FleetSettings,
+        index: int,
         context: zmq.asyncio.Context | None,
-        store: Store[bytes] | None = None,
+        store: BlockStore[bytes] | None = None,
     ) -> None:
-        """Create a worker; `store` is shared by all workers that are given it."""
+        """Create worker `index` of a fleet, counted from 0.
+
+        Without `context` it publishes no KV events. `store` is shared by all workers that are
+        given it.
+        """
         self.settings = settings
         self._store = store
-        self.name = settings.name
-        self.publisher = None if context is None else _publisher(settings, context)
-        self.fault: Fault | None = None
-        self._listener = Listener(App(self), settings.host, settings.port)
+        self.name = f"sim-{index + 1}"
+        self._hash_seed = settings.hash_seeds[index % len(settings.hash_seeds)]
+        self.publisher = None if context is None else self._publisher(index, context)
+        self.fault: ActiveFault | None = None
+        port = settings.port + index if settings.port else 0
+        self._listener = UvicornListener(WorkerApp(self), settings.host, port)
         self._expiry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._turning = asyncio.Lock()  # one shutdown-and-restart cycle at a time
 
     def __repr__(self) -> str:
-        return f"<Worker {self.name} {self.url} {self.engine}>"
+        return f"<SimulatedWorker {self.name} {self.url} {self.engine}>"
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Return the port it listens on."""
         return self._listener.port
 
     @property
     def url(self) -> str:
-        """Its base URL, without a trailing slash."""
-        host = self.settings.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        """Return its base URL, without a trailing slash."""
+        return f"http://{self._host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """Return how many client connections are open."""
+        return len(self._listener.connections)
 
     @property
     def kv_events(self) -> str | None:
-        """The endpoint to subscribe to for its KV events."""
+        """Return the endpoint to subscribe to for its KV events."""
         return None if self.publisher is None else self.publisher.endpoint
 
     @property
     def kv_replay(self) -> str | None:
-        """The endpoint that replays past KV events."""
+        """Return the endpoint that replays past KV events."""
         return None if self.publisher is None else self.publisher.replay_endpoint
 
     async def start(self) -> None:
-        """Open its sockets; OSError when a port is taken."""
+        """Open its sockets; raise OSError if a port is taken."""
         await self._boot()
         try:
             await self._listener.open()
@@ -139,12 +107,12 @@ class Worker:
         await self._listener.finish()
         await self._shut_down()
 
-    def set_fault(self, order: FaultOrder, asked_by: Connection | None = None) -> None:
+    def set_fault(self, order: FaultOrder, asked_by: UvicornConnection | None = None) -> None:
         """Start a fault in place of any other; a restart does not reset connection `asked_by`."""
         self.clear_fault()
-        fault = self.fault = Fault(order)
+        fault = self.fault = ActiveFault(order)
         if order.kind == "slow":
-            self.pump.slowdown = order.factor
+            self.clock.slowdown = order.factor
         if order.kind == "refuse":
             self._spawn(self._refuse(fault))
         elif order.kind == "restart":
@@ -161,9 +129,9 @@ class Worker:
         if self.fault is not None:
             self.fault.over.set()
             self.fault = None
-        self.pump.slowdown = 1.0
+        self.clock.slowdown = 1.0
 
-    async def _refuse(self, fault: Fault) -> None:
+    async def _refuse(self, fault: ActiveFault) -> None:
         async with self._turning:
             await asyncio.sleep(_FLUSH_S)
             self._listener.close()
@@ -171,7 +139,7 @@ class Worker:
             await self._last(fault, fault.order.seconds)
             await self._listener.open()
 
-    async def _restart(self, fault: Fault, asked_by: Connection | None) -> None:
+    async def _restart(self, fault: ActiveFault, asked_by: UvicornConnection | None) -> None:
         async with self._turning:
             await asyncio.sleep(_FLUSH_S)
             self._listener.close()
@@ -181,7 +149,7 @@ class Worker:
             await self._boot()
             await self._listener.open()
 
-    async def _last(self, fault: Fault, seconds: float | None) -> None:
+    async def _last(self, fault: ActiveFault, seconds: float | None) -> None:
         """Wait until the fault is cleared or `seconds` have passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -198,31 +166,29 @@ class Worker:
             kv_tokens=settings.kv_tokens,
             max_queued=settings.max_queued,
             tiers=self._tiers(),
-            hash_seed=settings.hash_seed,
+            hash_seed=self._hash_seed,
         )
-        self.pump = Pump(self.name, self.engine, settings.speed, self._publish)
-        self.served = Served(
+        self.clock = EngineClock(self.name, self.engine, settings.speed, self._publish)
+        self.served = ServedModel(
             settings.models,
             settings.adapters,
-            self.pump,
+            self.clock,
             language_of(settings.tokenizer),
             str(settings.tokenizer or settings.models[0]),
         )
-        self.registry = registry(settings.models[0], self.pump, self.served.stats)
+        self.registry = registry(settings.models[0], self.clock, self.served.stats)
         if self.publisher is not None:
             await self.publisher.open()
 
     def _tiers(self) -> Offloading | None:
-        settings = self.settings
+        settings, size = self.settings, self.settings.block_size
         if not settings.host_tokens and self._store is None:
             return None
-        size = settings.block_size
-        blocks = settings.host_tokens // size
-        tiers = Tiers(size, blocks, self._store, settings.rates)
+        tiers = Tiers(size, settings.host_tokens // size, self._store, settings.rates)
         return Offloading(tiers, size, bare=settings.bare_events)
 
     async def _shut_down(self) -> None:
-        self.pump.stop()
+        self.clock.stop()
         if self.publisher is not None:
             await self.publisher.close()
 
@@ -235,14 +201,18 @@ class Worker:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def _host(self) -> str:
+        host = self.settings.host
+        return f"[{host}]" if ":" in host else host
 
-def _publisher(settings: WorkerSettings, context: zmq.asyncio.Context) -> Publisher:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    port = settings.kv_port
-    return Publisher(
-        context,
-        f"kv@{settings.name}@{settings.models[0]}",
-        settings.kv_encoding,
-        endpoint=f"tcp://{host}:{port or '*'}",
-        replay_endpoint=f"tcp://{host}:{port + 1 if port else '*'}",
-    )
+    def _publisher(self, index: int, context: zmq.asyncio.Context) -> ZmqEventPublisher:
+        settings = self.settings
+        port = settings.kv_port + 2 * index if settings.kv_port else 0
+        return ZmqEventPublisher(
+            context,
+            f"kv@{self.name}@{settings.models[0]}",
+            settings.kv_encoding,
+            endpoint=f"tcp://{self._host}:{port or '*'}",
+            replay_endpoint=f"tcp://{self._host}:{port + 1 if port else '*'}",
+        )

@@ -48,19 +48,19 @@ def chats(
     round robin, which would then send each of them back to the same worker.
     """
     chance = random.Random(f"chats {seed}")
-    made = []
+    talks = []
     for number in range(conversations):
         owner = "all" if chance.random() < shared_systems else str(number)
         system = filler(f"{seed} system {owner}", system_tokens * chars_per_token)
         start_s = chance.uniform(0, over_s)
-        said = []
+        user_turns = []
         for turn in range(_around(turns, chance)):
             length = _around(user_tokens, chance) * chars_per_token
             user = filler(f"{seed} chat {number} turn {turn}", length)
             answer = _around(answer_tokens, chance)
-            said.append(Turn(user, answer, _pause(think_s, chance) if turn else 0.0))
-        made.append(Conversation(f"chat-{number}", start_s, system, tuple(said)))
-    return _by_start(made)
+            user_turns.append(Turn(user, answer, _pause(think_s, chance) if turn else 0.0))
+        talks.append(Conversation(f"chat-{number}", start_s, system, tuple(user_turns)))
+    return _by_start(talks)
 
 
 def document_questions(
@@ -76,7 +76,7 @@ def document_questions(
 ) -> list[Conversation]:
     """Return one-turn conversations: `questions` users ask about each document, interleaved."""
     chance = random.Random(f"documents {seed}")
-    made = []
+    talks = []
     for number in range(documents):
         document = filler(f"{seed} document {number}", document_tokens * chars_per_token)
         for user in range(questions):
@@ -84,8 +84,8 @@ def document_questions(
             question = filler(f"{seed} document {number} user {user}", length)
             turn = Turn(question, _around(answer_tokens, chance))
             name = f"document-{number}-user-{user}"
-            made.append(Conversation(name, chance.uniform(0, over_s), document, (turn,)))
-    return _by_start(made)
+            talks.append(Conversation(name, chance.uniform(0, over_s), document, (turn,)))
+    return _by_start(talks)
 
 
 def _by_start(conversations: list[Conversation]) -> list[Conversation]:

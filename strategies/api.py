@@ -1,11 +1,12 @@
-"""The types that all strategies share, and the protocol that a strategy implements.
+"""What strategies and the router tell each other: a strategy implements `Strategy`.
 
 A strategy is pure: the caller tells it the time and what happened, and it answers at once. It
 never reads a clock, opens a socket or waits.
 """
 
+from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, NewType, Protocol, TypeVar
@@ -14,7 +15,7 @@ from msgspec import Struct
 
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
-from strategies.cost.tiers import Held, Loading
+from strategies.cost.tiers import Held, Loading, Loads
 
 T = TypeVar("T")
 #: Marks an option as a size: `64MiB` in the YAML, bytes for the strategy.
@@ -213,65 +214,131 @@ class NoOptions:
     """Options of a strategy that has none."""
 
 
-class Strategy(Protocol):
-    """Three methods per request, and one for a worker that has lost its cache.
+@dataclass(frozen=True)
+class Capabilities:
+    """What a strategy looks at and keeps: the router does nothing for it beyond that."""
 
-    Third-party strategies are found through the entry point group `warmroute.strategies`. The class
-    is instantiated as `cls(cls.Options(**options))`; `Options` is a frozen dataclass with defaults.
-    To build on a built-in strategy, hold an instance of it and delegate; do not subclass it. In the
-    container image those classes are compiled and cannot be subclassed, so the router would not
-    start.
+    reads_prompt: bool = True
+    """It looks at `Prompt.keys`; otherwise they are not computed."""
+    reads_load: bool = True
+    """It looks at what is booked on workers; otherwise processes that share a port do not tell each
+    other what they send."""
+    needs_tokens: bool = False
+    """It needs `Prompt.blocks`, so that a tokenizer must be found where none is configured."""
+    hears_others: bool = False
+    """`placed` and `settled` are also called for requests that other processes of this router send:
+    without a preceding `rank`, and with only the sizes and keys of the prompt."""
+    keeps_sessions: bool = False
+    """It looks at `Prompt.bound`: its pools have a table of sessions."""
+    moves_sessions: bool = False
+    """A session may leave its worker; otherwise it waits there, however long that takes."""
+    keeps_state: bool = False
+    """It hands on what it knows (`dump_state`, `restore_state`, `known_workers`)."""
 
-    A strategy that hands its state to the next router process also has `left() -> bytes`, and
-    `take_over(data) -> str`, which returns a description of what was taken over, or raises
-    ValueError with a sentence. With `holders() -> Iterable[str]`, which names the workers that it
-    then knows, `forget` is called for those that the pool has no more.
 
-    A strategy that wants to know which requests wait in the router has `waits(prompt)`. What it
-    returns is called when the request does not wait any more.
+class KvMemoryView(Protocol):
+    """What KV events say about all workers' caches."""
 
-    If several router processes share a port, each also books the requests that the others send.
-    With `hears_others = True`, `placed` and `settled` are called for those as well: without a
-    preceding `rank`, and with only the sizes and keys of the prompt. A strategy that ignores load
-    sets `reads_load = False`; its processes then exchange nothing.
-    """
+    def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
+        """Return what each of `workers` holds at the start of the prompt; nothing: left out."""
 
-    Options: ClassVar[type[Any]]
+    def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
+        """Return why a worker's events cannot be used (for a prompt), in one of a few fixed words;
+        empty if they can."""
 
-    reads_prompt: ClassVar[bool] = True
-    """Whether it uses `Prompt.keys`; if not, they are not computed."""
+    def heard(self, worker: str) -> int:
+        """Return how many events have come from a worker so far."""
 
-    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Order the eligible `workers` (at least one), best first, without placing the request."""
+    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
+        """Compare a prediction of the memory (None: there was none) with the outcome; `heard` is
+        the number of events before the request was sent."""
 
-    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Count the request from now on: it is being sent to `worker`."""
-
-    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Learn how the request ended on `candidate.worker`; called once for each `placed`."""
+    def correct(
+        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
+    ) -> None:
+        """Learn that a prompt lay on other tiers of a worker than predicted; `sure` if the worker
+        itself reported the tiers."""
 
     def forget(self, worker: str) -> None:
         """Drop what `worker` held: it restarted or left."""
 
-    def gauges(self) -> Mapping[str, float]:
-        """Return sizes to show in the metrics, by name."""
+
+class KvStoreView(Protocol):
+    """A store from which all workers can load, whichever of them wrote it."""
+
+    def held(self, prompt: Prompt) -> int:
+        """Return how many of the prompt's first tokens are there, as far as is known."""
+
+    def computed(self, prompt: Prompt, cached: int) -> None:
+        """Learn that a worker has computed a prompt, except its first `cached` tokens."""
 
 
-class Stateless:
-    """What strategies have in common that remember nothing of requests and workers."""
+class KvSources:
+    """Where a strategy learns from engines what workers hold; the router fills it in."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.memory_bytes = memory_bytes
+        """Most bytes that `memory` may take."""
+        self.memory: KvMemoryView | None = None
+        self.store: KvStoreView | None = None
+        """A store that is asked in addition to the events, if there is one."""
+        self.loads = Loads()
+        """The tiers and how fast they load."""
+
+
+class Strategy(Protocol):
+    """Chooses among workers: `rank` is all that a strategy must have; the rest has defaults.
+
+    To write one, copy `policies/least_load.py`: derive from this class, and register yours under
+    the entry point group `warmroute.strategies`. It is made as `cls(cls.Options(**options))`. To
+    build on a built-in strategy, hold an instance of it and delegate; do not subclass it: in the
+    container image some are compiled, and the router would not start.
+    """
+
+    Options: ClassVar[type[Any]] = NoOptions
+    """What an operator may set: a frozen dataclass with defaults (see `option`)."""
+    capabilities: Capabilities = Capabilities()
+    kv: KvSources | None = None
+    """Set by a strategy that wants to know what engines' KV events say."""
+
+    @abstractmethod
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Order the eligible `workers` (at least one), best first, without placing the request."""
 
     def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Do nothing: the worker's load has the booking."""
+        """Count the request from now on: it is being sent to `worker`, whose load has a booking."""
+        return
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Do nothing: the worker's load has the booking."""
+        """Learn how the request ended on `candidate.worker`; called once for each `placed`."""
+        return
 
     def forget(self, worker: str) -> None:
-        """Do nothing."""
+        """Drop what `worker` held: it restarted or left."""
+        return
+
+    def waits(self, prompt: Prompt) -> Callable[[], object]:
+        """Note that a request waits in the router, until the returned function is called."""
+        return nothing
 
     def gauges(self) -> Mapping[str, float]:
-        """Return nothing."""
+        """Return sizes to show in the metrics, by name."""
         return {}
+
+    def dump_state(self) -> bytes:
+        """Return what `restore_state` needs to go on where this strategy is."""
+        return b""
+
+    def restore_state(self, data: bytes) -> str:
+        """Go on with another process's state; return a description of it for the log.
+
+        Raise ValueError with a sentence if that is not possible.
+        """
+        return f"{len(data)} bytes"
+
+    def known_workers(self) -> Iterable[str]:
+        """Return the workers that it knows after `restore_state`; absent ones are forgotten."""
+        return ()
 
 
 def nothing() -> None:

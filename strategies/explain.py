@@ -53,7 +53,7 @@ class LeftOut(Struct, frozen=True):
     reason: str
 
 
-class Refused(Struct, frozen=True):
+class Rejection(Struct, frozen=True):
     """The error that the request would get."""
 
     status: int
@@ -85,7 +85,7 @@ class Explanation(Struct, frozen=True):
     """The pool of these workers."""
     left_out: Sequence[LeftOut] = ()
     """The other workers of the pool, and why they are out of the question."""
-    refused: Refused | None = None
+    refused: Rejection | None = None
     """What it would get instead of being sent; None if it would be sent."""
 
 
@@ -95,7 +95,7 @@ def explain(
     waits: Waits = "",
     left_out: Sequence[LeftOut] = (),
     *,
-    refused: Refused | None = None,
+    refused: Rejection | None = None,
     sessionless: bool = False,
     pool: str = "",
 ) -> Explanation:
@@ -116,7 +116,7 @@ def explain(
 
 
 def nowhere(
-    prompt: Prompt, refused: Refused, left_out: Sequence[LeftOut], *, pool: str
+    prompt: Prompt, refused: Rejection, left_out: Sequence[LeftOut], *, pool: str
 ) -> Explanation:
     """Explain that no worker is left for a request."""
     told, about = f"It {refused.words}", (prompt.model, prompt.tokens, len(prompt.keys))

@@ -5,7 +5,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
-from strategies.api import Strategy
+from strategies.api import Capabilities, Strategy
 
 GROUP = "warmroute.strategies"
 
@@ -24,9 +24,15 @@ def find(name: str) -> type[Any]:
 
 
 def make(name: str, options: dict[str, object]) -> Strategy:
-    """Create a strategy. `options` are in the units of its `Options` (bytes, seconds)."""
+    """Create a strategy. `options` are in the units of its `Options` (bytes, seconds).
+
+    Raise TypeError if the class is no strategy.
+    """
     cls = find(name)
-    return cast("Strategy", cls(cls.Options(**options)))
+    strategy = cls(cls.Options(**options))
+    if not isinstance(getattr(strategy, "capabilities", None), Capabilities):
+        raise TypeError(f"{cls.__name__} does not derive from strategies.api.Strategy")
+    return cast("Strategy", strategy)
 
 
 @cache

@@ -45,20 +45,20 @@ class Router:
         self.admin_port = int(operators[0].getsockname()[1]) if operators else 0
         self.door: Door = create_app(parsed)
         if tls is not None:
-            self.door.metrics.also(tls.handshakes.metrics)
-        self._server = Server(self.door, ShutdownSettings.model_construct(delay=0.0), tls)
-        self._thread = threading.Thread(
-            target=lambda: uvloop.run(self._server.serve([listener], operators)), daemon=True
+            self.door.metrics.add(tls.handshakes.metrics)
+        self.server = Server(self.door, ShutdownSettings.model_construct(delay=0.0), tls)
+        self.thread = threading.Thread(
+            target=lambda: uvloop.run(self.server.serve([listener], operators)), daemon=True
         )
-        self._thread.start()
-        until(self._server.started.is_set)
+        self.thread.start()
+        until(self.server.started.is_set)
         self.http = httpx.Client(base_url=self.url, timeout=20)
 
     def stop(self) -> None:
         self.http.close()
-        self._server.stop()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
+        self.server.stop()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
 
     def worker(self, place: int = 0) -> Worker:
         """Return one of the fleet's workers, for inspection."""
@@ -70,7 +70,7 @@ class Router:
         async def called() -> None:
             function()
 
-        loop = self._server._loop
+        loop = self.server.loop
         assert loop is not None
         asyncio.run_coroutine_threadsafe(called(), loop).result(20)
 
@@ -166,7 +166,7 @@ class Stub:
         self.script_of: dict[bytes, list[Action]] = {}
         """Other scripts, by a part of the request."""
         models = b'{"object":"list","data":[{"id":"%b"}]}' % model.encode()
-        self._fixed = {
+        self.fixed = {
             b"/health": b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
             b"/v1/models": b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(models) + models,
             b"/metrics": b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
@@ -177,15 +177,15 @@ class Stub:
         scheme = "https" if tls else "http"
         self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self.thread.start()
         self._ready.wait(10)
 
     def tells(self, path: str, document: object) -> None:
         """Answer questions at this path with a document from now on."""
         body = json.dumps(document).encode()
         head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self._fixed[path.encode()] = head + body
+        self.fixed[path.encode()] = head + body
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -214,7 +214,7 @@ class Stub:
                 path = head.split(b" ")[1]
                 if path == b"/health":
                     self.probes.append(head)
-                if path in self._fixed:
+                if path in self.fixed:
                     await self._answer_probe(path, writer)
                     continue
                 length = next(
@@ -250,7 +250,7 @@ class Stub:
         if path == b"/health" and not self.well:
             writer.write(b"HTTP/1.1 500 Ill\r\ncontent-length: 0\r\n\r\n")
         else:
-            writer.write(self._fixed[path])
+            writer.write(self.fixed[path])
 
     def _script_for(self, request: bytes) -> list[Action]:
         scripts = (script for part, script in self.script_of.items() if part in request)
@@ -267,7 +267,7 @@ class Stub:
     def tell(self, metrics: str) -> None:
         """Answer this at `/metrics` from now on."""
         head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(metrics)}\r\n\r\n"
-        self._fixed[b"/metrics"] = (head + metrics).encode()
+        self.fixed[b"/metrics"] = (head + metrics).encode()
 
     @staticmethod
     async def _act(action: Action, writer: asyncio.StreamWriter) -> bool:
@@ -302,10 +302,10 @@ class Stub:
         asyncio.run_coroutine_threadsafe(close(), self._loop).result(10)
 
     def stop(self) -> None:
-        if not self._thread.is_alive():
+        if not self.thread.is_alive():
             return
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self.thread.join(10)
         self._listener.close()
 
 

@@ -14,15 +14,16 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from benchmarks.prompts.model import MODEL
-from router.api.request import ENDPOINTS, parse
-from router.prompt.prompts import Known, Prompts
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
+from router.prompt.prompts import KnownModel, Prompts
 from router.rendering.chat import conversation
 from router.rendering.folder import read_folder
-from router.rendering.messages import read
-from router.rendering.renderer import Templated
+from router.rendering.messages import read_messages
+from router.rendering.renderer import TemplateRenderer
 from router.rendering.template import ChatTemplate
 from router.rendering.tokenizer import load
-from router.rendering.tokens import Exact
+from router.rendering.tokens import PromptTokenizer
 from strategies.api import Prompt
 from strategies.prefix.block_keys import chain
 
@@ -63,7 +64,9 @@ class RouterKeys:
         self.tokenizer, self.why = load(path)
         self._template = ChatTemplate(folder.template(tools=False) or "", folder.special_tokens)
         self._prompts = Prompts()
-        self._prompts.known = {MODEL: Known(MODEL, Exact(Templated(folder, self.tokenizer)))}
+        self._prompts.known = {
+            MODEL: KnownModel(MODEL, PromptTokenizer(TemplateRenderer(folder, self.tokenizer)))
+        }
 
     def prompt(self, body: bytes) -> Prompt:
         """Return the prompt with its keys."""
@@ -76,7 +79,9 @@ class RouterKeys:
         marks.append(process_time())
         request = _decode(body)
         marks.append(process_time())
-        messages = conversation(read(request["messages"]), parts=self._template.wants_parts)
+        messages = conversation(
+            read_messages(request["messages"]), parts=self._template.wants_parts
+        )
         marks.append(process_time())
         text = self._template.render(messages)
         marks.append(process_time())

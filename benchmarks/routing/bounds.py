@@ -20,10 +20,9 @@ from random import Random
 from msgspec import Struct
 
 from benchmarks.routing.drive import Fleet, Seat
+from benchmarks.routing.strides import Job, StrideCache, StrideEngine
 from benchmarks.routing.workloads import Talk, Work
-from simulator.profiles import Profile
-from simulator.stride_cache import StrideCache
-from simulator.strides import Job, StrideEngine
+from simulator.engine.profiles import Profile
 from strategies.api import Strategy
 
 #: How many waiting requests, the oldest ones, are compared to find the shortest.

@@ -33,7 +33,7 @@ from benchmarks.routing.workloads import (
     mooncake,
     shuffled_starts,
 )
-from simulator.profiles import PROFILES, Profile
+from simulator.engine.profiles import PROFILES, Profile
 
 T = TypeVar("T")
 C = TypeVar("C")

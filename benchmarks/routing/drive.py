@@ -1,7 +1,7 @@
 """A discrete-event simulation of a router's strategy over simulated workers, on a virtual clock.
 
 Every decision goes through `Strategy.rank`, is booked as in `router/fleet/pool.py`, and is
-settled as in `router/proxy/attempt.py`, with the cached tokens that the simulated worker reports.
+settled as in `router/dispatch/lease.py`, with the cached tokens that the simulated worker reports.
 The router learns everything at once: there is no network.
 """
 
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.routing.strides import BLOCK_TOKENS, Job, StrideEngine
 from benchmarks.routing.workloads import Talk, Work
 from router.prompt.prompts import Prompts
-from simulator.profiles import Profile
-from simulator.store import SharedStore
-from simulator.strides import BLOCK_TOKENS, Job, StrideEngine
-from simulator.tiers import USUAL, Rates, Tiers
+from simulator.engine.profiles import Profile
+from simulator.kv.stores import MemoryBlockStore
+from simulator.kv.tiers import DEFAULT_RATES, Rates, Tiers
 from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy
 from strategies.cost.booking import Booking
 from strategies.cost.load import Load
@@ -41,7 +41,7 @@ class Fleet(NamedTuple):
     """Tokens of each worker's host memory tier (L1), whose loading takes time; 0: none."""
     store_tokens: int = 0
     """Tokens of a store (L2) that all workers share; 0: none."""
-    rates: Rates = USUAL
+    rates: Rates = DEFAULT_RATES
     """How fast these tiers load."""
 
 
@@ -71,12 +71,12 @@ def seats(fleet: Fleet) -> list[Seat]:
     return found
 
 
-def _store(fleet: Fleet) -> SharedStore[int] | None:
+def _store(fleet: Fleet) -> MemoryBlockStore[int] | None:
     blocks = fleet.store_tokens // fleet.block_tokens
-    return SharedStore(blocks) if blocks else None
+    return MemoryBlockStore(blocks) if blocks else None
 
 
-def _seat(number: int, fleet: Fleet, store: SharedStore[int] | None) -> Seat:
+def _seat(number: int, fleet: Fleet, store: MemoryBlockStore[int] | None) -> Seat:
     size = fleet.block_tokens
     tiers = None
     if fleet.host_tokens or store is not None:
@@ -223,12 +223,12 @@ class Drive:
         """The workers that may get requests now."""
         self.reports: Callable[[Placed], int | None] = _honest
         """The cached tokens that a worker reports for a request."""
-        self._reads = getattr(self.strategy, "reads_prompt", True)
+        self._reads = self.strategy.capabilities.reads_prompt
         """Whether it looks at what prompts have in common; if not, the router does not either."""
         self._preempts = False
         if isinstance(hold, Queue):
-            hold.waits = getattr(self.strategy, "waits", None)
-            self._preempts = getattr(self.strategy, "reads_prompt", False)
+            hold.waits = self.strategy.waits
+            self._preempts = self._reads
         self.preempted = 0
         """How often a request was preempted."""
         self._events: list[tuple[float, int, Event]] = []
@@ -410,7 +410,7 @@ class Drive:
             self._release()
 
     def _end(self, placed: Placed) -> None:
-        """Settle a request as `Attempt.settle` does; the next turn follows after its think time."""
+        """Settle a request as `Lease.finished` does; the next turn follows after its think time."""
         asked, seat, booking = placed.asked, placed.seat, placed.booking
         placed.ended_s = self.now - asked.at_s
         tokens, told = asked.prompt.tokens, self.reports(placed)

@@ -4,16 +4,15 @@ Every peer has ideal information, while in practice its gauges are seconds old. 
 that can put a peer at a disadvantage here is its rule.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from random import Random
 from statistics import fmean, pstdev
-from typing import Any, ClassVar
 
 from benchmarks.routing.drive import Seat
+from benchmarks.routing.strides import BLOCK_TOKENS, Job
 from benchmarks.routing.workloads import Talk, follows
-from simulator.strides import BLOCK_TOKENS, Job
-from strategies.api import FREE, Candidate, Decision, NoOptions, Outcome, Prompt, WorkerView
+from strategies.api import FREE, Candidate, Decision, Prompt, Strategy, WorkerView
 
 #: Tokens per second that a queue is divided by where no live rate is reported, seconds that KV
 #: pressure is worth, and the most KV use that is told apart: `least_load`'s defaults.
@@ -24,11 +23,8 @@ THROUGHPUT, PRESSURE_S, MOST = 2_000.0, 0.15, 0.999
 RELATIVE, ABSOLUTE, SHARE = 1.5, 64, 0.3
 
 
-class Peer:
+class Peer(Strategy):
     """Base of peer policies: chooses the seat with the least `score`, ties broken at random."""
-
-    Options: ClassVar[type[Any]] = NoOptions
-    reads_prompt: ClassVar[bool] = True
 
     def __init__(self, seats: Sequence[Seat], seed: int = 0) -> None:
         self.seats = seats
@@ -57,21 +53,8 @@ class Peer:
         ties = [seat for seat, score in zip(self.seats, scores, strict=True) if score == best]
         return ties[0] if len(ties) == 1 else self.chance.choice(ties)
 
-    def placed(self, prompt: Prompt, worker: WorkerView, now: float) -> None:
-        """Note that a request was sent to a worker."""
-
     def computed(self, prompt: Prompt, worker: WorkerView) -> None:
         """Note that the first token of a request has arrived."""
-
-    def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
-        """Note that a request has ended."""
-
-    def forget(self, worker: str) -> None:
-        """Note that a worker was restarted."""
-
-    def gauges(self) -> Mapping[str, float]:
-        """No gauges."""
-        return {}
 
 
 class AtRandom(Peer):

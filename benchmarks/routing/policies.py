@@ -5,8 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.routing.bounds import IDEALS, idealised
-from benchmarks.routing.drive import Drive, Fleet, Hold, Seat, own_hold
-from benchmarks.routing.knowing import (
+from benchmarks.routing.cache_aware import (
     AHEAD_S,
     Affinity,
     Conductor,
@@ -16,6 +15,7 @@ from benchmarks.routing.knowing import (
     Scorers,
     shortest,
 )
+from benchmarks.routing.drive import Drive, Fleet, Hold, Seat, own_hold
 from benchmarks.routing.peers import (
     AtRandom,
     BoundedLoad,
@@ -26,7 +26,7 @@ from benchmarks.routing.peers import (
     SmgTrees,
     Sticky,
 )
-from simulator.store import SharedStore
+from simulator.kv.stores import MemoryBlockStore
 from strategies.api import Outcome, Prompt, Strategy
 from strategies.cost.tiers import Held
 from strategies.policies import kv_aware as kvaware
@@ -57,7 +57,7 @@ class Policy(NamedTuple):
 
 
 class Exact:
-    """A `strategies.policies.kv_aware.Memory` that reads the simulated caches directly.
+    """A `strategies.api.KvMemoryView` that reads the simulated caches directly.
 
     It knows what workers hold on every tier, without the delay of events.
     """
@@ -103,7 +103,7 @@ def _held(seat: Seat, prompt: Prompt) -> Held:
     while at < stop and keys[at] in host:
         at += 1
     l1 = at - gpu
-    l2 = store.peek(keys[at:stop]) if isinstance(store, SharedStore) else 0
+    l2 = store.peek(keys[at:stop]) if isinstance(store, MemoryBlockStore) else 0
     return Held(gpu * size, l1 * size, l2 * size)
 
 
@@ -117,7 +117,7 @@ def _served(seats: Sequence[Seat], seed: int) -> Strategy:
     """Return `kvaware` with default settings, and the caches themselves as its memory."""
     del seed
     made = kvaware.KvAware(kvaware.KvAwareOptions())
-    made.memory = Exact(seats)
+    made.kv.memory = Exact(seats)
     return made
 
 

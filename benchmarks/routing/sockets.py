@@ -31,7 +31,7 @@ from benchmarks.routing.drive import Fleet
 from benchmarks.routing.policies import policy_named
 from benchmarks.routing.workloads import Talk, Work, faster, mooncake
 from router.replay.run import replay_trace
-from simulator.profiles import PROFILES
+from simulator.engine.profiles import PROFILES
 
 PROFILE = "llama-3.1-8b-h100"
 WORKERS = 8

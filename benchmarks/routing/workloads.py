@@ -23,8 +23,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from benchmarks.lengths import around, skewed
-from simulator.profiles import Profile
-from simulator.strides import BLOCK_TOKENS
+from benchmarks.routing.strides import BLOCK_TOKENS
+from simulator.engine.profiles import Profile
 from simulator.traces import TraceError, TraceRequest, opened, read_trace, spread
 
 T = TypeVar("T")

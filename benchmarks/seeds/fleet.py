@@ -1,6 +1,7 @@
 """The fleet and routers of the seeds benchmark, with constants from published figures.
 
-Seven replicas of Llama-3.1-70B, each on eight H100 (`simulator.profiles`). Behind their GPUs:
+Seven replicas of Llama-3.1-70B, each on eight H100 (`simulator/engine/profiles.py`). Behind their
+GPUs:
 
 ====================  ===================================================================
 L1, 1.25 M tokens     a fifth of the 2 TiB of a p5.48xlarge, HyperPod's default share
@@ -23,8 +24,8 @@ from benchmarks.routing.drive import Fleet, Hold, Seat, own_hold
 from benchmarks.routing.peers import AtRandom
 from benchmarks.routing.policies import Exact
 from benchmarks.routing.workloads import Talk
-from simulator.profiles import PROFILES
-from simulator.tiers import Rates
+from simulator.engine.profiles import PROFILES
+from simulator.kv.tiers import Rates
 from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy, WorkerView
 from strategies.policies.kv_aware import KvAware
 from strategies.registry import make
@@ -67,14 +68,14 @@ class RouterSetup(NamedTuple):
     """Whether it is also run with Redis as the store."""
 
 
-class BoundSession:
+class BoundSession(Strategy):
     """The strategy `session`, with the table of sessions that the router keeps for it."""
 
     def __init__(self) -> None:
         self._under: Strategy = make("session", {})
         self._session = 0
         self._homes: dict[int, str] = {}
-        self.forget, self.gauges = self._under.forget, self._under.gauges
+        self.capabilities = self._under.capabilities
 
     def about(self, talk: Talk) -> None:
         """Note the session of the next request."""
@@ -95,12 +96,16 @@ class BoundSession:
         """Delegate to the strategy."""
         self._under.settled(prompt, candidate, outcome, now)
 
+    def forget(self, worker: str) -> None:
+        """Delegate to the strategy."""
+        self._under.forget(worker)
+
 
 def _kvaware(seats: Sequence[Seat], seed: int) -> Strategy:
     del seed
     strategy = make("kvaware", {})
     assert isinstance(strategy, KvAware)  # noqa: S101 - narrows the type
-    strategy.memory = Exact(seats)
+    strategy.kv.memory = Exact(seats)
     return strategy
 
 

@@ -1,91 +1,18 @@
 """Explains where a request would go in a running router and why, without sending it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol, TypeVar
 
-from router.api.errors import BadRequest, DoorError, Headers, NoWorker
+from router.api.endpoints import ENDPOINTS, Endpoint
+from router.api.errors import BadRequest, NoWorker
 from router.api.lenient_json import rewritten
-from router.api.request import ENDPOINTS, Endpoint, Request, parse
+from router.api.request import Request, parse
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import Worker
+from router.proxy.dry_run import DryRun, Question, refusal
 from router.responses.owners import at
-from router.sessions.use import Visit
-from strategies.api import NOBODY, Decision, Prompt
-from strategies.explain import Explanation, LeftOut, Refused, Waits, explain, nowhere
-
-T = TypeVar("T")
-
-#: Path of this on a running router; `?path=` names the endpoint that the body is meant for.
-PATH = "/explain"
-
-
-class Question(NamedTuple):
-    """A request to explain."""
-
-    path: str
-    """Of the endpoint that it is meant for."""
-    body: bytes
-    headers: Headers
-    """Those that may name its session or its prefix."""
-    key: str = ""
-    """Names the key that it would come with, if keys have caches of their own."""
-    asker: str = ""
-    """Names the key of the caller."""
-
-
-class Foreseen(NamedTuple):
-    """What would be decided on a request that came now."""
-
-    prompt: Prompt
-    decision: Decision
-    waits: Waits
-    """What it would wait for first."""
-    left_out: Sequence[LeftOut]
-    refused: Refused | None
-    """What it would get instead, if it found no place to wait at."""
-    sessionless: bool
-    """It names a session, but its pool keeps none and ignores that."""
-
-
-class Decides(Protocol):
-    """The parts of a running router that are used here."""
-
-    async def foresee(
-        self, pool: Pool, endpoint: Endpoint, request: Request, asked: Question
-    ) -> Prompt:
-        """Make the prompt of a request that is not sent. Raises BadRequest."""
-
-    def would(
-        self,
-        pool: Pool,
-        prompt: Prompt,
-        workers: Sequence[Worker],
-        visit: Visit | None,
-        asked: Question,
-        *,
-        only: str,
-    ) -> Foreseen:
-        """Decide as if the prompt came now with that key, for the session of `visit`.
-
-        `only` names the only worker that will do, if just one will. Raises DoorError.
-        """
-
-    async def only(self, endpoint: Endpoint, request: Request, asked: Question) -> str:
-        """Return the name of the only worker that can answer; empty if that is not so.
-
-        Raises DoorError.
-        """
-
-    def unable(self, pool: Pool, prompt: Prompt) -> Sequence[LeftOut]:
-        """Return the workers that could not take the request now, and why."""
-
-    def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
-        """Treat a request as if it came with these headers and that key. Raises BadRequest."""
-
-    async def apart(self, asked: Question, work: Callable[[], T]) -> T:
-        """Do something with its body, in a thread if it is large. Raises what that raises."""
+from strategies.api import NOBODY, Prompt
+from strategies.explain import Explanation, LeftOut, explain, nowhere
 
 
 class CannotExplain(Exception):
@@ -96,7 +23,7 @@ class WrongQuestion(CannotExplain):
     """What was asked is wrong in itself, not only here and now."""
 
 
-async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanation:
+async def explained(fleet: Fleet, router: DryRun, asked: Question) -> Explanation:
     """Decide on a request; book nothing, and do not use its session.
 
     If no worker is left for it, say why none of them is. Raises DoorError.
@@ -122,7 +49,7 @@ async def explained(fleet: Fleet, router: Decides, asked: Question) -> Explanati
 
 
 async def _decided(
-    fleet: Fleet, router: Decides, asked: Question, endpoint: Endpoint, request: Request
+    fleet: Fleet, router: DryRun, asked: Question, endpoint: Endpoint, request: Request
 ) -> Explanation:
     body = asked.body
     pool, request.model, workers = await fleet.find(request.model, in_session=True)
@@ -156,11 +83,6 @@ def sent_nowhere(
     """Explain that no worker of these pools is left; `others` are those that could take nothing."""
     pool = pools[0].name if len(pools) == 1 else ""
     return nowhere(prompt, refusal(error), others, pool=pool)
-
-
-def refusal(error: DoorError) -> Refused:
-    """Return what a client would be told."""
-    return Refused(error.status, error.code, error.message)
 
 
 def endpoint_of(path: str) -> Endpoint:

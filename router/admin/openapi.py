@@ -7,9 +7,8 @@ from typing import Any
 from fastapi import FastAPI, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 
+from router.api.endpoints import ENDPOINTS, OPEN_PATHS, Endpoint
 from router.api.error_shapes import Surface, surface_of
-from router.api.request import ENDPOINTS, Endpoint
-from router.http.access import OPEN
 from router.responses.ids import ID, Stored, every
 
 #: Errors of the router itself, which any request may get.
@@ -111,9 +110,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schema["paths"] |= {stored.path: _retrieval(stored) for stored in every("{response_id}")}
         for path, methods in schema["paths"].items():
             for operation in methods.values():
-                errors = _errors(_DOOR if path in OPEN else _DOOR | _BEHIND_KEYS, path)
+                errors = _errors(_DOOR if path in OPEN_PATHS else _DOOR | _BEHIND_KEYS, path)
                 operation["responses"] = {**errors, **operation["responses"]}
-                if path not in OPEN:  # `{}`: routers without `auth` need no key
+                if path not in OPEN_PATHS:  # `{}`: routers without `auth` need no key
                     operation["security"] = [{}, *({name: []} for name in _KEYS)]
         app.openapi_schema = schema
     return app.openapi_schema

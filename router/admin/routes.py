@@ -14,17 +14,16 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from router import __version__
-from router.admin.explain import PATH as EXPLAIN
-from router.admin.explain import Decides, Question, explained
+from router.admin.explain import explained
 from router.admin.openapi import add_docs, describe
 from router.admin.views import View, WorkerStatus
+from router.api.endpoints import EXPLAIN, MODELS, OPEN_PATHS
 from router.api.errors import DoorError, UnknownModel, WrongMethod
 from router.fleet.fleet import Fleet
-from router.fleet.worker import State
-from router.http.access import MODELS, OPEN
+from router.fleet.worker import ProbeState
 from router.kv.status import KvStatus
 from router.observe.models import Shown
-from router.sagemaker.paths import PING
+from router.proxy.dry_run import DryRun, Question
 from router.tokenizers.status import TokenizerStatus
 
 
@@ -59,7 +58,7 @@ def add_health(app: FastAPI, fleet: Fleet, view: View, stopping: Callable[[], bo
     @app.get("/health", include_in_schema=False, response_model_exclude_none=True)  # as vLLM has it
     @app.head("/health/ready", include_in_schema=False)
     @app.api_route(
-        PING,
+        "/ping",
         methods=["GET", "HEAD", "POST"],
         include_in_schema=False,
         response_model_exclude_none=True,
@@ -73,7 +72,7 @@ def add_health(app: FastAPI, fleet: Fleet, view: View, stopping: Callable[[], bo
         status = "ready" if all(ready.values()) else "degraded" if any(ready.values()) else "down"
         blind = view.blind()
         stores = view.stores()
-        busy = any(w.ready and w.state is State.BUSY for w in fleet.workers)
+        busy = any(w.ready and w.state is ProbeState.BUSY for w in fleet.workers)
         if status == "ready" and (busy or stores or any(blind.values())):
             status = "degraded"
         if stopping():
@@ -83,7 +82,7 @@ def add_health(app: FastAPI, fleet: Fleet, view: View, stopping: Callable[[], bo
         return Readiness(status=status, pools=ready, blind=blind or None, stores=stores or None)
 
 
-def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: Decides) -> FastAPI:
+def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: DryRun) -> FastAPI:
     """Make the FastAPI app that serves everything but inference."""
     app = FastAPI(title="Warmroute", version=__version__, docs_url=None, redoc_url=None)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
@@ -117,7 +116,7 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
         return found
 
 
-def _add_explain(app: FastAPI, fleet: Fleet, router: Decides) -> None:
+def _add_explain(app: FastAPI, fleet: Fleet, router: DryRun) -> None:
     """Add the route that explains a decision."""
 
     @app.post(EXPLAIN)
@@ -162,7 +161,7 @@ def _add_views(app: FastAPI, view: View) -> None:
 def operator_paths(app: FastAPI) -> frozenset[str]:
     """Return the app's paths that are for operators only."""
     paths = {route.path for route in app.routes if isinstance(route, Route)}
-    return frozenset(path for path in paths - OPEN if not path.startswith(MODELS))
+    return frozenset(path for path in paths - OPEN_PATHS if not path.startswith(MODELS))
 
 
 async def _wrong_method(request: Request, error: Exception) -> Response:

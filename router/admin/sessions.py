@@ -5,15 +5,15 @@ from urllib.parse import unquote
 
 from fastapi import FastAPI, Response
 
+from router.api.endpoints import SESSIONS
 from router.api.errors import StoreAway
 from router.fleet.fleet import Fleet
-from router.http.access import SESSION, SESSIONS
 from router.http.headers import new_id
 from router.observe.models import Shown
 from router.sagemaker.sessions import CLOSES, end_everywhere
 from router.sessions.ids import kept, written
 from router.sessions.store import StoreDown
-from router.sessions.table import Session
+from router.sessions.table import OpenSession
 
 #: Most sessions listed per pool.
 LISTED = 1000
@@ -31,7 +31,7 @@ class SessionStatus(Shown):
 
     @classmethod
     def of(
-        cls, key: str, pool: str, session: Session, shown: Callable[[float], float]
+        cls, key: str, pool: str, session: OpenSession, shown: Callable[[float], float]
     ) -> "SessionStatus":
         """Return the form in which a session is listed, its times as `Sessions.shown` has them."""
         times = map(shown, (session.created, session.used, session.expires))
@@ -61,7 +61,7 @@ def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
                 found += [SessionStatus.of(key, pool.name, one, shown) for key, one in listed]
         return found
 
-    @app.delete(SESSION + "{session:path}", status_code=204)
+    @app.delete(SESSIONS + "/{session:path}", status_code=204)
     async def close(session: str) -> Response:
         """Close a session in every pool that knows it, and at its worker if that can be told."""
         key = kept(unquote(session))

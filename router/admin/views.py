@@ -17,7 +17,7 @@ from router.observe.metrics import Metrics
 from router.observe.models import Shown
 from router.observe.series import written
 from router.replicas.channel import Lost, Refusal
-from router.tokenizers.state import Case
+from router.tokenizers.state import SourceCase
 from router.tokenizers.status import TokenizerStatus
 
 #: Seconds that the other processes have to answer.
@@ -62,7 +62,7 @@ class View:
         self,
         fleet: Fleet,
         metrics: Metrics,
-        cases: Callable[[], Sequence[Case]] = tuple,
+        cases: Callable[[], Sequence[SourceCase]] = tuple,
         memories: Memories | None = None,
     ) -> None:
         """`cases` returns what is known of tokenizers; `memories` know the workers' caches."""

@@ -1,5 +1,10 @@
-"""What clients speak: the requests of OpenAI's and Anthropic's APIs, their limits, and errors.
+"""What clients speak: OpenAI's API, Anthropic's and the others that engines serve. Pure.
 
-Bytes in, plain data out: no sockets, no workers. Reading the head of a request is in `http/`,
-making token ids of a body in `rendering/`.
+`endpoints` is the table of paths. `request` reads of a body what routing needs, `messages` and
+`media` the messages in it, `native` bodies in another form than OpenAI's. `lenient_json` reads what
+only Python's `json` takes. `engine_fields` refuses what engines tell each other. `errors` has every
+error that a client can see, `error_shapes` how each API writes it.
+
+Bytes in, plain data out: no sockets, no workers. Heads of requests are read in `http/`, token ids
+are made of bodies in `rendering/`.
 """

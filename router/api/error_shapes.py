@@ -10,9 +10,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from router.api.errors import DoorError
-from router.sagemaker import errors as aws
-from router.sagemaker.paths import speaks_aws
+from router.api.errors import (
+    DoorError,
+    Headers,
+    SessionExists,
+    SessionLost,
+    UnknownPath,
+    UnknownSession,
+)
 
 
 class Surface(StrEnum):
@@ -25,7 +30,7 @@ class Surface(StrEnum):
     AWS = "AWS"
 
 
-class Told(NamedTuple):
+class ErrorResponse(NamedTuple):
     """An error as an answer."""
 
     status: int
@@ -40,6 +45,13 @@ class Told(NamedTuple):
 #: few, and below SageMaker's `/openai/`. vLLM's `/v2/rerank` and `/v2/embed` are Cohere's, but
 #: their errors are OpenAI's (vllm/entrypoints/pooling).
 _BY_PATH: Final = (
+    (
+        re.compile(  # SageMaker's, whatever their prefix, but for those below `/openai/`
+            r"^(?!.*?/endpoints/[^/]+(?:/inference-components/[^/]+)?/openai/)"
+            r".*(?:/endpoints/|/invocations$)"
+        ),
+        Surface.AWS,
+    ),
     (re.compile(r"(?:^|/v1)/messages(?:/|$)"), Surface.ANTHROPIC),
     (re.compile(r"^/cohere/"), Surface.COHERE),
     (re.compile(r"^/api/(?:chat|generate|show|tags)$"), Surface.OLLAMA),
@@ -62,31 +74,29 @@ _JSON: Final = b"content-type: application/json\r\n"
 
 def surface_of(path: str) -> Surface:
     """Return the surface that a path belongs to, whether or not it is served."""
-    if speaks_aws(path):
-        return Surface.AWS
-    found = (surface for pattern, surface in _BY_PATH if pattern.search(path))
-    return next(found, Surface.OPENAI)
+    surfaces = (surface for pattern, surface in _BY_PATH if pattern.search(path))
+    return next(surfaces, Surface.OPENAI)
 
 
-def told(path: str, error: DoorError, identity: bytes) -> Told:
+def error_response(path: str, error: DoorError, identity: bytes) -> ErrorResponse:
     """Write an error as the answer to a request to `path` with that id."""
     surface = surface_of(path)
     if surface is Surface.AWS:
-        said = aws.told(error)
-        return Told(said.status, said.fields(), said.body, b"x-amzn-requestid")
+        aws = aws_error(error)
+        return ErrorResponse(aws.status, aws.fields(), aws.body, b"x-amzn-requestid")
     extra = b"".join([b"%b: %b\r\n" % pair for pair in error.headers])
     if surface is Surface.OPENAI:
-        return Told(error.status, _JSON + extra, error.body(), b"")
+        return ErrorResponse(error.status, _JSON + extra, error.body(), b"")
     body: dict[str, object] = {"error": error.message}
     id_field = b""
     if surface is Surface.ANTHROPIC:
         body, id_field = _anthropic(error, identity), b"request-id"
     elif surface is Surface.COHERE:
         body = {"message": error.message, "id": identity.decode()}
-    return Told(error.status, _JSON + extra, msgspec.json.encode(body), id_field)
+    return ErrorResponse(error.status, _JSON + extra, msgspec.json.encode(body), id_field)
 
 
-def event(path: str, error: DoorError, identity: bytes) -> bytes:
+def error_event(path: str, error: DoorError, identity: bytes) -> bytes:
     """Write an error as the last event of a stream at `path`, in place of `[DONE]`.
 
     OpenAI's clients raise on a data object with the key `error`; the streams of `/v1/responses` and
@@ -110,9 +120,9 @@ def _anthropic(error: DoorError, identity: bytes) -> dict[str, object]:
     other = "api_error" if error.type == "server_error" else error.type
     kind = _ANTHROPIC.get(error.status, other)
     ours = {"param": error.param, "code": error.code}
-    said = {"type": kind, "message": error.message}
-    said |= {name: value for name, value in ours.items() if value is not None}
-    return {"type": "error", "error": said, "request_id": identity.decode()}
+    details = {"type": kind, "message": error.message}
+    details |= {name: value for name, value in ours.items() if value is not None}
+    return {"type": "error", "error": details, "request_id": identity.decode()}
 
 
 def _data(body: dict[str, object]) -> bytes:
@@ -121,3 +131,82 @@ def _data(body: dict[str, object]) -> bytes:
 
 def _named(body: dict[str, object]) -> bytes:
     return b"event: error\n" + _data(body)
+
+
+# SageMaker's errors, as boto3 reads them. botocore takes the type from `x-amzn-errortype` or
+# `__type`, and the message from `Message` or `message` (`botocore/parsers.py`, `BaseJSONParser`);
+# in any other form its caller sees an empty message. Of the errors made here, it retries only 500,
+# 503 and ThrottlingException (`botocore/retries/standard.py`), so a request that must not be sent
+# again never gets one of these.
+
+
+class AwsError(NamedTuple):
+    """An error answer in AWS's form."""
+
+    status: int
+    type: str
+    body: bytes
+    headers: Headers
+
+    def fields(self) -> bytes:
+        """Return the header lines of the error."""
+        extra = b"".join([b"%b: %b\r\n" % pair for pair in self.headers])
+        kind = self.type.encode()
+        return b"content-type: application/json\r\nx-amzn-errortype: %b\r\n%b" % (kind, extra)
+
+
+#: Our status codes, with AWS's status code and error type.
+_AWS = {
+    400: (400, "ValidationError"),
+    401: (403, "AccessDeniedException"),
+    403: (403, "AccessDeniedException"),
+    404: (400, "ValidationError"),
+    429: (429, "ThrottlingException"),
+    500: (500, "InternalFailure"),
+    501: (400, "ValidationError"),
+    503: (503, "ServiceUnavailable"),
+}
+_SESSION = (UnknownSession, SessionExists, SessionLost)
+
+
+def aws_error(error: DoorError) -> AwsError:
+    """Convert an error of the router's to AWS's form."""
+    if isinstance(error, _SESSION):
+        return _as_aws(400, "ValidationError", error.message)
+    if isinstance(error, UnknownPath):
+        return _as_aws(404, "UnknownOperationException", error.message)
+    if error.status in {502, 504}:  # a worker's: it may have run, so no retries
+        return model_error(error.status, error.message)
+    known = _AWS.get(error.status, (error.status, "ValidationError"))
+    if error.status >= 500 and error.status not in _AWS:
+        known = (500, "InternalFailure")
+    headers = [pair for pair in error.headers if pair[0] != b"www-authenticate"]
+    return _as_aws(*known, error.message, headers=headers)
+
+
+def model_error(status: int, message: str) -> AwsError:
+    """Return the error for a worker's error (shape ModelError): 424, which is never retried."""
+    sentence = (
+        f"Received {'client' if status < 500 else 'server'} error ({status}) from the worker with"
+        f" message {message!r}."
+    )
+    more = {"OriginalStatusCode": status, "OriginalMessage": message, "LogStreamArn": ""}
+    return _as_aws(424, "ModelError", sentence, more)
+
+
+def stream_error(message: str, code: str = "StreamBroken") -> bytes:
+    """Return the payload of an exception in an event stream (shape ModelStreamError)."""
+    return msgspec.json.encode({"Message": message, "ErrorCode": code})
+
+
+def _as_aws(
+    status: int,
+    kind: str,
+    message: str,
+    more: dict[str, object] | None = None,
+    headers: Headers | None = None,
+) -> AwsError:
+    body = msgspec.json.encode(
+        {"__type": kind, "Message": message, "message": message} | (more or {})
+    )
+    return AwsError(status, kind, body, headers or [])

@@ -1,6 +1,6 @@
-"""Every error a client can see; `surfaces.py` writes them in the shape that the client expects.
+"""Every error a client can see; `error_shapes.py` writes them in the shape that the client expects.
 
-What happens between the router and a worker has errors of its own (`worker_errors.py`), which are
+What happens between the router and a worker has errors of its own (`upstream/errors.py`), which are
 translated to these.
 """
 

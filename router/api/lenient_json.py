@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 from router.runtime.threads import rest, sliced
 
 #: Bodies up to this size are rewritten on the event loop.
-_SMALL: Final = 32 << 10
+_MAX_INLINE_BYTES: Final = 32 << 10
 #: Most values of one body that are rewritten: each takes a microsecond.
-MOST: Final = 1 << 16
+MAX_REWRITTEN_VALUES: Final = 1 << 16
 #: Bytes that are looked through at once.
-_PIECE: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 20
 _BOM: Final = b"\xef\xbb\xbf"
 _BACKSLASH: Final = ord("\\")
 
@@ -33,7 +33,7 @@ _BACKSLASH: Final = ord("\\")
 _ESCAPED = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|([89a-fA-F])[0-9a-fA-F]{2})"
 )
-_LONGEST_ESCAPED: Final = 12
+_MAX_ESCAPED_BYTES: Final = 12
 #: An unpaired one in UTF-8.
 SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
 #: What stands for a constant: an object of the same length, which no field that is read here takes.
@@ -42,7 +42,7 @@ _CONSTANT = re.compile(rb"NaN|-?Infinity")
 #: A byte after which no escaped character and no constant goes on. Outside of texts there is one
 #: after so many others.
 _BREAK = re.compile(rb"[^\\A-Za-z-]")
-_LONGEST_WORD: Final = 16
+_MAX_WORD_BYTES: Final = 16
 
 
 class Rewritten(NamedTuple):
@@ -60,7 +60,7 @@ async def rewritten(body: bytes) -> Rewritten:
     What is no JSON to Python either stays none. Raises ValueError if it is no text either, or has
     more than `MOST` such values.
     """
-    if len(body) <= _SMALL:
+    if len(body) <= _MAX_INLINE_BYTES:
         return rewrite(body)
     return await asyncio.to_thread(sliced, partial(rewrite, body))
 
@@ -74,8 +74,10 @@ def rewrite(body: bytes) -> Rewritten:
     if body.startswith(_BOM):
         seen[: len(_BOM)] = b" " * len(_BOM)
     for count, (at, stand_in) in enumerate(chain(_unpaired(body), _constants(body))):
-        if count == MOST:
-            raise ValueError(f"it has more than {MOST} unpaired surrogates, NaN and Infinity")
+        if count == MAX_REWRITTEN_VALUES:
+            raise ValueError(
+                f"it has more than {MAX_REWRITTEN_VALUES} unpaired surrogates, NaN and Infinity"
+            )
         seen[at : at + len(stand_in)] = stand_in
     return Rewritten(body, bytes(seen))
 
@@ -83,15 +85,17 @@ def rewrite(body: bytes) -> Rewritten:
 def _unpaired(body: bytes) -> Iterator[tuple[int, bytes]]:
     """Find unpaired surrogates: where what is to be put."""
     at = 0
-    for end in range(_PIECE, len(body) + _PIECE, _PIECE):
-        for single in SURROGATE.finditer(body, end - _PIECE, end + 1):
+    for end in range(_PIECE_BYTES, len(body) + _PIECE_BYTES, _PIECE_BYTES):
+        for single in SURROGATE.finditer(body, end - _PIECE_BYTES, end + 1):
             yield single.start(), bytes((0xEE, single[0][1] - 0x20))
-        while (found := _ESCAPED.search(body, at, end + _LONGEST_ESCAPED)) and found.start() < end:
-            start, at = found.start(), found.end()
+        while (
+            match := _ESCAPED.search(body, at, end + _MAX_ESCAPED_BYTES)
+        ) and match.start() < end:
+            start, at = match.start(), match.end()
             if _is_escaped(body, start):
                 at = start + 2
-            elif found[1]:
-                yield start + 2, b"e%d" % (int(found[1], 16) - 8)
+            elif match[1]:
+                yield start + 2, b"e%d" % (int(match[1], 16) - 8)
         at = max(at, end)
         rest()
 
@@ -113,18 +117,18 @@ def _constants(body: bytes) -> Iterator[tuple[int, bytes]]:
         # Of the quotation marks, only those that begin or end a text are left.
         piece = body[start:end].replace(rb"\\", b"__").replace(rb"\"", b"__")
         at = 0
-        for found in _CONSTANT.finditer(piece):
-            quotes += piece.count(b'"', at, found.start())
-            at = found.start()
+        for match in _CONSTANT.finditer(piece):
+            quotes += piece.count(b'"', at, match.start())
+            at = match.start()
             if quotes % 2 == 0:
-                yield start + at, _CONSTANTS[found[0]]
+                yield start + at, _CONSTANTS[match[0]]
         quotes += piece.count(b'"', at)
         rest()
 
 
 def _holds(body: bytes, word: bytes) -> bool:
-    for start in range(0, len(body), _PIECE):
-        if body.find(word, start, start + _PIECE + len(word)) >= 0:
+    for start in range(0, len(body), _PIECE_BYTES):
+        if body.find(word, start, start + _PIECE_BYTES + len(word)) >= 0:
             return True
         rest()
     return False
@@ -134,13 +138,13 @@ def _pieces(body: bytes) -> Iterator[tuple[int, int]]:
     """Cut a body where neither an escaped character nor a constant is cut."""
     start = 0
     while start < len(body):
-        end = start + _PIECE
-        if end + _LONGEST_WORD >= len(body):
+        end = start + _PIECE_BYTES
+        if end + _MAX_WORD_BYTES >= len(body):
             end = len(body)
-        elif found := _BREAK.search(body, end, end + _LONGEST_WORD):
-            end = found.end()
+        elif match := _BREAK.search(body, end, end + _MAX_WORD_BYTES):
+            end = match.end()
         else:  # within a text: between escapes
-            end += (_PIECE - len(body[start:end].rstrip(b"\\"))) % 2
+            end += (_PIECE_BYTES - len(body[start:end].rstrip(b"\\"))) % 2
         yield start, end
         start = end
 
@@ -150,7 +154,7 @@ _TRUE: Final = frozenset(("1", "on", "t", "true", "y", "yes"))
 _SPACE = r"[^\S\x1c-\x1f]*"
 _WHOLE = re.compile(_SPACE + r"[+-]?[0-9]+(?:_[0-9]+)*(?:\.0+)?" + _SPACE)
 #: Most characters of a number that are read.
-_LONGEST: Final = 64
+_MAX_NUMBER_DIGITS: Final = 64
 
 
 def true(value: object) -> bool:
@@ -163,7 +167,7 @@ def true(value: object) -> bool:
 def whole(value: object) -> int | None:
     """Return a field's whole number; None if it is none."""
     if isinstance(value, str):
-        if len(value) > _LONGEST or not _WHOLE.fullmatch(value):
+        if len(value) > _MAX_NUMBER_DIGITS or not _WHOLE.fullmatch(value):
             return None
         return int(value.partition(".")[0])
     if isinstance(value, float):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from router.api.errors import BadRequest
-from router.api.messages import MOST_ENTRIES, UNEXPECTED, entries, is_list
+from router.api.messages import MAX_ENTRIES, UNEXPECTED, entries, is_list
 from router.runtime.threads import ELEMENTS, rest
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ _WORDS = frozenset(
     )
 )
 
-_TOO_MANY = "Messages have too many parts, or one that is not an object."
-_TOO_LONG = "There are more documents than can be read, or something else among them."
+_TOO_MANY_PARTS = "Messages have too many parts, or one that is not an object."
+_TOO_MANY_DOCUMENTS = "There are more documents than can be read, or something else among them."
 
 
 class _Part(msgspec.Struct):
@@ -66,41 +66,41 @@ def documents(raw: msgspec.Raw, field: str) -> list[msgspec.Raw]:
     Raises BadRequest, which names the `field`, if a list that is not of texts alone is too long to
     look at.
     """
-    found: list[msgspec.Raw] | None = [raw]
+    items: list[msgspec.Raw] | None = [raw]
     if is_list(raw):
         if _decoded(_texts, raw) is not None:
             return []
-        found = entries(raw)
-    if found is None:
-        raise BadRequest(_TOO_LONG, param=field)
-    return [part.content for part in _decoded_parts(found)]
+        items = entries(raw)
+    if items is None:
+        raise BadRequest(_TOO_MANY_DOCUMENTS, param=field)
+    return [part.content for part in _decoded_parts(items)]
 
 
 def _parts(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> list[_Part]:
     """Return the parts of all contents. The bound is on all together, so many messages take no
     longer to look at than one."""
-    found: list[msgspec.Raw] = []
+    items: list[msgspec.Raw] = []
     for content in contents:
         if isinstance(content, list):
-            found += content
+            items += content
         elif is_list(content):
             listed = entries(content)
             if listed is None:
-                raise BadRequest(_TOO_MANY)
-            found += listed
-        if len(found) > MOST_ENTRIES:
-            raise BadRequest(_TOO_MANY)
-    return _decoded_parts(found)
+                raise BadRequest(_TOO_MANY_PARTS)
+            items += listed
+        if len(items) > MAX_ENTRIES:
+            raise BadRequest(_TOO_MANY_PARTS)
+    return _decoded_parts(items)
 
 
-def _decoded_parts(found: Sequence[msgspec.Raw]) -> list[_Part]:
+def _decoded_parts(items: Sequence[msgspec.Raw]) -> list[_Part]:
     """Return those that are objects; a string is text."""
-    if len(found) <= ELEMENTS:
-        some = [_decoded(_part, one) for one in found]
+    if len(items) <= ELEMENTS:
+        some = [_decoded(_part, one) for one in items]
         return [part for part in some if part is not None]
     parts = list[_Part]()
-    for start in range(0, len(found), ELEMENTS):
-        some = [_decoded(_part, one) for one in found[start : start + ELEMENTS]]
+    for start in range(0, len(items), ELEMENTS):
+        some = [_decoded(_part, one) for one in items[start : start + ELEMENTS]]
         parts += [part for part in some if part is not None]
         rest()
     return parts

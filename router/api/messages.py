@@ -55,9 +55,9 @@ class _Odd(msgspec.Struct, gc=False):
 #: JSON of up to this many bytes is decoded in one pass: a list in it has a quarter of a million
 #: parts at most, which take 15 ms. Decoding a text in place takes half the time of first finding
 #: its end and decoding it later.
-SAFE = 512 << 10
+MAX_ONE_PASS_BYTES = 512 << 10
 #: Most elements of a list that are looked at one by one.
-MOST_ENTRIES = 16_384
+MAX_ENTRIES = 16_384
 #: The errors that decoding raises.
 UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
@@ -78,12 +78,12 @@ def _no_more_than(most: int) -> Callable[[msgspec.Raw], Any]:
     return msgspec.json.Decoder(form).decode
 
 
-_other = _no_more_than(MOST_ENTRIES)
+_other = _no_more_than(MAX_ENTRIES)
 _TOO_SHORT = "Expected `array` of length "
 _BRACKET = (ord("["),)
 _BLANKS, _NUMBER = b" \t\r\n", b"-0123456789"
 #: Bytes of a list in which its first element begins.
-_BEGINNING = 4096
+_BEGINNING_BYTES = 4096
 _first: Any = Struct("B").unpack_from  # a third of the cost of a memoryview
 
 
@@ -92,27 +92,27 @@ def messages(raw: msgspec.Raw, field: str | None = None) -> list[Message | Unrea
 
     Raises BadRequest, which names the `field`.
     """
-    found = entries(raw)
-    if found is None:
+    items = entries(raw)
+    if items is None:
         if is_list(raw):
             raise BadRequest(
                 "The request has more messages than can be read, or something else among them.",
                 param=field,
             )
         return []
-    ways = (_message, _unread) if len(raw) <= SAFE else (_unread,)
+    ways = (_message, _unread) if len(raw) <= MAX_ONE_PASS_BYTES else (_unread,)
     rest()
-    return [_read(entry, ways) for entry in found]
+    return [_read(entry, ways) for entry in items]
 
 
 def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
     """Return the elements of a list; None if `raw` is not a list, or one with too many elements.
 
-    Each element takes microseconds, which block the event loop. So there may be `MOST_ENTRIES` at
+    Each element takes microseconds, which block the event loop. So there may be `MAX_ENTRIES` at
     most, and in a long list each must be an object or a text: no worker accepts others.
     """
     try:
-        if len(raw) > 2 * MOST_ENTRIES:
+        if len(raw) > 2 * MAX_ENTRIES:
             if not _is_short(raw, _other):
                 return None
             rest()
@@ -144,7 +144,7 @@ def numerous(raw: msgspec.Raw, most: int) -> bool:
     """
     if len(raw) <= 2 * most or not is_list(raw):
         return False
-    first = bytes(memoryview(raw)[1:_BEGINNING]).lstrip(_BLANKS)[:1]
+    first = bytes(memoryview(raw)[1:_BEGINNING_BYTES]).lstrip(_BLANKS)[:1]
     if first in _NUMBER:
         return False
     if first == b"[":
@@ -160,8 +160,8 @@ def content_of(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:
     if not raw:
         return None
     if is_list(raw):
-        found = entries(raw)
-        return [raw] if found is None else found
+        items = entries(raw)
+        return [raw] if items is None else items
     try:
         text: str | None = _text(raw)
     except UNEXPECTED:

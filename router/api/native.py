@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from router.api.errors import BadRequest
 from router.api.messages import (
-    MOST_ENTRIES,
+    MAX_ENTRIES,
     UNEXPECTED,
     Message,
     Unread,
@@ -93,7 +93,7 @@ def native(body: bytes, sources: Sequence[str], *, batched: bool, after_system: 
     `sources` are the names that the prompt may have, `batched` whether `messages` are lists of
     messages, `after_system` whether `system` precedes the prompt.
     """
-    found = Native()
+    result = Native()
     try:
         read = _read(body)
     except UNEXPECTED as error:
@@ -101,16 +101,19 @@ def native(body: bytes, sources: Sequence[str], *, batched: bool, after_system: 
     source = next((name for name in sources if is_given(getattr(read, name))), "")
     if source:
         raw = getattr(read, source)
-        found.names = dict.fromkeys(("prompt", "input"), source)
-        found.replaced = {"prompt": _after(read.system, raw) if after_system else raw, "input": raw}
-    found.beside = {name: raw for name in BESIDE if is_given(raw := getattr(read, name))}
-    found.media = {name: _count(getattr(read, name)) for name in _MEDIA}
-    found.media["features"] = _hashed(read.features)
+        result.names = dict.fromkeys(("prompt", "input"), source)
+        result.replaced = {
+            "prompt": _after(read.system, raw) if after_system else raw,
+            "input": raw,
+        }
+    result.beside = {name: raw for name in BESIDE if is_given(raw := getattr(read, name))}
+    result.media = {name: _count(getattr(read, name)) for name in _MEDIA}
+    result.media["features"] = _hashed(read.features)
     for name in _SAMPLING:
-        _limits(found, name, getattr(read, name))
+        _limits(result, name, getattr(read, name))
     if batched:
-        _conversations(found, read.messages)
-    return found
+        _conversations(result, read.messages)
+    return result
 
 
 def is_given(raw: Raw) -> bool:
@@ -126,7 +129,7 @@ def _after(system: Raw, prompt: Raw) -> Raw:
         return prompt
 
 
-def _limits(found: Native, name: str, raw: Raw) -> None:
+def _limits(result: Native, name: str, raw: Raw) -> None:
     """Take over the largest limits in parameters for one prompt, or in a list of such."""
     if not is_given(raw):
         return
@@ -140,25 +143,25 @@ def _limits(found: Native, name: str, raw: Raw) -> None:
             sampling = _sampling(one)
         except UNEXPECTED as error:
             raise BadRequest(f"`{name}` cannot be read: {error}.", param=name) from None
-        _larger(found, "n", f"{name}.n", sampling.n)
+        _larger(result, "n", f"{name}.n", sampling.n)
         for length in _lengths:
-            _larger(found, "max_tokens", f"{name}.{length}", getattr(sampling, length))
+            _larger(result, "max_tokens", f"{name}.{length}", getattr(sampling, length))
 
 
 def _is_object(raw: Raw) -> bool:
     return bytes(memoryview(raw)[:1]) == b"{"
 
 
-def _larger(found: Native, field: str, name: str, raw: Raw) -> None:
+def _larger(result: Native, field: str, name: str, raw: Raw) -> None:
     if not raw:
         return
     try:
         number = float(_number(raw) or 0)
     except (*UNEXPECTED, ValueError, OverflowError):
         return  # the worker refuses it
-    if number > found.replaced.get(field, 0):
-        found.replaced[field] = int(number) if number < 1 << 53 else number
-        found.names[field] = name
+    if number > result.replaced.get(field, 0):
+        result.replaced[field] = int(number) if number < 1 << 53 else number
+        result.names[field] = name
 
 
 def _count(raw: Raw) -> int:
@@ -190,18 +193,18 @@ def _entries(raw: Raw) -> list[Raw]:
     return found
 
 
-def _conversations(found: Native, raw: Raw) -> None:
+def _conversations(result: Native, raw: Raw) -> None:
     """Read a list of conversations; the first one is where chats have theirs."""
     first: list[Message | Unread] = []
     count = 0
     for at, one in enumerate(entries(raw) or ()):
         read = messages(one)
         count += len(read)
-        if count > MOST_ENTRIES:
+        if count > MAX_ENTRIES:
             raise BadRequest("The request has more messages than can be read.", param="messages")
         if at:
-            found.others += read
-            found.further = at
+            result.others += read
+            result.further = at
         else:
             first = read
-    found.replaced["messages"] = first
+    result.replaced["messages"] = first

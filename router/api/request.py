@@ -1,235 +1,23 @@
-"""The inference endpoints, and the few fields of a request that the router reads."""
+"""The few fields of a request that the router reads, and those that it adds.
+
+Everything else in a body stays byte for byte as received.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Flag, StrEnum, auto
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import python_multipart
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, parse_options_header
 
+from router.api.endpoints import Endpoint
 from router.api.errors import BadRequest
 from router.api.lenient_json import SURROGATE, true, whole
-from router.api.messages import SAFE, UNEXPECTED, Message, Object, Unread, messages
+from router.api.messages import MAX_ONE_PASS_BYTES, UNEXPECTED, Message, Object, Unread, messages
 from router.api.native import Native, native
 from router.runtime.threads import count
-
-
-class Prompted(StrEnum):
-    """Where a request has its prompt, if it has one that a KV cache could hold."""
-
-    CHAT = "CHAT"
-    COMPLETION = "COMPLETION"
-    INPUT = "INPUT"
-    RESPONSES = "RESPONSES"
-    MESSAGES = "MESSAGES"
-    NOTHING = "NOTHING"
-
-
-#: The members, for what runs with every request: to reach them through the class takes ten times as
-#: long before Python 3.12.
-CHAT: Final = Prompted.CHAT
-COMPLETION: Final = Prompted.COMPLETION
-INPUT: Final = Prompted.INPUT
-RESPONSES: Final = Prompted.RESPONSES
-MESSAGES: Final = Prompted.MESSAGES
-NOTHING: Final = Prompted.NOTHING
-
-
-class Salted(StrEnum):
-    """How an engine can keep what an endpoint computes apart from other clients' prompts."""
-
-    YES = "YES"
-    """By `cache_salt`."""
-    CANNOT = "CANNOT"
-    """It has no field for that."""
-    NEEDLESS = "NEEDLESS"
-    """Nothing is computed that another prompt could find in a KV cache."""
-
-
-class Engines(Flag):
-    """Which engines serve a path."""
-
-    VLLM = auto()
-    SGLANG = auto()
-    BOTH = VLLM | SGLANG
-
-
-#: Where the prompt is if it is not in messages, unless the endpoint says otherwise.
-_SOURCES = {Prompted.COMPLETION: ("prompt",), Prompted.INPUT: ("input",)}
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One inference path, relayed to workers."""
-
-    path: str
-    prompted: Prompted
-    answers: bool
-    """Whether the answer is generated token by token, so that it takes up KV cache."""
-    form: bool = False
-    """The body is a multipart form, not JSON."""
-    engines: Engines = Engines.VLLM
-    salted: Salted = Salted.YES
-    native: bool = False
-    """The body has another form than OpenAI's (`native.py`)."""
-    fields: tuple[str, ...] = ()
-    """Names that the prompt may have instead; of several, the first that is given counts."""
-    batched: bool = False
-    """`messages` are conversations, each answered by itself."""
-    exact: bool = True
-    """Whether the engine makes a prompt's tokens as on the endpoints of OpenAI and Anthropic."""
-    events: bool = True
-    """Its streams are server-sent events."""
-    streams: bool = False
-    """It streams unless the request says that it should not."""
-    after_system: bool = False
-    """`system` precedes the prompt, as in Ollama's API."""
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The names that a prompt which is not in messages may have."""
-        return self.fields or _SOURCES.get(self.prompted, ())
-
-
-def _computes_nothing(path: str, engines: Engines = Engines.VLLM) -> Endpoint:
-    """Return an endpoint that works on texts and tokens alone, and not on the GPU."""
-    return Endpoint(path, Prompted.NOTHING, answers=False, engines=engines, salted=Salted.NEEDLESS)
-
-
-_TEXT_OR_IDS = ("text", "input_ids")
-#: All inference endpoints of vLLM (vllm/entrypoints) and SGLang (srt/entrypoints/http_server.py),
-#: by path, but for websockets and for paths that a platform calls on a container.
-ENDPOINTS = {
-    endpoint.path: endpoint
-    for endpoint in (
-        Endpoint("/v1/chat/completions", Prompted.CHAT, answers=True, engines=Engines.BOTH),
-        Endpoint(
-            *("/v1/chat/completions/batch", Prompted.CHAT),
-            answers=True,
-            native=True,
-            batched=True,
-        ),
-        Endpoint("/v1/completions", Prompted.COMPLETION, answers=True, engines=Engines.BOTH),
-        Endpoint("/v1/responses", Prompted.RESPONSES, answers=True, engines=Engines.BOTH),
-        Endpoint("/v1/messages", Prompted.MESSAGES, answers=True, engines=Engines.BOTH),
-        Endpoint(
-            *("/inference/v1/generate", Prompted.COMPLETION),
-            answers=True,
-            native=True,
-            fields=("token_ids",),
-        ),
-        Endpoint(
-            *("/generate", Prompted.COMPLETION),
-            answers=True,
-            engines=Engines.SGLANG,
-            native=True,
-            fields=_TEXT_OR_IDS,
-        ),
-        Endpoint(
-            *("/cohere/v2/chat", Prompted.CHAT), answers=True, salted=Salted.CANNOT, exact=False
-        ),
-        Endpoint(
-            *("/api/chat", Prompted.CHAT),
-            answers=True,
-            engines=Engines.SGLANG,
-            salted=Salted.CANNOT,
-            native=True,
-            exact=False,
-            events=False,
-            streams=True,
-        ),
-        Endpoint(
-            *("/api/generate", Prompted.COMPLETION),
-            answers=True,
-            engines=Engines.SGLANG,
-            salted=Salted.CANNOT,
-            native=True,
-            after_system=True,
-            exact=False,
-            events=False,
-            streams=True,
-        ),
-        Endpoint("/v1/embeddings", Prompted.INPUT, answers=False, engines=Engines.BOTH),
-        Endpoint(
-            *("/v2/embed", Prompted.INPUT),
-            answers=False,
-            salted=Salted.CANNOT,
-            native=True,
-            fields=("texts",),
-        ),
-        Endpoint(
-            *("/encode", Prompted.INPUT),
-            answers=False,
-            engines=Engines.SGLANG,
-            salted=Salted.CANNOT,
-            native=True,
-            fields=_TEXT_OR_IDS,
-        ),
-        Endpoint("/pooling", Prompted.INPUT, answers=False),
-        Endpoint(
-            *("/classify", Prompted.INPUT),
-            answers=False,
-            engines=Engines.BOTH,
-            native=True,
-            fields=("input", *_TEXT_OR_IDS),
-        ),
-        Endpoint(
-            *("/v1/classify", Prompted.INPUT),
-            answers=False,
-            engines=Engines.SGLANG,
-            salted=Salted.CANNOT,
-        ),
-        Endpoint("/v1/rerank", Prompted.NOTHING, answers=False, engines=Engines.BOTH),
-        Endpoint("/rerank", Prompted.NOTHING, answers=False),
-        Endpoint("/v2/rerank", Prompted.NOTHING, answers=False),
-        Endpoint("/v1/score", Prompted.NOTHING, answers=False, engines=Engines.BOTH),
-        Endpoint("/score", Prompted.NOTHING, answers=False),
-        Endpoint("/generative_scoring", Prompted.NOTHING, answers=False),
-        Endpoint(
-            *("/v1/systemone", Prompted.NOTHING),
-            answers=False,
-            engines=Engines.BOTH,
-            native=True,
-        ),
-        Endpoint(
-            *("/v1/decisions", Prompted.NOTHING),
-            answers=False,
-            engines=Engines.SGLANG,
-            salted=Salted.CANNOT,
-            native=True,
-        ),
-        Endpoint(
-            *("/v1/audio/transcriptions", Prompted.NOTHING),
-            answers=True,
-            form=True,
-            engines=Engines.BOTH,
-            salted=Salted.NEEDLESS,
-        ),
-        Endpoint(
-            *("/v1/audio/translations", Prompted.NOTHING),
-            answers=True,
-            form=True,
-            salted=Salted.NEEDLESS,
-        ),
-        _computes_nothing("/v1/messages/count_tokens", Engines.BOTH),
-        _computes_nothing("/tokenize", Engines.BOTH),
-        _computes_nothing("/detokenize", Engines.BOTH),
-        _computes_nothing("/v1/tokenize", Engines.SGLANG),
-        _computes_nothing("/v1/detokenize", Engines.SGLANG),
-        _computes_nothing("/v1/chat/completions/render"),
-        _computes_nothing("/v1/completions/render"),
-        _computes_nothing("/v1/responses/render"),
-        _computes_nothing("/v1/messages/render"),
-        _computes_nothing("/cohere/v2/chat/render"),
-        _computes_nothing("/v1/chat/completions/derender"),
-        _computes_nothing("/v1/completions/derender"),
-    )
-}
-
 
 #: Fields by which engines and their routers steer each other (`engine_fields.py`).
 ENGINE_FIELDS = (
@@ -386,12 +174,12 @@ _decode_odd = msgspec.json.Decoder(_Odd).decode
 _small = msgspec.json.Decoder(Small).decode
 _name = msgspec.json.Decoder(str | None).decode
 #: Most objects in a body, by its braces, that may all be messages; each of those takes 100 bytes.
-MOST_OBJECTS = 1 << 16
+MAX_OBJECTS = 1 << 16
 #: Most objects, lists and fields of a body, by the marks that begin them: a decoder takes up to
 #: 40 ns for each, all in one step, in which nobody else is served.
-MOST_VALUES = 1 << 19
+MAX_VALUES = 1 << 19
 #: Most fields of a form; the same limit as Starlette's, which vLLM parses forms with.
-MOST_FIELDS = 1000
+MAX_FIELDS = 1000
 #: A form field with a transfer encoding: some parsers decode it and some do not. It is deprecated
 #: (RFC 7578 section 4.7).
 _ENCODED = re.compile(rb"\ncontent-transfer-encoding:", re.IGNORECASE)
@@ -399,7 +187,7 @@ _NOT_ENCODED = re.compile(rb" *(?:7bit|8bit|binary) *\r", re.IGNORECASE)
 #: Starlette decodes even the names of fields by it (`starlette/formparsers.py`), UTF-7 included.
 _CHARSETS = frozenset((b"utf-8", b"utf8", b"us-ascii"))
 #: Bytes of a form that are searched for it at once.
-_STEP = 1 << 20
+_STEP_BYTES = 1 << 20
 #: The form fields that are read; a form holds them as text.
 _FORM_FIELDS = frozenset(
     (b"model", b"stream", b"n", b"best_of", b"max_tokens", b"max_completion_tokens")
@@ -409,7 +197,10 @@ _RAW_FORM_FIELDS = frozenset(name.encode() for name in (*ENGINE_FIELDS, "vllm_xa
 
 
 class NotJson(BadRequest):
-    """The body is not JSON to msgspec; Python, and so the worker, may read it (`lax_json.py`)."""
+    """The body is not JSON to msgspec; Python, and so the worker, may read it.
+
+    See `lenient_json.py`.
+    """
 
     def __init__(self, why: object) -> None:
         super().__init__(f"The request body is not valid JSON: {why}.")
@@ -422,9 +213,9 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
     """
     if endpoint.form:
         fields = _form(body, content_type)
-        found = {name: msgspec.Raw(fields.pop(name)) for name in ENGINE_FIELDS if name in fields}
+        raw = {name: msgspec.Raw(fields.pop(name)) for name in ENGINE_FIELDS if name in fields}
         request: Request = msgspec.convert(fields, _Read)
-        request.engine_fields = _given(found)
+        request.engine_fields = _given(raw)
     else:
         request = _parse(body, texts=texts)
     if request.stream is not None and request.stream is not True:
@@ -433,15 +224,15 @@ def parse(endpoint: Endpoint, body: bytes, content_type: bytes, *, texts: bool =
 
 
 def _parse(body: bytes, *, texts: bool) -> Request:
-    if len(body) > SAFE:
+    if len(body) > MAX_ONE_PASS_BYTES:
         texts = False
         objects = count(body, b"{")
-        if max(objects, count(body, b"["), count(body, b'":')) > MOST_VALUES:
+        if max(objects, count(body, b"["), count(body, b'":')) > MAX_VALUES:
             raise BadRequest(
-                f"The request body has more than {MOST_VALUES} objects, lists or fields, which"
+                f"The request body has more than {MAX_VALUES} objects, lists or fields, which"
                 " would delay others: send it in several requests."
             )
-        if objects > MOST_OBJECTS:
+        if objects > MAX_OBJECTS:
             return _parse_odd(body)
     try:
         return _decode(body) if texts else _decode_unread(body)
@@ -490,11 +281,11 @@ def _read_model(raw: msgspec.Raw) -> str | None:
 
 def _adapted(endpoint: Endpoint, request: Request, body: bytes) -> Adapted:
     """Add what is in another form. Raises BadRequest."""
-    found = native(
+    other = native(
         body, endpoint.sources, batched=endpoint.batched, after_system=endpoint.after_system
     )
     fields = {name: getattr(request, name) for name in Request.__struct_fields__}
-    adapted = Adapted(**fields | found.replaced, native=found)
+    adapted = Adapted(**fields | other.replaced, native=other)
     if adapted.stream is None and endpoint.streams:
         adapted.stream = True
     return adapted
@@ -521,21 +312,21 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
             "A form's fields must not have a Content-Transfer-Encoding, which not all readers"
             " decode: send them as they are, without that header field."
         )
-    found: dict[str, str | msgspec.Raw] = {}
+    fields: dict[str, str | msgspec.Raw] = {}
     count = 0
 
     def counted(_: object) -> None:
         nonlocal count
         count += 1
-        if count > MOST_FIELDS:
-            raise ValueError(f"it has more than {MOST_FIELDS} fields")
+        if count > MAX_FIELDS:
+            raise ValueError(f"it has more than {MAX_FIELDS} fields")
 
     def on_field(field: Field) -> None:
         counted(field)
         if field.field_name in _FORM_FIELDS and field.value is not None:
-            found[field.field_name.decode()] = field.value.decode(errors="replace")
+            fields[field.field_name.decode()] = field.value.decode(errors="replace")
         elif field.field_name in _RAW_FORM_FIELDS and field.value:
-            found[field.field_name.decode()] = msgspec.Raw(field.value)
+            fields[field.field_name.decode()] = msgspec.Raw(field.value)
 
     try:
         form = python_multipart.create_form_parser(
@@ -548,12 +339,31 @@ def _form(body: bytes, content_type: bytes) -> dict[str, str | msgspec.Raw]:
         form.finalize()
     except (FormParserError, ValueError) as error:
         raise BadRequest(f"The request body is not a valid form: {error}.") from None
-    return found
+    return fields
 
 
 def _is_encoded(form: bytes) -> bool:
-    for start in range(0, len(form), _STEP):
-        for found in _ENCODED.finditer(form, start, start + _STEP + 32):  # it may be cut there
-            if not _NOT_ENCODED.match(form, found.end()):
+    for start in range(0, len(form), _STEP_BYTES):
+        # The bytes beyond a step hold what its end would cut off.
+        for match in _ENCODED.finditer(form, start, start + _STEP_BYTES + 32):
+            if not _NOT_ENCODED.match(form, match.end()):
                 return True
     return False
+
+
+_BLANKS = b" \t\r\n"
+
+
+def with_field(body: bytes, field: bytes) -> bytes:
+    """Return a JSON object with a field (`"name":value`) inserted before its last brace.
+
+    If the name occurs twice then, Python's `json`, with which engines read bodies, takes the last.
+    An empty object, or a body that is not an object, is returned unchanged: nothing can be added
+    without changing what it asks for.
+    """
+    end = len(body.rstrip(_BLANKS)) - 1
+    if end < 1 or body[end : end + 1] != b"}":
+        return body
+    if not body[:end].rstrip(_BLANKS + b"{"):
+        return body
+    return b"%b,%b}" % (body[:end], field)

@@ -17,17 +17,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from controller.agreement import Compared, compared, way
-from controller.events import Tier
-from controller.memory import Memory
+from controller.index.agreement import HashAgreement, compare_hashes, hash_algorithm
+from controller.index.block_events import Tier
+from controller.kv_memory import KvMemory
 from router.app import Door, create_app
 from router.fleet.build import CannotBuild
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.kv.attach import Memories
-from router.kv.lmcache.lookup import Lookup, StoreDown
-from router.kv.lmcache.shared import SharedStore
+from router.kv.lmcache.lookup import Lookup, LookupFailed
+from router.kv.lmcache.shared_store import SharedStore
 from router.kv.remote import RemoteMemory
 from router.kv.status import USAGE_FLAG, held_by_tier, kv_statuses
 from router.kv.subscriptions import FLAG
@@ -35,9 +36,8 @@ from router.settings.fleet import TiersSettings
 from router.settings.model import Settings
 from router.settings.types import format_duration
 from router.tokenizers.sources import is_adapter
-from router.tokenizers.state import BLIND, Case
-from router.tokenizers.verify import State
-from router.upstream.client import Inquiries, NoAnswer
+from router.tokenizers.state import BLIND, SourceCase
+from router.tokenizers.verify import Agreement
 from router.upstream.usage import Usage, UsageTail
 from strategies.api import Prompt
 
@@ -73,7 +73,7 @@ def model_of(worker: Worker) -> str:
     return min(bases or worker.models)
 
 
-async def ask_all(pool: Pool, memory: Memory | None, inquiries: Inquiries) -> dict[str, Asked]:
+async def ask_all(pool: Pool, memory: KvMemory | None, inquiries: Inquiries) -> dict[str, Asked]:
     """Ask all ready workers of a pool at once; with a `memory`, wait for their KV events too.
 
     Returns the result by the worker's name.
@@ -85,8 +85,8 @@ async def ask_all(pool: Pool, memory: Memory | None, inquiries: Inquiries) -> di
     asked = dict(zip((worker.name for worker in ready), found, strict=True))
     if memory is not None:
         for name, one in asked.items():
-            if one.reports is not None and name in memory.truths:
-                memory.truths[name].answered(one.reports)
+            if one.reports is not None and name in memory.track_records:
+                memory.track_records[name].answered(one.reports)
         speaking = [name for name, one in asked.items() if one.reports is not None]
         speaking = [name for name in speaking if not memory.doubt(name)]
         for _ in range(int(EVENTS_TIMEOUT_S / _TICK_S)):
@@ -147,7 +147,7 @@ _IDS = range(100, 250)
 async def tier_mistakes(door: Door, tiers: TiersSettings) -> list[str]:
     """Ask every ready worker of every pool that follows KV events; return what is wrong."""
     memories = door.memories
-    followed: list[tuple[Pool, Memory | None]] = [
+    followed: list[tuple[Pool, KvMemory | None]] = [
         *memories.pools(),
         *((pool, None) for pool, _ in memories.remotes()),
     ]
@@ -161,7 +161,7 @@ async def tier_mistakes(door: Door, tiers: TiersSettings) -> list[str]:
 
 
 async def _mistakes(
-    memory: Memory | None, worker: Worker, store: SharedStore | None, tiers: TiersSettings
+    memory: KvMemory | None, worker: Worker, store: SharedStore | None, tiers: TiersSettings
 ) -> list[str]:
     """Return what is wrong with one worker, in sentences."""
     chunk = store.lookup.chunk if store is not None else 0
@@ -195,7 +195,7 @@ def _usage_mistakes(first: Usage, again: Usage) -> list[str]:
     return []
 
 
-async def _event_mistakes(memory: Memory, worker: Worker, before: int, *, l1: bool) -> list[str]:
+async def _event_mistakes(memory: KvMemory, worker: Worker, before: int, *, l1: bool) -> list[str]:
     """Check that it has sent events since, and, with `l1`, that some were ever about L1."""
     if not await _comes(lambda: memory.heard(worker.name) > before):
         return [f"it computed a prompt and announced nothing of it: start vLLM with {FLAG}"]
@@ -223,7 +223,7 @@ async def _store_mistakes(lookup: Lookup, model: str, ids: bytes) -> list[str]:
             if await lookup.held(ids, model, ""):
                 return []
             await asyncio.sleep(LOOK_S)
-    except StoreDown as error:
+    except LookupFailed as error:
         return [f"L2: {error}"]
     return [f"what it computed is not on L2 {lookup.compare(model)}"]
 
@@ -235,32 +235,34 @@ HINT = (
 )
 
 
-def block_names(memory: Memory) -> tuple[list[str], bool]:
+def block_names(memory: KvMemory) -> tuple[list[str], bool]:
     """Return a line per engine whose KV events are followed, and whether all is well.
 
     It is not if they name blocks differently although they share an L2 store.
     """
     engines = {source.name: source.worker for source in memory.all_sources()}
-    found = compared(memory.index, list(engines))
-    ways = {one.name: way(one.first) for one in memory.all_sources() if one.first is not None}
+    found = compare_hashes(memory.index, list(engines))
+    ways = {
+        one.name: hash_algorithm(one.first) for one in memory.all_sources() if one.first is not None
+    }
     lines = [
         f"worker {worker}: block names: {_said(engine, engines, found[engine], ways)}"
         for engine, worker in engines.items()
     ]
     alike = not any(one.others for one in found.values()) and not _differ(ways)
-    return lines, alike or memory.index.place("", Tier.L2) is None
+    return lines, alike or memory.index.cache("", Tier.L2) is None
 
 
 def _differ(ways: dict[str, str]) -> bool:
     return len({one for one in ways.values() if one}) > 1
 
 
-def _said(engine: str, engines: dict[str, str], one: Compared, ways: dict[str, str]) -> str:
+def _said(engine: str, engines: dict[str, str], one: HashAgreement, ways: dict[str, str]) -> str:
     return "; ".join(_parts(engine, engines, one, ways))
 
 
 def _parts(
-    engine: str, engines: dict[str, str], one: Compared, ways: dict[str, str]
+    engine: str, engines: dict[str, str], one: HashAgreement, ways: dict[str, str]
 ) -> Iterator[str]:
     """Say how an engine makes its block names, and whether other engines make the same."""
     if engine not in ways and not one.common:
@@ -299,7 +301,7 @@ async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str]
     try:
         await door.look()
         cases = door.keeper.cases
-        named = {pool.name for pool in door.fleet.pools if pool.by_blocks}
+        named = {pool.name for pool in door.fleet.pools if pool.kv is not None}
         blind = [case for case in cases if case.pool in named and not case.trusted]
         lines = [*_workers(door.fleet)]
         lines += [line for case in cases for line in _tokenizer(case, case in blind)]
@@ -336,7 +338,7 @@ async def _store(pool: str, store: SharedStore) -> tuple[str, bool]:
     """Check a store that is asked what it holds (L2); return a line, and whether it is fine."""
     try:
         await store.look()
-    except StoreDown as error:
+    except LookupFailed as error:
         return f"pool {pool}: L2: {error}", False
     return f"pool {pool}: L2: {store.wrong or 'it answers'}", not store.wrong
 
@@ -391,16 +393,16 @@ async def _answers(remote: RemoteMemory, names: list[str], deadline: float) -> s
     return f"answers, but in {1000 * least:.0f} ms at best; controller.deadline is {told}"
 
 
-def _tokenizer(case: Case, blind: bool) -> Iterator[str]:
+def _tokenizer(case: SourceCase, blind: bool) -> Iterator[str]:
     more = f"; {BLIND}" if blind else ""
     yield f"pool {case.pool}: {', '.join(sorted(case.models))}: {case.sentence()}{more}"
     for name, asked in sorted(case.asked.items()):
         yield f"  worker {name}: {asked.verdict.state}: {asked.verdict.why}"
 
 
-def _is_wrong(case: Case) -> bool:
+def _is_wrong(case: SourceCase) -> bool:
     """Whether a worker makes other tokens, or a tokenizer from the settings cannot be trusted."""
-    if any(one.verdict.state is State.DIFFERS for one in case.asked.values()):
+    if any(one.verdict.state is Agreement.DIFFERS for one in case.asked.values()):
         return True
     return case.origin.told and not case.trusted
 

@@ -13,22 +13,22 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from controller.memory import Memory
-from controller.server import serve
-from controller.source import Source
+from controller.events.source import EventSource
+from controller.kv_memory import KvMemory
+from controller.service.server import create_app
 from router.fleet.build import CannotBuild, build
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries
 from router.fleet.probes import Health
 from router.http.server import bind
 from router.http.tls import Contexts
 from router.kv.attach import Memories
+from router.kv.metrics import ControllerMetrics
 from router.kv.snapshots import CannotRestore, Snapshots
-from router.observe.kv import ControllerMetrics
 from router.runtime import logs
 from router.runtime.process import obeying
 from router.settings.model import Settings
 from router.settings.types import Address
-from router.upstream.client import Inquiries
 
 #: Seconds that requests under way may take to end once it is told to stop. Without an end a client
 #: that hangs in the middle of one would keep the last snapshot from being written.
@@ -85,20 +85,20 @@ async def run(
 
 
 def _app(
-    settings: Settings, memories: Memories, memory: Memory, snapshots: Snapshots | None
+    settings: Settings, memories: Memories, memory: KvMemory, snapshots: Snapshots | None
 ) -> FastAPI:
     """Return the paths of the service, over an index and the subscriptions that feed it."""
 
-    async def follow(source: Source, endpoint: str | None, replay: str | None) -> None:
+    async def follow(source: EventSource, endpoint: str | None, replay: str | None) -> None:
         if endpoint is not None:
             memories.subscriber.follow(source, endpoint, replay)
 
-    async def leave(source: Source) -> None:
+    async def leave(source: EventSource) -> None:
         await memories.subscriber.leave([source])
 
     keys = {key.name: key.key.get_secret_value() for key in settings.door_keys}
     series = ControllerMetrics(memories, snapshots)
-    return serve(memory, follow, leave, keys, requests=series.requests, series=series.text)
+    return create_app(memory, follow, leave, keys, requests=series.requests, series=series.text)
 
 
 async def _serve(app: FastAPI, listener: socket.socket) -> None:
@@ -115,7 +115,7 @@ async def _serve(app: FastAPI, listener: socket.socket) -> None:
         await server.serve([listener])
 
 
-async def _let_go(memory: Memory, fleet: Fleet) -> None:
+async def _let_go(memory: KvMemory, fleet: Fleet) -> None:
     """Forget, until cancelled, engines of a snapshot whose streams are not followed any more.
 
     Names change with every roll-out, and an engine that is gone does not say so. Workers in the
@@ -143,7 +143,7 @@ def _nothing() -> None:
     """Ignore the signal to reload: there is nothing to reload."""
 
 
-def _only(memories: Memories) -> Memory:
+def _only(memories: Memories) -> KvMemory:
     found = [memory for _, memory in memories.pools()]
     if len(found) != 1:
         raise NotOnePool(

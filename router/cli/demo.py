@@ -18,11 +18,13 @@ from rich.console import Console
 
 from router.app import create_app
 from router.http.server import Server, bind
+from router.replay.plan import Options, ReplayPlan
 from router.replay.report import Report, comparison
-from router.replay.run import Options, Plan, replay
+from router.replay.run import replay
 from router.settings.model import Settings
 from router.settings.types import Address
-from simulator.fleet import Fleet, FleetSettings, run_fleet
+from simulator.fleet import SimulatedFleet, run_fleet
+from simulator.settings import FleetSettings
 from simulator.workloads import Conversation, chats, document_questions
 
 STRATEGIES = ("roundrobin", "prefixaware")
@@ -59,7 +61,7 @@ def _run_fleet(settings: FleetSettings, parent: Connection) -> None:
             parent.recv()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def ready(fleet: Fleet) -> None:
+    def ready(fleet: SimulatedFleet) -> None:
         parent.send([worker.url for worker in fleet.workers])
         threading.Thread(target=end_with_the_parent, daemon=True).start()
 
@@ -140,7 +142,9 @@ async def run(options: DemoOptions, out: Console, err: Console) -> int:
             await _forget(urls)
             address = options.listen if strategy == STRATEGIES[-1] else Address("127.0.0.1", 0)
             async with _router(strategy, urls, address) as url:
-                plan = Plan("multi-turn chats and questions on documents", (), _workload(options))
+                plan = ReplayPlan(
+                    "multi-turn chats and questions on documents", (), _workload(options)
+                )
                 err.print(f"{strategy}: {plan.total} requests through {url}")
                 how = Options(url=url, speed=SPEED, stream_interval=4)
                 reports[strategy] = await replay(plan, how, console=err, stop=stop)

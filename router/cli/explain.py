@@ -16,25 +16,25 @@ from rich.table import Table
 from rich.text import Text
 
 from router.admin.explain import (
-    PATH,
     CannotExplain,
-    Question,
     WrongQuestion,
     endpoint_of,
     pools_for,
     sent_nowhere,
 )
+from router.api.endpoints import EXPLAIN
 from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import BadRequest, DoorError, NoWorker, UnknownModel
 from router.api.lenient_json import rewrite
-from router.api.limits import Limits
 from router.api.request import parse
 from router.dispatch.eligibility import left_out, unable
 from router.fleet.build import build
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from router.http.tls import Contexts
+from router.proxy.dry_run import Question
+from router.proxy.limits import Limits
 from router.settings.model import Settings
 from strategies.explain import Explanation, explain
 
@@ -55,7 +55,7 @@ def explained_by(
         fields.append((b"authorization", b"Bearer %b" % api_key.encode()))
     try:
         answer = httpx.post(
-            url.rstrip("/").removesuffix("/v1") + PATH,
+            url.rstrip("/").removesuffix("/v1") + EXPLAIN,
             params={"path": asked.path, "key": asked.key} if asked.key else {"path": asked.path},
             content=asked.body,
             headers=fields,
@@ -194,7 +194,7 @@ def _told(fleet: Fleet, model: str | None) -> Pool:
         raise BadRequest("The field `model` is missing, and the file has several pools.")
     workers = [worker for pool in pools for worker in pool.workers]
     for worker in workers:
-        worker.become(State.READY, "not asked")
+        worker.become(ProbeState.READY, "not asked")
         worker.models = worker.models or {model or "": {}}
     if not any(Pool.serves(worker, model or "") for worker in workers):
         raise UnknownModel(model or "")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from router.admin.explain import CannotExplain, Question, WrongQuestion
+from router.admin.explain import CannotExplain, WrongQuestion
 from router.api.errors import Headers
 from router.cli import explain as explain_told
 from router.cli.check_live import check_live, rehearse
@@ -38,6 +38,7 @@ from router.http.tls import complaint
 from router.hyperpod.environment import OPTION, said_by
 from router.hyperpod.loader import Loaded, take
 from router.prompt.salts import Salts
+from router.proxy.dry_run import Question
 from router.reload import Source, idle
 from router.runtime import logs
 from router.sessions.ids import kept

@@ -52,7 +52,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     raise_descriptors(settings.clients.connections)
     uvloop.run(refuse_lost_stores(settings))
     serving = Serving(settings)
-    serving.door.metrics.also(reload.metrics)
+    serving.door.metrics.add(reload.metrics)
 
     async def run() -> None:
         async def keep_up() -> None:
@@ -143,9 +143,8 @@ def say_what_is_not_shared(settings: Settings, count: int) -> None:
     )
     for pool in settings.all_pools():
         name = pool.strategy.name
-        strategy = registry.make(name, dict(pool.strategy.options))
-        found = getattr(strategy, "over", strategy)  # for `session`, the strategy that it wraps
-        if getattr(found, "reads_prompt", True) and not getattr(found, "hears_others", False):
+        able = registry.make(name, dict(pool.strategy.options)).capabilities
+        if able.reads_prompt and not able.hears_others:
             log.warning(
                 "pool %s: each process tells the strategy %s only of its own requests: if it"
                 " remembers prompts, a conversation finds its worker again while its client keeps"

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import typer
 
 from router.hyperpod.environment import said_by
+from router.hyperpod.fields import KIND
 from router.hyperpod.loader import Loaded, take
-from router.hyperpod.reading import KIND
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 from router.settings.checks import LISTEN
 from router.settings.errors import SettingsError
 from router.settings.files import load_roots, readable

@@ -13,13 +13,14 @@ from rich.console import Console
 from router.cli import demo
 from router.cli.terminal import Ca, address_of, fail, key_of, trust_of, url_of
 from router.http import server
-from router.replay.plan import Endpoint, NoModel
+from router.replay.plan import Endpoint, NoModel, ReplayError
 from router.replay.report import tables, to_json
-from router.replay.run import ReplayError, replay_trace
+from router.replay.run import replay_trace
 from router.runtime import logs
-from simulator.fleet import Fleet, FleetSettings, run_fleet
-from simulator.profiles import PROFILES
-from simulator.wire import Encoding
+from simulator.engine.profiles import PROFILES
+from simulator.fleet import SimulatedFleet, run_fleet
+from simulator.kv.events import Encoding
+from simulator.settings import FleetSettings
 
 out = Console()
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -161,7 +162,7 @@ def simulate(
         run_fleet(settings, _announce)
 
 
-def _announce(fleet: Fleet) -> None:
+def _announce(fleet: SimulatedFleet) -> None:
     err.print("Of each worker: URL, KV events, replay of KV events")
     for worker in fleet.workers:
         print(worker.url, worker.kv_events, worker.kv_replay, flush=True)

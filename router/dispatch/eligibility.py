@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from router.api.endpoints import Endpoint, Prompted
 from router.api.messages import entries, is_list
-from router.api.request import Endpoint, Prompted, Request
+from router.api.request import Request
 from router.fleet.pool import Pool
 from router.fleet.worker import Availability, Worker
 from router.prompt.prompts import Estimates
@@ -30,17 +31,17 @@ from strategies.api import NO_BLOCKS, Decision, Prompt
 from strategies.explain import LeftOut
 
 #: A length that was only estimated may be wrong by this factor.
-ROUGHLY: Final = 2
+ESTIMATE_FACTOR: Final = 2
 #: A field with which a client asks to have a prompt cut, such as `truncate_prompt_tokens`.
 _CUTS: Final = re.compile(rb'"truncat\w*"\s*+:\s*+(?!null|false|"disabled")')
 #: Bytes that such a field may extend beyond a slice.
-_LONGEST: Final = 256
+_MAX_FIELD_BYTES: Final = 256
 
 
 def cuts(body: bytes) -> bool:
     """Whether the client asks to have a prompt cut."""
     for start in range(0, len(body), BYTES):
-        if _CUTS.search(body, start, start + BYTES + _LONGEST):
+        if _CUTS.search(body, start, start + BYTES + _MAX_FIELD_BYTES):
             return True
         rest()
     return False
@@ -71,7 +72,7 @@ def within(
         return prompt
     if cuts(body) if cut is None else cut:
         return replace(prompt, tokens=longest, keys=(), blocks=NO_BLOCKS, ids=b"", estimated=False)
-    if prompt.tokens > (1 if prompt.counted else ROUGHLY) * longest:
+    if prompt.tokens > (1 if prompt.counted else ESTIMATE_FACTOR) * longest:
         return replace(
             prompt,
             tokens=1,
@@ -119,9 +120,9 @@ def needed(
     given = raw.get(endpoint.prompted, msgspec.Raw())
     if is_list(given):
         tokens, exact = _longest(given, estimates.bytes_per_token)
-        return Needs(answer + (tokens if exact else tokens // ROUGHLY), answer + tokens)
+        return Needs(answer + (tokens if exact else tokens // ESTIMATE_FACTOR), answer + tokens)
     tokens = prompt.tokens
-    least = tokens if prompt.counted else tokens // ROUGHLY if prompt.estimated else 0
+    least = tokens if prompt.counted else tokens // ESTIMATE_FACTOR if prompt.estimated else 0
     return Needs(answer + least, answer + tokens)
 
 
@@ -222,7 +223,7 @@ def _least(limits: Mapping[Worker, float], needs: Needs) -> float:
 
     An estimate decides only among workers that are there: it may be wrong.
     """
-    here = [limit for worker, limit in limits.items() if worker.ready and not worker.draining]
+    here = [limit for worker, limit in limits.items() if worker.takes_new]
     if all(limit < needs.surely for limit in limits.values()):
         return max(here, default=0.0)
     return needs.probably if any(limit >= needs.probably for limit in here) else needs.surely

@@ -1,15 +1,12 @@
-"""Cache hits: the tokens that a worker reports as cached, and on which tiers it found them.
+"""What the usage in an answer teaches: cache hits, its worker's pace, its prompt's length."""
 
-What an answer teaches: its worker's pace, and how many tokens its prompt's text has.
-"""
-
-from router.dispatch.preemption import Preempting
-from router.dispatch.request import Job
+from router.dispatch.preemption import Preemptions
+from router.dispatch.request import InferenceRequest
 from router.fleet.worker import Worker
 from router.upstream.usage import Usage
 from strategies.api import Candidate
 from strategies.cost.booking import Booking
-from strategies.cost.tiers import Held, Loads
+from strategies.cost.tiers import Held
 
 
 def with_cached(usage: Usage, worker: Worker, path: str) -> Usage:
@@ -35,51 +32,55 @@ def tiers(choice: Candidate, usage: Usage) -> Held | None:
 
 
 def count(
-    job: Job, choice: Candidate, usage: Usage, prompt_tokens: int, cached: int | None
+    request: InferenceRequest,
+    choice: Candidate,
+    usage: Usage,
+    prompt_tokens: int,
+    cached: int | None,
 ) -> None:
     """Count the tokens that the worker reported; `cached` is at most `prompt_tokens`."""
     expected = min(choice.held_tokens, prompt_tokens)
-    job.metrics.used(prompt_tokens, cached, expected)
+    request.metrics.used(prompt_tokens, cached, expected)
     if cached is None:
         return
-    if job.pool.prompts.keyed and not job.prompt.further:
-        job.metrics.compared(cached, expected)
-    found, loads = tiers(choice, usage), getattr(job.pool.chooser, "loads", None)
-    if found is not None or loads is not None:
+    if request.pool.prompts.keyed and not request.prompt.further:
+        request.metrics.compared(cached, expected)
+    found, kv = tiers(choice, usage), request.pool.kv
+    if found is not None or kv is not None:
         hit = found or choice.believed.found(cached)
-        job.metrics.hit(loads.shown(hit) if isinstance(loads, Loads) else hit)
+        request.metrics.hit(kv.loads.shown(hit) if kv is not None else hit)
 
 
-def count_resumed(job: Job, prompt_tokens: int, cached: int | None) -> None:
+def count_resumed(request: InferenceRequest, prompt_tokens: int, cached: int | None) -> None:
     """Count them for a request that was preempted: what it had got done itself is no hit."""
-    first = min(job.held_first, prompt_tokens)
-    job.metrics.used(prompt_tokens, None if cached is None else min(cached, first), first)
+    first = min(request.held_first, prompt_tokens)
+    request.metrics.used(prompt_tokens, None if cached is None else min(cached, first), first)
 
 
 def learn(
-    job: Job,
+    request: InferenceRequest,
     worker: Worker,
     choice: Candidate,
     booking: Booking,
     usage: Usage,
     *,
-    preempting: Preempting,
+    preempting: Preemptions,
 ) -> None:
     """Learn from the tokens that its worker reported, if it did, and count them."""
     prompt_tokens = usage.prompt
     if prompt_tokens is None:
         return
-    job.pool.prompts.learn(job.prompt, prompt_tokens)
+    request.pool.prompts.learn(request.prompt, prompt_tokens)
     cached = None if usage.cached is None else min(usage.cached, prompt_tokens)
-    if job.last is None:
-        count(job, choice, usage, prompt_tokens, cached)
+    if request.last is None:
+        count(request, choice, usage, prompt_tokens, cached)
     else:
-        count_resumed(job, prompt_tokens, cached)
-        if cached is not None and worker is job.last:
-            first = min(job.held_first, prompt_tokens)
+        count_resumed(request, prompt_tokens, cached)
+        if cached is not None and worker is request.last:
+            first = min(request.held_first, prompt_tokens)
             held = min(choice.held_tokens, prompt_tokens)
             preempting.judge(worker, held - first, cached - first)
-    if job.prompt.further or not _computed(choice, usage):
+    if request.prompt.further or not _computed(choice, usage):
         return
     if cached is None:
         cached = min(choice.held_tokens, prompt_tokens)

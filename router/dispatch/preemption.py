@@ -1,17 +1,15 @@
-"""Which requests may be taken back from workers, and how: their connections there are closed.
+"""Requests that are taken back from workers: who gives way, who is moved, and when.
 
-A request can be preempted until the first byte of its answer. What the worker has computed of it
-by then stays in its prefix cache, so the request waits again for its turn and goes on from there
-(`strategies/cost/preemption.py`). A worker that does not keep what it has computed is found out by
-the cached tokens that it reports for such requests; nothing is preempted there for a while then.
+A request can be taken back until the first byte of its answer; its connection is closed then. If it
+gives way to a shorter one, what the worker has computed of it stays in the prefix cache, so the
+request waits again for its turn and goes on from there (`strategies/cost/preemption.py`). A worker
+that does not keep what it has computed is found out by the cached tokens that it reports for such
+requests; nothing is preempted there for a while then.
 
-A request is also taken back from a worker that is stuck (`rescue.py`), whatever that one keeps.
-
-Moves requests away from workers that are stuck: asyncio around `strategies/hold/stuck.py`.
-
-While requests wait that may be taken back (`preempting.py`), their workers are looked at every
-`TICK_S`. Each other worker is given at most one of them per look, and the next look follows soon,
-so that each is decided and booked before another one is compared with it.
+A request is moved away from a worker that is stuck, whatever that one keeps
+(`strategies/hold/stuck.py`). While requests wait that may be taken back, their workers are looked
+at every `TICK_S`. Each other worker is given at most one of them per look, and the next look
+follows soon, so that each is decided and booked before another one is compared with it.
 """
 
 import asyncio
@@ -21,9 +19,10 @@ from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 from typing import Final, Protocol
 
+from router.api.endpoints import Endpoint
 from router.api.errors import DoorError
-from router.api.request import Endpoint, Request
-from router.dispatch.request import Job, Plea
+from router.api.request import Request
+from router.dispatch.request import InferenceRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import LOSSES_S, Worker
 from strategies.api import Candidate, Decision, Prompt, WorkerView, nothing
@@ -36,33 +35,7 @@ log = logging.getLogger("warmroute.fleet")
 #: A field that is not there, or as good as.
 _NO = frozenset((b"", b"false", b"null"))
 #: Tokens that a request must have got done for its resumption to show whether they were kept.
-TELLING = 2048
-
-
-class Preempted(Exception):
-    """The request gave way to a shorter one on `worker`, before its answer began."""
-
-    def __init__(self, worker: Worker, held_tokens: int) -> None:
-        """`held_tokens` is what the worker was expected to hold when it was sent."""
-        self.worker = worker
-        self.held_tokens = held_tokens
-
-    def note(self, plea: Plea) -> None:
-        """Tell the request."""
-        plea.gave_way(self.worker, self.held_tokens)
-
-
-class Rescued(Preempted):
-    """The request was taken back from a worker that is stuck."""
-
-    def __init__(self, worker: Worker, held_tokens: int, *, suspected: bool) -> None:
-        """`suspected`: it was the oldest there."""
-        super().__init__(worker, held_tokens)
-        self.suspected = suspected
-
-    def note(self, plea: Plea) -> None:
-        """Tell the request."""
-        plea.moved(self.worker, suspected=self.suspected)
+MIN_JUDGED_TOKENS = 2048
 
 
 def resumable(endpoint: Endpoint, request: Request) -> bool:
@@ -86,10 +59,10 @@ def resumable(endpoint: Endpoint, request: Request) -> bool:
 
 
 class Running(Protocol):
-    """An attempt of which nothing has been answered yet."""
+    """A lease on a worker that has not begun to answer."""
 
     @property
-    def job(self) -> Job:
+    def request(self) -> InferenceRequest:
         """The request."""
 
     @property
@@ -103,7 +76,7 @@ class Running(Protocol):
         """End it: its worker is stuck; `suspected`, perhaps because of it."""
 
 
-class Preempting:
+class Preemptions:
     """The requests that may be taken back. One instance for the whole router."""
 
     def __init__(self) -> None:
@@ -117,31 +90,31 @@ class Preempting:
     def change(self, most: int) -> None:
         """Apply a new bound on how often one request may be taken back."""
         self._most = most
-        for booking in [one for one, it in self._running.items() if it.job.preemptions >= most]:
+        for booking in [one for one, it in self._running.items() if it.request.preemptions >= most]:
             self.end(booking)
 
-    def movable(self, job: Job) -> bool:
+    def movable(self, request: InferenceRequest) -> bool:
         """Whether a request may be taken back from its worker before its answer begins."""
         return (
-            job.resumable
-            and job.prompt.stream  # else its first byte comes before its prefill
-            and job.visit is None
-            and job.preemptions < self._most
+            request.resumable
+            and request.prompt.stream  # else its first byte comes before its prefill
+            and request.session is None
+            and request.preemptions < self._most
         )
 
-    def since(self, job: Job, worker: Worker) -> float | None:
+    def since(self, request: InferenceRequest, worker: Worker) -> float | None:
         """Return when a request came that may be preempted there; None: it may not."""
         may = (
-            self.movable(job)
-            and getattr(job.pool.chooser, "reads_prompt", False)
+            self.movable(request)
+            and request.pool.capabilities.reads_prompt
             and worker.keeps
             and worker.breaker.closed
         )
-        return job.started if may else None
+        return request.started if may else None
 
     def begin(self, booking: Booking, running: Running) -> None:
         """Let a request be taken back until `end`, if it may be."""
-        if self.movable(running.job):
+        if self.movable(running.request):
             self._running[booking] = running
             self.begun()
 
@@ -150,14 +123,16 @@ class Preempting:
         if self._running.pop(booking, None) is not None:
             booking.since = None
 
-    def make_way(self, job: Job, worker: Worker, choice: Candidate) -> Sequence[Booking]:
-        """Preempt the requests there that give way to a job about to be booked.
+    def make_way(
+        self, request: InferenceRequest, worker: Worker, choice: Candidate
+    ) -> Sequence[Booking]:
+        """Preempt the requests there that give way to a request about to be booked.
 
         Returns the bookings of those that other processes have to take back.
         """
         if not choice.preempts:
             return ()
-        bookings = ahead(worker.load, job.prompt.keys, choice.cost.prefill, monotonic())[1]
+        bookings = ahead(worker.load, request.prompt.keys, choice.cost.prefill, monotonic())[1]
         for booking in bookings:
             self.give_way(booking)
         return [booking for booking in bookings if booking.elsewhere]
@@ -168,7 +143,7 @@ class Preempting:
         if running is None or booking.since is None:
             return
         self.end(booking)
-        kept = drop(booking, running.choice, running.job.prompt.tokens, monotonic())
+        kept = drop(booking, running.choice, running.request.prompt.tokens, monotonic())
         running.preempt(kept)
         self.count += 1
 
@@ -193,7 +168,7 @@ class Preempting:
 
     def judge(self, worker: Worker, expected: int, cached: int) -> None:
         """Learn from a resumed request: it was `expected` to find tokens that it had got done."""
-        if expected < TELLING:
+        if expected < MIN_JUDGED_TOKENS:
             return
         if cached >= expected / 2:
             worker.losses = 0
@@ -212,9 +187,9 @@ class Preempting:
 
 
 #: Seconds between two looks; the same if some requests were moved, as others may follow.
-TICK_S, SOON_S = 1.0, 0.05
+TICK_S, NEXT_TICK_S = 1.0, 0.05
 #: How many requests of one worker and model are compared per look, oldest first.
-LOOKED_AT: Final = 16
+MAX_COMPARED: Final = 16
 
 #: Ranks the workers of a pool that have room for a prompt now; None if none has.
 Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision | None]
@@ -223,7 +198,7 @@ Rank = Callable[[Pool, Prompt, Sequence[Worker]], Decision | None]
 class Rescue:
     """Looks for requests that wait in vain. One instance for the whole router."""
 
-    def __init__(self, preempting: Preempting, rank: Rank) -> None:
+    def __init__(self, preempting: Preemptions, rank: Rank) -> None:
         self._preempting = preempting
         self._rank = rank
         self._looking: asyncio.TimerHandle | None = None
@@ -242,7 +217,7 @@ class Rescue:
                 log.exception("worker %s: what waits there could not be moved", worker.name)
         self._looking = None
         if len(self._preempting):
-            next_s = SOON_S if given else TICK_S
+            next_s = NEXT_TICK_S if given else TICK_S
             self._looking = asyncio.get_running_loop().call_later(next_s, self._look)
 
     def _relieve(self, worker: WorkerView, now: float, given: set[WorkerView]) -> None:
@@ -254,9 +229,9 @@ class Rescue:
         movable = ((booking, running) for booking, running in found if running is not None)
         compared = Counter[str]()
         for booking, running in movable:
-            model = running.job.prompt.model
+            model = running.request.prompt.model
             compared[model] += 1
-            if compared[model] <= LOOKED_AT:
+            if compared[model] <= MAX_COMPARED:
                 self._move(booking, running, now, given)
         moved = len(given) - before
         if moved and not found_before:
@@ -271,7 +246,7 @@ class Rescue:
         there = running.choice
         load, pace = there.worker.load, there.worker.pace
         suspected = booking is next(iter(load.pending)) and hangs(load, pace, now)
-        if suspected and running.job.suspected:
+        if suspected and running.request.suspected:
             return
         best = self._elsewhere(running, now, given)
         if best is not None:
@@ -283,7 +258,7 @@ class Rescue:
     ) -> Candidate | None:
         """Return the best of the workers that are neither late nor `given` one, if it takes the
         request at once."""
-        pool, prompt = running.job.pool, running.job.prompt
+        pool, prompt = running.request.pool, running.request.prompt
         try:
             able = pool.eligible(prompt.model, prompt.barred)
         except DoorError:

@@ -1,30 +1,48 @@
-"""A request on its way: parsed (`Plea`), then decided (`Job`)."""
+"""A request on its way to a worker: parsed, then decided, perhaps several times.
+
+It knows nothing of how it came and how it is sent.
+"""
 
 from collections.abc import Sequence
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from router.api.request import Endpoint
+from router.api.endpoints import Endpoint
+from router.dispatch.retry import Attempts
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.http.exchange import Exchange
 from router.observe.metrics import PoolMetrics
-from router.prompt.prompts import Along
-from router.sessions.use import Visit
+from router.prompt.prompts import ForwardedIds
+from router.sessions.use import SessionUse
 from strategies.api import Decision, Prompt
 from strategies.hold.queue import Wait
 
+#: The decision on a request of which nothing is decided yet.
+UNDECIDED: Final = Decision((), "")
 
-class Plea:
+
+class RequestSource(Protocol):
+    """What a request came as. Its front door parses that again if the request's pool changes."""
+
+    session: SessionUse | None
+    """The request's part in a session, if it has one."""
+
+
+class InferenceRequest:
     """A request that has been parsed, with its pool and its prompt."""
 
     __slots__ = (
         "along",
+        "attempts",
         "away",
+        "decided",
+        "decision",
         "endpoint",
-        "exchange",
         "held_first",
+        "identity",
         "last",
+        "metrics",
         "only",
         "pool",
         "preemptions",
@@ -32,27 +50,38 @@ class Plea:
         "refused",
         "resumable",
         "retries",
+        "routed",
         "salt",
+        "session",
+        "source",
         "started",
         "stores",
         "streams",
         "suspected",
-        "visit",
+        "taken_back",
+        "tenant",
         "wait",
         "workers",
     )
 
+    attempts: Attempts
+    """What has come of asking its decision's candidates, once it is decided."""
+    metrics: PoolMetrics
+    """The series of its pool, once it is decided."""
+
     def __init__(
         self,
         endpoint: Endpoint,
-        exchange: Exchange,
+        source: RequestSource,
         pool: Pool,
         prompt: Prompt,
-        along: Along | None,
+        along: ForwardedIds | None,
         *,
+        identity: bytes,
+        tenant: str,
         workers: Sequence[Worker],
         started: float,
-        visit: Visit | None,
+        session: SessionUse | None,
         salt: bytes,
         streams: bool = False,
         resumable: bool = False,
@@ -60,15 +89,19 @@ class Plea:
         stores: bool = False,
     ) -> None:
         self.endpoint = endpoint
-        self.exchange = exchange
+        self.source = source
+        self.identity = identity
+        """Its id, which clients and logs are told."""
+        self.tenant = tenant
+        """Name of the key that it came with."""
         self.pool = pool
         self.prompt = prompt
         self.along = along
         """Token ids to send along with the body, if any."""
         self.workers = workers
-        """The workers that could answer when it was parsed."""
+        """The workers that could answer when it was routed."""
         self.started = started
-        self.visit = visit
+        self.session = session
         """Its part in a session, if it has one."""
         self.salt = salt
         """The `cache_salt` field to add to its body; may be empty."""
@@ -80,6 +113,13 @@ class Plea:
         """Name of the only worker that can answer: it has the response that this goes on from."""
         self.stores = stores
         """Its answer is a response that the worker may keep."""
+        self.decision = UNDECIDED
+        self.routed = True
+        """Its workers were looked up just now; False: they are to be looked up again."""
+        self.decided = False
+        """The candidates of its decision are asked."""
+        self.taken_back = False
+        """It was just taken back from its worker, and is to be decided again."""
         self.preemptions = 0
         """How often it was taken back from its worker: it gave way to a shorter one, or was moved
         from one that is stuck."""
@@ -98,12 +138,57 @@ class Plea:
         self.retries = False
         """It was allowed no second attempt, and goes on when it is."""
 
+    @property
+    def bound(self) -> bool:
+        """Whether only one worker will do, as far as that has its session or its response."""
+        return self.session is not None or self.decision.stays
+
+    @property
+    def reason(self) -> str:
+        """Why it went where it went; its session may have moved since the decision."""
+        reason = self.decision.reason
+        return reason if self.session is None else self.session.reason(reason)
+
+    @property
+    def made_as_now(self) -> bool:
+        """Whether its tokens are still made the way its model's tokens are."""
+        return self.along is None or self.pool.prompts.holds(self.along)
+
+    async def look(self, session: SessionUse) -> None:
+        """Look for its session; it has none if that is not where it must go.
+
+        Only the worker that has a response can go on from it, so the session stays as it is.
+        """
+        await session.look(self.pool, self.workers)
+        if not session.may_be_at(self.only):
+            self.session = self.source.session = None
+
+    def decide(self, decision: Decision, metrics: PoolMetrics, *, others: bool) -> None:
+        """Take a decision; `others` had no room when it was made."""
+        self.decision, self.metrics, self.decided = decision, metrics, True
+        self.attempts = Attempts(len(decision.candidates), others=others)
+
+    def reopen(self) -> None:
+        """Drop the decision: the request is to be routed and decided again."""
+        self.routed = self.decided = False
+        if self.prompt.bound is not None:
+            self.prompt = replace(self.prompt, bound=None)
+
+    def abandon(self) -> None:
+        """Count the decision on a session's request that has failed, unless its client was told."""
+        session = self.session
+        if self.decided and session is not None and not session.told:
+            self.metrics.decided(self.reason if session.counted else self.decision.reason)
+
     def gave_way(self, worker: Worker, held_tokens: int) -> None:
-        """Note that it has given way to a shorter one on that worker, and is to be sent again."""
+        """Note that it has given way to a shorter one on that worker, and is to be sent again.
+
+        `held_tokens` is what the worker was expected to hold when it was sent.
+        """
         if self.last is None:
             self.held_first = held_tokens
         self.last = worker
-        self._taken_back()
+        self._take_back()
 
     def moved(self, away: Worker, *, suspected: bool) -> None:
         """Note that its worker, `away`, is stuck, and that it is to be sent to another.
@@ -112,7 +197,7 @@ class Plea:
         """
         self.away = away
         self.suspected = self.suspected or suspected
-        self._taken_back()
+        self._take_back()
 
     def elsewhere(self, workers: Sequence[Worker]) -> Sequence[Worker]:
         """Return those of `workers` among which to decide, once, after it was moved away from one.
@@ -123,82 +208,18 @@ class Plea:
         away, self.away = self.away, None
         return [worker for worker in workers if worker is not away]
 
-    def _taken_back(self) -> None:
+    def _take_back(self) -> None:
         self.preemptions += 1
         self.prompt = replace(self.prompt, resumed=True)
+        self.taken_back = True
+        self.reopen()
 
-    def goes_on_from(self, before: "Plea") -> None:
-        """Take over what another parse of the same request has been through."""
-        self.preemptions, self.held_first = before.preemptions, before.held_first
-        self.last, self.wait = before.last, before.wait
-        self.refused, self.retries = before.refused, before.retries
-        self.suspected, self.away = before.suspected, before.away
-        if before.prompt.resumed:
-            self.prompt = replace(self.prompt, resumed=True)
-
-
-class Job:
-    """A request that has been parsed and decided."""
-
-    __slots__ = (
-        "along",
-        "decision",
-        "endpoint",
-        "exchange",
-        "held_first",
-        "last",
-        "metrics",
-        "pool",
-        "preemptions",
-        "prompt",
-        "refused",
-        "resumable",
-        "retries",
-        "retrying",
-        "salt",
-        "started",
-        "stores",
-        "streams",
-        "suspected",
-        "visit",
-        "wait",
-    )
-
-    def __init__(
-        self, plea: Plea, prompt: Prompt, decision: Decision, metrics: PoolMetrics
-    ) -> None:
-        self.endpoint = plea.endpoint
-        self.exchange = plea.exchange
-        self.pool = plea.pool
-        self.prompt = prompt
-        self.along = plea.along
-        """Token ids to send along with the body, if any."""
-        self.decision = decision
-        self.salt = plea.salt
-        """The `cache_salt` field to add to its body; may be empty."""
-        self.retrying = False
-        """It has taken a part of the retry budget."""
-        self.started = plea.started
-        self.metrics = metrics
-        self.streams, self.resumable, self.stores = plea.streams, plea.resumable, plea.stores
-        self.preemptions, self.held_first, self.last = plea.preemptions, plea.held_first, plea.last
-        self.suspected, self.wait = plea.suspected, plea.wait
-        self.refused, self.retries = plea.refused, plea.retries
-        self.visit = plea.visit
-        """Its part in a session, if it has one."""
-
-    @property
-    def bound(self) -> bool:
-        """Only one worker will do, as far as that has its session or its response."""
-        return self.visit is not None or self.decision.stays
-
-    @property
-    def identity(self) -> bytes:
-        """The id of the request."""
-        return self.exchange.identity
-
-    @property
-    def reason(self) -> str:
-        """Why it went where it went; its session may have moved since the decision."""
-        reason = self.decision.reason
-        return reason if self.visit is None else self.visit.reason(reason)
+    def renew(self, parsed: "InferenceRequest") -> None:
+        """Take over another parse of the same request; what it has been through stays."""
+        self.pool, self.along = parsed.pool, parsed.along
+        self.workers, self.only = parsed.workers, parsed.only
+        self.session, self.salt = parsed.session, parsed.salt
+        self.streams, self.resumable = parsed.streams, parsed.resumable
+        self.stores = parsed.stores
+        resumed = self.prompt.resumed
+        self.prompt = replace(parsed.prompt, resumed=True) if resumed else parsed.prompt

@@ -20,8 +20,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from router.api.errors import DoorError, Overrun, QueueFull
-from router.dispatch.retry import Budget
-from router.fleet.breaker import Rests
+from router.dispatch.retry import RetryBudget
+from router.fleet.breaker import Backoffs
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
@@ -51,7 +51,7 @@ class Waiter(NamedTuple):
 class Scheduler:
     """Lets requests through to the workers. One instance for the whole router."""
 
-    def __init__(self, settings: Settings, budget: Budget, rank: Rank) -> None:
+    def __init__(self, settings: Settings, budget: RetryBudget, rank: Rank) -> None:
         self._budget = budget
         self._rank = rank
         self.in_flight = 0
@@ -60,7 +60,7 @@ class Scheduler:
         """Requests that had to wait."""
         self.refused = 0
         """Requests that found the queue full."""
-        self.rests = Rests()
+        self.rests = Backoffs()
         """Workers that said recently that they are full."""
         self._queues: dict[Pool, Queue[Waiter]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -92,6 +92,13 @@ class Scheduler:
     def waiting(self) -> int:
         """How many requests wait."""
         return sum(map(len, self._queues.values()))
+
+    def may_wait(self, *, bound: bool) -> bool:
+        """Return true if a request that full workers refuse may wait for its turn.
+
+        One that is `bound` may not: only one worker will do.
+        """
+        return not bound and self.limit > 0
 
     def room(self, workers: Sequence[Worker], *, bound: bool = False) -> Sequence[Worker]:
         """Return the workers that can take another request now.
@@ -301,7 +308,7 @@ def _fits(line: Line, worker: Worker) -> bool:
 
 def _is_left(worker: Worker, line: Line) -> bool:
     """Whether requests of a line may still go to a worker, sooner or later."""
-    there = worker.there if line[2] else worker.ready and not worker.draining
+    there = worker.there if line[2] else worker.takes_new
     return there and _fits(line, worker)
 
 

@@ -14,10 +14,10 @@ from math import inf
 
 import msgspec
 
-from router.api.request import ENDPOINTS, Prompted
+from router.api.endpoints import ENDPOINTS, Prompted
+from router.fleet.inquiries import InquiryAnswer, NoAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import DOUBT_S, Worker
-from router.upstream.client import Answer, NoAnswer
 
 #: FastAPI's description of all paths. vLLM adds only those of the model's tasks (`build_app` in
 #: vllm/entrypoints/openai/api_server.py); SGLang adds all.
@@ -25,7 +25,7 @@ PATHS = "/openapi.json"
 #: SGLang's description of its model, and the older path of that (sglang/srt/entrypoints).
 MODEL = ("/model_info", "/get_model_info")
 #: Most lists and objects in such a description that is read; vLLM's has some ten thousand.
-MOST_THINGS = 1 << 17
+MAX_SPEC_VALUES = 1 << 17
 
 #: What a model that generates does not do, and what one that does not generate cannot.
 _EMBEDS = frozenset(
@@ -48,7 +48,7 @@ _api = msgspec.json.Decoder(_Api)
 _model = msgspec.json.Decoder(_Model)
 
 
-async def lacking(ask: Callable[[str], Awaitable[Answer]]) -> frozenset[str]:
+async def lacking(ask: Callable[[str], Awaitable[InquiryAnswer]]) -> frozenset[str]:
     """Return the paths of endpoints, and kinds of media, that a worker says it does not serve.
 
     `ask` fetches a document from it. Raises what that raises.
@@ -61,9 +61,9 @@ async def lacking(ask: Callable[[str], Awaitable[Answer]]) -> frozenset[str]:
     return frozenset(found) | (_unable(await ask(described)) if described else frozenset())
 
 
-def _paths(answer: Answer) -> Collection[str]:
+def _paths(answer: InquiryAnswer) -> Collection[str]:
     body = answer.body
-    if not answer.good or body.count(b"{") + body.count(b"[") > MOST_THINGS:
+    if not answer.good or body.count(b"{") + body.count(b"[") > MAX_SPEC_VALUES:
         return ()
     try:
         return _api.decode(body).paths
@@ -78,7 +78,7 @@ def _serves(paths: Collection[str], path: str) -> bool:
     )
 
 
-def _unable(answer: Answer) -> frozenset[str]:
+def _unable(answer: InquiryAnswer) -> frozenset[str]:
     """Return what SGLang's description of the model excludes."""
     try:
         told = _model.decode(answer.body) if answer.good else _Model()
@@ -117,7 +117,7 @@ class _Round:
         return bool(waiters)
 
 
-class Seeking:
+class ModelSearch:
     """Asks the workers of pools for their models, out of turn."""
 
     def __init__(self, ask: Callable[[Worker], Awaitable[None]]) -> None:

@@ -41,7 +41,7 @@ from router.settings.fleet import EjectionSettings
 _STRAY = -1
 
 
-class State(Enum):
+class BreakerState(Enum):
     """Whether requests may go to the worker."""
 
     CLOSED = "closed"
@@ -51,11 +51,11 @@ class State(Enum):
 
 
 #: Read once, for what runs with every request (as `CHAT` in `openai.py`).
-_CLOSED: Final = State.CLOSED
-_HALF_OPEN: Final = State.HALF_OPEN
+_CLOSED: Final = BreakerState.CLOSED
+_HALF_OPEN: Final = BreakerState.HALF_OPEN
 
 
-class Keeper(Protocol):
+class BreakerPool(Protocol):
     """The pool that a breaker belongs to."""
 
     def room(self, now: float) -> bool:
@@ -94,9 +94,9 @@ class Breaker:
         """How often the worker was ejected, by the kind of the last failure."""
         self.until = 0.0
         """When the time of its last ejection is over."""
-        self._pool: Keeper | None = None
+        self._pool: BreakerPool | None = None
         self._settings = EjectionSettings()
-        self._state = State.CLOSED
+        self._state = BreakerState.CLOSED
         self._failures = 0
         self._last = ""
         # An outcome counts only if its request's mark is still the current one.
@@ -123,7 +123,7 @@ class Breaker:
         An answer may take minutes to end. The row of failures is kept until then, so one more
         failure, even the trial's own, opens the breaker again.
         """
-        if mark == self._mark and self._state is State.HALF_OPEN:
+        if mark == self._mark and self._state is BreakerState.HALF_OPEN:
             self.let_in(now)
 
     def worked(self, now: float, mark: int) -> None:
@@ -145,7 +145,7 @@ class Breaker:
         self._last = kind
         if not alone:
             self.neutral(mark)
-        elif self._state is State.HALF_OPEN:
+        elif self._state is BreakerState.HALF_OPEN:
             self._open(now, 2 * self._span)
         elif self._pool and self._failures >= self._settings.failures and self._pool.room(now):
             anew = now - self._closed_at >= self._settings.longest
@@ -153,7 +153,7 @@ class Breaker:
 
     def neutral(self, mark: int) -> None:
         """Note an outcome that says nothing of the worker; after a trial, another may follow."""
-        if mark == self._mark and self._state is State.HALF_OPEN:
+        if mark == self._mark and self._state is BreakerState.HALF_OPEN:
             self._trial_until = -inf
 
     def answered(self, now: float, mark: int, status: int) -> None:
@@ -175,25 +175,27 @@ class Breaker:
 
     # Queries.
 
-    def state(self, now: float) -> State:
+    def state(self, now: float) -> BreakerState:
         """Return the current state; an open breaker becomes half open when its time is over."""
-        if self._state is State.OPEN and now >= self.until:
-            self._state = State.HALF_OPEN
+        if self._state is BreakerState.OPEN and now >= self.until:
+            self._state = BreakerState.HALF_OPEN
             self._trial_until = -inf
         return self._state
 
     def admits(self, now: float) -> bool:
         """Whether it is closed, or half open with no trial under way."""
         state = self.state(now)
-        return state is State.CLOSED or (state is State.HALF_OPEN and now >= self._trial_until)
+        return state is BreakerState.CLOSED or (
+            state is BreakerState.HALF_OPEN and now >= self._trial_until
+        )
 
     def reason(self, now: float) -> str:
         """Return why the worker is ejected and until when; empty if it is not."""
         state = self.state(now)
-        if state is State.CLOSED:
+        if state is BreakerState.CLOSED:
             return ""
         row = "1 failure" if self._failures == 1 else f"{self._failures} failures in a row"
-        back = f"back in {ceil(self.until - now)} s" if state is State.OPEN else "on trial"
+        back = f"back in {ceil(self.until - now)} s" if state is BreakerState.OPEN else "on trial"
         return f"{row}, the last: {self._last}; {back}"
 
     # Called by the pool.
@@ -203,18 +205,18 @@ class Breaker:
         """Whether the worker is not ejected, or was let back in."""
         return self._state is _CLOSED
 
-    def join(self, pool: Keeper, settings: EjectionSettings) -> None:
+    def join(self, pool: BreakerPool, settings: EjectionSettings) -> None:
         """Belong to this pool from now on."""
         self._pool, self._settings = pool, settings
 
-    def leave(self, pool: Keeper) -> None:
+    def leave(self, pool: BreakerPool) -> None:
         """Leave this pool, unless another one has taken the breaker already."""
         if self._pool is pool:
             self._pool = None
 
     def let_in(self, now: float) -> None:
         """Close the breaker; the row of failures stays until a request has worked."""
-        self._state = State.CLOSED
+        self._state = BreakerState.CLOSED
         self._closed_at = now
         if self._pool:
             self._pool.changed(f"worker {self.name} is let back in")
@@ -222,7 +224,7 @@ class Breaker:
     def _open(self, now: float, span: float) -> None:
         self._span = min(span, self._settings.longest)
         self.until = now + self._span
-        self._state = State.OPEN
+        self._state = BreakerState.OPEN
         self._mark += 1
         self.ejections[self._last] = self.ejections.get(self._last, 0) + 1
         if self._pool:
@@ -233,15 +235,15 @@ class Breaker:
 
 
 #: Seconds of the first rest; each further one, without an answer in between, is twice as long.
-FIRST_S = 0.1
+MIN_BACKOFF_S = 0.1
 #: Seconds of the longest rest.
-LONGEST_S = 2.0
+MAX_BACKOFF_S = 2.0
 
 W = TypeVar("W")
 
 
 @dataclass
-class Rest:
+class Backoff:
     """Why a worker rests, and until when."""
 
     since: float
@@ -254,23 +256,23 @@ class Rest:
     """How many requests from here it had then."""
 
 
-class Rests:
+class Backoffs:
     """The workers that rest. All times are in seconds of the caller's clock."""
 
     def __init__(self) -> None:
-        self._rests: dict[object, Rest] = {}
+        self._rests: dict[object, Backoff] = {}
 
     def __bool__(self) -> bool:
         """Whether any worker refused lately; else nothing else needs to be asked here."""
         return bool(self._rests)
 
-    def refused(self, worker: object, now: float) -> Rest:
+    def refused(self, worker: object, now: float) -> Backoff:
         """Start or extend the rest of a worker that refused a request; return it."""
         rest = self._rests.get(worker)
         if rest is None:
-            rest = self._rests[worker] = Rest(now, now + FIRST_S, FIRST_S)
+            rest = self._rests[worker] = Backoff(now, now + MIN_BACKOFF_S, MIN_BACKOFF_S)
         elif now >= rest.until:  # otherwise it was asked before this rest: no new information
-            rest.span = min(2 * rest.span, LONGEST_S)
+            rest.span = min(2 * rest.span, MAX_BACKOFF_S)
             rest.since, rest.until = now, now + rest.span
         return rest
 

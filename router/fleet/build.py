@@ -17,9 +17,9 @@ from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.tls import Contexts
-from router.sessions.attach import keep_sessions
 from router.settings.fleet import StrategySettings
-from router.settings.model import PoolSettings, Settings, TimeoutSettings, WorkerSettings
+from router.settings.model import PoolSettings, Settings, WorkerSettings
+from router.settings.server import TimeoutSettings
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import NEVER, Patience
 from strategies.api import Strategy
@@ -44,7 +44,6 @@ class Plan:
         self._patience = _patience(new.timeouts)
         self._ejection = new.health.ejection
         self._keyed = bool(new.door_keys)
-        self._session = new.session
         _check_installed(new)
         self._workers = {worker.name: worker for worker in fleet.workers}
         self._steps: list[Callable[[], None]] = []
@@ -76,14 +75,11 @@ class Plan:
         workers = [self._worker(worker) for worker in new.workers]
         if pool is not None and strategy and strategy.written() == new.strategy.written():
             self._steps.append(partial(pool.change, new.models, workers))
-            self._steps.append(partial(keep_sessions, pool, pool.sessions, self._session))
             return pool
         # A new pool, so that requests in flight are settled with the strategy that decided them. It
         # gets its workers in `carry_out`: until then they belong to the old pool.
         made = Pool(new.name, new.models, (), _strategy(new))
         self._steps.append(partial(made.change, new.models, workers))
-        before = pool.sessions if pool else None
-        self._steps.append(partial(keep_sessions, made, before, self._session))
         if pool is not None:
             self._steps.append(partial(made.follow, pool))
         return made

@@ -7,14 +7,14 @@ from typing import Any
 import pygtrie
 
 from router.api.errors import BadRequest, NoWorker, UnknownModel
-from router.fleet.pool import Pool, Telling
+from router.fleet.pool import Peers, Pool
 from router.fleet.worker import Models, Worker, common
 from strategies.api import NOBODY
 
 #: How many model names have their pool cached; when there are more, the cache is emptied.
-MOST_ROUTES = 4096
+MAX_ROUTES = 4096
 #: How many names a model that does not exist is compared with, each once for each worker.
-MOST_COMPARED = 5000
+MAX_COMPARED_NAMES = 5000
 
 #: Asks the workers of a pool whether they have got a model.
 Asks = Callable[[Pool, str], Awaitable[None]]
@@ -24,9 +24,9 @@ class Fleet:
     """All pools, found by model name."""
 
     def __init__(self, pools: Sequence[Pool]) -> None:
-        self._tells: Telling | None = None
+        self._tells: Peers | None = None
         self.asks: Asks | None = None
-        """Asks workers for a model that none is known to have (`seeking.py`)."""
+        """Asks workers for a model that none is known to have (`abilities.py`)."""
         self.replace(pools)
 
     def replace(self, pools: Sequence[Pool]) -> None:
@@ -42,11 +42,11 @@ class Fleet:
         self._routes: dict[str, Pool] = {}
         self.share(self._tells)
 
-    def share(self, tells: Telling | None) -> None:
+    def share(self, tells: Peers | None) -> None:
         """Report what is sent to the router's other processes, for current and future pools."""
         self._tells = tells
         for pool in self.pools:
-            pool.tells = tells if pool.reads_load else None
+            pool.tells = tells if pool.capabilities.reads_load else None
 
     @property
     def workers(self) -> Iterator[Worker]:
@@ -76,7 +76,7 @@ class Fleet:
         except UnknownModel:
             raise UnknownModel(model, self.meant(model)) from None
         if known is None:
-            if len(self._routes) >= MOST_ROUTES:
+            if len(self._routes) >= MAX_ROUTES:
                 self._routes.clear()
             self._routes[model] = pool
         return pool, model, workers
@@ -165,9 +165,9 @@ class Fleet:
         Its name differs in case, or else in what is before its last slash, or it is the only one.
         """
         every = (name for worker in self.workers for name in worker.models)
-        names = list(islice(every, MOST_COMPARED))
+        names = list(islice(every, MAX_COMPARED_NAMES))
         served, base = dict.fromkeys(names), _base(model)
-        if len(served) == 1 and len(names) < MOST_COMPARED:
+        if len(served) == 1 and len(names) < MAX_COMPARED_NAMES:
             alike = list(served)
         else:
             alike = [name for name in served if _base(name) == base]

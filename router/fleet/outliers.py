@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from typing import Final, Protocol, TypeVar
 
-from router.fleet.breaker import Breaker, State
+from router.fleet.breaker import Breaker, BreakerState
 from router.settings.fleet import EjectionSettings
 from strategies.api import Candidate, Decision
 
 #: Most requests that are sent elsewhere before a worker in doubt is asked again.
-MOST: Final = 256
+MAX_DIVERTED: Final = 256
 #: Most paths of which anything is kept; there are not as many endpoints.
-PATHS: Final = 128
+MAX_PATHS: Final = 128
 #: So many outcomes of a path are remembered, or up to twice as many: then they count half.
 LATEST: Final = 256
 
@@ -88,7 +88,7 @@ class Doubt:
         else:  # it is ejected after so many if it is the worker's fault
             width = 1 << min(30, self._blind + max(0, self._bad - failures))
         # While it is not known that its peers answer, it is not passed over for long.
-        self._passed, self._width = 0, min(width, MOST, 4 << min(self.row, 10))
+        self._passed, self._width = 0, min(width, MAX_DIVERTED, 4 << min(self.row, 10))
 
     def asked(self) -> None:
         """Note that the worker is asked: nothing more than this until the answer is known."""
@@ -251,7 +251,7 @@ class Outliers:
         if own is None:
             for doubt in instead:
                 doubt.shared()
-            if len(worker.doubts) >= PATHS:
+            if len(worker.doubts) >= MAX_PATHS:
                 self.forget(worker)
             own = worker.doubts[path] = Doubt()
             self._doubted.add(worker)
@@ -282,7 +282,7 @@ class Outliers:
     def _path(self, path: str) -> _Path:
         found = self._paths.get(path)
         if found is None:
-            if len(self._paths) >= PATHS:
+            if len(self._paths) >= MAX_PATHS:
                 self._paths.clear()
             found = self._paths[path] = _Path()
         return found
@@ -396,7 +396,9 @@ class Breakers:
             self._panic(on=False, healthy=sum(member.ready for member in self._members))
 
     def _look_around(self, now: float) -> None:
-        healthy = sum(m.ready and m.breaker.state(now) is State.CLOSED for m in self._members)
+        healthy = sum(
+            m.ready and m.breaker.state(now) is BreakerState.CLOSED for m in self._members
+        )
         few = healthy < self._settings.panic * len(self._members) - _EPSILON
         self._panic(on=few, healthy=healthy)
 

@@ -6,15 +6,14 @@ from functools import partial
 from itertools import count
 from math import inf
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from router.api.errors import NoWorker, UnknownModel
 from router.fleet.outliers import Breakers, Outliers
-from router.fleet.worker import State, Worker
+from router.fleet.worker import ProbeState, Worker
 from router.prompt.prompts import Prompts
-from router.sessions.sessions import Sessions
 from router.settings.fleet import EjectionSettings
-from strategies.api import NOBODY, Candidate, Outcome, Prompt, Strategy, nothing
+from strategies.api import NOBODY, Candidate, KvSources, Outcome, Prompt, Strategy, nothing
 from strategies.cost.booking import Booking
 from strategies.cost.preemption import computes_from
 from strategies.cost.prefill import Curve
@@ -25,7 +24,7 @@ log = logging.getLogger("warmroute.fleet")
 _turns = count(1)
 
 
-class Telling(Protocol):
+class Peers(Protocol):
     """Tells the router's other processes about requests that this one sends."""
 
     def booked(
@@ -66,23 +65,19 @@ class Pool:
         self.name = name
         self.models = tuple(models)
         self.strategy = strategy
-        self.sessions: Sessions | None = None
-        """The sessions of its clients, if its strategy keeps any."""
+        self.sessions: Any = None
+        """The sessions of its clients, if its strategy keeps any; given by `sessions/attach.py`."""
         self.curve = Curve()
         """The part of pace that all its workers share."""
         self.outliers = Outliers()
         """Which of its workers answer badly."""
         self._staff(workers)
-        self.chooser: Strategy = getattr(strategy, "over", strategy)
-        """The strategy that compares workers: for `session`, the one that it wraps."""
-        self.prompts = Prompts(keyed=getattr(self.chooser, "reads_prompt", True))
-        self.reads_load: bool = getattr(self.chooser, "reads_load", True)
-        """Whether its strategy looks at bookings."""
-        self.by_blocks: bool = hasattr(self.chooser, "memory_bytes")
-        """Whether its strategy looks prompts up among KV events, which name blocks of tokens."""
-        self.hears: bool = getattr(self.chooser, "hears_others", False)
-        """Whether its strategy wants to know what other processes send."""
-        self.tells: Telling | None = None
+        self.capabilities = strategy.capabilities
+        """What its strategy looks at."""
+        self.kv: KvSources | None = strategy.kv
+        """Where its strategy learns what workers hold, if it looks prompts up among KV events."""
+        self.prompts = Prompts(keyed=self.capabilities.reads_prompt)
+        self.tells: Peers | None = None
         """Tells the router's other processes, if there are any and they want to know."""
         self.consult: Consult | None = None
         """Asks a remote controller or a shared store about a prompt before the decision."""
@@ -153,15 +148,12 @@ class Pool:
             log.exception("pool %s: its strategy raised an error", self.name)
 
     def waits(self, prompt: Prompt) -> Callable[[], object]:
-        """Tell the strategy, if it wants to know, that a request waits in the router.
+        """Tell the strategy that a request waits in the router.
 
         What this returns is to be called when it does not wait any more. Neither raises an error.
         """
-        waits = getattr(self.strategy, "waits", None)
-        if waits is None:
-            return nothing
         try:
-            return partial(self._over, waits(prompt))
+            return partial(self._over, self.strategy.waits(prompt))
         except Exception:
             log.exception("pool %s: its strategy raised an error", self.name)
             return nothing
@@ -192,7 +184,7 @@ class Pool:
         # A worker that was never reached may serve the model: the client should try again.
         if any(model in w.models or not (w.ready or w.models) for w in self.workers):
             able = [w for w in self.taking if model in w.models]
-            asleep = able and all(w.state is State.ASLEEP for w in able)
+            asleep = able and all(w.state is ProbeState.ASLEEP for w in able)
             raise NoWorker(
                 f"Every worker that serves {model!r} is asleep; wake one, or try again later."
                 if asleep
@@ -236,7 +228,7 @@ class Pool:
         )
         computes_from(booking, prompt, choice)
         try:
-            if self.hears or not elsewhere:
+            if not elsewhere or self.capabilities.hears_others:
                 self.strategy.placed(prompt, worker, now)
         except BaseException:
             load.release(booking, now)

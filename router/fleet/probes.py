@@ -18,11 +18,11 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from router.fleet.abilities import Seeking, lacking
+from router.fleet.abilities import ModelSearch, lacking
 from router.fleet.fleet import Fleet
-from router.fleet.worker import State, Worker
-from router.settings.model import HealthSettings
-from router.upstream.client import Answer, Inquiries, NoAnswer, NotAsked
+from router.fleet.inquiries import Inquiries, InquiryAnswer, NoAnswer, NotAsked
+from router.fleet.worker import ProbeState, Worker
+from router.settings.fleet import HealthSettings
 
 log = logging.getLogger("warmroute.health")
 
@@ -39,17 +39,17 @@ _KEY_HINT = (": does it need a key, the worker's `api_key` in a file?", ": is it
 
 #: Levels of lists and objects in the description of a model; vLLM's has three. More could not be
 #: told to clients.
-DEEPEST = 64
+MAX_DEPTH = 64
 
 #: Most lists and objects in a worker's list of models; vLLM's has three for each model. The longest
 #: takes a tenth of a second to read.
-MOST_THINGS = 1 << 17
+MAX_LIST_VALUES = 1 << 17
 
 #: Most models of a worker that the log names, and most characters of each.
 NAMED, NAME_LENGTH = 8, 200
 
 #: A KV cache of this many tokens or more is taken for a mistake.
-LARGEST_CACHE = 1 << 40
+MAX_CACHE_TOKENS = 1 << 40
 
 #: Called with a ready worker whose models were just read, and whether it was not ready before, or
 #: is another process now.
@@ -70,7 +70,7 @@ class Health:
         self._settings = settings
         self._inquiries = inquiries
         self._notice = notice
-        self._seeking = Seeking(self._read_again)
+        self._seeking = ModelSearch(self._read_again)
         fleet.asks = self._seeking.seek
         self._watches: dict[Worker, asyncio.Task[None]] = {}
         self._busy = set[Worker]()
@@ -135,7 +135,7 @@ class Health:
                 since = min(since, monotonic()) if problem and problem.refused else inf
                 state = worker.state
                 self._judge(worker, good, bad, problem, since)
-                if worker.state is not State.READY or worker.state is not state:
+                if worker.state is not ProbeState.READY or worker.state is not state:
                     self._fall_back(worker)
                 if worker.ready and worker.discovered_at != before:
                     self._notice(worker, not was_ready or worker.started != process)
@@ -173,30 +173,30 @@ class Health:
 
         They are answered with errors `since` that time.
         """
-        ready = worker.state is State.READY
+        ready = worker.state is ProbeState.READY
         if problem is None and worker.sleeps:
-            self._become(worker, State.ASLEEP, "its engine is put to sleep")
+            self._become(worker, ProbeState.ASLEEP, "its engine is put to sleep")
         elif problem is None:
-            if not ready and (good >= self._settings.rise or worker.state is not State.DOWN):
-                worker.become(State.READY, "ready")
+            if not ready and (good >= self._settings.rise or worker.state is not ProbeState.DOWN):
+                worker.become(ProbeState.READY, "ready")
                 log.info("worker %s is ready: %s", worker.name, _some(worker.models))
         elif not ready or bad >= self._settings.fall:
             now = monotonic()
-            served = ready or worker.state is State.BUSY
+            served = ready or worker.state is ProbeState.BUSY
             heard, lately = worker.heard_at(now), now - LATELY_S
             # SGLang's `/health` answers 503 if no token was computed in time.
             works = problem.late or (problem.refused and heard > since)
             busy = served and works and heard > lately
-            self._become(worker, State.BUSY if busy else State.DOWN, str(problem))
+            self._become(worker, ProbeState.BUSY if busy else ProbeState.DOWN, str(problem))
 
-    def _become(self, worker: Worker, state: State, reason: str) -> None:
+    def _become(self, worker: Worker, state: ProbeState, reason: str) -> None:
         """Take a worker out: its probes fail, or it is asleep."""
-        if worker.state is state and (worker.reason == reason or state is State.BUSY):
+        if worker.state is state and (worker.reason == reason or state is ProbeState.BUSY):
             return
         log.warning("worker %s is %s: %s", worker.name, state.value, reason)
-        if state is State.ASLEEP:  # vLLM empties its prefix cache then
+        if state is ProbeState.ASLEEP:  # vLLM empties its prefix cache then
             self._fleet.restarted(worker)
-        elif state is State.DOWN:
+        elif state is ProbeState.DOWN:
             worker.sleeps = None
         worker.become(state, reason)
 
@@ -207,11 +207,11 @@ class Health:
         and were heard a moment ago. To refuse every request, or to overload the rest with all of
         them, would be worse: Envoy's panic threshold is the model.
         """
-        if worker.state is State.BUSY:
+        if worker.state is ProbeState.BUSY:
             self._busy.add(worker)
-        self._busy = {one for one in self._busy if one.state is State.BUSY}
+        self._busy = {one for one in self._busy if one.state is ProbeState.BUSY}
         for pool in self._fleet.pools if self._busy else ():
-            passing = [one for one in pool.taking if one.state is State.READY]
+            passing = [one for one in pool.taking if one.state is ProbeState.READY]
             few = len(passing) < self._settings.ejection.panic * len(pool.workers)
             for one in self._busy.intersection(pool.workers):
                 needed = few or not all(any(m in w.models for w in passing) for m in one.models)
@@ -251,7 +251,7 @@ class Health:
         if any(worker in pool.workers and len(pool.workers) < 2 for pool in self._fleet.pools):
             return
 
-        async def ask(path: str) -> Answer:
+        async def ask(path: str) -> InquiryAnswer:
             return await self._inquiries.ask(worker, path, patience=self._settings.timeout)
 
         with suppress(NoAnswer):  # what is not known is taken as possible
@@ -289,29 +289,29 @@ def _restarted(worker: Worker, started: float | None) -> bool:
     that another was down, but then it tells a later time.
     """
     before = worker.started
-    if worker.state is State.DOWN:
+    if worker.state is ProbeState.DOWN:
         return started is None or started != before
     return started is not None and before is not None and started > before
 
 
 def _models(body: bytes) -> dict[str, dict[str, Any]]:
     """Parse the answer of `/v1/models`; return the models by name. Raises NoAnswer."""
-    if body.count(b"{") + body.count(b"[") > MOST_THINGS:
-        raise NoAnswer(f"/v1/models answered more than {MOST_THINGS} lists and objects")
+    if body.count(b"{") + body.count(b"[") > MAX_LIST_VALUES:
+        raise NoAnswer(f"/v1/models answered more than {MAX_LIST_VALUES} lists and objects")
     try:
         models = {model["id"]: model for model in msgspec.json.decode(body, type=_Models).data}
         msgspec.convert(list(models), list[str])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
         raise NoAnswer("/v1/models answered something else than a list of models") from None
     if _deep(models):
-        raise NoAnswer(f"/v1/models answered more than {DEEPEST} levels of lists and objects")
+        raise NoAnswer(f"/v1/models answered more than {MAX_DEPTH} levels of lists and objects")
     return models
 
 
 def _deep(models: dict[str, dict[str, Any]]) -> bool:
-    """Whether any description is deeper than `DEEPEST`; found without recursion."""
+    """Whether any description is deeper than `MAX_DEPTH`; found without recursion."""
     level: list[Any] = list(models.values())
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for one in level
@@ -342,7 +342,7 @@ _AWAKE = re.compile(
 )
 #: Most lines of each that are parsed (there is one per data-parallel rank), and most bytes of one,
 #: four times those of vLLM: the parser's time grows with the square of a line's length.
-_MOST_LINES, _LONGEST_LINE = 16, 4 << 10
+_MAX_LINES, _MAX_LINE_BYTES = 16, 4 << 10
 
 
 def _lines(metrics: bytes, name: bytes) -> list[bytes]:
@@ -350,9 +350,9 @@ def _lines(metrics: bytes, name: bytes) -> list[bytes]:
     begins, found = b"\n" + name, list[bytes]()
     metrics = b"\n" + metrics
     at = metrics.find(begins)
-    while at >= 0 and len(found) < _MOST_LINES:
-        line = metrics[at + 1 : at + 2 + _LONGEST_LINE].partition(b"\n")[0]
-        if len(line) <= _LONGEST_LINE:
+    while at >= 0 and len(found) < _MAX_LINES:
+        line = metrics[at + 1 : at + 2 + _MAX_LINE_BYTES].partition(b"\n")[0]
+        if len(line) <= _MAX_LINE_BYTES:
             found.append(line)
         at = metrics.find(begins, at + 1)
     return found
@@ -387,6 +387,6 @@ def _sleeps(metrics: bytes) -> bool | None:
 def _size(sample: Sample) -> int | None:
     with suppress(LookupError, ValueError):
         tokens = int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
-        if 0 < tokens < LARGEST_CACHE:
+        if 0 < tokens < MAX_CACHE_TOKENS:
             return tokens
     return None

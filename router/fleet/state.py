@@ -11,40 +11,26 @@ from os import O_CREAT, O_TRUNC, O_WRONLY, fdopen
 from os import open as open_
 from pathlib import Path
 from time import time
-from typing import Protocol, cast, runtime_checkable
 from urllib.parse import quote
 
 from router.fleet.build import CannotBuild
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
+from strategies.api import Strategy
 
 log = logging.getLogger("warmroute.state")
 
 #: Most bytes of a file that is read.
-LARGEST = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 #: Age in seconds from which a file is ignored, because caches have changed completely since.
-OLDEST_S = 3600.0
-
-
-@runtime_checkable
-class Leaves(Protocol):
-    """A strategy that can save its state."""
-
-    def left(self) -> bytes:
-        """Return the state to save; empty if there is none."""
-
-    def take_over(self, data: bytes) -> str:
-        """Restore saved state; return a description of it for the log.
-
-        Raises ValueError with a sentence.
-        """
+MAX_AGE_S = 3600.0
 
 
 def take_over(fleet: Fleet, folder: str | None, place: int | None) -> None:
     """Restore what the previous run saved. Raises CannotBuild if the folder is not writable."""
     if folder is None:
         return
-    for pool, strategy, file in _files(fleet, folder, place):
+    for pool, file in _files(fleet, folder, place):
         try:
             with _beside(file).open("wb"):  # check now, not only when there is something to lose
                 pass
@@ -52,7 +38,7 @@ def take_over(fleet: Fleet, folder: str | None, place: int | None) -> None:
         except OSError as error:
             raise CannotBuild(f"shutdown.state: {folder}: {error.strerror}") from None
         try:
-            said = _take(strategy, file)
+            said = _take(pool.strategy, file)
             absent = _forget_absent(pool)
         except (OSError, ValueError) as error:
             said, absent = f"it starts cold: {error}", 0
@@ -69,9 +55,9 @@ def _forget_absent(pool: Pool) -> int:
 
     Nobody else would forget them. Each has a share of memory, and would be saved again.
     """
-    absent = set(getattr(pool.chooser, "holders", tuple)()).difference(pool.named)
+    absent = set(pool.strategy.known_workers()).difference(pool.named)
     for name in absent:
-        pool.chooser.forget(name)
+        pool.strategy.forget(name)
     return len(absent)
 
 
@@ -79,9 +65,9 @@ def leave(fleet: Fleet, folder: str | None, place: int | None) -> None:
     """Save state for the next run. Errors are only logged."""
     if folder is None:
         return
-    for pool, strategy, file in _files(fleet, folder, place):
+    for pool, file in _files(fleet, folder, place):
         try:
-            _write(file, strategy.left())
+            _write(file, pool.strategy.dump_state())
         except OSError as error:
             log.error(
                 "pool %s: its knowledge of caches could not be saved: %s: %s",
@@ -93,26 +79,26 @@ def leave(fleet: Fleet, folder: str | None, place: int | None) -> None:
             log.exception("pool %s: its strategy raised an error", pool.name)
 
 
-def _take(strategy: Leaves, file: Path) -> str:
+def _take(strategy: Strategy, file: Path) -> str:
     """Restore one file; return what to log. Raises OSError, ValueError."""
     if not file.exists():
         return "it starts cold: nothing was left for it"
     about = file.stat()
     age = time() - about.st_mtime
-    if age > OLDEST_S:
+    if age > MAX_AGE_S:
         raise ValueError(f"what was left is {age / 60:.0f} minutes old")
-    if about.st_size > LARGEST:
+    if about.st_size > MAX_FILE_BYTES:
         raise ValueError(f"what was left has {about.st_size} bytes")
     data = file.read_bytes()
     file.unlink()  # it is valid only once
-    return strategy.take_over(data)
+    return strategy.restore_state(data)
 
 
-def _files(fleet: Fleet, folder: str, place: int | None) -> Iterator[tuple[Pool, Leaves, Path]]:
+def _files(fleet: Fleet, folder: str, place: int | None) -> Iterator[tuple[Pool, Path]]:
     for pool in fleet.pools:
-        if isinstance(pool.chooser, Leaves):
+        if pool.capabilities.keeps_state:
             name = f"{quote(pool.name, safe='')}.{place or 1}.prefixes"
-            yield pool, cast("Leaves", pool.chooser), Path(folder) / name
+            yield pool, Path(folder) / name
 
 
 def _write(file: Path, data: bytes) -> None:

@@ -11,7 +11,7 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
-from router.fleet.breaker import Breaker, Rest
+from router.fleet.breaker import Backoff, Breaker
 from router.fleet.outliers import Doubt
 from router.upstream.pool import Upstream
 from strategies.cost.load import Load
@@ -72,7 +72,7 @@ LOSSES: Final = 3
 LOSSES_S: Final = 600.0
 
 
-class State(Enum):
+class ProbeState(Enum):
     """What a worker's probes say."""
 
     UNKNOWN = "unknown"
@@ -147,12 +147,12 @@ class Worker:
         self.breaker = Breaker(name)
         self.doubts: dict[str, Doubt] = {}
         """What speaks against it on a path, since its last good answer there."""
-        self.rest: Rest | None = None
+        self.rest: Backoff | None = None
         """Until when it is asked last, as it refused a request that others may take."""
         self.most: int | None = None
         """Requests that it may have in flight, from the settings."""
         self.label = name.encode()
-        self.state = State.UNKNOWN
+        self.state = ProbeState.UNKNOWN
         self.reason = "not yet probed"
         self.ready = self.reused = False
         """Whether it can be sent requests; whether it has reported cached tokens."""
@@ -207,18 +207,23 @@ class Worker:
 
     def leave(self) -> None:
         """Take it out of use: it is no longer in the settings. Requests in flight finish."""
-        self.become(State.DOWN, "not in the settings any more")
+        self.become(ProbeState.DOWN, "not in the settings any more")
         self.upstream.close()
 
-    def become(self, state: State, reason: str) -> None:
+    def become(self, state: ProbeState, reason: str) -> None:
         """Set the state, and the reason for it."""
         self.state, self.reason = state, reason
-        self.ready = state is State.READY
+        self.ready = state is ProbeState.READY
 
     @property
     def there(self) -> bool:
         """Whether it can be sent what only it can answer: it is ready, or busy."""
-        return self.ready or self.state is State.BUSY
+        return self.ready or self.state is ProbeState.BUSY
+
+    @property
+    def takes_new(self) -> bool:
+        """Whether it may be sent what others could answer too: it is ready, and not draining."""
+        return self.ready and not self.draining
 
     @property
     def room_tokens(self) -> int | None:
@@ -241,7 +246,7 @@ class Worker:
     def availability(self, now: float) -> tuple[Availability, str]:
         """Return whether it takes requests, and why or why not."""
         if not self.ready:
-            asleep = self.state is State.ASLEEP
+            asleep = self.state is ProbeState.ASLEEP
             return Availability.ASLEEP if asleep else Availability.DOWN, self.reason
         if failures := self.breaker.reason(now):
             return Availability.EJECTED, failures
@@ -297,7 +302,7 @@ class Worker:
 
     def lost(self, reason: str) -> None:
         """Take it down because it could not be reached, and have it probed at once."""
-        self.become(State.DOWN, reason)
+        self.become(ProbeState.DOWN, reason)
         self.upstream.doubt()
         self.attention.set()
 

@@ -1,46 +1,35 @@
-"""Access rules of one listening socket, checked against the head of a request.
+"""Who may send what: the rules of one listening socket. Pure.
 
-Every path that is served is in one table. A path that is not in it does not exist, however it is
+Paths: every path that is served has a rule. A path without one does not exist, however it is
 spelled: it is never passed on to code that might read it differently.
 
-Identifies the sender of a request by its key. Pure: headers in, a name or None out.
+Keys identify the sender. They are compared as SHA-256 digests, each in constant time, and all of
+them even after a match, so that the response time reveals nothing about a key.
 
-Keys are compared as SHA-256 digests, each in constant time, and all of them even after a match, so
-that the response time reveals nothing about a key.
+CORS says which web pages may read answers (fetch.spec.whatwg.org). Keys travel in header fields,
+never in cookies, so no page ever gets a visitor's credentials.
 
-CORS: which web pages may read answers (fetch.spec.whatwg.org). Pure.
-
-Keys travel in header fields, never in cookies, so no page ever gets a visitor's credentials.
-
-Detects requests that a browser sends for somebody else's web page. Pure.
-
-A browser sends whatever a page tells it to, even to addresses that only its own machine can reach.
-If the page's name is made to resolve to such an address, the page can read the answers too (DNS
-rebinding). But on every request that could have an effect, the browser names the page in `Origin`
-(fetch.spec.whatwg.org, "origin header"). A GET may lack it; clients other than browsers send none.
+Foreign pages: a browser sends whatever a page tells it to, even to addresses that only its own
+machine can reach. If the page's name is made to resolve to such an address, the page can read the
+answers too (DNS rebinding). But on every request that could have an effect, the browser names the
+page in `Origin` (fetch.spec.whatwg.org, "origin header"). A GET may lack it; clients other than
+browsers send none.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
-from router.admin.explain import PATH as EXPLAIN
+from router.api.endpoints import OPEN_PATHS
 from router.api.errors import ForeignPage, Headers, UnknownPath, WrongKey, WrongMethod
-from router.api.request import ENDPOINTS
-from router.http.connection import PROBES
 from router.http.exchange import Exchange
 from router.http.headers import header
-from router.prompt.salts import Salts
-from router.responses.ids import stored
-from router.sagemaker.paths import Operation, route
-from router.sagemaker.sigv4 import Signed
-from router.settings.model import KeySettings, Settings
 
-BARE = (b"x-api-key", b"api-key")
+BARE_KEY_FIELDS = (b"x-api-key", b"api-key")
 """Headers that hold a key and nothing else: Anthropic's clients send the first, Azure's the other.
 """
 _BEARER = b"bearer"
@@ -61,20 +50,20 @@ class Keys:
     def __len__(self) -> int:
         return len(self._digests)
 
-    def who(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    def identify(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         """Return the name of the key in a request, or None if it is not let in.
 
         A request may carry its key several times, but only one key: other software that reads the
         request might look at the other one.
         """
-        brought = _credentials(headers)
-        if brought is None:
+        credential = _credentials(headers)
+        if credential is None:
             return None
-        digest, found = _digest(brought), None
+        digest, owner = _digest(credential), None
         for name, known in self._digests:
             if compare_digest(digest, known):
-                found = name
-        return found
+                owner = name
+        return owner
 
 
 def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
@@ -84,7 +73,7 @@ def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
         header = name.lower()
         if header == b"authorization":
             keys.add(_bearer(value.strip(b" \t")))
-        elif header in BARE:
+        elif header in BARE_KEY_FIELDS:
             keys.add(value.strip(b" \t"))
     return (keys.pop() or None) if len(keys) == 1 else None
 
@@ -100,7 +89,7 @@ def _digest(key: bytes) -> bytes:
 
 
 #: Seconds for which a browser may cache a preflight; the lowest cap among browsers.
-MAX_AGE_S = 600
+PREFLIGHT_MAX_AGE_S = 600
 #: Header fields of an answer that a page may read, besides those it always may.
 _EXPOSED = (
     b"x-request-id, x-warmroute-worker, x-warmroute-decision, x-warmroute-reason, x-warmroute-cost,"
@@ -118,7 +107,7 @@ class Cors:
         self._all = "*" in origins
         self._allowed = {origin.encode(): _answer(origin) for origin in origins}
 
-    def lets(self, origin: bytes) -> bool:
+    def allows(self, origin: bytes) -> bool:
         """Whether pages of this origin are allowed."""
         return self._all or origin in self._allowed
 
@@ -144,7 +133,7 @@ class Cors:
         lines = [
             b"access-control-allow-origin: %b\r\n" % origin,
             b"access-control-allow-methods: %b\r\n" % method.encode(),
-            b"access-control-max-age: %d\r\n" % MAX_AGE_S,
+            b"access-control-max-age: %d\r\n" % PREFLIGHT_MAX_AGE_S,
             b"vary: origin\r\n",
         ]
         wanted = header(headers, b"access-control-request-headers")
@@ -185,108 +174,89 @@ def is_foreign(origin: bytes, host: bytes) -> bool:
         address = ip_address(name.decode())
     except ValueError:
         return True
-    asked = _NAMED_HOST.fullmatch(host.lower())
-    return not (address.is_loopback or (asked is not None and name == (asked[1] or asked[2])))
+    target = _NAMED_HOST.fullmatch(host.lower())
+    return not (address.is_loopback or (target is not None and name == (target[1] or target[2])))
 
 
-#: Served on every listener without a key, as probes have none. `*` is the target of `OPTIONS *`.
-OPEN = PROBES | {"*"}
-MODELS = "/v1/models"
-#: Prefix of the path of a single model.
-MODEL = MODELS + "/"
-SESSIONS = "/sessions"
-SESSION = SESSIONS + "/"
-#: Size limit in bytes of a body on paths that take no prompt.
-SMALL_BODY = 64 << 10
-
-
-def for_clients(path: str) -> bool:
-    """Whether the path is for clients, which includes web pages that `cors` allows."""
-    return path in ENDPOINTS or path == MODELS or path.startswith(MODEL) or bool(stored(path))
-
-
-class Who(Protocol):
+class KeyCheck(Protocol):
     """Identifies the sender of a request."""
 
-    def who(self, headers: Headers) -> str | None:
+    def identify(self, headers: Headers) -> str | None:
         """Return the name of the key in a request, or None if it is not let in."""
 
 
-class Place(NamedTuple):
+class PathRule(NamedTuple):
     """The rules for requests to one path."""
 
-    keys: Who | None
+    keys: KeyCheck | None
     """The keys that open it; None: no key is needed."""
     method: str | None
     """The methods allowed, as `Allow` lists them; None: the code that serves the path checks it."""
-    longest: int
+    max_body: int
     """Size limit of the body in bytes; below 0: the path does not exist."""
+    pages: bool = False
+    """It is for clients, which includes web pages that `cors` allows."""
 
 
-class Gate:
+class AccessRules:
     """The rules of one listening socket. `admit` is the hot path."""
 
     def __init__(
         self,
-        places: Mapping[str, Place],
-        elsewhere: Keys | None,
+        paths: Mapping[str, PathRule],
+        others: Callable[[str], PathRule | None],
+        unknown: Keys | None,
         cors: Cors | None = None,
-        further: Callable[[str], Place | None] | None = None,
-        salts: Salts | None = None,
         *,
+        salts: Mapping[str, str] | None = None,
         steering: Collection[str] = (),
     ) -> None:
-        """`further` gives the rules of variable paths; `salts` are the cache salts of all keys.
+        """`others` gives the rules of variable paths, `unknown` the keys that entitle to a 404.
 
-        `steering` are the names of keys that may send what steers engines.
+        `salts` are the cache salts of keys by name. `steering` are the names of keys that may send
+        what steers engines.
         """
-        self._further = further
-        self._salts = salts
+        self._paths = dict(paths)
+        self._others = others
+        self._unknown = PathRule(unknown, None, -1)
+        self._salts = dict(salts or {})
         self._steering = frozenset(steering)
-        self._places = dict(places)
-        self._elsewhere = Place(elsewhere, None, -1)
         self._cors = cors
-        self.admit: Callable[[Exchange], int] = self._judge if cors is None else self._for_pages
+        self.admit: Callable[[Exchange], int] = self._admit if cors is None else self._admit_cors
         """Check a request; return the size limit of its body. Raises DoorError."""
 
-    def _judge(self, exchange: Exchange) -> int:
-        place = self._places.get(exchange.path)
-        keys, method, longest = place or self._place(exchange.path)
+    def _admit(self, exchange: Exchange) -> int:
+        path = exchange.path
+        return self._judge(exchange, self._paths.get(path) or self._others(path) or self._unknown)
+
+    def _judge(self, exchange: Exchange, rule: PathRule) -> int:
+        keys, method, max_body, _ = rule
         if keys is not None:
-            name = keys.who(exchange.headers)
+            name = keys.identify(exchange.headers)
             if name is None:
                 raise WrongKey
-            exchange.tenant, exchange.salts = name, self._salts
+            exchange.tenant, exchange.salt = name, self._salts.get(name, "")
             exchange.trusted = exchange.steers = name in self._steering
         sent = exchange.method
         if method is not None and sent != method and sent not in method.split(", "):
             raise WrongMethod(sent, method)
-        if longest < 0:
+        if max_body < 0:
             raise UnknownPath(exchange.path, self._meant(exchange.path))
-        if keys is None and exchange.head.origin and exchange.path not in OPEN:
-            self._judge_page(exchange)
-        exchange.longest = longest
-        return longest
+        if keys is None and exchange.head.origin and exchange.path not in OPEN_PATHS:
+            self._judge_page(exchange, rule)
+        exchange.max_body = max_body
+        return max_body
 
-    def _judge_page(self, exchange: Exchange) -> None:
+    def _judge_page(self, exchange: Exchange, rule: PathRule) -> None:
         """Refuse web pages of other origins where no key is needed. Raises ForeignPage.
 
         Otherwise any page could make its visitor's browser send requests.
         """
         origin = exchange.head.origin
-        if self._cors is not None and for_clients(exchange.path) and self._cors.lets(origin):
+        if self._cors is not None and rule.pages and self._cors.allows(origin):
             return
         if is_foreign(origin, header(exchange.headers, b"host")):
             raise ForeignPage(origin.decode("latin-1"))
-
-    def _place(self, path: str) -> Place:
-        """Return the rules for a path that is not in the table itself."""
-        for list_of, one in ((MODELS, MODEL), (SESSIONS, SESSION)):
-            place = self._places.get(list_of)
-            if place is not None and path.startswith(one) and len(path) > len(one):
-                return place
-        found = self._further(path) if self._further is not None else None
-        return found or self._elsewhere
 
     def _meant(self, path: str) -> str:
         """Return a path that is served and differs by `/v1` or a final slash, or nothing.
@@ -295,84 +265,17 @@ class Gate:
         """
         path = path.rstrip("/")
         likely = (path, "/v1" + path, path.removeprefix("/v1"))
-        return next((one for one in likely if one in self._places), "")
+        return next((known for known in likely if known in self._paths), "")
 
-    def _for_pages(self, exchange: Exchange) -> int:
-        """Check a request as `_judge`, and add CORS header fields to the answer."""
+    def _admit_cors(self, exchange: Exchange) -> int:
+        """Check a request, and add CORS header fields to the answer."""
         path = exchange.path
-        if self._cors is not None and for_clients(path):
+        rule = self._paths.get(path) or self._others(path) or self._unknown
+        if self._cors is not None and rule.pages:
             if exchange.method == "OPTIONS":
-                method = (self._places.get(path) or self._place(path)).method or ""
-                permission = self._cors.preflight(exchange.headers, method)
+                permission = self._cors.preflight(exchange.headers, rule.method or "")
                 if permission is not None:  # browsers send no key with a preflight
                     exchange.add(permission)
                     return 0
             exchange.add(self._cors.answer(exchange.headers))
-        return self._judge(exchange)
-
-
-def main_gate(settings: Settings, operators: Collection[str], *, apart: bool) -> Gate:
-    """Make the rules of the listener for clients.
-
-    The `operators` paths are served there too, unless `apart`: then they have their own listener.
-    """
-    door, admin = _keys(settings.door_keys), _keys(settings.admin_keys)
-    longest = settings.limits.longest
-    places = {path: Place(door, "POST", longest(form=one.form)) for path, one in ENDPOINTS.items()}
-    places[MODELS] = Place(door, "GET", SMALL_BODY)
-    if not apart:
-        places |= dict.fromkeys(operators, Place(admin, None, SMALL_BODY))
-        places[EXPLAIN] = Place(admin, "POST", settings.limits.body)
-    places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
-    cors = Cors(settings.cors) if settings.cors else None
-    further = _variable(settings, door)
-    salts, steering = Salts(settings), settings.steering
-    return Gate(places, _either(settings), cors, further, salts, steering=steering)
-
-
-def admin_gate(settings: Settings, operators: Collection[str]) -> Gate:
-    """Make the rules of the operators' own listener."""
-    keys = _keys(settings.admin_keys)
-    places = dict.fromkeys(operators, Place(keys, None, SMALL_BODY))
-    places[EXPLAIN] = Place(keys, "POST", settings.limits.body)
-    places |= dict.fromkeys(OPEN, Place(None, None, SMALL_BODY))
-    return Gate(places, keys)
-
-
-def _variable(settings: Settings, door: Keys | None) -> Callable[[str], Place | None]:
-    """Return a function that gives the rules of SageMaker's paths and those of responses."""
-    told = settings.sagemaker
-    who: Who | None = Signed(told.sigv4, door) if told.sigv4 else door
-    invocation = Place(who, "POST", told.body)
-    openai = Place(who, "POST", settings.limits.longest(form=False))
-    form = Place(who, "POST", settings.limits.longest(form=True))
-    models = Place(who, "GET", SMALL_BODY)
-
-    def place(path: str) -> Place | None:
-        if (one := stored(path)) is not None:
-            return Place(door, one.methods, SMALL_BODY)
-        found = route(path, told.prefix or "")
-        if found is None:
-            return None
-        if found.operation is not Operation.OPENAI:
-            return invocation
-        if (one := stored(found.path)) is not None:
-            return Place(who, one.methods, SMALL_BODY)
-        if found.path == MODELS or found.path.startswith(MODEL):
-            return models
-        endpoint = ENDPOINTS.get(found.path)
-        return form if endpoint is not None and endpoint.form else openai
-
-    return place
-
-
-def _keys(keys: Sequence[KeySettings]) -> Keys | None:
-    return Keys((key.name, key.key.get_secret_value()) for key in keys) if keys else None
-
-
-def _either(settings: Settings) -> Keys | None:
-    """Return the keys of clients and operators: any of them entitles to a 404.
-
-    None if clients need no key. A key of both has the name that it has as a client's.
-    """
-    return _keys((*settings.admin.keys, *settings.door_keys)) if settings.door_keys else None
+        return self._judge(exchange, rule)

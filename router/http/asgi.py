@@ -17,7 +17,7 @@ App = Callable[
 ]
 
 
-class Bridge:
+class AsgiBridge:
     """Serves an exchange with an ASGI application. The answer is sent once it is complete."""
 
     def __init__(self, app: App) -> None:
@@ -35,13 +35,13 @@ class Bridge:
                 exchange.refuse(error)
                 return
         status, headers, body = 500, list[tuple[bytes, bytes]](), b""
-        asked = False
+        received = False
 
         async def receive() -> Message:
-            nonlocal asked
-            if asked:
+            nonlocal received
+            if received:
                 await asyncio.Event().wait()  # forever: if the client leaves, the task is cancelled
-            asked = True
+            received = True
             return {"type": "http.request", "body": exchange.body, "more_body": False}
 
         async def send(message: Message) -> None:

@@ -10,15 +10,15 @@ request cannot be found. As in nginx, a client that closes its sending side coun
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol, cast
 
+from router.api.endpoints import PROBES
 from router.api.errors import BadRequest, DoorError, NoWorker, Stopping, TooSlow, parted
 from router.http.bounds import Bounds
-from router.http.exchange import Exchange, Source
-from router.http.parser import Reader
-from router.http.sockets import has_ended, reset, untaken
-from router.sagemaker.paths import PING
+from router.http.exchange import AnswerSource, Exchange
+from router.http.parser import RequestParser
+from router.http.sockets import has_ended, reset, unacked_bytes
 
 NEVER: Final = float("inf")
 #: Seconds for which we go on reading from a client after a refusal or the last answer: closing at
@@ -26,28 +26,27 @@ NEVER: Final = float("inf")
 LINGER_S = 2.0
 #: Bytes of a body that a client sends in a second, at the least, once the time for its first ones
 #: is over. Apache allows as few (`RequestReadTimeout`, `MinRate`).
-SLOWEST: Final = 500
+MIN_BODY_BYTES_PER_S: Final = 500
 #: Bytes buffered for a slow client: above WRITE_HIGH its worker waits, until WRITE_LOW is reached.
-WRITE_HIGH, WRITE_LOW = 64 * 1024, 16 * 1024
+WRITE_HIGH_WATER, WRITE_LOW_WATER = 64 * 1024, 16 * 1024
 #: Connections beyond `clients.connections` that are still read, so that health probes get an
 #: answer: a full server must not look like a dead one.
-RESERVE = 64
-PROBES = frozenset(("/health", "/health/live", "/health/ready", PING))
-CROWDED = "This server has as many connections as it allows."
+PROBE_CONNECTIONS = 64
+TOO_MANY_CONNECTIONS = "This server has as many connections as it allows."
 #: Most pipelined requests, and bytes of their bodies that are read ahead.
-PIPELINED, AHEAD = 256, 1 << 20
+MAX_PIPELINED, MAX_READ_AHEAD_BYTES = 256, 1 << 20
 #: Refusals in a row on one connection before the event loop gets to run. A refusal runs no task,
 #: so nothing else would interrupt a long series of them.
-AT_ONCE: Final = 16
+MAX_CONSECUTIVE_REFUSALS: Final = 16
 #: Body chunks in one read above which the event loop gets to run before the next read: parsing a
 #: small chunk costs more than its bytes would.
-CHUNKS_AT_ONCE: Final = 4096
+MAX_CHUNKS_PER_READ: Final = 4096
 
 
-class House(Protocol):
+class ConnectionOwner(Protocol):
     """The server that owns the connections."""
 
-    clients: "set[Client]"
+    clients: "set[HttpConnection]"
 
     @property
     def bounds(self) -> Bounds:
@@ -67,16 +66,37 @@ class House(Protocol):
         """Record a request that was refused, or whose client left, before it was served."""
 
 
-class Client(asyncio.Protocol):
+class Service(ConnectionOwner, Protocol):
+    """What the server serves, to clients and to operators."""
+
+    stopping: bool
+    """Every connection is to be closed after its answer."""
+
+    @property
+    def backdoor(self) -> ConnectionOwner:
+        """The owner of connections to `admin.listen`."""
+
+    @property
+    def everyone(self) -> "Sequence[HttpConnection]":
+        """All connections, including those to `admin.listen`."""
+
+    async def start(self) -> None:
+        """Begin all background work."""
+
+    async def stop(self) -> None:
+        """Stop all background work."""
+
+
+class HttpConnection(asyncio.Protocol):
     """One client connection."""
 
-    def __init__(self, house: House, loop: asyncio.AbstractEventLoop) -> None:
-        self._house = house
+    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
         self._loop = loop
-        self._bounds = house.bounds
-        self._reader = Reader(self, house.bounds)
+        self._bounds = owner.bounds
+        self._reader = RequestParser(self, owner.bounds)
         self._transport: asyncio.Transport | None = None
-        self.stopping = house.stopping
+        self.stopping = owner.stopping
         """Answers announce that the connection will be closed."""
         self._ending = False
         """Close after the current answer."""
@@ -84,22 +104,25 @@ class Client(asyncio.Protocol):
         self._timed: Exchange | None = None
         """The request whose body is being timed, and since when."""
         self._since = 0.0
-        self._answering: Exchange | None = None
-        self._waiting: deque[Exchange] = deque()
-        self._refusal: DoorError | None = None
-        self._deaf = False
+        self.answering: Exchange | None = None
+        """The request that is being answered."""
+        self.waiting: deque[Exchange] = deque()
+        """Pipelined requests, to be answered after it."""
+        self.refusal: DoorError | None = None
+        """The answer to what follows these, after which the connection is closed."""
+        self._input_closed = False
         """Ignore whatever else the client sends."""
         self._closing = False
-        self._crowded = False
+        self._over_limit = False
         """Over the connection limit: only health probes are answered."""
-        self._source: Source | None = None
+        self._source: AnswerSource | None = None
         self._refused = 0
         """Refusals in this iteration of the event loop."""
-        self._full = False
+        self.write_paused = False
         """The write buffer is full: the client reads too slowly."""
         self._unsent = 0
         """Bytes not yet taken by the client when it last made progress."""
-        self._late = NEVER
+        self._write_deadline = NEVER
         """When a client that takes none of the bytes waiting for it counts as gone."""
 
     def follow(self, bounds: Bounds) -> None:
@@ -112,17 +135,17 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the deadline for the first head of a new connection."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
+        self._transport.set_write_buffer_limits(WRITE_HIGH_WATER, WRITE_LOW_WATER)
         self.deadline = self._loop.time() + self._bounds.header_s
-        self._house.clients.add(self)
-        over = len(self._house.clients) - self._bounds.connections
-        if over > RESERVE:
-            self._refuse(NoWorker(CROWDED))
-        self._crowded = over > 0
+        self._owner.clients.add(self)
+        over = len(self._owner.clients) - self._bounds.connections
+        if over > PROBE_CONNECTIONS:
+            self._refuse(NoWorker(TOO_MANY_CONNECTIONS))
+        self._over_limit = over > 0
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of one or more requests."""
-        if self._deaf:
+        if self._input_closed:
             return
         reader = self._reader
         before = reader.progress
@@ -131,30 +154,30 @@ class Client(asyncio.Protocol):
         except DoorError as error:
             self._refuse(error)
             return
-        if reader.pieces > CHUNKS_AT_ONCE:
-            self._rest()
+        if reader.pieces > MAX_CHUNKS_PER_READ:
+            self._pause_reading()
         if reader.last:
-            self._deaf = True
-        if self._answering or self._waiting or self._closing:
+            self._input_closed = True
+        if self.answering or self.waiting or self._closing:
             return
         if reader.progress != before:
             self._continue()
             self._wait()
 
-    def _rest(self) -> None:
+    def _pause_reading(self) -> None:
         """Pause reading until the next iteration of the event loop."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._resume_reading)
 
-    def _go_on(self) -> None:
+    def _resume_reading(self) -> None:
         transport = self._transport
         if transport is not None and not transport.is_closing() and not self._far_ahead():
             transport.resume_reading()
 
     def eof_received(self) -> bool:
         """Treat a client that closed its sending side as gone, even if it still reads."""
-        if self._answering is not None or self._waiting:
+        if self.answering is not None or self.waiting:
             self.abort()  # close() would first wait until the client has taken every byte
         elif not self._closing:
             self.close()
@@ -163,35 +186,35 @@ class Client(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """End everything that is being done for this client."""
         self.deadline = NEVER
-        self._house.clients.discard(self)
-        self._deaf = self._closing = True
+        self._owner.clients.discard(self)
+        self._input_closed = self._closing = True
         if self._reader.current is not None:
-            self._house.unserved(self._reader.current, 499, "the client left")
-        for exchange in (self._answering, *self._waiting):
+            self._owner.unserved(self._reader.current, 499, "the client left")
+        for exchange in (self.answering, *self.waiting):
             if exchange is not None and not exchange.ended:
                 exchange.leave()
                 if not exchange.served:
-                    self._house.unserved(exchange, 499, "the client left")
+                    self._owner.unserved(exchange, 499, "the client left")
                 if exchange.task is not None:
                     exchange.task.cancel()
-        self._waiting.clear()
-        self._refusal = self._timed = None
+        self.waiting.clear()
+        self.refusal = self._timed = None
         self._reader.close()
 
     def pause_writing(self) -> None:
         """Stop reading from the worker: the client is slower."""
-        self._full = True
+        self.write_paused = True
         self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
         now = self._loop.time()
-        self._late = now + self._bounds.write_s
-        self.deadline = min(now + LINGER_S, self._late)
+        self._write_deadline = now + self._bounds.write_s
+        self.deadline = min(now + LINGER_S, self._write_deadline)
         if self._source is not None:
             self._source.pause()
 
     def resume_writing(self) -> None:
         """Go on: the client has caught up."""
-        self._full = False
-        idle = self._answering is None
+        self.write_paused = False
+        idle = self.answering is None
         if not self._closing:
             if idle:
                 self._wait()
@@ -206,20 +229,24 @@ class Client(asyncio.Protocol):
 
     def admit(self, exchange: Exchange) -> int:
         """Check a complete head; return the longest body it may have. Raises DoorError."""
-        if self._crowded:
+        if self._over_limit:
             exchange.keep = False
             if exchange.path not in PROBES:
-                raise NoWorker(CROWDED)
-        return self._house.admit(exchange)
+                raise NoWorker(TOO_MANY_CONNECTIONS)
+        return self._owner.admit(exchange)
 
     def received(self, exchange: Exchange) -> None:
         """Serve a complete request, after those before it. Raises DoorError."""
         self._timed = None
-        if self._answering is None and not self._full and self._refused < AT_ONCE:
+        if (
+            self.answering is None
+            and not self.write_paused
+            and self._refused < MAX_CONSECUTIVE_REFUSALS
+        ):
             if self._begin(exchange):
                 self._next()
-        elif len(self._waiting) < PIPELINED:
-            self._waiting.append(exchange)
+        elif len(self.waiting) < MAX_PIPELINED:
+            self.waiting.append(exchange)
             if self._transport is not None and self._far_ahead():
                 self._transport.pause_reading()
         else:
@@ -227,29 +254,31 @@ class Client(asyncio.Protocol):
 
     def _far_ahead(self) -> bool:
         """Whether to pause reading; never for one waiting request: only reads see disconnects."""
-        bodies = sum(len(exchange.body) for exchange in self._waiting)
-        return len(self._waiting) > PIPELINED // 2 or (len(self._waiting) > 1 and bodies > AHEAD)
+        bodies = sum(len(exchange.body) for exchange in self.waiting)
+        return len(self.waiting) > MAX_PIPELINED // 2 or (
+            len(self.waiting) > 1 and bodies > MAX_READ_AHEAD_BYTES
+        )
 
     # Answering, in order.
 
     def _begin(self, exchange: Exchange) -> bool:
         """Start to answer a request; True if that is done already and the next can begin."""
-        self._answering = exchange
+        self.answering = exchange
         self.deadline = NEVER
         if exchange.refusal is None:
-            exchange.task = self._loop.create_task(self._house.serve(exchange))
+            exchange.task = self._loop.create_task(self._owner.serve(exchange))
             return False
         if not self._refused:
-            self._loop.call_soon(self._others_had_their_turn)
+            self._loop.call_soon(self._reset_refusals)
         self._refused += 1
-        self._house.unserved(exchange, exchange.refusal.status, exchange.refusal.message)
+        self._owner.unserved(exchange, exchange.refusal.status, exchange.refusal.message)
         exchange.refuse(exchange.refusal)
-        return not (self._closing or self._full)
+        return not (self._closing or self.write_paused)
 
-    def _others_had_their_turn(self) -> None:
-        """Go on with requests that waited only because of AT_ONCE."""
+    def _reset_refusals(self) -> None:
+        """Go on with requests that waited only because of MAX_CONSECUTIVE_REFUSALS."""
         self._refused = 0
-        if self._answering is None and self._waiting and not self._full:
+        if self.answering is None and self.waiting and not self.write_paused:
             self._next()
 
     def _continue(self) -> None:
@@ -268,26 +297,26 @@ class Client(asyncio.Protocol):
 
         After a refusal the caller of `_begin` does that: here it would recurse.
         """
-        self._answering = self._source = None
+        self.answering = self._source = None
         if self._closing:
             return
         if self._ending or not exchange.keep:
             self.close(answered=True)
-        elif not self._full and exchange.refusal is None:
+        elif not self.write_paused and exchange.refusal is None:
             self._next()
 
     def _next(self) -> None:
         """Begin with the waiting requests; without any, wait for more or refuse and close."""
-        while self._waiting and self._refused < AT_ONCE:
-            answered = self._begin(self._waiting.popleft())
-            if not self._waiting and self._transport is not None:
+        while self.waiting and self._refused < MAX_CONSECUTIVE_REFUSALS:
+            answered = self._begin(self.waiting.popleft())
+            if not self.waiting and self._transport is not None:
                 self._transport.resume_reading()
             if not answered:
                 return
-        if self._waiting:
+        if self.waiting:
             return
-        if self._refusal is not None:
-            self._refuse(self._refusal)
+        if self.refusal is not None:
+            self._refuse(self.refusal)
         else:
             self._continue()
             self._wait()
@@ -305,26 +334,26 @@ class Client(asyncio.Protocol):
         else:
             if reader.current is not self._timed:
                 self._timed, self._since = reader.current, now
-            latest = self._since + bounds.body_s + reader.taken / SLOWEST
+            latest = self._since + bounds.body_s + reader.taken / MIN_BODY_BYTES_PER_S
             self.deadline = min(now, latest) + bounds.body_s
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Set the source that is paused while the client is slow."""
         self._source = source
-        if source is not None and self._full:
+        if source is not None and self.write_paused:
             source.pause()
 
     def _refuse(self, error: DoorError) -> None:
         """Answer with an error once all earlier requests are answered; then close."""
-        self._deaf = True
-        self._refusal = parted(error)
-        if self._answering is not None or self._waiting or self._closing:
+        self._input_closed = True
+        self.refusal = parted(error)
+        if self.answering is not None or self.waiting or self._closing:
             return
         exchange = self._reader.current or Exchange(self, self._reader.unread(), keep=False)
         self._reader.current = None
         exchange.keep = False
         exchange.refuse(error)
-        self._house.unserved(exchange, error.status, error.message)
+        self._owner.unserved(exchange, error.status, error.message)
 
     # Closing.
 
@@ -334,17 +363,17 @@ class Client(asyncio.Protocol):
         If an answer (`answered`) or a refusal was just sent, first read on for a while: closing
         with unread data could destroy that answer (RFC 9112 section 9.6).
         """
-        self._deaf = self._closing = True
-        self._waiting.clear()  # they were never begun, and the client can tell
+        self._input_closed = self._closing = True
+        self.waiting.clear()  # they were never begun, and the client can tell
         transport = self._transport
         if transport is None:
             return
         now = self._loop.time()
-        self._late, self.deadline = now + self._bounds.write_s, now + LINGER_S
+        self._write_deadline, self.deadline = now + self._bounds.write_s, now + LINGER_S
         if transport.is_closing():
             return
-        self._unsent = untaken(transport)
-        if (answered or self._refusal is not None) and transport.can_write_eof():
+        self._unsent = unacked_bytes(transport)
+        if (answered or self.refusal is not None) and transport.can_write_eof():
             transport.write_eof()
         else:  # asyncio's TLS discards what the client still sends, until it closes
             transport.close()
@@ -354,8 +383,8 @@ class Client(asyncio.Protocol):
 
         If not `framed`, only the connection's end marks the end of the answer: reset it instead.
         """
-        self._answering = self._source = None
-        self._refusal = None
+        self.answering = self._source = None
+        self.refusal = None
         if framed:
             self.close()
         elif self._transport is not None:
@@ -370,8 +399,8 @@ class Client(asyncio.Protocol):
 
     def abandon(self) -> None:
         """Stop waiting for the answer: cancel its task, which may still tell the client so."""
-        if self._answering is not None and self._answering.task is not None:
-            self._answering.task.cancel()
+        if self.answering is not None and self.answering.task is not None:
+            self.answering.task.cancel()
         elif self.busy and not self._closing:
             self._refuse(Stopping())
         else:
@@ -387,33 +416,35 @@ class Client(asyncio.Protocol):
         transport = self._transport
         assert transport is not None  # noqa: S101 - it has a deadline since it was connected
         if self._closing:
-            self._part(transport, now)
-        elif self._full:
+            self._linger(transport, now)
+        elif self.write_paused:
             unsent = transport.get_write_buffer_size()
             if unsent < self._unsent:  # slow, but it makes progress
-                self._unsent, self._late = unsent, now + self._bounds.write_s
+                self._unsent, self._write_deadline = unsent, now + self._bounds.write_s
             # (TLS does not report a FIN without close_notify while bytes wait to be taken.)
-            if now >= self._late or has_ended(transport.get_extra_info("socket")):
+            if now >= self._write_deadline or has_ended(transport.get_extra_info("socket")):
                 transport.abort()
             else:
-                self.deadline = min(now + LINGER_S, self._late)
+                self.deadline = min(now + LINGER_S, self._write_deadline)
         elif self._reader.in_head or self._reader.current is not None:
             self._refuse(TooSlow("The request did not arrive in time."))
         else:
             self.close()  # idle
 
-    def _part(self, transport: asyncio.Transport, now: float) -> None:
+    def _linger(self, transport: asyncio.Transport, now: float) -> None:
         """Abort once the client has taken everything, or has stopped taking anything."""
-        before, self._unsent = self._unsent, untaken(transport)
+        before, self._unsent = self._unsent, unacked_bytes(transport)
         if self._unsent < before:
-            self._late = now + self._bounds.write_s
-        if before == 0 or now >= self._late:  # a TLS close_notify may remain unread; that is fine
+            self._write_deadline = now + self._bounds.write_s
+        if (
+            before == 0 or now >= self._write_deadline
+        ):  # a TLS close_notify may remain unread; that is fine
             transport.abort()
         else:
-            self.deadline = min(now + LINGER_S, self._late)
+            self.deadline = min(now + LINGER_S, self._write_deadline)
 
     @property
     def busy(self) -> bool:
         """Whether a request is being read or answered."""
         reader = self._reader
-        return self._answering is not None or reader.current is not None or reader.in_head
+        return self.answering is not None or reader.current is not None or reader.in_head

@@ -3,27 +3,22 @@
 import asyncio
 from http import HTTPStatus
 from time import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Any, Final, Protocol
 from wsgiref.handlers import format_date_time
 
-from router.api.error_shapes import told
-from router.api.errors import BadRequest, DoorError
+from router.api.error_shapes import error_response
+from router.api.errors import BadRequest, DoorError, Headers
 from router.api.lenient_json import rewritten
 from router.http.content_coding import decoded
 from router.http.headers import new_id
-from router.http.validation import Head
-
-if TYPE_CHECKING:
-    from router.prompt.salts import Salts
-    from router.sessions.sessions import Sessions
-    from router.sessions.use import Visit
+from router.http.validation import RequestHead
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 
 
-class Source(Protocol):
+class AnswerSource(Protocol):
     """Where an answer comes from."""
 
     def pause(self) -> None:
@@ -33,7 +28,7 @@ class Source(Protocol):
         """Go on sending."""
 
 
-class Line(Protocol):
+class ClientConnection(Protocol):
     """The client connection of an exchange, as far as the exchange uses it."""
 
     stopping: bool
@@ -45,7 +40,7 @@ class Line(Protocol):
     def finished(self, exchange: "Exchange") -> None:
         """Take note that the answer is complete."""
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Pause `source` while the client is slow."""
 
     def cut(self, *, framed: bool) -> None:
@@ -53,6 +48,13 @@ class Line(Protocol):
 
         `framed`: the client can tell by the framing, as the end of the body is marked.
         """
+
+
+class SessionTable(Protocol):
+    """The sessions of a pool."""
+
+    def asked(self, headers: Headers, body: bytes) -> Any:  # noqa: ANN401 - as `Exchange.session`
+        """Return the use of the session that a request names; None: it names none."""
 
 
 class Exchange:
@@ -79,15 +81,15 @@ class Exchange:
         "keep",
         "keyed",
         "left",
-        "longest",
+        "max_body",
         "method",
-        "part",
         "path",
         "query",
         "refusal",
-        "salts",
+        "salt",
         "seen",
         "served",
+        "session",
         "started",
         "steers",
         "task",
@@ -97,7 +99,7 @@ class Exchange:
     )
 
     def __init__(  # noqa: PLR0915 - plain state, a line each
-        self, line: Line, head: Head, *, keep: bool
+        self, line: ClientConnection, head: RequestHead, *, keep: bool
     ) -> None:
         self._line = line
         self.head = head
@@ -115,8 +117,8 @@ class Exchange:
         """The request id."""
         self.tenant = ""
         """Name of the client key that was shown."""
-        self.salts: Salts | None = None
-        """The cache salts of all keys, by name; `tenant` selects this request's."""
+        self.salt = ""
+        """The cache salt of that key; empty if keys share their caches."""
         self.trusted = self.steers = False
         """`trusted`: the operator trusts its client with what steers engines (`engine_fields.py`).
         `steers`: so it does, or the workers that it goes to are for everyone."""
@@ -125,22 +127,22 @@ class Exchange:
         self.body = b""
         """As the worker gets it."""
         self.seen = b""
-        """The body as it is read here, if that is another (`lax_json.py`)."""
+        """The body as it is read here, if that is another (`lenient_json.py`)."""
         self.codings = head.codings
         """Content codings that the body is still in."""
-        self.longest = 0
+        self.max_body = 0
         """Size limit of the body in bytes."""
         self.task: asyncio.Task[None] | None = None
         self.served = False
         """The proxy has begun to work on it."""
-        self.part: Visit | None = None
-        """Its part in a session, once known."""
+        self.session: Any = None
+        """Its use of a session, once known; what that is, `sessions/` knows."""
         self.asked = False
         """A worker was chosen, and the metrics count the request under that worker."""
         self.started = False
         """The answer has begun."""
         self.commented = False
-        """The answer so far consists of our own comments only (`comments.py`)."""
+        """The answer so far consists of our own comments only (`sse.py`)."""
         self.ended = False
         """The answer is complete, or was cut."""
         self.left = False
@@ -154,7 +156,7 @@ class Exchange:
         self._fields = b""
 
     @property
-    def line(self) -> Line:
+    def line(self) -> ClientConnection:
         """The connection of the request."""
         return self._line
 
@@ -183,7 +185,7 @@ class Exchange:
 
     async def decode(self) -> None:
         """Undo the content codings of the body. Raises BodyTooLarge, WrongCoding."""
-        self.body = await decoded(self.body, self.codings, self.longest)
+        self.body = await decoded(self.body, self.codings, self.max_body)
         self.codings = ()
 
     async def read_laxly(self) -> None:
@@ -193,19 +195,19 @@ class Exchange:
         except ValueError as error:
             raise BadRequest(f"The request body is not valid JSON: {error}.") from None
 
-    def visit(self, sessions: "Sessions") -> "Visit | None":
-        """Return the request's part in a session, if it names one. Raises BadRequest.
+    def session_among(self, sessions: SessionTable) -> Any:  # noqa: ANN401 - as `session`
+        """Return the request's use of a session, if it names one. Raises BadRequest.
 
-        A request that is read again keeps its part: it may have started the session.
+        A request that is read again keeps it: it may have started the session.
         """
-        if self.part is not None and self.part.belongs_to(sessions):
-            return self.part
+        if self.session is not None and self.session.belongs_to(sessions):
+            return self.session
         return sessions.asked(self.headers, self.seen or self.body)
 
     async def undo(self) -> None:
         """Restore the session after a failure, unless the client already has an answer."""
-        if self.part is not None and not self.told:
-            await self.part.undo()
+        if self.session is not None and not self.told:
+            await self.session.undo()
 
     def add(self, fields: bytes) -> None:
         """Add header lines to the answer, whatever it will be."""
@@ -217,11 +219,11 @@ class Exchange:
 
     def refuse(self, error: DoorError) -> None:
         """Send a router error, in the shape of the path's surface."""
-        said = told(self.path, error, self.identity)
-        fields = b"%bx-request-id: %b\r\n%b" % (said.fields, self.identity, date_line())
-        if said.id_field and said.id_field + b": " not in self._fields:
-            fields += b"%b: %b\r\n" % (said.id_field, self.identity)
-        self.answer(said.status, fields, said.body)
+        response = error_response(self.path, error, self.identity)
+        fields = b"%bx-request-id: %b\r\n%b" % (response.fields, self.identity, date_line())
+        if response.id_field and response.id_field + b": " not in self._fields:
+            fields += b"%b: %b\r\n" % (response.id_field, self.identity)
+        self.answer(response.status, fields, response.body)
 
     def start(
         self, status: int, fields: bytes, length: int | None, data: bytes, *, last: bool
@@ -272,7 +274,7 @@ class Exchange:
         del message
         self.write(event, last=True)
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Pause `source` while the client is slow."""
         self._line.feed_from(source)
 

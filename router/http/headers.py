@@ -48,8 +48,8 @@ FOR_SAGEMAKER = frozenset(
     b"x-amz-date",
     b"x-amz-security-token",
 }
-#: Dropped or rewritten on the way to the worker. It gets the body decoded (`codings.py`), and is to
-#: answer in no coding: what it says is read here.
+#: Dropped or rewritten on the way to the worker. It gets the body decoded (`content_coding.py`),
+#: and is to answer in no coding: what it says is read here.
 _REWRITTEN = (
     HOP_BY_HOP
     | FOR_SAGEMAKER

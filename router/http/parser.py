@@ -25,16 +25,16 @@ from router.api.errors import (
     parted,
 )
 from router.http.bounds import Bounds
-from router.http.exchange import Exchange, Line
-from router.http.validation import Head, check, glimpse
+from router.http.exchange import ClientConnection, Exchange
+from router.http.validation import RequestHead, check, glimpse
 
 T = TypeVar("T")
 
 _LENGTH = re.compile(rb"\r\ncontent-length: ?([0-9]{1,18})(?=\r\n)", re.IGNORECASE)
 #: Longer heads are not remembered, because every connection may keep one.
-LONGEST = 4096
+MAX_RECALLED_HEAD_BYTES = 4096
 #: Most digits of a length.
-DIGITS: Final = 18
+MAX_LENGTH_DIGITS: Final = 18
 _0: Final = 0x30
 _9: Final = 0x39
 
@@ -54,7 +54,7 @@ class Recall(Generic[T]):
 
         `message` may lack the end of its body.
         """
-        end = message.find(b"\r\n\r\n", 0, LONGEST) + 4
+        end = message.find(b"\r\n\r\n", 0, MAX_RECALLED_HEAD_BYTES) + 4
         lengths = list(_LENGTH.finditer(message, 0, end - 2))
         if end >= 4 and len(lengths) == 1 and end + int(lengths[0][1]) >= len(message):
             self._before = message[: lengths[0].start(1)]
@@ -70,7 +70,7 @@ class Recall(Generic[T]):
         if value is None or not message.startswith(self._before):
             return None
         end = len(self._before)
-        most = min(len(message), end + DIGITS)
+        most = min(len(message), end + MAX_LENGTH_DIGITS)
         length = 0
         while end < most and _0 <= message[end] <= _9:
             length = 10 * length + message[end] - _0
@@ -85,14 +85,14 @@ class Recall(Generic[T]):
 
 
 #: Bytes allowed for the framing of a chunk: its size in hexadecimal and two line ends.
-CHUNK = 12
+CHUNK_FRAMING_BYTES = 12
 #: Pieces of a body that are kept apart before they are joined: each costs Python some 40 bytes more
 #: than its content.
-PIECES: Final = 256
+MAX_PIECES: Final = 256
 CHUNKED = b"transfer-encoding: chunked"
 
 
-class Owner(Line, Protocol):
+class ParserOwner(ClientConnection, Protocol):
     """The connection that is read from."""
 
     def admit(self, exchange: Exchange) -> int:
@@ -102,7 +102,7 @@ class Owner(Line, Protocol):
         """Take a complete request. Raises DoorError."""
 
 
-class Reader:
+class RequestParser:
     """Reads the requests of one connection, one after the other."""
 
     __deletable__ = ("_owner",)  # mypyc: see `close`
@@ -139,7 +139,7 @@ class Reader:
         "taken",
     )
 
-    def __init__(self, owner: Owner, bounds: Bounds) -> None:
+    def __init__(self, owner: ParserOwner, bounds: Bounds) -> None:
         self._owner = owner
         self._parser = httptools.HttpRequestParser(self)
         self.bounds = bounds
@@ -163,8 +163,8 @@ class Reader:
         self._first = self._behind = False
         """`_first`: a new request starts at the first byte of this read. `_behind`: the current
         one started later in its read, after others."""
-        self._recall: Recall[Head] = Recall()
-        self._whole: Head | None = None
+        self._recall: Recall[RequestHead] = Recall()
+        self._whole: RequestHead | None = None
         """The head that was read last, if it may be remembered to recognise the next one."""
         self._missing = 0
         """Bytes still missing of a body whose head was recognised."""
@@ -222,7 +222,7 @@ class Reader:
         if self.in_head and self._head_bytes > self.bounds.headers + self.bounds.url:
             raise self._headers_too_large()
 
-    def _again(self, head: Head, body: bytes, missing: int) -> None:
+    def _again(self, head: RequestHead, body: bytes, missing: int) -> None:
         """Begin a request whose head was recognised, so it needs no parsing and no checks."""
         self.progress += 1
         self.current = exchange = Exchange(self._owner, head, keep=True)
@@ -254,13 +254,13 @@ class Reader:
 
         This breaks the reference cycles, so closed connections need no garbage collection.
         """
-        self._parser = _DEAF
+        self._parser = _CLOSED
         self.current = None
         del self._owner
 
-    def unread(self) -> Head:
+    def unread(self) -> RequestHead:
         """Stand for a head that could not be read: where it was to go may be known all the same."""
-        return Head(path=glimpse(self._url[: self.bounds.url]))
+        return RequestHead(path=glimpse(self._url[: self.bounds.url]))
 
     def follow(self, bounds: Bounds) -> None:
         """Use other bounds from the next request on."""
@@ -367,7 +367,7 @@ class Reader:
         """Keep a piece of a body; join many small ones."""
         self.taken += len(piece)
         self._body.append(piece)
-        if len(self._body) == PIECES:
+        if len(self._body) == MAX_PIECES:
             self._folded.append(b"".join(self._body))
             self._body = []
 
@@ -384,7 +384,9 @@ class Reader:
     def _check_overhead(self) -> None:
         """Bound the bytes of chunk extensions and trailers too. Raises DoorError."""
         bounds = self.bounds
-        most = self._body_bytes + CHUNK * self._chunks + 2 * bounds.headers + bounds.url
+        most = (
+            self._body_bytes + CHUNK_FRAMING_BYTES * self._chunks + 2 * bounds.headers + bounds.url
+        )
         if self._received > most:
             raise self._headers_too_large()
 
@@ -397,13 +399,13 @@ class Reader:
 
 
 #: Replaces a parser that is not needed any more.
-_DEAF = httptools.HttpRequestParser(object())
+_CLOSED = httptools.HttpRequestParser(object())
 
 
 class _Body:
     """Parser callbacks that take only the body; the head was read by another parser."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: RequestParser) -> None:
         self.on_body = reader.on_body
         self.on_chunk_header = reader.on_chunk_header
         self.on_message_complete = reader.on_message_complete

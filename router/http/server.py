@@ -14,9 +14,8 @@ import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 
-from router.app import Door
-from router.http.connection import Client, House
-from router.settings.model import ShutdownSettings
+from router.http.connection import ConnectionOwner, HttpConnection, Service
+from router.settings.server import ShutdownSettings
 from router.settings.types import Address, format_duration
 
 log = logging.getLogger("warmroute.server")
@@ -24,14 +23,14 @@ log = logging.getLogger("warmroute.server")
 #: Most connections that wait to be accepted.
 BACKLOG = 4096
 #: Bytes of an answer that the kernel buffers before it can send them (TCP_NOTSENT_LOWAT).
-UNSENT = 128 << 10
+NOTSENT_LOWAT_BYTES = 128 << 10
 #: Seconds that asyncio's TLS gives a client to take its last bytes. So long that `clients.write`
 #: always ends a client first that takes nothing.
-FAREWELL_S = 24 * 3600.0
+TLS_SHUTDOWN_TIMEOUT_S = 24 * 3600.0
 #: Seconds between two checks of deadlines.
 TICK_S = 0.1
 #: Seconds for the errors of cut-off answers to reach their clients.
-LAST_WORDS_S = 1.0
+FINAL_ERRORS_S = 1.0
 
 
 class PortTaken(Exception):
@@ -50,7 +49,7 @@ def bind(address: Address, *, shared: bool = False, listen: bool = True) -> sock
     if shared:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # inherited by every connection
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
     try:
         listener.bind((address.host, address.port))
         if listen:
@@ -65,11 +64,11 @@ def bind(address: Address, *, shared: bool = False, listen: bool = True) -> sock
 
 
 class Server:
-    """Serves a `Door` on listening sockets, once."""
+    """Serves a `Service` on listening sockets, once."""
 
     def __init__(
         self,
-        door: Door,
+        door: Service,
         ending: ShutdownSettings | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -79,17 +78,18 @@ class Server:
         self._tls = tls
         self._told = asyncio.Event()
         self._now = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that it serves in, once it does."""
         self.started = asyncio.Event()
         """Set once it accepts connections."""
 
     def stop(self, *, now: bool = False) -> None:
         """Begin orderly shutdown; called again, or with `now`, end at once. From any thread."""
-        if self._loop is None:
+        if self.loop is None:
             self._tell(now)
         else:
             with suppress(RuntimeError):  # the loop is closed: it has ended by itself
-                self._loop.call_soon_threadsafe(self._tell, now)
+                self.loop.call_soon_threadsafe(self._tell, now)
 
     def _tell(self, now: bool) -> None:
         if now or self._told.is_set():
@@ -105,15 +105,17 @@ class Server:
         self, listeners: Sequence[socket.socket], admin: Sequence[socket.socket] = ()
     ) -> None:
         """Serve until told to stop, then shut down; `admin` are listeners for operators."""
-        loop = self._loop = asyncio.get_running_loop()
+        loop = self.loop = asyncio.get_running_loop()
         ticking: asyncio.Task[None] | None = None
         servers: list[asyncio.Server] = []
         try:
             if not await self._begin():
                 return
             ticking = asyncio.create_task(self._tick())
-            doors: list[tuple[House, socket.socket]] = [(self._door, one) for one in listeners]
-            doors += [(self._door.backdoor, one) for one in admin]
+            doors: list[tuple[ConnectionOwner, socket.socket]] = [
+                (self._door, socket_) for socket_ in listeners
+            ]
+            doors += [(self._door.backdoor, socket_) for socket_ in admin]
             for house, listener in doors:
                 servers.append(await self._listen(loop, house, listener))
             self.started.set()
@@ -131,27 +133,27 @@ class Server:
     async def _begin(self) -> bool:
         """Start the door; False if told to stop before it is ready."""
         starting = asyncio.ensure_future(self._door.start())
-        told = asyncio.ensure_future(self._told.wait())
+        stopping = asyncio.ensure_future(self._told.wait())
         try:
-            await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
             return not self._told.is_set()
         finally:
-            for task in (starting, told):
+            for task in (starting, stopping):
                 task.cancel()
-            await asyncio.gather(starting, told, return_exceptions=True)
+            await asyncio.gather(starting, stopping, return_exceptions=True)
 
     async def _listen(
-        self, loop: asyncio.AbstractEventLoop, house: House, listener: socket.socket
+        self, loop: asyncio.AbstractEventLoop, house: ConnectionOwner, listener: socket.socket
     ) -> asyncio.Server:
         return await loop.create_server(
-            lambda: Client(house, loop),
+            lambda: HttpConnection(house, loop),
             sock=listener,
             backlog=BACKLOG,
             ssl=self._tls,
             ssl_handshake_timeout=house.bounds.header_s if self._tls else None,
-            ssl_shutdown_timeout=FAREWELL_S if self._tls else None,
+            ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S if self._tls else None,
         )
 
     async def _tick(self) -> None:
@@ -187,7 +189,7 @@ class Server:
         for client in door.everyone:
             client.abandon()
         self._now.clear()
-        await self._until_empty(LAST_WORDS_S)
+        await self._until_empty(FINAL_ERRORS_S)
         for client in door.everyone:
             client.abort()
         await asyncio.sleep(0)

@@ -15,17 +15,17 @@ from termios import TIOCOUTQ
 from typing import Protocol
 
 #: Seconds of silence until the first probe, seconds between probes, and unanswered probes allowed.
-IDLE_S, EVERY_S, TIMES = 15, 5, 3
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 15, 5, 3
 
 #: Linux (tcp(7)) has all of these, other systems some. The last one, in milliseconds, gives data
 #: that is never acknowledged the same time, instead of a quarter of an hour.
 _OPTIONS = tuple(
     (getattr(socket, name), value)
     for name, value in (
-        ("TCP_KEEPIDLE", IDLE_S),
-        ("TCP_KEEPINTVL", EVERY_S),
-        ("TCP_KEEPCNT", TIMES),
-        ("TCP_USER_TIMEOUT", 1000 * (IDLE_S + EVERY_S * TIMES)),
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", 1000 * (KEEPALIVE_IDLE_S + KEEPALIVE_INTERVAL_S * KEEPALIVE_PROBES)),
     )
     if hasattr(socket, name)
 )
@@ -35,7 +35,7 @@ _OPTIONS = tuple(
 _CLOSE_WAIT = 8
 
 
-class Options(Protocol):
+class SocketOptions(Protocol):
     """A socket, or what an event loop exposes of one."""
 
     def getsockopt(self, level: int, name: int, length: int, /) -> bytes:
@@ -45,7 +45,7 @@ class Options(Protocol):
         """Set an option, as `socket.setsockopt` does."""
 
 
-def watch(connection: Options | None) -> None:
+def enable_keepalive(connection: SocketOptions | None) -> None:
     """Turn on keep-alive for a TCP connection; None does nothing."""
     if connection is None:
         return
@@ -54,7 +54,7 @@ def watch(connection: Options | None) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, name, value)
 
 
-def has_ended(connection: Options | None) -> bool:
+def has_ended(connection: SocketOptions | None) -> bool:
     """Whether the other end has closed its side; False where the system does not tell."""
     if connection is None or sys.platform != "linux":
         return False
@@ -64,7 +64,7 @@ def has_ended(connection: Options | None) -> bool:
         return False
 
 
-def reset(connection: Options | None) -> None:
+def reset(connection: SocketOptions | None) -> None:
     """Make a later close reset the connection.
 
     Otherwise the other end would take the close for a complete answer (RFC 9112 section 9.6).
@@ -77,7 +77,7 @@ def reset(connection: Options | None) -> None:
 _INT = bytes(4)
 
 
-def untaken(transport: asyncio.Transport) -> int:
+def unacked_bytes(transport: asyncio.Transport) -> int:
     """Return the bytes not yet taken by the other end, or by the system without TLS.
 
     A TLS transport counts only bytes that are not encrypted yet. Encrypted ones wait in a transport
@@ -87,11 +87,11 @@ def untaken(transport: asyncio.Transport) -> int:
     waiting = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")
     if not waiting and connection and transport.get_extra_info("ssl_object"):
-        waiting = queued(connection.fileno())
+        waiting = send_queue_bytes(connection.fileno())
     return waiting
 
 
-def queued(descriptor: int) -> int:
+def send_queue_bytes(descriptor: int) -> int:
     """Return the bytes in a socket's send queue: unsent or not acknowledged (tcp(7))."""
     if sys.platform != "linux" or descriptor < 0:
         return 0

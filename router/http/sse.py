@@ -9,7 +9,7 @@ event.
 
 import asyncio
 
-from router.api.request import Endpoint, Prompted
+from router.api.endpoints import Endpoint, Prompted
 from router.http.exchange import Exchange, date_line
 
 #: An event ends with an empty line, and lines end in three ways (WHATWG HTML section 9.2.5).
@@ -17,7 +17,7 @@ EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r", b"\r\r\n")
 #: A comment, which every client skips (WHATWG HTML section 9.2.5).
 COMMENT = b": waiting\n\n"
 #: The header lines of a stream that begins before its worker has answered.
-FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+STREAM_FIELDS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 
 _Lines = tuple[bytes, tuple[bytes, ...]]
 """A field, and values that it has in a stream's last event."""
@@ -86,12 +86,12 @@ class Comments:
         exchange = self._exchange
         if exchange.ended or (exchange.started and not exchange.commented):
             return
-        if exchange.part is not None and exchange.part.begins and not exchange.commented:
+        if exchange.session is not None and exchange.session.begins and not exchange.commented:
             pass  # a new session's id goes into the header, and is not known to be there yet
         elif exchange.commented:
             exchange.write(COMMENT, last=False)
         else:
             exchange.commented = True
-            fields = FIELDS + b"x-request-id: %b\r\n" % exchange.identity + date_line()
+            fields = STREAM_FIELDS + b"x-request-id: %b\r\n" % exchange.identity + date_line()
             exchange.start(200, fields, None, COMMENT, last=False)
         self._timer = self._loop.call_later(self._every, self._write)

@@ -17,9 +17,10 @@ from typing import Final, NamedTuple, cast
 from prometheus_client import Metric
 
 from router.observe.series import Counter
-from router.runtime.quoting import shown_file
+from router.runtime.quote import shown_file
 from router.settings.files import load_chain, load_roots
-from router.settings.model import TlsSettings, WorkerSettings, WorkerTlsSettings
+from router.settings.model import WorkerSettings
+from router.settings.server import TlsSettings, WorkerTlsSettings
 
 
 class Validity(NamedTuple):
@@ -45,10 +46,12 @@ def validity(path: Path) -> Validity | None:
     from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415 - only TLS needs it
 
     try:
-        found = load_pem_x509_certificate(path.read_bytes())
+        certificate = load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return Validity(found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())
+    return Validity(
+        certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    )
 
 
 def complaint(path: Path, now: float) -> str:

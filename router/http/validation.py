@@ -27,10 +27,10 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 #: A `Content-Length` with more digits than this is too large, whatever its value.
-_LONGEST_NUMBER = 19
+_MAX_LENGTH_DIGITS = 19
 
 
-class Head:
+class RequestHead:
     """The head of a request, without the length of its body.
 
     Immutable, because it is reused for requests with an equal head.
@@ -106,7 +106,7 @@ class Head:
 
 
 #: The fields that `check` looks at.
-_JUDGED = frozenset(
+_CHECKED_FIELDS = frozenset(
     (
         b"host",
         b"content-length",
@@ -120,12 +120,12 @@ _JUDGED = frozenset(
 )
 
 
-def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple[Head, int]:
+def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple[RequestHead, int]:
     """Check the head of a request; return it and the length of the body. Raises DoorError."""
     hosts, lengths, codings = 0, list[bytes](), list[bytes]()
     expects, identity, named, options, origin = False, b"", None, b"", b""
     contents = list[bytes]()
-    for name, written in [pair for pair in headers if pair[0] in _JUDGED]:
+    for name, written in [pair for pair in headers if pair[0] in _CHECKED_FIELDS]:
         value = written.rstrip(b" \t")  # not part of the value (RFC 9112 section 5.1)
         if name == b"host":
             hosts += 1
@@ -151,7 +151,7 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
     if options:
         named, keep = _options(options, version)
     path, query = _target(method, target)
-    head = Head(
+    head = RequestHead(
         method.decode(),
         version,
         headers,
@@ -173,7 +173,7 @@ def body_length(value: bytes) -> int:
     digits = value.rstrip(b" \t")
     if not digits.isdigit():
         raise BadRequest("The header field `Content-Length` must be a number of bytes.")
-    return int(digits) if len(digits) <= _LONGEST_NUMBER else 10**_LONGEST_NUMBER
+    return int(digits) if len(digits) <= _MAX_LENGTH_DIGITS else 10**_MAX_LENGTH_DIGITS
 
 
 def _expects(value: bytes) -> bool:
@@ -199,8 +199,8 @@ def _options(value: bytes, version: str) -> tuple[frozenset[bytes], bool]:
 
 @lru_cache(maxsize=256)  # clients repeat the same value
 def _check_host(value: bytes) -> None:
-    found = _HOST.fullmatch(value)
-    if found is None or int(found[2] or 0) > 65535 or not _is_address(found[1]):
+    match = _HOST.fullmatch(value)
+    if match is None or int(match[2] or 0) > 65535 or not _is_address(match[1]):
         raise BadRequest("The header field `Host` must be a host and, if needed, a port.")
 
 
@@ -243,8 +243,8 @@ def _target(method: bytes, target: bytes) -> tuple[str, bytes]:
 
 def glimpse(target: bytes) -> str:
     """Return the path of a target that nobody has judged, as far as it can be one; or nothing."""
-    found = _ORIGIN.search(target)
-    return found[0].partition(b"?")[0].decode("ascii") if found else ""
+    match = _ORIGIN.search(target)
+    return match[0].partition(b"?")[0].decode("ascii") if match else ""
 
 
 def _plain(escaped: re.Match[str]) -> str:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-from router.hyperpod.reading import SPEC, Reading, decimal
+from router.hyperpod.fields import SPEC, Reading, decimal
 from router.hyperpod.routing import name_session
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 from router.settings.errors import KeyPath, Problem
 from router.settings.types import parse_url
 

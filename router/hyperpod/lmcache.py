@@ -9,7 +9,7 @@ from math import prod
 from pathlib import PurePath
 from typing import get_args
 
-from router.hyperpod.reading import SPEC, Reading, decimal
+from router.hyperpod.fields import SPEC, Reading, decimal
 from router.settings.errors import KeyPath
 from router.settings.fleet import MAX_PYTHONHASHSEED, Hash
 

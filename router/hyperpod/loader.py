@@ -4,12 +4,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from router.api.request import ENDPOINTS
-from router.http.access import OPEN
+from router.api.endpoints import ENDPOINTS, INVOCATIONS, OPEN_PATHS
 from router.hyperpod.environment import said_by
+from router.hyperpod.fields import KIND, Able, Note, is_manifest
 from router.hyperpod.manifest import Paths, translate
-from router.hyperpod.reading import KIND, Able, Note, is_manifest
-from router.sagemaker.paths import INVOCATIONS
 from router.settings.errors import Problem, SettingsError
 from router.settings.loader import in_order, loads, read, validate
 from router.settings.model import Settings, WorkerSettings
@@ -32,7 +30,7 @@ def take(path: str | os.PathLike[str], workers: str | None = None) -> Loaded:
             message = f"holds its own workers: {said_by(workers)} is for an {KIND}"
             raise SettingsError([Problem(file, None, None, "", message)])
         return Loaded(loads(text, file, Path(path).parent), ())
-    paths = Paths(frozenset((*ENDPOINTS, INVOCATIONS)), OPEN)
+    paths = Paths(frozenset((*ENDPOINTS, INVOCATIONS)), OPEN_PATHS)
     able = Able(registry.names(), Settings.model_fields, WorkerSettings.model_fields, os.environ)
     mapped = translate(text, file, workers, able, paths)
     if mapped.problems and not {"workers", "pools"}.intersection(mapped.data):

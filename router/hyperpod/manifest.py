@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from router.hyperpod import own
 from router.hyperpod.environment import place_workers, read_environment
+from router.hyperpod.fields import SPEC, Able, Fate, Note, Reading, find
 from router.hyperpod.lmcache import LMCACHE, Naming
-from router.hyperpod.reading import SPEC, Able, Fate, Note, Reading, find
 from router.hyperpod.routing import choose_strategy
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 from router.settings.errors import KeyPath, Problem, nearest
 from router.settings.sessions import REDIS_PATTERN
 from router.settings.yaml import Document

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import cast
 
+from router.hyperpod.fields import EACH, Fate, Manifest, Reading
 from router.hyperpod.lmcache import LMCACHE
-from router.hyperpod.reading import EACH, Fate, Manifest, Reading
 from router.settings import yaml as settings_yaml
 from router.settings.errors import KeyPath, Problem, SettingsError, dotted
 

@@ -2,32 +2,24 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
-from controller.memory import Memory
+from controller.kv_memory import KvMemory
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries
 from router.fleet.pool import Consult, Pool
 from router.fleet.worker import Worker
 from router.kv.lmcache.build import lookup_of
-from router.kv.lmcache.shared import SharedStore
+from router.kv.lmcache.shared_store import SharedStore
 from router.kv.remote import RemoteMemory
 from router.kv.subscriptions import Subscriptions, memory_of
-from router.settings.model import Settings, TiersSettings
-from router.upstream.client import Inquiries
+from router.settings.fleet import TiersSettings
+from router.settings.model import Settings
 from strategies.api import Prompt
 from strategies.cost.tiers import Loads
 
 if TYPE_CHECKING:
-    from controller.subscriber import Subscriber
-
-
-class Remembers(Protocol):
-    """A strategy that uses a memory, if it is given one."""
-
-    memory: Memory | RemoteMemory | None
-    memory_bytes: int
-    loads: Loads
-    store: SharedStore | None
+    from controller.events.subscriber import Subscriber
 
 
 class Memories:
@@ -45,18 +37,17 @@ class Memories:
         self._gone: list[SharedStore] = []
         self._attach()
 
-    def of(self, pool: Pool) -> Memory | None:
+    def of(self, pool: Pool) -> KvMemory | None:
         """Return the pool's memory; None if its strategy uses none, or a remote controller's."""
         return memory_of(pool)
 
     def remotes(self) -> Iterator[tuple[Pool, RemoteMemory]]:
         """Yield every pool that asks a remote controller."""
         for pool in self._fleet.pools:
-            memory = getattr(pool.chooser, "memory", None)
-            if isinstance(memory, RemoteMemory):
-                yield pool, memory
+            if pool.kv is not None and isinstance(pool.kv.memory, RemoteMemory):
+                yield pool, pool.kv.memory
 
-    def pools(self) -> Iterator[tuple[Pool, Memory]]:
+    def pools(self) -> Iterator[tuple[Pool, KvMemory]]:
         """Iterate over the pools that have a memory in this process."""
         return self._subscriptions.pools()
 
@@ -65,7 +56,7 @@ class Memories:
         """The subscriber to KV events, made at first use."""
         return self._subscriptions.subscriber
 
-    def all(self) -> Iterator[tuple[Pool, Memory | RemoteMemory]]:
+    def all(self) -> Iterator[tuple[Pool, KvMemory | RemoteMemory]]:
         """Yield every pool that uses a memory, here or in a remote controller."""
         yield from self.pools()
         yield from self.remotes()
@@ -84,8 +75,8 @@ class Memories:
         if settings.controller != self._controller:
             self._controller = settings.controller
             for pool in self._fleet.pools:
-                if pool.by_blocks:
-                    cast("Remembers", pool.chooser).memory = None
+                if pool.kv is not None:
+                    pool.kv.memory = None
         fresh = self._attach()
         await self._let_go_of_stores()
         await self._let_go_of_remotes()
@@ -118,18 +109,18 @@ class Memories:
         """Give a memory to every strategy that uses one; return the pools that got a new one."""
         fresh = set()
         for pool in self._fleet.pools:
-            if pool.by_blocks:
-                strategy = cast("Remembers", pool.chooser)
-                strategy.loads = self._loads_of(pool)
-                if strategy.memory is None:
+            if pool.kv is not None:
+                memory = pool.kv.memory
+                if not isinstance(memory, KvMemory | RemoteMemory):
                     fresh.add(pool.name)
-                    strategy.memory = self._made(strategy.memory_bytes)
-                strategy.memory.l1 = strategy.loads.l1_s > 0.0
-                remote = strategy.memory if isinstance(strategy.memory, RemoteMemory) else None
-                strategy.store = self._store_of(pool)
-                pool.prompts.keeps_ids = strategy.store is not None
-                pool.consult = _consulting(remote, strategy.store)
-                pool.prompts.sizes = strategy.memory.sizes
+                    memory = pool.kv.memory = self._made(pool.kv.memory_bytes)
+                pool.kv.loads = self._loads_of(pool)
+                memory.l1 = pool.kv.loads.l1_s > 0.0
+                store = pool.kv.store = self._store_of(pool)
+                pool.prompts.keeps_ids = store is not None
+                remote = memory if isinstance(memory, RemoteMemory) else None
+                pool.consult = _consulting(remote, store)
+                pool.prompts.sizes = memory.sizes
         return fresh
 
     def _loads_of(self, pool: Pool) -> Loads:
@@ -156,7 +147,7 @@ class Memories:
     async def _let_go_of_stores(self) -> None:
         """Close stores of earlier settings, of removed pools, and of pools that ask none now."""
         self._asked = self._tiers
-        asking = {pool.name for pool in self._fleet.pools if pool.by_blocks}
+        asking = {pool.name for pool in self._fleet.pools if pool.kv is not None}
         self._gone += [self.stores.pop(name) for name in set(self.stores) - asking]
         while self._gone:
             await self._gone.pop().close()
@@ -169,10 +160,10 @@ class Memories:
         for remote in gone:
             await remote.close()
 
-    def _made(self, limit_bytes: int) -> Memory | RemoteMemory:
+    def _made(self, limit_bytes: int) -> KvMemory | RemoteMemory:
         told = self._controller
         if told is None:
-            return Memory(limit_bytes)
+            return KvMemory(limit_bytes)
         key = told.key.get_secret_value() if told.key else ""
         remote = RemoteMemory(told.url, key, told.deadline)
         self._remotes.append(remote)

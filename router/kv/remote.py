@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.events import WIDEST
-from controller.memory import SURELY_NEW, USUAL
-from controller.truth import Truth
+from controller.accuracy import TrackRecord
+from controller.index.block_events import MAX_BLOCK_TOKENS
+from controller.kv_memory import DEFAULT_BLOCK_SIZES, MIN_NEW_TOKENS
 from router.upstream.errors import Silent
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
-from router.upstream.usage import MOST
+from router.upstream.usage import MAX_TOKENS
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 
@@ -31,14 +31,14 @@ GONE = 3
 #: Computed prompts of a worker that are remembered until the controller's next answer shows whether
 #: events followed.
 UNJUDGED = 64
-#: Most answers kept, and most words (see `_Said.words`) in all of them.
-KEPT, KEPT_WORDS = 4096, 1 << 19
+#: Most answers kept, and most words (see `_RemotePrediction.words`) in all of them.
+MAX_ANSWERS, MAX_ANSWER_WORDS = 4096, 1 << 19
 WORD_BYTES = 50
 #: Most questions at once; further ones are not asked. While the controller seems gone, only one is
 #: asked at a time, so that the other requests do not wait for a deadline in vain.
-AT_ONCE = 64
+MAX_QUESTIONS = 64
 #: Most bytes of an answer; it needs some hundred per worker.
-LARGEST = 4 << 20
+MAX_ANSWER_BYTES = 4 << 20
 #: Seconds for which an idle connection is kept; uvicorn, which serves the controller, has 5.
 KEPT_S = 4.0
 SLOW, AWAY = "controller slow", "no controller"
@@ -47,11 +47,11 @@ _NOT_US = frozenset((401, 403))
 
 
 #: Bounds on a controller's numbers: no prompt has more tokens, no block fewer than one.
-_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-_Size = Annotated[int, msgspec.Meta(ge=1, le=WIDEST)]
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+_Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_TOKENS)]
 
 
-class _Answer(msgspec.Struct, array_like=True):
+class _RemoteAnswer(msgspec.Struct, array_like=True):
     held: dict[str, tuple[_Tokens, _Tokens, _Tokens]]
     doubts: dict[str, str]
     sizes: list[_Size]
@@ -59,10 +59,10 @@ class _Answer(msgspec.Struct, array_like=True):
     """All events ever received from each worker; older controllers do not report it."""
 
 
-_decode = msgspec.msgpack.Decoder(_Answer).decode
+_decode = msgspec.msgpack.Decoder(_RemoteAnswer).decode
 
 
-class _Said(msgspec.Struct):
+class _RemotePrediction(msgspec.Struct):
     prompt: Prompt
     """Kept alive, so that its `id`, the key of this answer, is not reused."""
     held: dict[str, Held]
@@ -79,7 +79,7 @@ class RemoteMemory:
     def __init__(self, url: str, key: str, deadline: float) -> None:
         """`deadline` is in seconds."""
         self.url = url
-        self.truths: dict[str, Truth] = {}
+        self.track_records: dict[str, TrackRecord] = {}
         self.l1 = True
         """Whether blocks in host memory (the L1 tier) count; sent along with each question."""
         self.answers = self.slow = self.failed = 0
@@ -95,8 +95,8 @@ class RemoteMemory:
         self._computed: dict[str, deque[int]] = {}
         """For each prompt that a worker has computed: the events received before it was sent."""
         self._deadline = deadline
-        self._sizes: Sequence[int] = USUAL
-        self._said: OrderedDict[int, _Said] = OrderedDict()
+        self._sizes: Sequence[int] = DEFAULT_BLOCK_SIZES
+        self._said: OrderedDict[int, _RemotePrediction] = OrderedDict()
         self._words = 0
         self._flying = 0
         parts = urlsplit(url)
@@ -119,8 +119,8 @@ class RemoteMemory:
 
     async def ask(self, prompt: Prompt, workers: Sequence[str]) -> None:
         """Ask about a prompt, for no longer than the deadline. Raises nothing."""
-        said = _Said(prompt, {}, {}, "")
-        if self._flying >= (AT_ONCE if self._failures < GONE else 1):
+        said = _RemotePrediction(prompt, {}, {}, "")
+        if self._flying >= (MAX_QUESTIONS if self._failures < GONE else 1):
             said.failure = SLOW
         else:
             self._flying += 1
@@ -153,7 +153,7 @@ class RemoteMemory:
         why = self.why if self._failure == AWAY else ""
         return f"{self._failure} ({why})" if why else self._failure
 
-    def _keep(self, said: _Said) -> None:
+    def _keep(self, said: _RemotePrediction) -> None:
         """Keep an answer until the decision is made; drop the oldest ones beyond the bounds."""
         prompt = said.prompt
         said.words = sum(map(len, prompt.blocks.values())) + 4 * len(said.held) + len(said.doubts)
@@ -161,10 +161,12 @@ class RemoteMemory:
         before = self._said.pop(id(prompt), None)
         self._words += said.words - (before.words if before else 0)
         self._said[id(prompt)] = said
-        while len(self._said) > 1 and (len(self._said) > KEPT or self._words > KEPT_WORDS):
+        while len(self._said) > 1 and (
+            len(self._said) > MAX_ANSWERS or self._words > MAX_ANSWER_WORDS
+        ):
             self._words -= self._said.popitem(last=False)[1].words
 
-    async def _ask(self, said: _Said, workers: Sequence[str]) -> None:
+    async def _ask(self, said: _RemotePrediction, workers: Sequence[str]) -> None:
         prompt = said.prompt
         question: dict[str, Any] = {
             "tokens": prompt.tokens,
@@ -178,10 +180,10 @@ class RemoteMemory:
             raise ValueError("a controller says that more is held than a prompt has")
         said.held = held
         said.doubts = told.doubts
-        self._sizes = told.sizes or USUAL
+        self._sizes = told.sizes or DEFAULT_BLOCK_SIZES
         self._judge(workers, told)
 
-    def _judge(self, workers: Sequence[str], told: _Answer) -> None:
+    def _judge(self, workers: Sequence[str], told: _RemoteAnswer) -> None:
         """Record whether prompts computed before this answer have led to events by now."""
         for worker in workers:
             self._doubts[worker] = told.doubts.get(worker, "")
@@ -189,7 +191,7 @@ class RemoteMemory:
             if worker in told.heard:
                 now = self._heard[worker] = told.heard[worker]
                 for before in computed:
-                    self.truths.setdefault(worker, Truth()).computed(before, now)
+                    self.track_records.setdefault(worker, TrackRecord()).computed(before, now)
 
     async def _post(self, question: bytes) -> bytes:
         head = b"%b%d\r\n\r\n" % (self._head, len(question))
@@ -198,7 +200,7 @@ class RemoteMemory:
         try:
             while chunk := await connection.chunk():
                 said += chunk
-                if len(said) > LARGEST:
+                if len(said) > MAX_ANSWER_BYTES:
                     raise ValueError("a controller's answer is too long")
             status = connection.head.status
             if status in _NOT_US:
@@ -210,13 +212,13 @@ class RemoteMemory:
         return bytes(said)
 
     def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         said = self._of(prompt)
         told = said.held if said else {}
         return {worker: told[worker] for worker in workers if worker in told}
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         if prompt is None:
             return self._failure or self._wrong(worker, self._doubts)
         said = self._of(prompt)
@@ -228,7 +230,7 @@ class RemoteMemory:
         """Return why a worker is doubted: by the controller, or by comparison with its answers."""
         if doubts.get(worker):
             return doubts[worker]
-        truth = self.truths.get(worker)
+        truth = self.track_records.get(worker)
         if truth is None:
             return ""
         if truth.silent(self.heard(worker)):
@@ -236,19 +238,19 @@ class RemoteMemory:
         return "disagrees" if truth.demoted else ""
 
     def heard(self, worker: str) -> int:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         return self._heard.get(worker, 0)
 
     def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """See `strategies.policies.kv_aware.Memory`."""
+        """See `strategies.api.KvMemoryView`."""
         if not outcome.ok:
             return
-        truth = self.truths.setdefault(worker, Truth())
+        truth = self.track_records.setdefault(worker, TrackRecord())
         if outcome.prompt_tokens:
             truth.answered(outcome.cached_tokens is not None)
         if outcome.cached_tokens is None:
             return
-        if (outcome.prompt_tokens or 0) - outcome.cached_tokens >= SURELY_NEW:
+        if (outcome.prompt_tokens or 0) - outcome.cached_tokens >= MIN_NEW_TOKENS:
             self._computed.setdefault(worker, deque(maxlen=UNJUDGED)).append(heard)
         if predicted is not None:
             truth.observe(predicted, outcome.cached_tokens, self._sizes[0])
@@ -260,12 +262,12 @@ class RemoteMemory:
 
     def forget(self, worker: str) -> None:
         """Drop our own record of a worker; the controller notices by itself."""
-        for kept in (self.truths, self._doubts, self._heard, self._computed):
+        for kept in (self.track_records, self._doubts, self._heard, self._computed):
             kept.pop(worker, None)
 
     def tidy(self, workers: Collection[str]) -> None:
         """Forget workers other than these: the last answers of one may end after it has left."""
-        for name in (*self.truths, *self._computed):
+        for name in (*self.track_records, *self._computed):
             if name not in workers:
                 self.forget(name)
 
@@ -273,6 +275,6 @@ class RemoteMemory:
         """Close the connections."""
         self._upstream.close()
 
-    def _of(self, prompt: Prompt | None) -> _Said | None:
+    def _of(self, prompt: Prompt | None) -> _RemotePrediction | None:
         said = self._said.get(id(prompt))
         return said if said is not None and said.prompt is prompt else None

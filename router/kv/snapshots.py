@@ -15,9 +15,14 @@ from time import monotonic, time
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from controller.memory import Memory
-from controller.picture import Picture, taken
-from controller.snapshot import BadSnapshot, read, written
+from controller.index.snapshot import (
+    BadSnapshot,
+    IndexCopy,
+    copy_index,
+    decode_snapshot,
+    encode_snapshot,
+)
+from controller.kv_memory import KvMemory
 
 log = logging.getLogger("warmroute.controller")
 
@@ -29,7 +34,7 @@ class CannotRestore(Exception):
 class Snapshots:
     """One snapshot file, written by one thread at a time."""
 
-    def __init__(self, memory: Memory, file: Path) -> None:
+    def __init__(self, memory: KvMemory, file: Path) -> None:
         self.written = self.failed = 0
         """Snapshots that were written, and that failed."""
         self.last = 0.0
@@ -61,7 +66,7 @@ class Snapshots:
     def _take(self) -> None:
         """Adopt the snapshot, or set it aside if it is bad. Raises OSError."""
         try:
-            self._memory.adopt(*read(self._file.read_bytes()))
+            self._memory.adopt(*decode_snapshot(self._file.read_bytes()))
         except BadSnapshot as error:
             aside = self._file.with_name(f"{self._file.name}.bad")
             self._file.replace(aside)
@@ -76,7 +81,7 @@ class Snapshots:
         """Write a snapshot, after any that is being written; return whether that worked."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-        picture = taken(self._memory.index.holdings, self._memory.where())
+        picture = copy_index(self._memory.index.holdings, self._memory.where())
         self._writing = asyncio.create_task(self._write(picture))
         return await asyncio.shield(self._writing)  # a thread cannot be cancelled
 
@@ -86,7 +91,7 @@ class Snapshots:
             await asyncio.sleep(every)
             await self.write()
 
-    async def _write(self, picture: Picture) -> bool:
+    async def _write(self, picture: IndexCopy) -> bool:
         start = monotonic()
         try:
             self.bytes = await asyncio.to_thread(self._put, picture)
@@ -104,9 +109,9 @@ class Snapshots:
         self.last, self.seconds = time(), monotonic() - start
         return True
 
-    def _put(self, picture: Picture) -> int:
+    def _put(self, picture: IndexCopy) -> int:
         """Write the file atomically. Raises OSError."""
-        data = written(picture)
+        data = encode_snapshot(picture)
         try:
             with self._fresh.open("wb") as out:
                 out.write(data)
@@ -123,7 +128,7 @@ class Snapshots:
         """Yield metrics on the snapshots."""
         wrote = CounterMetricFamily(
             "warmroute_controller_snapshots",
-            "Snapshots, by whether they could be written.",
+            "Snapshots, by whether they could be encode_snapshot.",
             labels=("outcome",),
         )
         wrote.add_metric(("written",), self.written)

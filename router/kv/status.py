@@ -2,8 +2,8 @@
 
 from time import monotonic, time
 
-from controller.memory import Memory
-from controller.source import Source
+from controller.events.source import EventSource
+from controller.kv_memory import KvMemory
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.kv.attach import Memories
@@ -37,7 +37,7 @@ class KvStreamStatus(Shown):
     """What could not be used, by reason."""
 
     @classmethod
-    def of(cls, source: Source) -> "KvStreamStatus":
+    def of(cls, source: EventSource) -> "KvStreamStatus":
         """Return the current status of `source`."""
         stream, last = source.stream, source.last_event
         return cls(
@@ -48,7 +48,7 @@ class KvStreamStatus(Shown):
             sequence=stream.applied,
             epoch=stream.epoch,
             seconds_since_event=None if last is None else monotonic() - last,
-            seconds_since_batch=time() - source.told if source.told else None,
+            seconds_since_batch=time() - source.batch_time if source.batch_time else None,
             seconds_behind=source.lag.seconds,
             events=source.events,
             counts=dict(stream.counts),
@@ -144,17 +144,17 @@ def remote_statuses(memories: Memories) -> list[KvStatus]:
     ]
 
 
-def held_by_tier(memory: Memory, worker: Worker) -> dict[str, int]:
+def held_by_tier(memory: KvMemory, worker: Worker) -> dict[str, int]:
     """Count the blocks that a worker holds, by tier: `gpu`, `l1`, `l2`."""
     blocks: dict[str, int] = {}
-    for place in memory.index.places():
+    for place in memory.index.caches():
         if place.worker.partition("\0")[0] == worker.name:
             tier = place.tier.name.lower()
             blocks[tier] = blocks.get(tier, 0) + place.blocks
     return blocks
 
 
-def _status(pool: Pool, worker: Worker, memory: Memory) -> KvStatus:
+def _status(pool: Pool, worker: Worker, memory: KvMemory) -> KvStatus:
     return _judged(
         pool,
         worker,
@@ -168,13 +168,13 @@ def _status(pool: Pool, worker: Worker, memory: Memory) -> KvStatus:
 def _judged(
     pool: Pool,
     worker: Worker,
-    memory: Memory | RemoteMemory,
+    memory: KvMemory | RemoteMemory,
     *,
     missing: str,
     streams: list[KvStreamStatus],
     blocks: dict[str, int],
 ) -> KvStatus:
-    truth = memory.truths.get(worker.name)
+    truth = memory.track_records.get(worker.name)
     return KvStatus(
         pool=pool.name,
         worker=worker.name,

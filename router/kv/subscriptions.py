@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.memory import Memory
-from controller.source import Source
+from controller.events.source import EventSource
+from controller.kv_memory import KvMemory
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.settings.model import Settings, WorkerSettings
-from router.upstream.client import Inquiries, NoAnswer
 
 if TYPE_CHECKING:
-    from controller.subscriber import Subscriber
+    from controller.events.subscriber import Subscriber
 
 #: Seconds a worker may take to answer where it publishes KV events.
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 #: The flag that makes vLLM publish KV events.
 FLAG = (
     '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",'
@@ -40,7 +40,7 @@ class Published(NamedTuple):
     topic: str
 
 
-class _Said(msgspec.Struct):
+class _KvSource(msgspec.Struct):
     """The answer of `GET /kv_event_sources` for one data-parallel rank."""
 
     endpoint: str
@@ -59,11 +59,11 @@ def configured(settings: WorkerSettings | None) -> Published | None:
 
 async def published_by(inquiries: Inquiries, worker: Worker) -> list[Published]:
     """Ask a worker where it publishes. Raises NoAnswer, which says how to fix it."""
-    answer = await inquiries.ask(worker, "/kv_event_sources", patience=PATIENCE_S)
+    answer = await inquiries.ask(worker, "/kv_event_sources", patience=TIMEOUT_S)
     if answer.status == 404:
         raise NoAnswer("it has no /kv_event_sources; set kv_events, and start vLLM with " + FLAG)
     try:
-        said = msgspec.json.decode(answer.body, type=dict[str, _Said]) if answer.good else {}
+        said = msgspec.json.decode(answer.body, type=dict[str, _KvSource]) if answer.good else {}
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise NoAnswer("/kv_event_sources answered something else than sources") from None
     published = [
@@ -100,7 +100,7 @@ class Subscriptions:
         self._fleet = fleet
         self._inquiries = inquiries
         self._subscriber: Subscriber | None = None
-        self._followed: dict[tuple[str, Worker], tuple[list[Published], list[Source]]] = {}
+        self._followed: dict[tuple[str, Worker], tuple[list[Published], list[EventSource]]] = {}
         self._asking: dict[Worker, asyncio.Task[None]] = {}
         self.change(settings)
 
@@ -108,7 +108,7 @@ class Subscriptions:
         """Know other settings from now on; what they change follows with `leave_all_but`."""
         self._settings = _by_name(settings)
 
-    def pools(self) -> Iterator[tuple[Pool, Memory]]:
+    def pools(self) -> Iterator[tuple[Pool, KvMemory]]:
         """Yield every pool that has a memory in this process."""
         for pool in self._fleet.pools:
             memory = memory_of(pool)
@@ -120,7 +120,7 @@ class Subscriptions:
         """The subscriber to KV events, made at first use."""
         if self._subscriber is None:
             # Loading ZeroMQ takes 3 MB, and only routers with a memory need it.
-            from controller.subscriber import Subscriber  # noqa: PLC0415
+            from controller.events.subscriber import Subscriber  # noqa: PLC0415
 
             self._subscriber = Subscriber()
         return self._subscriber
@@ -237,10 +237,10 @@ class Subscriptions:
             await closing
 
 
-def memory_of(pool: Pool) -> Memory | None:
+def memory_of(pool: Pool) -> KvMemory | None:
     """Return the pool's memory; None if its strategy uses none, or a remote controller's."""
-    memory = getattr(pool.chooser, "memory", None)
-    return memory if isinstance(memory, Memory) else None
+    memory = pool.kv.memory if pool.kv is not None else None
+    return memory if isinstance(memory, KvMemory) else None
 
 
 def _by_name(settings: Settings) -> dict[str, WorkerSettings]:

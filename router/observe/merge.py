@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 #: Gauges merged by their minimum: what one process cannot reach does not count as up, and the
 #: earliest start time counts.
-_LEAST = frozenset(
+_MIN_SERIES = frozenset(
     (
         "warmroute_worker_up",
         "warmroute_session_store_up",
@@ -22,7 +22,7 @@ _LEAST = frozenset(
 )
 #: Series merged by their maximum: a worker ejected in one process counts as ejected; all processes
 #: count the sessions of one store; and KV events that one process does not receive count as missed.
-_MOST = frozenset(
+_MAX_SERIES = frozenset(
     (
         "warmroute_worker_ejected",
         "warmroute_worker_size_unknown",
@@ -143,9 +143,9 @@ def _merge(same: Sequence[Family]) -> Family:
 
 
 def _value(name: str, values: Sequence[float]) -> float:
-    if name in _LEAST:
+    if name in _MIN_SERIES:
         return min(values)
-    if name in _MOST:
+    if name in _MAX_SERIES:
         return max(values)
     return sum(values) / len(values) if name in _MEAN else sum(values)
 

@@ -1,26 +1,17 @@
 """The metrics for Prometheus. Labels come from the configuration only, never from a request."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import (
-    CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
 
-from controller.truth import ERRORS
-from router.dispatch.retry import Budget
-from router.dispatch.scheduler import Scheduler
-from router.fleet.fleet import Fleet
-from router.kv.attach import Memories
-from router.observe.kv import memory_metrics
-from router.observe.pools import gauges, hyperpod, prompts, tokenizers
+from controller.accuracy import ERROR_BOUNDS
 from router.observe.series import Counter, Histogram
-from router.sessions.metrics import session_metrics
-from router.tokenizers.state import Case
 from strategies.cost.tiers import Held
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -73,7 +64,7 @@ class PoolMetrics:
         self.first_byte = Histogram(_SECONDS)
         self.duration = Histogram(_SECONDS)
         self.matched = Histogram(_SHARES)
-        self.error = Histogram(ERRORS)
+        self.error = Histogram(ERROR_BOUNDS)
 
     def begin(self, workers: Iterable[str]) -> None:
         """Create the counters at 0 at the start.
@@ -123,103 +114,55 @@ class PoolMetrics:
 class Metrics:
     """All series of one router, in a registry of their own.
 
-    It acts as a `Collector` without subclassing it, because then it could not be compiled.
+    It counts requests itself. What shows something else, such as gauges of workers, is added by
+    whoever makes the router. It acts as a `Collector` without subclassing it, because then it could
+    not be compiled.
     """
 
-    def __init__(self, fleet: Fleet, cases: Callable[[], Sequence[Case]] = tuple) -> None:
-        """`cases` returns what is known of tokenizers."""
-        self._fleet = fleet
-        self._cases = cases
-        self._counters = {
+    def __init__(self, pools: Callable[[], Iterable[tuple[str, Iterable[str]]]] = tuple) -> None:
+        """`pools` returns the name of each pool, with the names of its workers."""
+        self._staffed = pools
+        self.counters = {
             name: Counter(f"warmroute_{name}", says, labels)
             for name, (says, labels) in _COUNTERS.items()
         }
-        self.aliases = False
-        """Whether to repeat some series under HyperPod's names."""
         self.overhead = Histogram(_MICRO)
-        self._pools: dict[str, PoolMetrics] = {}
-        self._scheduler: Scheduler | None = None
-        self._budget: Budget | None = None
-        self._memories: Memories | None = None
-        self._also: list[Callable[[], Iterable[Metric]]] = []
-        self._preempted: Callable[[], int] = int
+        self.pools: dict[str, PoolMetrics] = {}
+        """The series of each pool, by its name."""
+        self._collectors: list[Callable[[], Iterable[Metric]]] = []
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def watch(self, scheduler: Scheduler, budget: Budget, preempted: Callable[[], int]) -> None:
-        """Include these in every scrape; `preempted` returns the number of preemptions."""
-        self._scheduler, self._budget, self._preempted = scheduler, budget, preempted
-
-    def remember(self, memories: Memories) -> None:
-        """Include the memories in every scrape."""
-        self._memories = memories
-
-    def also(self, more: Callable[[], Iterable[Metric]]) -> None:
+    def add(self, collect: Callable[[], Iterable[Metric]]) -> None:
         """Include more metrics in every scrape."""
-        self._also.append(more)
+        self._collectors.append(collect)
 
     def pool(self, name: str) -> PoolMetrics:
         """Return the series of the pool of that name."""
-        found = self._pools.get(name)
-        if found is None:
-            found = self._pools[name] = PoolMetrics(self._counters, name)
-        return found
+        pool = self.pools.get(name)
+        if pool is None:
+            pool = self.pools[name] = PoolMetrics(self.counters, name)
+        return pool
 
     def forget(self, worker: str) -> None:
         """End the series of a worker that has left."""
-        for counter in self._counters.values():
+        for counter in self.counters.values():
             counter.forget("worker", worker)
 
     def refused(self, status: int) -> None:
         """Count an answer with this status from the router itself."""
-        self._counters["refused_requests"].inc((str(status),))
+        self.counters["refused_requests"].inc((str(status),))
 
     def collect(self) -> Iterator[Metric]:
-        """Return every series; gauges are read from the fleet now."""
-        for pool in self._fleet.pools:
-            self.pool(pool.name).begin(worker.name for worker in pool.workers)
-        for counter in self._counters.values():
+        """Return every series; what is not counted here is read now."""
+        for name, workers in self._staffed():
+            self.pool(name).begin(workers)
+        for counter in self.counters.values():
             yield counter.family()
         yield from self._histograms()
-        yield from self._waiting()
-        yield from gauges(self._fleet.pools)
-        yield from prompts(self._fleet.pools)
-        yield from session_metrics(self._fleet.pools)
-        yield from tokenizers(self._fleet.pools, self._cases())
-        if self._memories is not None:
-            yield from memory_metrics(self._memories)
-        if self.aliases:
-            yield from hyperpod(self._counters["requests"], self._fleet.pools, self._pools)
-        for more in self._also:
-            yield from more()
-
-    def _waiting(self) -> Iterator[Metric]:
-        if self._scheduler is None or self._budget is None:
-            return
-        yield GaugeMetricFamily(
-            "warmroute_queue_length",
-            "Requests that wait for a worker that has room and is about to be free.",
-            self._scheduler.waiting,
-        )
-        yield CounterMetricFamily(
-            "warmroute_queued", "Requests that had to wait.", self._scheduler.queued
-        )
-        yield CounterMetricFamily(
-            "warmroute_queue_refused",
-            "Requests that found the queue full.",
-            self._scheduler.refused,
-        )
-        yield CounterMetricFamily(
-            "warmroute_preempted_requests",
-            "How often a request was taken back from its worker so that a shorter one went first.",
-            self._preempted(),
-        )
-        yield CounterMetricFamily(
-            "warmroute_retries_denied",
-            "Requests that ended because the retry budget allowed no second attempt.",
-            self._budget.denied,
-        )
         yield GaugeMetricFamily("warmroute_tasks", "Tasks on the event loop.", _tasks())
+        for collect in self._collectors:
+            yield from collect()
 
     def _histograms(self) -> Iterator[Metric]:
         first_byte = HistogramMetricFamily(
@@ -242,7 +185,7 @@ class Metrics:
             "Cached tokens that workers reported, minus those that the decision expected.",
             labels=("pool",),
         )
-        for name, pool in self._pools.items():
+        for name, pool in self.pools.items():
             pool.first_byte.add_to(first_byte, (name,))
             pool.duration.add_to(duration, (name,))
             pool.matched.add_to(matched, (name,))

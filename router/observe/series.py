@@ -83,7 +83,7 @@ class Histogram:
 
 
 #: Series written at once: about two milliseconds.
-AT_ONCE = 200
+SLICE = 200
 
 
 class _Part(Collector):
@@ -110,8 +110,8 @@ async def written(metrics: Iterable[Metric]) -> bytes:
 def _pieces(metric: Metric) -> Iterator[bytes]:
     """Yield the text of one metric in pieces; the first has its two lines of comment."""
     samples = metric.samples
-    for first in range(0, len(samples) or 1, AT_ONCE):
+    for first in range(0, len(samples) or 1, SLICE):
         part = Metric(metric.name, metric.documentation, metric.type)
-        part.samples = samples[first : first + AT_ONCE]
+        part.samples = samples[first : first + SLICE]
         piece = generate_latest(_Part(part))
         yield piece if first == 0 else piece.split(b"\n", 2)[2]

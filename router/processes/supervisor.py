@@ -30,10 +30,19 @@ from router.observe.merge import (
     merged_workers,
     text,
 )
-from router.observe.pools import process_metrics
+from router.observe.process import process_metrics
 from router.processes.child import Order, seal
 from router.reload import refuse_what_needs_one
-from router.replicas.channel import USUAL, Channel, Hear, Lost, Patience, Refusal, Sign, watch
+from router.replicas.channel import (
+    USUAL,
+    Channel,
+    ChannelTimeouts,
+    Hear,
+    Lost,
+    Refusal,
+    Sign,
+    watch,
+)
 from router.replicas.sockets import Wiring
 from router.runtime import logs
 from router.settings.model import Settings
@@ -71,7 +80,7 @@ class Place:
         gone: Callable[[int], None] = _nothing,
         *,
         number: int = 1,
-        patience: Patience = USUAL,
+        patience: ChannelTimeouts = USUAL,
     ) -> None:
         """`order` is called at every start; `answer` handles what the process asks.
 
@@ -183,7 +192,7 @@ class Place:
             return await self._answer(what, body)
         return b""
 
-    def _watch(self, patience: Patience) -> None:
+    def _watch(self, patience: ChannelTimeouts) -> None:
         """Watch that the process answers; not during shutdown, which has its own deadlines."""
         if self._channel is not None and not self._told.is_set():
             watching = watch(self._channel, patience, partial(self._changed, patience))
@@ -194,7 +203,7 @@ class Place:
             self._watching.cancel()
             self._watching = None
 
-    def _changed(self, patience: Patience, sign: Sign) -> None:
+    def _changed(self, patience: ChannelTimeouts, sign: Sign) -> None:
         pid = self._process.pid if self._process else 0
         match sign:
             case Sign.SILENT:
@@ -301,7 +310,7 @@ class Processes:
         count: int,
         listen: Address,
         admin: Address | None,
-        patience: Patience = USUAL,
+        patience: ChannelTimeouts = USUAL,
     ) -> None:
         """The addresses are reserved, each with a port; `patience` is for processes that hang."""
         self._settings = settings

@@ -17,8 +17,9 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
+from router.api.endpoints import CHAT, COMPLETION, INPUT, MESSAGES, NOTHING, RESPONSES, Endpoint
 from router.api.messages import (
-    MOST_ENTRIES,
+    MAX_ENTRIES,
     UNEXPECTED,
     Message,
     Unread,
@@ -27,19 +28,8 @@ from router.api.messages import (
     is_list,
     messages,
 )
-from router.api.request import (
-    CHAT,
-    COMPLETION,
-    INPUT,
-    MESSAGES,
-    NOTHING,
-    RESPONSES,
-    SCORED,
-    Adapted,
-    Endpoint,
-    Request,
-)
-from router.prompt.models import Part
+from router.api.request import SCORED, Adapted, Request
+from router.prompt.models import KeyedPart
 from router.runtime.threads import BYTES, ELEMENTS, count, rest
 
 #: A place where a JSON string may be cut: not inside an escape, the longest of which is a pair of
@@ -102,7 +92,7 @@ ID_BYTES = 4
 #: Most ids of a prompt that are packed, and most values (counted as `_Spelling` does) that one
 #: request has spelled anew. Each becomes an object, and nobody else is served meanwhile: ten
 #: milliseconds at most.
-MOST_IDS, MOST_SPELLED = 1 << 18, 1 << 14
+MAX_IDS, MAX_SPELLED_IDS = 1 << 18, 1 << 14
 #: Bytes in which commas are counted at once.
 _STEP = 4096
 #: Messages that are taken in one slice.
@@ -120,12 +110,12 @@ _apart = attrgetter(*_APART)
 _any = msgspec.json.Decoder().decode
 _sorted = msgspec.json.Encoder(order="sorted").encode
 _raws = msgspec.json.Decoder(list[Raw]).decode
-_part = msgspec.json.Decoder(Part).decode
+_part = msgspec.json.Decoder(KeyedPart).decode
 _canonical_text = msgspec.json.Decoder(str | list[str]).decode
 _ids = msgspec.json.Decoder(list[int | list[int]]).decode
 
 
-class Text:
+class CanonicalText:
     """A prompt as bytes: equal prompts give equal bytes, longer ones begin with shorter ones."""
 
     __slots__ = ("data", "further", "parts", "plain", "tokens", "unread")
@@ -154,7 +144,7 @@ class Text:
         has."""
 
 
-def canonical(endpoint: Endpoint, request: Request) -> Text:
+def canonical(endpoint: Endpoint, request: Request) -> CanonicalText:
     """Return a prompt's canonical bytes."""
     text = _canonical(endpoint, request)
     if endpoint.native and isinstance(request, Adapted):
@@ -165,7 +155,7 @@ def canonical(endpoint: Endpoint, request: Request) -> Text:
     return text
 
 
-def _canonical(endpoint: Endpoint, request: Request) -> Text:
+def _canonical(endpoint: Endpoint, request: Request) -> CanonicalText:
     kind = endpoint.prompted
     if kind is CHAT:
         head = bytes(request.tools)
@@ -233,7 +223,7 @@ def _length(content: str | list[Raw] | Raw | None) -> int:
 
 def _conversation(
     head: bytes, found: Sequence[Message | Unread], spelling: "_Spelling | None" = None
-) -> Text:
+) -> CanonicalText:
     """Return role and content of each message, in order. A part that cannot be read is hashed."""
     spelling = spelling or _Spelling()
     pieces = [head]
@@ -258,7 +248,7 @@ def _conversation(
             plain = False  # templates leave out much of it
         if at % _AT_ONCE == 0:
             rest()
-    return Text(b"".join(pieces), parts=others, plain=plain)
+    return CanonicalText(b"".join(pieces), parts=others, plain=plain)
 
 
 def _content(raw: Raw, pieces: list[bytes]) -> str | list[Raw] | None:
@@ -272,7 +262,7 @@ def _content(raw: Raw, pieces: list[bytes]) -> str | list[Raw] | None:
 def _parts(content: list[Raw], pieces: list[bytes], spelling: "_Spelling") -> tuple[int, bool]:
     """Add the parts of a message to `pieces`; return how many are images and the like, and whether
     any is not plain text."""
-    if len(content) > MOST_ENTRIES:
+    if len(content) > MAX_ENTRIES:
         pieces += map(bytes, content)
         return 0, False
     media, words = 0, False
@@ -286,24 +276,24 @@ def _parts(content: list[Raw], pieces: list[bytes], spelling: "_Spelling") -> tu
     return media, words
 
 
-def _items(head: bytes, raw: Raw) -> Text:
+def _items(head: bytes, raw: Raw) -> CanonicalText:
     """Return the input of `/v1/responses`: items, or one text.
 
     Items that are not messages (tool calls, their results, reasoning) are included whole.
     """
     items = messages(raw)
     if not items:
-        return Text(head + bytes(raw), plain=False)
+        return CanonicalText(head + bytes(raw), plain=False)
     spelling = _Spelling()
     texts = [
         _conversation(b"", [item], spelling)
         if item.role
-        else Text(b"\x1e\x1f" + spelling.of(one), plain=False)
+        else CanonicalText(b"\x1e\x1f" + spelling.of(one), plain=False)
         for item, one in zip(items, _raws(raw), strict=True)
     ]
     data = head + b"".join([text.data for text in texts])
     plain = all(text.plain for text in texts)
-    return Text(data, parts=sum(text.parts for text in texts), plain=plain)
+    return CanonicalText(data, parts=sum(text.parts for text in texts), plain=plain)
 
 
 def _is_text(raw: Raw) -> bool:
@@ -315,7 +305,7 @@ def _is_given(raw: Raw) -> bool:
 
 
 class _Spelling:
-    """Spells the JSON values of one request canonically, until there were `MOST_SPELLED`.
+    """Spells the JSON values of one request canonically, until there were `MAX_SPELLED_IDS`.
 
     The rest is kept as it was written. As values come in the order of the prompt, a longer
     conversation still begins like a shorter one.
@@ -324,7 +314,7 @@ class _Spelling:
     __slots__ = ("_left",)
 
     def __init__(self) -> None:
-        self._left = MOST_SPELLED
+        self._left = MAX_SPELLED_IDS
 
     def of(self, raw: Raw) -> bytes:
         """Return a JSON value in canonical form, however it was written; marks in texts count."""
@@ -353,7 +343,7 @@ def _piece(raw: Raw, spelling: _Spelling) -> tuple[bytes, _Kind]:
     return xxh3_128_digest(raw), _Kind.MEDIUM
 
 
-def _plain(raw: Raw) -> Text:
+def _plain(raw: Raw) -> CanonicalText:
     """Return a text or token ids; of several prompts only the first has data."""
     if len(raw) > BYTES:
         return _long(raw)
@@ -364,14 +354,14 @@ def _plain(raw: Raw) -> Text:
     if isinstance(text, list):
         first, unread = (text[0].encode() if text else b""), sum(map(_length, text[1:]))
         others = max(0, len(text) - 1)
-        return Text(first, plain=len(text) == 1, further=others, unread=unread)
-    return Text(text.encode())
+        return CanonicalText(first, plain=len(text) == 1, further=others, unread=unread)
+    return CanonicalText(text.encode())
 
 
-def _long(raw: Raw) -> Text:
+def _long(raw: Raw) -> CanonicalText:
     """Return the same of what is too long to be decoded in one call."""
     if (text := encoded(raw)) is not None:
-        return Text(b"".join(text))
+        return CanonicalText(b"".join(text))
     found = entries(raw)
     rest()
     if found is None:
@@ -381,20 +371,20 @@ def _long(raw: Raw) -> Text:
         return _packed(raw)
     first = encoded(found[0]) if found else []
     if first is None:
-        return Text(bytes(raw), plain=False)
+        return CanonicalText(bytes(raw), plain=False)
     unread = sum(map(len, found)) - len(found[0]) if found else 0
     others = max(0, len(found) - 1)
-    return Text(b"".join(first), plain=not others, further=others, unread=unread)
+    return CanonicalText(b"".join(first), plain=not others, further=others, unread=unread)
 
 
-def _scored(request: Request) -> Text:
+def _scored(request: Request) -> CanonicalText:
     """Return the size of what is to be scored, each text by itself. Nothing of it has keys."""
     size, others = 0, 0
     for field in SCORED:
         if raw := getattr(request, field):
             size += len(raw)
             others += 1 + _further(raw)
-    return Text(plain=False, further=others, unread=size)
+    return CanonicalText(plain=False, further=others, unread=size)
 
 
 def _further(raw: Raw) -> int:
@@ -408,43 +398,43 @@ def _further(raw: Raw) -> int:
 
 
 def _nested(given: bytes) -> bool:
-    """Whether the first element of a list is a list."""
+    """Return true if the first element of a list is a list."""
     return given[1:_STEP].lstrip(_BLANKS)[:1] == b"["
 
 
-def _many(raw: Raw) -> Text:
+def _many(raw: Raw) -> CanonicalText:
     """Return the size of more prompts than may be looked at one by one, about as many as there are.
 
     They have no data: the first of so many hardly matters.
     """
     others = max(1, _further(raw))
     if _nested(given := bytes(raw)):
-        return Text(tokens=0, further=others, unread=ID_BYTES * (count(given, b",") + 1))
-    return Text(plain=False, further=others, unread=len(raw))
+        return CanonicalText(tokens=0, further=others, unread=ID_BYTES * (count(given, b",") + 1))
+    return CanonicalText(plain=False, further=others, unread=len(raw))
 
 
-def _packed(raw: Raw) -> Text:
-    """Return token ids; what comes after `MOST_IDS` of them is kept as it was written."""
+def _packed(raw: Raw) -> CanonicalText:
+    """Return token ids; what comes after `MAX_IDS` of them is kept as it was written."""
     given = bytes(raw)
     nested, commas = count(given, b"[") - 1, count(given, b",")
-    if nested > MOST_ENTRIES or (nested > 0 and commas >= MOST_IDS):
+    if nested > MAX_ENTRIES or (nested > 0 and commas >= MAX_IDS):
         return _many(raw)
     read, others, more = given, memoryview(b""), 0
-    if commas >= MOST_IDS:
-        end = _end(given, MOST_IDS)
-        read, others, more = given[:end] + b"]", memoryview(given)[end:], commas + 1 - MOST_IDS
+    if commas >= MAX_IDS:
+        end = _end(given, MAX_IDS)
+        read, others, more = given[:end] + b"]", memoryview(given)[end:], commas + 1 - MAX_IDS
     try:
         ids = _ids(read)
         rest()
         if not (ids and isinstance(ids[0], list)):
             data = array("I", cast("list[int]", ids))
-            return Text(b"".join((data, others)), tokens=len(ids) + more)
+            return CanonicalText(b"".join((data, others)), tokens=len(ids) + more)
         first, *lists = cast("list[list[int]]", ids)
         packed = array("I", first)
         unread = packed.itemsize * sum(map(len, lists))
-        return Text(packed.tobytes(), tokens=len(first), further=len(lists), unread=unread)
+        return CanonicalText(packed.tobytes(), tokens=len(first), further=len(lists), unread=unread)
     except (*UNEXPECTED, OverflowError, TypeError, ValueError):
-        return Text(given, plain=False)
+        return CanonicalText(given, plain=False)
 
 
 def _end(given: bytes, commas: int) -> int:

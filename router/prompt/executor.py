@@ -12,44 +12,45 @@ from functools import partial
 from time import thread_time
 from weakref import WeakKeyDictionary
 
-from router.api.request import Endpoint, Request
-from router.prompt.prompts import Asked, Made, Prompts
-from router.rendering.tokens import LONGEST, Exact
+from router.api.endpoints import Endpoint
+from router.api.request import Request
+from router.prompt.prompts import AskedModel, MadePrompt, Prompts
+from router.rendering.tokens import MAX_PROMPT_CHARS, PromptTokenizer
 from router.runtime.threads import Crowded, Lane
 
 #: Bodies of more bytes are read, and keyed by their text, in a thread.
-LARGE = 512 << 10
+MAX_LOOP_BODY_BYTES = 512 << 10
 #: Of requests that are only explained, those of more bytes: nobody waits for them.
-SMALL = 64 << 10
+MAX_LOOP_EXPLAINED_BYTES = 64 << 10
 #: Prompts made at once. Only one thread at a time can hold the GIL, but tokenizers release it.
-THREADS = 2
+MAX_THREADS = 2
 #: Most prompts in threads or waiting for one, and per pool, most whose tokens are being asked for.
-MOST = 64
+MAX_PENDING = 64
 #: Seconds after which a prompt is not waited for any more.
-PATIENCE_S = 1.0
+PROMPT_TIMEOUT_S = 1.0
 #: Most objects and lists in a request that is tokenized on the loop: each message or tool takes
 #: time, however short it is, and nested ones may be indented deeply. ENTRIES list entries count as
 #: much as one object.
-OBJECTS, ENTRIES = 128, 12
+MAX_LOOP_OBJECTS, ENTRIES_PER_OBJECT = 128, 12
 #: CPU seconds that a prompt may take on the loop. After one that takes more, the model's requests
 #: of more than half its size are made in threads; after one that takes more than FAR_S, all are.
-HERE_S, FAR_S = 0.01, 0.1
+MAX_LOOP_CPU_S, MAX_LOOP_CPU_ONCE_S = 0.01, 0.1
 #: After QUICK longer requests in a row that were fast in threads, the size up to which requests are
 #: made on the loop doubles (LEAST bytes at least), so that one odd request has no lasting effect.
-QUICK, LEAST = 32, 512
+FAST_IN_A_ROW, MIN_LOOP_BODY_BYTES = 32, 512
 #: Metric labels: why a prompt was keyed by its text.
 BUSY, SLOW = "too many long prompts", "tokenized too slowly"
 ASKING = "too many prompts to ask for"
 
 
-class Tokenizing:
+class PromptExecutor:
     """Makes prompts, on the loop or in threads. One for the whole router."""
 
     def __init__(
         self,
-        threads: int = THREADS,
-        most: int = MOST,
-        patience: float = PATIENCE_S,
+        threads: int = MAX_THREADS,
+        most: int = MAX_PENDING,
+        patience: float = PROMPT_TIMEOUT_S,
         clock: Callable[[], float] = thread_time,
     ) -> None:
         self._lane = Lane(threads, "tokenizing", most=most)
@@ -58,7 +59,7 @@ class Tokenizing:
         self._most = most
         self._patience = patience
         self._clock = clock
-        self._shorter: WeakKeyDictionary[Exact, _Shorter] = WeakKeyDictionary()
+        self._shorter: WeakKeyDictionary[PromptTokenizer, _Shorter] = WeakKeyDictionary()
         """Reduced size limits, for models that were slow on the loop."""
 
     @property
@@ -67,20 +68,22 @@ class Tokenizing:
         return self._lane.pending
 
     def is_short(self, prompts: Prompts, request: Request, body: bytes) -> bool:
-        """Whether the prompt may be made on the loop."""
+        """Return true if the prompt may be made on the loop."""
         if request.model in prompts.asked:
             return False
         if not prompts.keyed:
             return True
         known = prompts.known.get(request.model or "")
         if known is None:
-            return len(body) <= LARGE
+            return len(body) <= MAX_LOOP_BODY_BYTES
         shorter = self._shorter.get(known.exact)
         if len(body) > (known.exact.short if shorter is None else shorter.size):
             return False
         return _has_few(body)
 
-    def made(self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+    def made(
+        self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
+    ) -> MadePrompt:
         """Make the prompt of a short request on the loop."""
         known = prompts.known.get(request.model or "")
         if known is None:  # keyed by text: too fast to be worth a system call for the clock
@@ -88,21 +91,23 @@ class Tokenizing:
         started = self._clock()
         made = prompts.made(endpoint, request, body)
         took = self._clock() - started
-        if took > HERE_S:
-            self._shorter[known.exact] = _Shorter(0 if took > FAR_S else len(body) // 2)
+        if took > MAX_LOOP_CPU_S:
+            self._shorter[known.exact] = _Shorter(
+                0 if took > MAX_LOOP_CPU_ONCE_S else len(body) // 2
+            )
         return made
 
-    def _learn(self, exact: Exact, body: bytes, took: float) -> None:
+    def _learn(self, exact: PromptTokenizer, body: bytes, took: float) -> None:
         """Learn from the CPU seconds of a prompt in a thread that might have run on the loop."""
         shorter = self._shorter.get(exact)
         if shorter is None or len(body) > exact.short or not _has_few(body):
             return
-        if took > HERE_S:
+        if took > MAX_LOOP_CPU_S:
             if len(body) <= shorter.next:
                 shorter.quick = 0
             return
         shorter.quick += len(body) > shorter.size
-        if shorter.quick >= QUICK:
+        if shorter.quick >= FAST_IN_A_ROW:
             self._shorter[exact] = _Shorter(shorter.next)
             if shorter.next >= exact.short:
                 del self._shorter[exact]
@@ -116,7 +121,7 @@ class Tokenizing:
         tenant: str = "",
         *,
         large: bool = False,
-    ) -> Made:
+    ) -> MadePrompt:
         """Make the prompt of a long request, or of one whose tokens are asked of a worker.
 
         `large`: even its text is too much for the event loop.
@@ -136,10 +141,10 @@ class Tokenizing:
 
     async def uncounted(
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
-    ) -> Made:
+    ) -> MadePrompt:
         """Make any request's prompt without counting it: the request is not sent."""
         asked = prompts.asked.get(request.model or "")
-        large = len(body) > SMALL and prompts.keyed
+        large = len(body) > MAX_LOOP_EXPLAINED_BYTES and prompts.keyed
         if asked is not None:
             make = await prompts.told(endpoint, request, body, asked)
             return await self.reading.run(make, len(body)) if large else make()
@@ -156,9 +161,11 @@ class Tokenizing:
         tenant: str,
         *,
         large: bool,
-    ) -> Made:
+    ) -> MadePrompt:
         known = prompts.known.get(request.model or "")
-        if known is None or (len(body) > LONGEST and not known.media):  # by its text in any case
+        if known is None or (
+            len(body) > MAX_PROMPT_CHARS and not known.media
+        ):  # by its text in any case
             make = partial(prompts.make, endpoint, request, body)
             return await self.reading.run(make, 0, tenant)  # what has begun is finished first
         work = _Work(prompts, endpoint, request, body, self._clock)
@@ -182,14 +189,14 @@ class Tokenizing:
         endpoint: Endpoint,
         request: Request,
         body: bytes,
-        asked: Asked,
+        asked: AskedModel,
         *,
         tenant: str,
         large: bool,
-    ) -> Made:
+    ) -> MadePrompt:
         """Ask a worker for the tokens. Bounded per pool: slow workers affect only their own."""
         if prompts.asking >= self._most:
-            make: Callable[[], Made] = partial(prompts.by_text, endpoint, request, ASKING)
+            make: Callable[[], MadePrompt] = partial(prompts.by_text, endpoint, request, ASKING)
         else:
             prompts.asking += 1
             try:
@@ -209,7 +216,7 @@ class _Shorter:
 
     def __init__(self, size: int) -> None:
         self.size, self.quick = size, 0
-        self.next = max(2 * size, LEAST)
+        self.next = max(2 * size, MIN_LOOP_BODY_BYTES)
 
 
 class _Work:
@@ -228,7 +235,7 @@ class _Work:
         self.took = 0.0
         """CPU seconds that it took in its thread."""
 
-    def __call__(self) -> Made:
+    def __call__(self) -> MadePrompt:
         """Make the prompt; runs in a thread."""
         started = self._clock()
         made = self._make()
@@ -237,6 +244,6 @@ class _Work:
 
 
 def _has_few(body: bytes) -> bool:
-    """Whether a body has few enough objects, lists and list entries."""
+    """Return true if a body has few enough objects, lists and list entries."""
     things = body.count(b"{") + body.count(b"[")
-    return things + body.count(b",") / ENTRIES <= OBJECTS
+    return things + body.count(b",") / ENTRIES_PER_OBJECT <= MAX_LOOP_OBJECTS

@@ -8,8 +8,7 @@ from array import array
 
 import msgspec
 
-from router.api.body import with_field
-from router.api.request import Request
+from router.api.request import Request, with_field
 
 #: Ids encoded at once; other threads can run in between.
 _PIECE = 4 << 10
@@ -18,7 +17,7 @@ _encode = msgspec.json.encode
 
 
 def may_have(request: Request) -> bool:
-    """Whether token ids may be sent with a chat.
+    """Return true if token ids may be sent with a chat.
 
     Not if the request has `kv_transfer_params` of its own, or their like; not with `echo`, which
     needs the messages; and not with tools and `tool_choice: none`, as engines may leave such tools

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Part(msgspec.Struct):
+class KeyedPart(msgspec.Struct):
     """One part. It is text if it has text and none of the other fields."""
 
     type: str = "text"
@@ -19,6 +19,6 @@ class Part(msgspec.Struct):
 
     @property
     def is_text(self) -> bool:
-        """Whether it is nothing but text."""
+        """Return true if it is nothing but text."""
         media = (self.image_url, self.input_audio, self.audio_url, self.video_url)
         return self.text is not None and not any((*media, self.file, self.source, self.uuid))

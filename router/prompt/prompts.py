@@ -16,33 +16,25 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from router.api.request import (
-    CHAT,
-    COMPLETION,
-    INPUT,
-    NOTHING,
-    RESPONSES,
-    Adapted,
-    Endpoint,
-    Request,
-)
-from router.prompt.canonical import Text, apart, canonical, further, measured
+from router.api.endpoints import CHAT, COMPLETION, INPUT, NOTHING, RESPONSES, Endpoint
+from router.api.request import Adapted, Request
+from router.prompt.canonical import CanonicalText, apart, canonical, further, measured
 from router.prompt.forward import may_have, written
-from router.rendering.errors import NOT_TEXT, Unlike
-from router.rendering.tokens import Exact
+from router.rendering.errors import NOT_TEXT, NotReproducible
+from router.rendering.tokens import PromptTokenizer
 from strategies.api import NO_BLOCKS, Prompt
 from strategies.prefix.block_keys import TEXT_ENDS, chain, even_chain, even_root, root_key
 
 #: Bytes per token until usage was seen; as for English text with a large vocabulary.
 BYTES_PER_TOKEN = 4.0
 #: Weight of one answer's usage in the learned averages, once there were many answers.
-LEARNING: Final = 0.05
+LEARNING_RATE: Final = 0.05
 #: Prompts of fewer tokens are not learned from: the chat template is too large a part of them.
-SHORTEST: Final = 64
+MIN_LEARNED_TOKENS: Final = 64
 #: Expected tokens of an answer until some were seen, and the most ever expected. The expectation is
 #: an average of past answers, because a client's limit is an upper bound that is seldom reached.
 ANSWER_TOKENS: Final = 256
-LONGEST_ANSWER: Final = 8192
+MAX_ANSWER_TOKENS: Final = 8192
 
 
 class Estimates:
@@ -65,18 +57,18 @@ class Estimates:
 
     def learn(self, prompt: Prompt, reported_tokens: int) -> None:
         """Correct the bytes per token by the length that a worker reported for `prompt`."""
-        if not prompt.estimated or prompt.tokens < SHORTEST or reported_tokens <= 0:
+        if not prompt.estimated or prompt.tokens < MIN_LEARNED_TOKENS or reported_tokens <= 0:
             return
         self.seen += 1
-        weight = max(LEARNING, 1 / self.seen)
+        weight = max(LEARNING_RATE, 1 / self.seen)
         step = min(2.0, max(0.5, prompt.tokens / reported_tokens)) ** weight
         self.bytes_per_token = min(16.0, max(1.0, self.bytes_per_token * step))
 
     def learn_answer(self, tokens: int) -> None:
         """Learn from the length of an answer that a worker reported."""
         self.answered += 1
-        weight = max(LEARNING, 1 / (self.answered + 1))
-        self.answer_tokens += weight * (min(tokens, LONGEST_ANSWER) - self.answer_tokens)
+        weight = max(LEARNING_RATE, 1 / (self.answered + 1))
+        self.answer_tokens += weight * (min(tokens, MAX_ANSWER_TOKENS) - self.answer_tokens)
 
     def answer(self, limit: int | None) -> int:
         """Return how many tokens an answer is expected to have within the client's limit."""
@@ -92,12 +84,12 @@ PART_TOKENS = 768
 UNKNOWN_MODEL = "tokenizer not known"
 
 
-class Known(NamedTuple):
+class KnownModel(NamedTuple):
     """A model whose prompts the router can tokenize itself."""
 
     identity: str
     """The same for all names of one model, but different for each of its adapters."""
-    exact: Exact
+    exact: PromptTokenizer
     forward: bool = False
     """Its workers may be sent the token ids along with a chat."""
     media: bool = False
@@ -106,30 +98,30 @@ class Known(NamedTuple):
     """Whether tools are left out of the prompt if none may be chosen; None: not known."""
 
 
-class Asked(NamedTuple):
+class AskedModel(NamedTuple):
     """A model whose workers are asked for the tokens of every prompt."""
 
     identity: str
     ids: Callable[[Endpoint, bytes], Awaitable[bytes]]
-    """Returns the token ids of a request's body, 32-bit little-endian. Raises Unlike."""
+    """Returns the token ids of a request's body, 32-bit little-endian. Raises NotReproducible."""
 
 
-class Along(NamedTuple):
+class ForwardedIds(NamedTuple):
     """Token ids to send along with a chat, valid while `exact` still makes its model's tokens."""
 
     listed: bytes
     """The ids as a JSON list."""
     model: str
-    exact: Exact
+    exact: PromptTokenizer
     """What made the ids."""
 
 
-class Made:
+class MadePrompt:
     """A prompt, and what else resulted from making it."""
 
     __slots__ = ("along", "prompt", "reason")
 
-    def __init__(self, prompt: Prompt, reason: str = "", along: Along | None = None) -> None:
+    def __init__(self, prompt: Prompt, reason: str = "", along: ForwardedIds | None = None) -> None:
         self.prompt = prompt
         self.reason = reason
         """Why it is not keyed by tokens; empty if it is keyed by them."""
@@ -149,9 +141,9 @@ class Prompts:
         even blocks are needed. Called from any thread."""
         self.keeps_ids = False
         """Whether prompts also carry their token ids."""
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, KnownModel] = {}
         """By model name. Always replaced as a whole, because threads read it."""
-        self.asked: dict[str, Asked] = {}
+        self.asked: dict[str, AskedModel] = {}
         """The same for models whose workers are asked for tokens; no model is in both."""
         self.asking = 0
         """Prompts whose tokens are being asked for right now."""
@@ -172,68 +164,76 @@ class Prompts:
         """Turn a request into the prompt that strategies see."""
         return self.made(endpoint, request, body).prompt
 
-    def made(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+    def made(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
         """Make a prompt, and return whatever else resulted."""
         made = self.uncounted(endpoint, request, body)
         if self.keyed:
             self.by_reason[made.reason] += 1
         return made
 
-    def uncounted(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+    def uncounted(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
         """Like `made`, without counting."""
         if not self.keyed:
-            return Made(self._measured(endpoint, request))
+            return MadePrompt(self._measured(endpoint, request))
         return self.make(endpoint, request, body)
 
-    def make(self, endpoint: Endpoint, request: Request, body: bytes) -> Made:
+    def make(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
         """Make a prompt with keys, without counting it. May run in any thread."""
         known = self.known.get(request.model or "")
         reason = UNKNOWN_MODEL
         if known is not None:
             try:
                 return self._tokenized(endpoint, request, known, body)
-            except Unlike as unlike:
+            except NotReproducible as unlike:
                 reason = unlike.reason
         if known is not None and known.media and reason == NOT_TEXT:
-            with suppress(Unlike):
-                return Made(self._of_head(endpoint, request, known, body))
-        return Made(self._by_text(endpoint, request, known), reason)
+            with suppress(NotReproducible):
+                return MadePrompt(self._of_head(endpoint, request, known, body))
+        return MadePrompt(self._by_text(endpoint, request, known), reason)
 
     async def told(
-        self, endpoint: Endpoint, request: Request, body: bytes, asked: Asked
-    ) -> Callable[[], Made]:
+        self, endpoint: Endpoint, request: Request, body: bytes, asked: AskedModel
+    ) -> Callable[[], MadePrompt]:
         """Ask a worker for the tokens; return what makes the prompt of them, without counting it.
 
         That may run in any thread.
         """
         try:
             ids = await asked.ids(endpoint, body)
-        except Unlike as unlike:
+        except NotReproducible as unlike:
             return partial(self.by_text, endpoint, request, unlike.reason)
-        return lambda: Made(self._of_ids(endpoint, request, asked.identity, ids))
+        return lambda: MadePrompt(self._of_ids(endpoint, request, asked.identity, ids))
 
-    def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> Made:
+    def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> MadePrompt:
         """Make a prompt keyed by its text, for `reason`, without counting it."""
-        return Made(self._by_text(endpoint, request, self.known.get(request.model or "")), reason)
+        return MadePrompt(
+            self._by_text(endpoint, request, self.known.get(request.model or "")), reason
+        )
 
     def count(self, reason: str) -> None:
         """Count a prompt that `make` or `by_text` returned; they count nothing themselves."""
         self.by_reason[reason] += 1
 
-    def holds(self, along: Along) -> bool:
-        """Whether the ids may still be sent: how the model is tokenized can change meanwhile."""
+    def holds(self, along: ForwardedIds) -> bool:
+        """Return true while the ids may be sent: how the model is tokenized can change."""
         known = self.known.get(along.model)
         return known is not None and known.forward and known.exact is along.exact
 
-    def _tokenized(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Made:
+    def _tokenized(
+        self, endpoint: Endpoint, request: Request, known: KnownModel, body: bytes
+    ) -> MadePrompt:
         ids = known.exact.ids(endpoint, body, left_out=known.left_out)
         prompt = self._of_ids(endpoint, request, known.identity, ids)
         along = known.forward and endpoint.prompted is CHAT and not endpoint.batched
         if not along or known.exact.dated or not may_have(request):
-            return Made(prompt)
-        return Made(prompt, along=Along(written(ids), request.model or "", known.exact))
+            return MadePrompt(prompt)
+        return MadePrompt(
+            prompt, along=ForwardedIds(written(ids), request.model or "", known.exact)
+        )
 
-    def _of_head(self, endpoint: Endpoint, request: Request, known: Known, body: bytes) -> Prompt:
+    def _of_head(
+        self, endpoint: Endpoint, request: Request, known: KnownModel, body: bytes
+    ) -> Prompt:
         """Make a prompt whose keys end before the first image.
 
         In the engine, the blocks after that depend on a hash of the image.
@@ -270,7 +270,7 @@ class Prompts:
             return replace(prompt, tokens=max(prompt.tokens, size))
         return self._with_further(prompt, text)
 
-    def _with_further(self, prompt: Prompt, text: Text) -> Prompt:
+    def _with_further(self, prompt: Prompt, text: CanonicalText) -> Prompt:
         """Return the prompt with the lengths of the others in its request, if there are any.
 
         The first byte of the answer says nothing of theirs.
@@ -294,7 +294,7 @@ class Prompts:
         root = even_root(identity.partition("\0")[2], salt)
         return {size: even_chain(root, ids, size) for size in self.sizes()}
 
-    def _by_text(self, endpoint: Endpoint, request: Request, known: Known | None) -> Prompt:
+    def _by_text(self, endpoint: Endpoint, request: Request, known: KnownModel | None) -> Prompt:
         text = canonical(endpoint, request)
         identity = known.identity if known else request.model or ""
         roots: list[str] = [endpoint.prompted, identity, _salt(request), *_named(request)]
@@ -339,7 +339,7 @@ class Prompts:
 
 
 def _tells_first(endpoint: Endpoint, request: Request) -> bool:
-    """Whether the first byte of the answer comes with its first token.
+    """Return true if the first byte of the answer comes with its first token.
 
     A stream of `/v1/responses` begins with two events before anything is computed (vLLM
     `entrypoints/openai/responses/serving.py`, `responses_stream_generator`).
@@ -348,7 +348,7 @@ def _tells_first(endpoint: Endpoint, request: Request) -> bool:
 
 
 def _several(endpoint: Endpoint, request: Request) -> bool:
-    """Whether the request may hold several prompts, whose lengths a worker reports as one sum."""
+    """Return true if there may be several prompts, whose lengths a worker reports as one sum."""
     if isinstance(request, Adapted) and request.native.further:
         return True
     raw = {COMPLETION: request.prompt, INPUT: request.input}

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from hashlib import sha256
 from hmac import new
 
+from router.api.endpoints import Endpoint, Salted
 from router.api.errors import BadRequest
-from router.api.request import Endpoint, Request, Salted
+from router.api.request import Request
 from router.settings.model import Settings
 
 #: The message that a salt is the HMAC of, so that it is useless for any other purpose.
@@ -23,19 +24,19 @@ _LENGTH = 32
 class Salts:
     """The salt of each key; empty unless `auth.separate_caches` is set.
 
-    A request uses the `Salts` of the settings that its key was checked by: after a reload, the same
+    A request uses the salt of the settings that its key was checked by: after a reload, the same
     name may belong to another key.
     """
 
-    __slots__ = ("_by_name", "_operators")
+    __slots__ = ("_operators", "by_name")
 
     def __init__(self, settings: Settings) -> None:
         self._operators = bool(settings.admin.keys)
-        self._by_name: Mapping[str, str] = {}
+        self.by_name: Mapping[str, str] = {}
         if settings.auth is not None and settings.auth.separate_caches:
             keys = {key.name: key.key for key in settings.door_keys}
             keys |= {key.access_key: key.secret_key for key in settings.sagemaker.sigv4}
-            self._by_name = {name: _salt(key.get_secret_value()) for name, key in keys.items()}
+            self.by_name = {name: _salt(key.get_secret_value()) for name, key in keys.items()}
 
     def meant(self, key: str, asker: str) -> str:
         """Return the name of the key whose cache the key named `asker` asks about.
@@ -43,11 +44,11 @@ class Salts:
         Operators may name any key as `key`; other keys see only their own cache. Raises BadRequest.
         """
         told = ""
-        if self._by_name and not self._operators:
+        if self.by_name and not self._operators:
             key = key or asker
             if key != asker:
                 told = "Without `admin.keys`, each key is told of its own cache alone."
-        elif self._by_name and not key:
+        elif self.by_name and not key:
             told = "Each key has a cache of its own: say whose, by its name."
         else:
             told = self.unknown(key)
@@ -57,32 +58,32 @@ class Salts:
 
     def unknown(self, key: str) -> str:
         """Say which keys have caches of their own, if `key` is given and none of them."""
-        if not key or key in self._by_name:
+        if not key or key in self.by_name:
             return ""
-        known = ", ".join(self._by_name) or "none here"
+        known = ", ".join(self.by_name) or "none here"
         return f"{key!r} is no key with a cache of its own; there are {known}."
 
-    def give(self, endpoint: Endpoint, request: Request, name: str) -> bytes:
-        """Give a request the salt of the key `name`; return the field for its body, if any.
 
-        A salt from the client separates its prompts further, within its key. Raises BadRequest if
-        that is not a text, or if the engine could not keep the request apart.
-        """
-        if not self._by_name or endpoint.salted is Salted.NEEDLESS:
-            return b""
-        if endpoint.salted is Salted.CANNOT:
-            raise BadRequest(
-                f"{endpoint.path} cannot be used here: each key has a KV cache of its own"
-                " (`auth.separate_caches`), and engines have no `cache_salt` on this path."
-            )
-        salt = self._by_name[name]
-        own = request.cache_salt
-        if own is not None:
-            if not isinstance(own, str) or not own:
-                raise BadRequest("`cache_salt` must be a text, and not empty.", param="cache_salt")
-            salt = _salt(salt, own.encode("utf-8", "surrogatepass"))
-        request.cache_salt = salt
-        return b'"cache_salt":"%b"' % salt.encode()
+def give(endpoint: Endpoint, request: Request, salt: str) -> bytes:
+    """Give a request the salt of its key; return the field for its body, if any.
+
+    A salt from the client separates its prompts further, within its key. Raises BadRequest if that
+    is not a text, or if the engine could not keep the request apart.
+    """
+    if endpoint.salted is Salted.NEEDLESS:
+        return b""
+    if endpoint.salted is Salted.CANNOT:
+        raise BadRequest(
+            f"{endpoint.path} cannot be used here: each key has a KV cache of its own"
+            " (`auth.separate_caches`), and engines have no `cache_salt` on this path."
+        )
+    own = request.cache_salt
+    if own is not None:
+        if not isinstance(own, str) or not own:
+            raise BadRequest("`cache_salt` must be a text, and not empty.", param="cache_salt")
+        salt = _salt(salt, own.encode("utf-8", "surrogatepass"))
+    request.cache_salt = salt
+    return b'"cache_salt":"%b"' % salt.encode()
 
 
 def _salt(key: str, of: bytes = _PURPOSE) -> str:

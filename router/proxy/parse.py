@@ -1,35 +1,37 @@
-"""Turns what a client sent into a plea: a request with its pool, its prompt and its workers."""
+"""Turns what a client sent into a request with its pool, its prompt and its workers."""
 
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Final, cast
 
+from router.api.endpoints import RESPONSES, Endpoint
 from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import Headers, LostPrevious
-from router.api.limits import Limits
-from router.api.request import RESPONSES, Endpoint, NotJson, Request, parse
+from router.api.request import NotJson, Request, parse
 from router.dispatch.eligibility import cuts, fitted, within
 from router.dispatch.preemption import resumable
-from router.dispatch.request import Plea
+from router.dispatch.request import InferenceRequest
 from router.fleet.fleet import Fleet
 from router.http.exchange import Exchange
 from router.http.headers import header
-from router.prompt.executor import LARGE, Tokenizing
+from router.prompt.executor import MAX_LOOP_BODY_BYTES, PromptExecutor
+from router.prompt.salts import give
+from router.proxy.limits import Limits
 from router.responses.ids import asked
 from router.responses.owners import Responses, at
 from router.runtime.threads import rest
 from router.sessions.sessions import Sessions
-from router.sessions.use import Visit
-from router.settings.model import LimitSettings
+from router.sessions.use import SessionUse
+from router.settings.server import LimitSettings
 
 #: The header in which SageMaker's clients send what OpenAI calls `prompt_cache_key`.
 PREFIX_AWARE_ID: Final = b"x-amzn-sagemaker-prefix-aware-id"
 
 
-class Parsing:
+class RequestReader:
     """Parses requests. One instance for the whole router."""
 
-    def __init__(self, fleet: Fleet, tokenizing: Tokenizing, responses: Responses) -> None:
+    def __init__(self, fleet: Fleet, tokenizing: PromptExecutor, responses: Responses) -> None:
         self._fleet = fleet
         self._responses = responses
         self._tokenizing = tokenizing
@@ -50,7 +52,7 @@ class Parsing:
             request.prompt_cache_key = named.decode("latin-1")
         return whole
 
-    async def read(self, endpoint: Endpoint, exchange: Exchange) -> Plea:
+    async def read(self, endpoint: Endpoint, exchange: Exchange) -> InferenceRequest:
         """Parse the request, make its prompt, and find the workers that could answer."""
         started, route = monotonic(), self._fleet.route
         request, large, cut = self._at_once(endpoint, exchange), False, None
@@ -61,8 +63,7 @@ class Parsing:
         only, responses = "", endpoint.prompted is RESPONSES
         if responses and request.previous_response_id:
             only = await self.only(request, exchange.tenant)
-        salts = exchange.salts
-        salt = b"" if salts is None else salts.give(endpoint, request, exchange.tenant)
+        salt = give(endpoint, request, exchange.salt) if exchange.salt else b""
         found = self._fleet.found(request.model, in_session=True)
         if found is None:
             found = await self._fleet.find(request.model, in_session=True)
@@ -84,20 +85,22 @@ class Parsing:
         if pool.uneven:
             prompt = fitted(pool, endpoint, request, prompt, body)
             workers = workers if only else pool.eligible(model, prompt.barred, in_session=True)
-        visit = None if pool.sessions is None else _visit(pool.sessions, exchange)
+        session = None if pool.sessions is None else _session(pool.sessions, exchange)
         if only:
             workers = at(pool, model, only)
-        elif visit is None:  # without any, this raises
+        elif session is None:  # without any, this raises
             workers = workers or pool.eligible(model, prompt.barred)
-        return Plea(
+        return InferenceRequest(
             endpoint,
             exchange,
             pool,
             within(prompt, workers, body, cut=cut),
             None if exchange.seen else made.along,  # the ids are not of what the worker reads
+            identity=exchange.identity,
+            tenant=exchange.tenant,
             workers=workers,
             started=started,
-            visit=visit,
+            session=session,
             salt=salt,
             streams=request.stream is True and endpoint.events,
             resumable=resumable(endpoint, request),
@@ -119,7 +122,7 @@ class Parsing:
 
     def _at_once(self, endpoint: Endpoint, exchange: Exchange) -> Request | None:
         """Parse and check a body, as nearly all are; None if that takes more. Raises BadRequest."""
-        if exchange.codings or len(exchange.body) > LARGE:
+        if exchange.codings or len(exchange.body) > MAX_LOOP_BODY_BYTES:
             return None
         request = self._parsed(endpoint, exchange)
         if request is None or not self.check(endpoint, request, exchange.headers, here=True):
@@ -135,7 +138,7 @@ class Parsing:
         """
         if exchange.codings:
             await exchange.decode()
-        if len(exchange.body) <= LARGE:
+        if len(exchange.body) <= MAX_LOOP_BODY_BYTES:
             request = self._parsed(endpoint, exchange)
             if request is None:
                 await exchange.read_laxly()
@@ -178,24 +181,17 @@ class Parsing:
         body = exchange.seen or exchange.body
         return parse(endpoint, body, kind, texts=self._fleet.reads_prompts)
 
-    async def read_again(self, before: Plea) -> Plea:
-        """Parse a request again, and keep what it has been through."""
-        plea = await self.read(before.endpoint, before.exchange)
-        plea.goes_on_from(before)
-        return plea
+    async def read_again(self, request: InferenceRequest) -> InferenceRequest:
+        """Parse a request again, as its pool or its tokenizer has changed."""
+        return await self.read(request.endpoint, cast("Exchange", request.source))
 
 
-def holds(plea: Plea) -> bool:
-    """Whether its tokens are still made the way its model's tokens are."""
-    return plea.along is None or plea.pool.prompts.holds(plea.along)
-
-
-def _visit(sessions: Sessions, exchange: Exchange) -> Visit | None:
+def _session(sessions: Sessions, exchange: Exchange) -> SessionUse | None:
     """Return the request's part in a session, if it has one."""
-    visit = exchange.visit(sessions)
-    if visit is not None and visit.begins and exchange.commented:
+    session: SessionUse | None = exchange.session_among(sessions)
+    if session is not None and session.begins and exchange.commented:
         return None  # its pool had no sessions before, and its client cannot be told an id now
-    if visit is not None:
-        visit.owner = exchange.tenant
-        exchange.part = visit
-    return visit
+    if session is not None:
+        session.owner = exchange.tenant
+        exchange.session = session
+    return session

@@ -4,27 +4,27 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from router.api.error_shapes import event
+from router.api.endpoints import CHAT, COMPLETION, RESPONSES, Endpoint
+from router.api.error_shapes import error_event
 from router.api.errors import DoorError, Stopping, WorkerFailed, refused_by_worker
-from router.api.request import CHAT, COMPLETION, RESPONSES, Endpoint
 from router.http.exchange import Exchange, date_line
 from router.http.sse import EVENT_ENDS, RESPONSE_ENDS, has_last, only_comments
-from router.responses.owners import Naming
-from router.upstream.connection import Connection, Sink
+from router.responses.owners import IdReader
+from router.upstream.connection import Sink, UpstreamConnection
 from router.upstream.errors import WorkerError
-from router.upstream.faults import SOUND, flaw
-from router.upstream.head import Head
-from router.upstream.usage import TAIL, Usage, UsageTail
+from router.upstream.faults import NO_FAULT, fault
+from router.upstream.response import ResponseHead
+from router.upstream.usage import TAIL_BYTES, Usage, UsageTail
 
 #: Bytes of an incomplete event that are held back until the rest of it arrives.
-LONGEST_HELD: Final = 64 << 10
+MAX_HELD_BYTES: Final = 64 << 10
 #: Bytes of a worker's error that are quoted in a stream that has already begun.
-LONGEST_MESSAGE = 2000
+MAX_QUOTED_BYTES = 2000
 #: Where what a model writes can be told from the rest of the answer.
 _WRITTEN: Final = frozenset((CHAT, COMPLETION))
 
 
-class CutShort(Exception):
+class AnswerCut(Exception):
     """The worker failed in mid-answer; the client got an error event, or is to be cut off."""
 
     def __init__(self, error: WorkerError) -> None:
@@ -63,10 +63,10 @@ class Relay:
         """Such an event has begun."""
         self._refusal: tuple[int, bytes] | None = None
         """A worker's error that has to become an event: its status, and what has come of it."""
-        self.naming: Naming | None = None
+        self.naming: IdReader | None = None
         """Wants to see the beginning of the answer, before the client does."""
 
-    def begin(self, connection: Connection, added: bytes) -> bool:
+    def begin(self, connection: UpstreamConnection, added: bytes) -> bool:
         """Relay the head, with `added` header lines, and the first bytes; True if that is all."""
         head, exchange = connection.head, self._exchange
         data = connection.first()
@@ -90,7 +90,7 @@ class Relay:
         exchange.start(head.status, fields + added, length, data, last=last)
         return last
 
-    def _go_on(self, head: Head, data: bytes, last: bool) -> bool:
+    def _go_on(self, head: ResponseHead, data: bytes, last: bool) -> bool:
         """Relay the first bytes if comments were already sent: only events can follow them."""
         self._exchange.commented = False
         if self._events:
@@ -104,13 +104,15 @@ class Relay:
         """Keep the beginning of a worker's error, and tell it as an event once all has come."""
         assert self._refusal is not None  # noqa: S101 - see `_go_on`
         status, kept = self._refusal
-        kept += data[: LONGEST_MESSAGE - len(kept)]
+        kept += data[: MAX_QUOTED_BYTES - len(kept)]
         self._refusal = status, kept
         if last:
             self._fail(refused_by_worker(status, kept.decode("utf-8", errors="replace")))
 
-    async def flow(self, connection: Connection, begun: Callable[[], None] | None = None) -> None:
-        """Relay the rest. Raises CutShort.
+    async def flow(
+        self, connection: UpstreamConnection, begun: Callable[[], None] | None = None
+    ) -> None:
+        """Relay the rest. Raises AnswerCut.
 
         `begun`, if given, is called when the first byte arrives that is no comment.
         """
@@ -128,7 +130,7 @@ class Relay:
                 self._fail(WorkerFailed(message))
             else:  # what has come of an error says more than that it broke off
                 self._quote(b"", last=True)
-            raise CutShort(error) from None
+            raise AnswerCut(error) from None
         except asyncio.CancelledError:
             if exchange.left:
                 raise
@@ -171,7 +173,7 @@ class Relay:
         be in the tail."""
         if self.naming is not None:
             self.naming.add(data)
-        if len(data) > TAIL // 2 or data.startswith(RESPONSE_ENDS):
+        if len(data) > TAIL_BYTES // 2 or data.startswith(RESPONSE_ENDS):
             self._last_begun = self._last_begun or has_last(self._endpoint, data)
 
     def _hold(self, data: bytes) -> bytes:
@@ -180,7 +182,7 @@ class Relay:
         whole = max(data.rfind(end) + len(end) if end in data else 0 for end in EVENT_ENDS)
         if whole:
             self._half = False
-        if len(data) - whole > LONGEST_HELD:
+        if len(data) - whole > MAX_HELD_BYTES:
             whole, self._half = len(data), True
         self._held = data[whole:]
         return data[:whole]
@@ -201,10 +203,10 @@ class Relay:
         What the model has written by the `usage` may be withheld, such as its reasoning.
         """
         if not self._events and (usage.answer or 0) > 1:
-            return SOUND  # as an error has none
+            return NO_FAULT  # as an error has none
         end, endpoint = self._tail.end(0), self._endpoint
         writes = endpoint.answers and endpoint.prompted in _WRITTEN and (usage.answer or 0) < 2
-        return flaw(end, stream=self._events, whole=len(end) < TAIL, writes=writes)
+        return fault(end, stream=self._events, whole=len(end) < TAIL_BYTES, writes=writes)
 
     def _fail(self, error: DoorError) -> None:
         """End a stream with an error event in the endpoint's format; do nothing for others."""
@@ -212,7 +214,7 @@ class Relay:
         if self._half:
             exchange.cut()
         elif self._events:
-            exchange.fail(event(self._endpoint.path, error, exchange.identity), error.message)
+            exchange.fail(error_event(self._endpoint.path, error, exchange.identity), error.message)
 
 
 def _ends(data: bytes) -> bool:

@@ -1,195 +1,176 @@
-"""Sends a request to the worker it is booked on, and relays the answer."""
+"""Sends a leased request to its worker, and relays the answer."""
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
-from time import monotonic
-from typing import Final
 
-from router.api.body import with_field
-from router.dispatch.request import Job
-from router.dispatch.scheduler import Scheduler
+from router.api.request import with_field
+from router.dispatch.lease import Lease
+from router.dispatch.request import InferenceRequest
 from router.fleet.worker import Worker
+from router.http.exchange import Exchange
 from router.http.headers import Incoming, Numbered, upstream_head
-from router.observe.access_log import log_answer
 from router.prompt.forward import with_ids
-from router.proxy.attempt import FULL, Attempt
+from router.proxy.access_log import log_answer
 from router.proxy.decision_headers import decision_fields
-from router.proxy.relay import CutShort, Relay
+from router.proxy.relay import AnswerCut, Relay
 from router.responses.owners import Responses
 from router.settings.model import Settings
-from router.upstream.connection import Connection
-from router.upstream.errors import BAD, NOT_IMPLEMENTED, NOT_THERE, Redirected, WorkerError
+from router.upstream.connection import UpstreamConnection
+from router.upstream.errors import Redirected, WorkerError
+from router.upstream.faults import NO_FAULT
+from router.upstream.pool import NOT_SENT as UNSENT
 from router.upstream.pool import Upstream
-from router.upstream.usage import NO_USAGE
-
-#: Too many requests.
-TOO_MANY: Final = 429
-#: The statuses after which another worker may be asked.
-_PASSED: Final = frozenset((FULL, BAD, NOT_THERE, NOT_IMPLEMENTED))
-#: The worker rejects the key. If the key is the router's own, every request there ends like this.
-_NOT_US: Final = frozenset((401, 403))
+from router.upstream.usage import NO_USAGE, Usage
 
 
-class Sending:
-    """Gets attempts answered, each by its worker. One instance for the whole router."""
+class Sender:
+    """Gets leased requests answered, each by its worker. One instance for the whole router."""
 
-    def __init__(self, scheduler: Scheduler, responses: Responses) -> None:
-        self._scheduler = scheduler
+    def __init__(self, responses: Responses) -> None:
         self._responses = responses
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
         self._log_requests = settings.logs.requests
 
-    async def send(self, attempt: Attempt, *, others: bool) -> bool:
-        """Ask one worker and relay its answer; False if it cannot take it.
+    async def send(self, lease: Lease, exchange: Exchange) -> bool:
+        """Ask the worker and relay its answer; return false if the request is to be leased again.
 
-        That is only so if `others` may be asked, or if the request may wait for one that is full.
+        Then nothing of an answer has reached the client. Raise AnswerCut if some has, but not all.
         """
-        job, worker = attempt.job, attempt.worker
-        exchange, upstream = job.exchange, worker.upstream  # a reload may replace the latter
-        asks = await self._as_shown(attempt)
-        usage, relay = NO_USAGE, Relay(job.endpoint, exchange)
+        request = lease.request
+        shown: Incoming = exchange
+        if request.session is not None:
+            if not await _bound(lease, exchange):
+                return False
+            shown = request.session.stripped(exchange)
+        if request.preemptions:
+            shown = Numbered(shown, request.preemptions)
+        usage, relay, answered = NO_USAGE, Relay(request.endpoint, exchange), False
         try:
-            body = _body(job, worker)
-            path, key = job.endpoint.path.encode(), worker.api_key
-            head = upstream_head(path, asks, worker.host, key, len(body))
-            connection = await _answered(attempt, upstream, head, body)
-            try:
-                status = connection.head.status
-                self._feel(attempt, status)
-                if status in _PASSED and self._passes(attempt, connection, others=others):
-                    return False
-                attempt.on_answer(status)
-                begun = self._answers(attempt, connection)
-                if status >= 400 or job.stores:
-                    await self._note(attempt, connection, relay)
-                told = decision_fields(job, worker, attempt.choice, status)
-                if not relay.begin(connection, told):
-                    await relay.flow(connection, begun)
-                if relay.naming is not None:
-                    await relay.naming.ends()
+            answered = await self._ask(lease, exchange, shown, relay)
+            if answered:
                 usage = relay.usage()
-                attempt.relayed(relay, usage)
-            finally:
-                upstream.release(connection)
+                lease.relayed(_flaw(lease, relay, usage))
         except WorkerError as error:
-            attempt.failed(error)
-            raise
-        except CutShort as cut:
-            attempt.failed(cut.error)
+            lease.failed(error)
+        except AnswerCut as cut:
+            lease.failed(cut.error)
             raise
         except asyncio.CancelledError as cancelled:
             if relay.complete():  # a stream's last event was sent: clients close then
                 usage = relay.usage()
-                attempt.relayed(relay, usage)
+                lease.relayed(_flaw(lease, relay, usage))
             else:
-                attempt.cancelled(cancelled)
+                unsent = UNSENT in getattr(cancelled, "__notes__", ())
+                lease.cancelled(left=exchange.left, unsent=unsent)
             raise
         finally:
-            attempt.settle(usage)
-            if self._log_requests and not attempt.preempted:
-                log_answer(job, worker, attempt.choice, attempt.status, attempt.failure)
+            lease.finished(usage)
+            if self._log_requests and not lease.preempted:
+                log_answer(lease, exchange)
+        return answered
+
+    async def _ask(self, lease: Lease, exchange: Exchange, shown: Incoming, relay: Relay) -> bool:
+        """Ask the worker, of which the client's request is `shown`, and relay its answer.
+
+        Return as `send`. Raise WorkerError, AnswerCut.
+        """
+        request, worker = lease.request, lease.worker
+        upstream = worker.upstream  # a reload may replace it
+        body = _body(request, worker, exchange.body)
+        path, key = request.endpoint.path.encode(), worker.api_key
+        head = upstream_head(path, shown, worker.host, key, len(body))
+        connection = await _connected(lease, upstream, head, body)
+        if connection is None:
+            return False
+        try:
+            status = connection.head.status
+            if lease.retried(status, connection.begins if status >= 400 else b""):
+                return False
+            lease.answered(status)
+            begun: Callable[[], None] | None = None
+            if connection.commented:
+                begun = lease.first_byte
+            else:
+                lease.first_byte(errs=connection.errs)
+            if status >= 400 or request.stores:
+                await self._note(lease, exchange, connection, relay)
+            added = decision_fields(request, exchange, worker, lease.choice, status)
+            if not relay.begin(connection, added):
+                await relay.flow(connection, begun)
+            if relay.naming is not None:
+                await relay.naming.ends()
+        finally:
+            upstream.release(connection)
         return True
 
-    def _answers(self, attempt: Attempt, connection: Connection) -> Callable[[], None] | None:
-        """Note that an answer begins; return what is to be called when more than comments comes."""
-        begun = None
-        if connection.commented:
-            begun = partial(self._begun, attempt)
-        else:
-            attempt.on_first_byte(errs=connection.errs)
-        self._scheduler.freed()
-        return begun
-
-    async def _note(self, attempt: Attempt, connection: Connection, relay: Relay) -> None:
+    async def _note(
+        self, lease: Lease, exchange: Exchange, connection: UpstreamConnection, relay: Relay
+    ) -> None:
         """Restore the session after a failure; note which response the worker keeps, now or as soon
         as the answer tells."""
-        exchange = attempt.job.exchange
-        if attempt.status >= 400:
+        if lease.status >= 400:
             await exchange.undo()
-        elif 200 <= attempt.status < 300:
-            naming = self._responses.naming(attempt.worker, exchange.tenant)
+        elif 200 <= lease.status < 300:
+            naming = self._responses.naming(lease.worker, exchange.tenant)
             if not await naming.begins(connection.begins):
                 relay.naming = naming
 
-    def may_wait(self, job: Job) -> bool:
-        """Whether a request that full workers refuse may wait for its turn, if it has time left."""
-        return not job.bound and self._scheduler.limit > 0
 
-    def _passes(self, attempt: Attempt, connection: Connection, *, others: bool) -> bool:
-        """Whether a full worker's 503 is kept from the client, as a worker can be asked later.
-
-        So is the refusal of a worker that has not got what others may have, such as the model.
-        """
-        status = connection.head.status
-        if status != FULL:
-            return others and attempt.lacks(status, connection.begins)
-        passes = others or self.may_wait(attempt.job)
-        if passes:
-            attempt.full()
-        return passes
-
-    def _begun(self, attempt: Attempt) -> None:
-        """Note that more than comments has come of an answer that began with them."""
-        attempt.on_first_byte()
-        self._scheduler.freed()
-
-    async def _as_shown(self, attempt: Attempt) -> Incoming:
-        """Return the request as its worker may see it."""
-        job = attempt.job
-        shown: Incoming = job.exchange
-        if job.visit is not None:
-            shown = await attempt.bound(job.visit)
-        return Numbered(shown, job.preemptions) if job.preemptions else shown
-
-    def _feel(self, attempt: Attempt, status: int) -> None:
-        """Note what a status says about the worker's room, its key or its models."""
-        rests, worker = self._scheduler.rests, attempt.worker
-        if status == FULL:
-            attempt.refused()
-        if status in {FULL, TOO_MANY} or (status in _NOT_US and worker.api_key):
-            worker.rest = rest = rests.refused(worker, monotonic())
-            rest.why, rest.full = f"it answered {status}", status == FULL
-            rest.here = worker.load.here - 1  # without this one, which is still booked
-        elif status == NOT_THERE:
-            worker.doubt(attempt.job.prompt.model, monotonic())
-        elif rests and status < 400:
-            rests.answered(worker, attempt.booked_at)
-
-
-async def _answered(attempt: Attempt, upstream: Upstream, head: bytes, body: bytes) -> Connection:
-    """Send the request and wait for the first byte. Raises Preempted, WorkerError."""
+async def _bound(lease: Lease, exchange: Exchange) -> bool:
+    """Bind the request's session to the worker; return false if it is at another by now."""
+    bound = False
     try:
-        if attempt.movable:
-            async with asyncio.timeout(None) as patience:
-                attempt.asks(patience)
-                connection = await upstream.ask(head, body, attempt.sends)
-        else:
-            connection = await upstream.ask(head, body, attempt.sends)
-    except (TimeoutError, WorkerError):
-        if not attempt.preempted:
-            raise
-        raise attempt.why() from None
+        bound = await lease.bind()
     finally:
-        attempt.stays()
-    if attempt.preempted:  # at the very moment when the answer began
+        if not bound:
+            lease.cancelled(left=exchange.left, unsent=True)
+            lease.finished(NO_USAGE)
+    return bound
+
+
+async def _connected(
+    lease: Lease, upstream: Upstream, head: bytes, body: bytes
+) -> UpstreamConnection | None:
+    """Send the request and wait for the first byte; return None if it was taken back meanwhile.
+
+    Raise WorkerError if none comes.
+    """
+    try:
+        if lease.movable:
+            async with asyncio.timeout(None) as timeout:
+                lease.interruptible(timeout)
+                connection = await upstream.ask(head, body, lease.sent)
+        else:
+            connection = await upstream.ask(head, body, lease.sent)
+    except (TimeoutError, WorkerError):
+        if not lease.preempted:
+            raise
+        return None
+    finally:
+        lease.committed()
+    redirects = connection.head.redirects
+    if lease.preempted or redirects:  # the former at the very moment when the answer began
         connection.close()
         upstream.release(connection)
-        raise attempt.why()
-    if connection.head.redirects:
-        connection.close()
-        upstream.release(connection)
+    if lease.preempted:
+        return None
+    if redirects:
         raise Redirected(connection.head)
     return connection
 
 
-def _body(job: Job, worker: Worker) -> bytes:
+def _flaw(lease: Lease, relay: Relay, usage: Usage) -> tuple[int, str]:
+    """Return what is wrong with an answer whose status does not say that it is an error."""
+    return relay.flaw(usage) if lease.status < 300 else NO_FAULT
+
+
+def _body(request: InferenceRequest, worker: Worker, body: bytes) -> bytes:
     """Return the body for the worker: with a cache salt, and token ids if the worker takes them."""
-    body = job.exchange.body
-    if job.salt:
-        body = with_field(body, job.salt)
-    if job.along and worker.takes_ids and job.pool.prompts.holds(job.along):
-        return with_ids(body, job.along.listed)
+    if request.salt:
+        body = with_field(body, request.salt)
+    along = request.along
+    if along and worker.takes_ids and request.pool.prompts.holds(along):
+        return with_ids(body, along.listed)
     return body

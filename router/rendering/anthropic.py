@@ -1,7 +1,7 @@
 """`/v1/messages` as the chat that an engine makes of it.
 
 vLLM entrypoints/anthropic/serving.py, `to_chat_completion_request`. Content that is not text, and
-anything that adds or removes tools on the way, raises Unlike.
+anything that adds or removes tools on the way, raises NotReproducible.
 
 Properties of a chat template that engines detect by rendering it, for the Messages API.
 
@@ -10,18 +10,14 @@ vLLM entrypoints/anthropic/serving.py: `_detect_merge_inline_system`, and
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from time import monotonic
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jinja2.ext import loopcontrols
-
 from router.rendering.chat import BILLING, Body, Chat, effort, forwarded, keywords
-from router.rendering.errors import NOT_TEXT, Json, Unlike
-from router.rendering.messages import Message, Tool, definition, read
-from router.rendering.sandbox import Bounded, run
-from router.rendering.template import PATIENCE_S, ChatTemplate
-from router.rendering.watch import Watch
+from router.rendering.errors import NOT_TEXT, Json, NotReproducible
+from router.rendering.messages import Message, Tool, definition, read_messages
+from router.rendering.sandbox import TOO_LONG, Sandbox, render
+from router.rendering.template import ChatTemplate
 
 #: Blocks that engines skip.
 _SAY_NOTHING = ("redacted_thinking", "tool_reference")
@@ -32,16 +28,16 @@ _FOLLOWED = {
 }
 
 
-def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Chat:
-    """Return the chat equivalent to a request to `/v1/messages`. Raises Unlike.
+def chat_of_messages(fields: Body, *, system_first: bool, unthinking: str) -> Chat:
+    """Return the chat equivalent to a request to `/v1/messages`. Raises NotReproducible.
 
     With `system_first`, all system messages are merged into one at the start. `unthinking` is the
     effort used for "do not think".
     """
-    given = asked.get("messages")
+    given = fields.get("messages")
     if not isinstance(given, list):
-        raise Unlike("odd messages")
-    system = _system_texts(asked.get("system") or [], whole=True)
+        raise NotReproducible("odd messages")
+    system = _system_texts(fields.get("system") or [], whole=True)
     messages: list[Message] = []
     for message in given:
         role = message.get("role") if isinstance(message, dict) else None
@@ -54,15 +50,15 @@ def chat_of_messages(asked: Body, *, system_first: bool, unthinking: str) -> Cha
         elif isinstance(role, str) and role in _FOLLOWED:
             messages.extend(_messages(role, message.get("content")))
         else:
-            raise Unlike("odd messages")
+            raise NotReproducible("odd messages")
     if system:
         messages.insert(0, {"role": "system", "content": "".join(system)})
     return Chat(
-        read(messages),
-        _tools(asked.get("tools")),
-        keywords(asked),
-        _effort(asked, unthinking),
-        ids=forwarded(asked),
+        read_messages(messages),
+        _tools(fields.get("tools")),
+        keywords(fields),
+        _effort(fields, unthinking),
+        ids=forwarded(fields),
     )
 
 
@@ -83,18 +79,18 @@ def _messages(role: str, content: Json) -> list[Message]:
         return [{"role": role, "content": content}]
     blocks = [block for block in _blocks(content) if block.get("type") not in _SAY_NOTHING]
     if any(block.get("type") not in _FOLLOWED[role] for block in blocks):
-        raise Unlike(NOT_TEXT)
+        raise NotReproducible(NOT_TEXT)
     texts = [text for block in _of(blocks, "text") if (text := _text(block))]
-    said: Message = {"role": role}
+    message: Message = {"role": role}
     if thoughts := [_text(block, "thinking") for block in _of(blocks, "thinking")]:
-        said["reasoning"] = "".join(thoughts)
+        message["reasoning"] = "".join(thoughts)
     if calls := [_call(block) for block in _of(blocks, "tool_use")]:
-        said["tool_calls"] = calls
+        message["tool_calls"] = calls
     if texts:
         parts = [{"type": "text", "text": text} for text in texts]
-        said["content"] = texts[0] if len(texts) == 1 else parts
+        message["content"] = texts[0] if len(texts) == 1 else parts
     results = [_result(block) for block in _of(blocks, "tool_result")]
-    return results if role == "user" and not texts else [*results, said]
+    return results if role == "user" and not texts else [*results, message]
 
 
 def _of(blocks: Iterable[Message], kind: str) -> list[Message]:
@@ -102,34 +98,34 @@ def _of(blocks: Iterable[Message], kind: str) -> list[Message]:
 
 
 def _blocks(content: Json) -> list[Message]:
-    if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
-        raise Unlike("odd contents")
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        raise NotReproducible("odd contents")
     return content
 
 
 def _text(block: Message, field: str = "text") -> str:
     text = block.get(field)
     if not isinstance(text, str | None):
-        raise Unlike("odd parts")
+        raise NotReproducible("odd parts")
     return text or ""
 
 
 def _call(block: Message) -> Message:
-    called, arguments = block.get("id"), block.get("input")
-    if not isinstance(called, str) or not called or not isinstance(arguments, dict | None):
-        raise Unlike("odd tool calls")
+    call_id, arguments = block.get("id"), block.get("input")
+    if not isinstance(call_id, str) or not call_id or not isinstance(arguments, dict | None):
+        raise NotReproducible("odd tool calls")
     function = {"name": _text(block, "name"), "arguments": json.dumps(arguments or {})}
-    return {"id": called, "type": "function", "function": function}
+    return {"id": call_id, "type": "function", "function": function}
 
 
 def _result(block: Message) -> Message:
     content = block.get("content")
     if isinstance(content, list):
-        if not all(isinstance(one, dict) and one.get("type") == "text" for one in content):
-            raise Unlike(NOT_TEXT)
-        content = "\n".join(_text(one) for one in content)
+        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+            raise NotReproducible(NOT_TEXT)
+        content = "\n".join(_text(part) for part in content)
     elif not isinstance(content, str | None):
-        raise Unlike("odd contents")
+        raise NotReproducible("odd contents")
     return {"role": "tool", "tool_call_id": _text(block, "tool_use_id"), "content": content or ""}
 
 
@@ -137,65 +133,74 @@ def _tools(given: Json) -> list[Tool] | None:
     if given is None:
         return None
     if not isinstance(given, list):
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     tools: list[Tool] = []
-    for one in given:
-        schema = one.get("input_schema") if isinstance(one, dict) else None
+    for tool in given:
+        schema = tool.get("input_schema") if isinstance(tool, dict) else None
         if not isinstance(schema, dict):
-            raise Unlike("odd tools")
+            raise NotReproducible("odd tools")
         typed = schema if "type" in schema else {**schema, "type": "object"}
-        tools.append({"type": "function", "function": definition({**one, "parameters": typed})})
+        tools.append({"type": "function", "function": definition({**tool, "parameters": typed})})
     return tools
 
 
-def _effort(asked: Body, unthinking: str) -> str | None:
+def _effort(fields: Body, unthinking: str) -> str | None:
     """Return the effort; switched-off thinking takes precedence."""
-    thinking, output = asked.get("thinking"), asked.get("output_config")
+    thinking, output = fields.get("thinking"), fields.get("output_config")
     if not isinstance(thinking, dict | None) or not isinstance(output, dict | None):
-        raise Unlike("odd template keywords")
+        raise NotReproducible("odd template keywords")
     if thinking and thinking.get("type") == "disabled":
         return unthinking
-    said = effort(output.get("effort")) if output else None
-    if said in {"none", "minimal"}:
-        raise Unlike("odd template keywords")
-    return said
+    requested = effort(output.get("effort")) if output else None
+    if requested in {"none", "minimal"}:
+        raise NotReproducible("odd template keywords")
+    return requested
 
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 #: Longest output for four words, in characters.
-_LONGEST = 1 << 20
+_MAX_PROBE_CHARS = 1 << 20
 
 
-def wants_system_first(text: str, clock: Callable[[], float] = monotonic) -> bool:
-    """Whether a template refuses system messages after the first, so that they have to be merged.
+def wants_system_first(text: str) -> bool:
+    """Return true if a template refuses system messages after the first: they have to be merged.
 
     As in the engine, this is tested in an environment without most of what templates usually get,
-    so a template that needs that counts as refusing. One that takes too long does too.
+    so a template that needs that counts as refusing. Raises NotReproducible if it writes too much.
     """
-    said = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
+    messages = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
+    variables = {"messages": messages, "add_generation_prompt": False}
     try:
-        environment = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        keywords = {"messages": said, "add_generation_prompt": False}
-        run(environment.compiled(text), keywords, Watch(_LONGEST, PATIENCE_S, clock))
+        render(Sandbox().compiled(text), variables, _MAX_PROBE_CHARS)
+    except NotReproducible:
+        raise
     except Exception:  # noqa: BLE001 - on errors not Jinja's an engine would not even start
         return True
     return False
 
 
 def effort_for_none(template: ChatTemplate | None, keywords: Mapping[str, Any]) -> str:
-    """Return the effort to use for "do not think": `low` if `none` changes nothing."""
-    nothing = _said(template, keywords, "none")
-    if nothing is None or any(_said(template, keywords, one) == nothing for one in _EFFORTS):
+    """Return the effort to use for "do not think": `low` if `none` changes nothing.
+
+    Raises NotReproducible if the template writes too much.
+    """
+    unthinking = _prompt(template, keywords, "none")
+    if unthinking is None or any(
+        _prompt(template, keywords, level) == unthinking for level in _EFFORTS
+    ):
         return "low"
     return "none"
 
 
-def _said(template: ChatTemplate | None, keywords: Mapping[str, Any], effort: str) -> str | None:
+def _prompt(template: ChatTemplate | None, keywords: Mapping[str, Any], effort: str) -> str | None:
     if template is None:
         return None
     content = [{"type": "text", "text": "Hi"}] if template.wants_parts else "Hi"
     more = {**keywords, "reasoning_effort": effort, "enable_thinking": effort != "none"}
+    messages = [{"role": "user", "content": content}]
     try:
-        return template.render([{"role": "user", "content": content}], more=more)
-    except Unlike:
+        return template.render(messages, more=more, max_chars=_MAX_PROBE_CHARS)
+    except NotReproducible as error:
+        if error.reason == TOO_LONG:
+            raise
         return None

@@ -10,8 +10,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from router.rendering.errors import Json, Unlike
-from router.rendering.messages import BARE, Message, Part, Tool, chat_tools, check_things, read
+from router.rendering.errors import Json, NotReproducible
+from router.rendering.messages import (
+    BARE,
+    Message,
+    TextPart,
+    Tool,
+    chat_tools,
+    check_values,
+    read_messages,
+)
 
 Body = Mapping[str, Any]
 
@@ -37,63 +45,63 @@ class Chat(NamedTuple):
     """The prompt's token ids, if the request contains them."""
 
 
-def chat_of(asked: Body) -> Chat:
-    """Return the chat of a request to `/v1/chat/completions`. Raises Unlike."""
-    if asked.get("chat_template") is not None:
-        raise Unlike("a template of its own")
+def chat_of(fields: Body) -> Chat:
+    """Return the chat of a request to `/v1/chat/completions`. Raises NotReproducible."""
+    if fields.get("chat_template") is not None:
+        raise NotReproducible("a template of its own")
     return Chat(
-        read(asked.get("messages")),
-        chat_tools(asked.get("tools")),
-        keywords(asked),
-        effort(asked.get("reasoning_effort")),
-        _documents(asked.get("documents")),
-        flag(asked, "add_generation_prompt", default=True),
-        flag(asked, "continue_final_message", default=False),
-        flag(asked, "add_special_tokens", default=False),
-        None if flag(asked, "echo", default=False) else forwarded(asked),
+        read_messages(fields.get("messages")),
+        chat_tools(fields.get("tools")),
+        keywords(fields),
+        effort(fields.get("reasoning_effort")),
+        _documents(fields.get("documents")),
+        flag(fields, "add_generation_prompt", default=True),
+        flag(fields, "continue_final_message", default=False),
+        flag(fields, "add_special_tokens", default=False),
+        None if flag(fields, "echo", default=False) else forwarded(fields),
     )
 
 
-def keywords(asked: Body) -> Mapping[str, Any]:
-    """Return the request's own keywords for the template. Raises Unlike."""
-    found = asked.get("chat_template_kwargs")
-    if not isinstance(found, dict | None):
-        raise Unlike("odd template keywords")
-    return found or {}
+def keywords(fields: Body) -> Mapping[str, Any]:
+    """Return the request's own keywords for the template. Raises NotReproducible."""
+    kwargs = fields.get("chat_template_kwargs")
+    if not isinstance(kwargs, dict | None):
+        raise NotReproducible("odd template keywords")
+    return kwargs or {}
 
 
-def effort(found: Json) -> str | None:
-    """Return the requested effort, if any. Raises Unlike."""
-    if found is None or (isinstance(found, str) and found in EFFORTS):
-        return found
-    raise Unlike("odd template keywords")
+def effort(level: Json) -> str | None:
+    """Return the requested effort, if any. Raises NotReproducible."""
+    if level is None or (isinstance(level, str) and level in EFFORTS):
+        return level
+    raise NotReproducible("odd template keywords")
 
 
-def flag(asked: Body, name: str, *, default: bool) -> bool:
-    """Return a boolean field. Raises Unlike."""
-    value = asked.get(name, default)
+def flag(fields: Body, name: str, *, default: bool) -> bool:
+    """Return a boolean field. Raises NotReproducible."""
+    value = fields.get(name, default)
     if not isinstance(value, bool):
-        raise Unlike("odd flags")
+        raise NotReproducible("odd flags")
     return value
 
 
-def forwarded(asked: Body) -> list[int] | None:
-    """Return the prompt's token ids if the request contains them. Raises Unlike."""
-    given = asked.get("kv_transfer_params")
-    ids = given.get("prompt_token_ids") if isinstance(given, dict) else None
+def forwarded(fields: Body) -> list[int] | None:
+    """Return the prompt's token ids if the request contains them. Raises NotReproducible."""
+    params = fields.get("kv_transfer_params")
+    ids = params.get("prompt_token_ids") if isinstance(params, dict) else None
     if ids is not None and not (isinstance(ids, list) and ids):
-        raise Unlike("odd token ids")
+        raise NotReproducible("odd token ids")
     return ids
 
 
-def _documents(found: Json) -> list[dict[str, str]] | None:
-    if found is not None and not (
-        isinstance(found, list)
-        and all(isinstance(one, dict) for one in found)
-        and all(isinstance(value, str) for one in found for value in one.values())
+def _documents(documents: Json) -> list[dict[str, str]] | None:
+    if documents is not None and not (
+        isinstance(documents, list)
+        and all(isinstance(document, dict) for document in documents)
+        and all(isinstance(value, str) for document in documents for value in document.values())
     ):
-        raise Unlike("odd documents")
-    return found
+        raise NotReproducible("odd documents")
+    return documents
 
 
 #: A line that Claude Code puts before its system prompt, different each time; engines drop it.
@@ -106,44 +114,47 @@ _CHANGED = ("system", "developer")
 def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
     """Return the messages as a chat template gets them, contents as `parts` or as text.
 
-    `messages` are as returned by `reading.read`, and are not changed. Raises Unlike.
+    `messages` are as returned by `reading.read`, and are not changed. Raises NotReproducible.
     """
     return [_message(message, parts=parts) for message in messages]
 
 
 def _message(message: Message, *, parts: bool) -> Message:
     role = message["role"]
-    content: str | Sequence[Part] | None = message["content"]
+    content: str | Sequence[TextPart] | None = message["content"]
     if isinstance(content, str):
         if not parts and role not in _CHANGED:
             return message  # nearly all messages are this plain
-        content = (Part("text", content),)
-    given = content or ()
+        content = (TextPart("text", content),)
+    given_parts = content or ()
     if role == "system":
-        given = [kept for part in given if (kept := _without_billing(part)) is not None]
-    made: Message = {"role": role, "content": _content(given, parts=parts, joined=role == "tool")}
+        given_parts = [kept for part in given_parts if (kept := _without_billing(part)) is not None]
+    shown: Message = {
+        "role": role,
+        "content": _content(given_parts, parts=parts, joined=role == "tool"),
+    }
     if role == "assistant":
-        _assistant(message, made)
+        _assistant(message, shown)
     elif role == "tool" and "tool_call_id" in message:
-        made["tool_call_id"] = message["tool_call_id"]
+        shown["tool_call_id"] = message["tool_call_id"]
     for name in ("name", "task"):
         if name in message:
-            made[name] = message[name]
+            shown[name] = message[name]
     if role == "developer":
-        made["tools"] = message.get("tools")
-    return made
+        shown["tools"] = message.get("tools")
+    return shown
 
 
-def _content(given: Sequence[Part], *, parts: bool, joined: bool) -> str | list[dict[str, Any]]:
+def _content(given: Sequence[TextPart], *, parts: bool, joined: bool) -> str | list[dict[str, Any]]:
     """Return the texts as parts, or joined. Unless templates want parts, empty texts are left
     out."""
-    said = [part for part in given if part.text is not None]
+    shown = [part for part in given if part.text is not None]
     if parts and not joined:
-        return [{"type": "text", "text": part.text, **part.more} for part in said]
-    return "\n".join([part.text or "" for part in said if part.text or parts])
+        return [{"type": "text", "text": part.text, **part.more} for part in shown]
+    return "\n".join([part.text or "" for part in shown if part.text or parts])
 
 
-def _without_billing(part: Part) -> Part | None:
+def _without_billing(part: TextPart) -> TextPart | None:
     if part.kind not in {"text", BARE} or not (part.text or "").startswith(BILLING):
         return part
     rest = (part.text or "").partition("\n")[2]
@@ -161,19 +172,19 @@ def _assistant(message: Mapping[str, Any], made: Message) -> None:
 def with_arguments(call: Mapping[str, Any]) -> Message:
     """Return a tool call with its arguments as an object, empty if they are not a JSON object.
 
-    Raises Unlike.
+    Raises NotReproducible.
     """
-    given = call["function"]["arguments"]
-    if given:
-        check_things(
-            given.encode(errors="surrogatepass")
+    text = call["function"]["arguments"]
+    if text:
+        check_values(
+            text.encode(errors="surrogatepass")
         )  # the body may have them escaped, so they were not counted there
     try:
-        arguments = json.loads(given) if given else {}
+        arguments = json.loads(text) if text else {}
     except json.JSONDecodeError:
         arguments = {}
     except (ValueError, RecursionError):  # too many digits, too deep: engines refuse these
-        raise Unlike("odd tool calls") from None
+        raise NotReproducible("odd tool calls") from None
     if not isinstance(arguments, dict):
         arguments = {}
     return {**call, "function": {**call["function"], "arguments": arguments}}

@@ -1,15 +1,15 @@
-"""The exception for prompts whose tokens cannot be known.
-
-Decoded JSON.
-"""
+"""What may go wrong between a model's folder and a prompt's tokens."""
 
 from typing import Any, TypeAlias
 
-#: The reason for most such prompts: images and the like.
+#: Any JSON value: string, number, true, false, null, or a list or object of these.
+Json: TypeAlias = Any
+
+#: The reason for most prompts whose tokens cannot be known: images and the like.
 NOT_TEXT = "parts that are not text"
 
 
-class Unlike(Exception):
+class NotReproducible(Exception):
     """The engine's tokens cannot be known.
 
     The reason is a few words, the same for all prompts of that kind. It is a metric's label, so it
@@ -21,5 +21,5 @@ class Unlike(Exception):
         self.reason = reason
 
 
-#: Any JSON value: string, number, true, false, null, or a list or object of these.
-Json: TypeAlias = Any
+class BadFolder(Exception):
+    """Something in a model's folder is wrong; the message says what and where."""

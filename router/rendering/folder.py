@@ -3,23 +3,15 @@
 Where things are, and what takes precedence, is as in Transformers (tokenization_utils_base.py,
 `_from_pretrained`): `chat_template.jinja` before the field of `tokenizer_config.json`, and a
 template named `tool_use` for requests with tools.
-
-Tokenizers in other formats than `tokenizer.json`: SentencePiece, tiktoken, and older ones.
-
-Engines have Transformers convert them when they load a model (vLLM tokenizers/hf.py). So does this
-module, with the same library, in a separate process (`trial`). The library is large, so it is an
-extra, `warmroute[transformers]`. It needs no PyTorch, and no code from a model's folder is run.
 """
 
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from router.rendering.errors import Json
+from router.rendering.errors import BadFolder, Json
 
 TOKENIZER = "tokenizer.json"
 #: Tokenizers in Mistral's own format.
@@ -81,11 +73,7 @@ PATTERNS = (
 #: Special tokens given to templates (SPECIAL_TOKENS_ATTRIBUTES of Transformers).
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 #: Largest file that is read, in bytes.
-LARGEST = 256 << 20
-
-
-class BadFolder(Exception):
-    """Something in a model's folder is wrong; the message says what and where."""
+MAX_FILE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -110,7 +98,7 @@ class ModelFolder:
 
     @property
     def rebuilt(self) -> bool:
-        """Whether engines build the tokenizer by its class, so it may differ from the file."""
+        """Return true if engines build the tokenizer by its class: it may differ from the file."""
         named = self.config.get("tokenizer_class")
         return isinstance(named, str) and named.removesuffix("Fast") not in _AS_WRITTEN
 
@@ -145,25 +133,25 @@ def read_folder(path: Path) -> ModelFolder:
 
 
 def has_tokenizer(path: Path, patterns: Sequence[str] = (TOKENIZER, *MISTRAL, *OTHERS)) -> bool:
-    """Whether a folder holds any tokenizer. Raises OSError."""
+    """Return true if a folder holds any tokenizer. Raises OSError."""
     return any(file.is_file() for pattern in patterns for file in path.glob(pattern))
 
 
 def check_sizes(files: Iterable[Path]) -> None:
     """Raise BadFolder if a file is too large to be read, OSError if it is missing."""
     for file in files:
-        if file.stat().st_size > LARGEST:
-            raise BadFolder(f"{file} is over {LARGEST >> 20} MiB")
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise BadFolder(f"{file} is over {MAX_FILE_BYTES >> 20} MiB")
 
 
 def _is_one_of(path: Path, kinds: frozenset[str]) -> bool:
-    """Whether `config.json` names the type or an architecture of one of these models."""
+    """Return true if `config.json` names the type or an architecture of one of these models."""
     model = _json(path / _MODEL)
     if not isinstance(model, dict):
         return False
-    named = model.get("architectures")
-    found = [model.get("model_type"), *(named if isinstance(named, list) else ())]
-    return any(isinstance(one, str) and one in kinds for one in found)
+    architectures = model.get("architectures")
+    names = [model.get("model_type"), *(architectures if isinstance(architectures, list) else ())]
+    return any(isinstance(name, str) and name in kinds for name in names)
 
 
 def _is_of_mistrals_format(path: Path) -> bool:
@@ -185,23 +173,26 @@ def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
     given = config.get("chat_template")
     if isinstance(given, str):
         return {"default": given}
-    found = given if isinstance(given, list) else []
+    entries = given if isinstance(given, list) else []
     return {
-        str(one.get("name")): one["template"]
-        for one in found
-        if isinstance(one, dict) and isinstance(one.get("template"), str)
+        str(entry.get("name")): entry["template"]
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("template"), str)
     }
 
 
 def _processor_template(path: Path, config: dict[str, Any]) -> str | None:
     """Return the template of the model's processor, if any (Transformers, processing_utils.py)."""
     own = [_json(path / name) for name in _PROCESSORS]
-    found = own[0].get("chat_template") if isinstance(own[0], dict) else None
-    if found is None:
+    template = own[0].get("chat_template") if isinstance(own[0], dict) else None
+    if template is None:
         older = _json(path / _OLDER_TEMPLATE)
-        found = older.get("chat_template") if isinstance(older, dict) else None
-    named = any(isinstance(one, dict) and "processor_class" in one for one in (*own, config))
-    return found if named and isinstance(found, str) else None
+        template = older.get("chat_template") if isinstance(older, dict) else None
+    has_class = any(
+        isinstance(config_entry, dict) and "processor_class" in config_entry
+        for config_entry in (*own, config)
+    )
+    return template if has_class and isinstance(template, str) else None
 
 
 def _with_older(path: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -216,14 +207,14 @@ def _with_older(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    found = {}
+    tokens = {}
     for name in SPECIAL:
         token = config.get(name)
         if isinstance(token, dict):  # an AddedToken, with flags
             token = token.get("content")
         if isinstance(token, str):
-            found[name] = token
-    return found
+            tokens[name] = token
+    return tokens
 
 
 def _json(path: Path) -> Json:
@@ -241,40 +232,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadFolder(f"{path} cannot be read: {error}") from None
-
-
-class Converted(NamedTuple):
-    """A converted tokenizer."""
-
-    text: str
-    """The content of a `tokenizer.json`."""
-    special_tokens: Mapping[str, str]
-    """Special tokens given to templates, by attribute, including those of the model's class."""
-
-
-def converted(path: Path) -> Converted:
-    """Convert the tokenizer in a model's folder. Takes seconds. Raises BadFolder."""
-    if find_spec("transformers") is None:
-        raise BadFolder(
-            f"{path} holds no {TOKENIZER}; what it holds instead is read by Transformers:"
-            " pip install 'warmroute[transformers]'"
-        )
-    _check_sizes(path)
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read at import
-    from transformers import AutoTokenizer  # noqa: PLC0415 - slow to import, and seldom needed
-
-    try:
-        made = AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
-        text = made.backend_tokenizer.to_str()
-    except Exception as error:  # noqa: BLE001 - that library raises all kinds of exceptions
-        said = str(error).split("\n")[0][:200]
-        raise BadFolder(f"Transformers makes no {TOKENIZER} of {path}: {said}") from None
-    named = {name: getattr(made, name, None) for name in SPECIAL}
-    return Converted(text, {name: str(token) for name, token in named.items() if token is not None})
-
-
-def _check_sizes(path: Path) -> None:
-    for pattern in OTHERS:
-        for file in path.glob(pattern):
-            if file.stat().st_size > LARGEST:
-                raise BadFolder(f"{file} is over {LARGEST >> 20} MiB")

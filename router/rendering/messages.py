@@ -20,7 +20,7 @@ vLLM entrypoints/generate/base/protocol.py, `FunctionDefinition`.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from router.rendering.errors import NOT_TEXT, Json, Unlike
+from router.rendering.errors import NOT_TEXT, Json, NotReproducible
 
 #: Types of parts that are text, and the field that holds it.
 _TEXTS = {
@@ -57,7 +57,7 @@ _ELSE = frozenset(
 BARE = "a string"
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """One text of a message's content."""
 
     kind: str
@@ -69,45 +69,50 @@ class Part(NamedTuple):
     """Whether engines have a model for this kind, and it accepts this part."""
 
 
-def read_parts(content: Json) -> tuple[list[Part], int]:
-    """Return the texts of a content, and how many of their fields are counted. Raises Unlike."""
+def read_parts(content: Json) -> tuple[list[TextPart], int]:
+    """Return the texts of a content, and how many of their fields are counted.
+
+    Raises NotReproducible.
+    """
     if content is None:
         return [], 0
     if isinstance(content, str):
-        return [Part("text", content)], 0
+        return [TextPart("text", content)], 0
     if not isinstance(content, list):
-        raise Unlike("odd contents")
+        raise NotReproducible("odd contents")
     parts, known = [], 0
-    for one in content:
-        part, fields = (Part(BARE, one, proper=False), 0) if isinstance(one, str) else _part(one)
+    for entry in content:
+        part, fields = (
+            (TextPart(BARE, entry, proper=False), 0) if isinstance(entry, str) else _part(entry)
+        )
         parts.append(part)
         known += fields
     return parts, known
 
 
-def _part(one: Json) -> tuple[Part, int]:
-    kind = one.get("type") if isinstance(one, dict) else None
+def _part(entry: Json) -> tuple[TextPart, int]:
+    kind = entry.get("type") if isinstance(entry, dict) else None
     field = _TEXTS.get(kind) if isinstance(kind, str) else None
-    if kind is None or field is None or not _ELSE.isdisjoint(one):
-        raise Unlike(NOT_TEXT)
-    text = one.get(field)
+    if kind is None or field is None or not _ELSE.isdisjoint(entry):
+        raise NotReproducible(NOT_TEXT)
+    text = entry.get(field)
     if text is None and kind in _NULLABLE:
-        return Part(kind, None, proper=False), 0
-    closed = kind == "thinking" and "closed" in one
-    if not isinstance(text, str) or (closed and not isinstance(one["closed"], bool)):
-        raise Unlike("odd parts")
-    marked = _marked(one) if kind == "text" else int(closed)
-    more = {name: one[name] for name in one if name not in _KNOWN}
+        return TextPart(kind, None, proper=False), 0
+    closed = kind == "thinking" and "closed" in entry
+    if not isinstance(text, str) or (closed and not isinstance(entry["closed"], bool)):
+        raise NotReproducible("odd parts")
+    marked = _marked(entry) if kind == "text" else int(closed)
+    more = {name: entry[name] for name in entry if name not in _KNOWN}
     if kind not in _MODELLED or marked is None:
-        return Part(kind, text, more, proper=False), 0
-    return Part(kind, text, more), 2 + marked
+        return TextPart(kind, text, more, proper=False), 0
+    return TextPart(kind, text, more), 2 + marked
 
 
-def _marked(one: Mapping[str, Any]) -> int | None:
+def _marked(entry: Mapping[str, Any]) -> int | None:
     """Return how many fields a cache mark adds; None if it is not valid."""
-    if "prompt_cache_breakpoint" not in one:
+    if "prompt_cache_breakpoint" not in entry:
         return 0
-    mark = one["prompt_cache_breakpoint"]
+    mark = entry["prompt_cache_breakpoint"]
     if not isinstance(mark, dict) or mark.get("mode") != "explicit":
         return None
     if "ttl" not in mark:
@@ -115,62 +120,65 @@ def _marked(one: Mapping[str, Any]) -> int | None:
     return 3 if mark["ttl"] in ("30m", "12h") else None
 
 
-#: Most objects and lists in a request. `ENTRIES` entries of lists or objects, or as many commas in
-#: text, count as one. The maximum takes some hundredths of a second to read.
-THINGS, ENTRIES = 1 << 18, 4
+#: Most objects and lists in a request. `ENTRIES_PER_VALUE` entries of lists or objects, or as many
+#: commas in text, count as one. The maximum takes some hundredths of a second to read.
+MAX_VALUES, ENTRIES_PER_VALUE = 1 << 18, 4
 #: Bytes scanned at a time.
 _SLICE = 1 << 20
 
 
-def check_things(json: bytes) -> None:
-    """Raise Unlike if a body holds too many objects, lists and entries, before it is decoded."""
-    if len(json) <= THINGS:
+def check_values(json: bytes) -> None:
+    """Raise NotReproducible if a body, not decoded yet, holds too many objects and entries."""
+    if len(json) <= MAX_VALUES:
         return
     things = 0.0
     for start in range(0, len(json), _SLICE):
         objects, lists, commas = (
             json.count(mark, start, start + _SLICE) for mark in (b"{", b"[", b",")
         )
-        things += objects + lists + commas / ENTRIES
-        if things > THINGS:
-            raise Unlike("too long")
+        things += objects + lists + commas / ENTRIES_PER_VALUE
+        if things > MAX_VALUES:
+            raise NotReproducible("too long")
 
 
 Tool = dict[str, Any]
 
 
 def chat_tools(given: Json) -> list[Tool] | None:
-    """Return the tools of a chat request; None if there are none. Raises Unlike."""
+    """Return the tools of a chat request; None if there are none. Raises NotReproducible."""
     if given is None:
         return None
     if not isinstance(given, list) or not given:
-        raise Unlike("odd tools")
-    return [_chat_tool(one) for one in given]
+        raise NotReproducible("odd tools")
+    return [_chat_tool(tool) for tool in given]
 
 
 def _chat_tool(given: Json) -> Tool:
     if not isinstance(given, dict) or given.get("type", "function") != "function":
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     deferred = given.get("defer_loading")
     made: Tool = {"type": "function", "function": definition(given.get("function"), deferred)}
     return made if deferred is None else {**made, "defer_loading": deferred}
 
 
 def definition(given: Json, deferred: Json = None) -> Tool:
-    """Return a function's definition; `deferred` is its tool's `defer_loading`. Raises Unlike."""
+    """Return a function's definition; `deferred` is its tool's `defer_loading`.
+
+    Raises NotReproducible.
+    """
     if not isinstance(given, Mapping):
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     name, description, parameters = map(given.get, ("name", "description", "parameters"))
     if (
         not isinstance(name, str)
         or not isinstance(description, str | None)
         or not isinstance(parameters, dict | None)
     ):
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     own = given.get("defer_loading")
     flags = {"strict": given.get("strict"), "defer_loading": deferred if own is None else own}
     if not all(isinstance(flag, bool | None) for flag in (*flags.values(), deferred)):
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     made: Tool = {"name": name, "description": description, "parameters": parameters}
     return made | {name: flag for name, flag in flags.items() if flag is not None}
 
@@ -208,14 +216,16 @@ _IN_CALL = 5
 Message = dict[str, Any]
 
 
-def read(messages: Json) -> list[Message]:
-    """Return decoded messages as an engine reads them; they are not changed. Raises Unlike.
+def read_messages(messages: Json) -> list[Message]:
+    """Return decoded messages as an engine reads them; they are not changed.
 
-    `content` is a list of `Part`, or a string if the message has only a role and a string. Other
-    fields are included only if given.
+    Raises NotReproducible.
+
+    `content` is a list of `TextPart`, or a string if the message has only a role and a string.
+    Other fields are included only if given.
     """
     if not isinstance(messages, list) or not messages:
-        raise Unlike("no messages")
+        raise NotReproducible("no messages")
     return [_message(message) for message in messages]
 
 
@@ -230,20 +240,20 @@ def _message(given: Json) -> Message:
 
 def _other(given: Json) -> Message:
     if not isinstance(given, dict) or "author" in given:
-        raise Unlike("odd messages")
-    message = renamed(given)
+        raise NotReproducible("odd messages")
+    message = with_reasoning_renamed(given)
     role = message.get("role")
     if (
         not isinstance(role, str)
         or not all(isinstance(message.get(name, ""), str) for name in _STRINGS)
         or not all(isinstance(message.get(name), str | None) for name in _NULLABLE_FIELDS)
     ):
-        raise Unlike("odd messages")
+        raise NotReproducible("odd messages")
     parts, in_parts = read_parts(message.get("content"))
     calls = _calls(message.get("tool_calls"))
     tools, in_tools = _tools(message.get("tools"))
     if calls and role != "assistant":
-        raise Unlike("odd tool calls")
+        raise NotReproducible("odd tool calls")
     theirs = _known_to_openai(role, message)
     own = None
     if message.get("content", "") is not None:
@@ -251,14 +261,18 @@ def _other(given: Json) -> Message:
     if theirs is not None and (own is None or theirs >= own):
         kinds = _KINDS.get(role, _TEXT)
         if any(part.kind not in kinds or not part.proper for part in parts):
-            raise Unlike("odd contents")
+            raise NotReproducible("odd contents")
     elif own is None:
-        raise Unlike("odd messages")
-    found = {"tool_calls": calls, "tools": tools}
-    return {**message, "content": parts, **{name: found[name] for name in found if name in message}}
+        raise NotReproducible("odd messages")
+    parsed = {"tool_calls": calls, "tools": tools}
+    return {
+        **message,
+        "content": parts,
+        **{name: parsed[name] for name in parsed if name in message},
+    }
 
 
-def renamed(given: Message) -> Message:
+def with_reasoning_renamed(given: Message) -> Message:
     """Return a message with `reasoning_content` renamed to `reasoning`, its current name."""
     if "reasoning_content" not in given:
         return given
@@ -280,7 +294,7 @@ def _known_to_openai(role: str, message: Mapping[str, Any]) -> int | None:
             value = message.get(name)
             if value is not None:
                 if not isinstance(value, dict) or not all(
-                    isinstance(value.get(one), str) for one in needed
+                    isinstance(value.get(field), str) for field in needed
                 ):
                     return None
                 known += len(needed)
@@ -303,8 +317,8 @@ def _calls(given: Json) -> list[Message] | None:
     if given is None:
         return None
     if not isinstance(given, list):
-        raise Unlike("odd tool calls")
-    return [_call(one) for one in given]
+        raise NotReproducible("odd tool calls")
+    return [_call(call) for call in given]
 
 
 def _call(given: Json) -> Message:
@@ -316,7 +330,7 @@ def _call(given: Json) -> Message:
         or not isinstance(function.get("name"), str)
         or not isinstance(function.get("arguments"), str)
     ):
-        raise Unlike("odd tool calls")
+        raise NotReproducible("odd tool calls")
     inner = ordered(function, ("arguments", "name"))
     return ordered({**given, "function": inner}, ("id", "function", "type"))
 
@@ -326,18 +340,18 @@ def _tools(given: Json) -> tuple[list[Tool] | None, int]:
     if given is None:
         return None, 0
     if not isinstance(given, list):
-        raise Unlike("odd tools")
+        raise NotReproducible("odd tools")
     kinds = {"name": str, "description": str, "parameters": dict, "strict": bool | None}
     tools, known = [], 0
-    for one in given:
-        function = one.get("function") if isinstance(one, dict) else None
-        if not isinstance(function, dict) or one.get("type") != "function":
-            raise Unlike("odd tools")
+    for tool in given:
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or tool.get("type") != "function":
+            raise NotReproducible("odd tools")
         if "name" not in function or not all(
             isinstance(function[name], kind) for name, kind in kinds.items() if name in function
         ):
-            raise Unlike("odd tools")
+            raise NotReproducible("odd tools")
         inner = ordered(function, tuple(kinds))
-        tools.append(ordered({**one, "function": inner}, ("function", "type")))
+        tools.append(ordered({**tool, "function": inner}, ("function", "type")))
         known += 2 + len(kinds.keys() & function.keys())
     return tools, known

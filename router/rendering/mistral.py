@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from router.api.request import Endpoint, Prompted
-from router.rendering.body import Body, packed
-from router.rendering.chat import Chat, chat_of, with_arguments
-from router.rendering.errors import NOT_TEXT, Json, Unlike
-from router.rendering.folder import LARGEST, BadFolder
+from router.api.endpoints import Endpoint, Prompted
+from router.rendering.chat import Body, Chat, chat_of, with_arguments
+from router.rendering.errors import NOT_TEXT, BadFolder, Json, NotReproducible
+from router.rendering.folder import MAX_FILE_BYTES
 from router.rendering.messages import Message
-from router.rendering.tokens import LONGEST, Head
+from router.rendering.tokens import MAX_PROMPT_CHARS, PromptHead, pack_ids
 
 if TYPE_CHECKING:
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
@@ -45,35 +44,35 @@ class Mistral:
         self._effortful = int(library.version.value.lstrip("v").split("m")[0]) >= _EFFORTFUL
         self._effort = keywords.get("reasoning_effort")
 
-    def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
-        """Return the ids of a chat whose body has `size` bytes. Raises Unlike."""
+    def chat(self, endpoint: Endpoint, fields: Body, size: int) -> bytes:
+        """Return the ids of a chat whose body has `size` bytes. Raises NotReproducible."""
         if endpoint.prompted is not Prompted.CHAT:
-            raise Unlike("a dialect that is not known of Mistral's tokenizers")
-        chat = chat_of(asked)
+            raise NotReproducible("a dialect that is not known of Mistral's tokenizers")
+        chat = chat_of(fields)
         if chat.ids is not None:
-            return packed(chat.ids)
-        if size > LONGEST:
-            raise Unlike("too long")
-        if asked.get("chat_template_kwargs") is not None:
-            raise Unlike("odd template keywords")
+            return pack_ids(chat.ids)
+        if size > MAX_PROMPT_CHARS:
+            raise NotReproducible("too long")
+        if fields.get("chat_template_kwargs") is not None:
+            raise NotReproducible("odd template keywords")
         _check_end(chat)
         try:
-            return self._encoded(chat, asked["messages"])
-        except Unlike:
+            return self._encoded(chat, fields["messages"])
+        except NotReproducible:
             raise
         except Exception:  # noqa: BLE001 - that library refuses by all kinds of exceptions
-            raise Unlike("refused by Mistral's library") from None
+            raise NotReproducible("refused by Mistral's library") from None
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:  # noqa: ARG002 - the protocol's
-        """Always raises Unlike: nothing is known of chats with images."""
-        raise Unlike(NOT_TEXT)
+    def head(self, endpoint: Endpoint, fields: Body, size: int) -> PromptHead:  # noqa: ARG002 - the protocol's
+        """Always raises NotReproducible: nothing is known of chats with images."""
+        raise NotReproducible(NOT_TEXT)
 
     def text(self, text: str, *, special: bool) -> bytes:
-        """Return the ids of a text; with `special`, with BOS. Raises Unlike."""
+        """Return the ids of a text; with `special`, with BOS. Raises NotReproducible."""
         try:
             ids = self._library.instruct_tokenizer.tokenizer.encode(text, bos=special, eos=False)
         except Exception:  # noqa: BLE001 - lone surrogates, and whatever a library may find
-            raise Unlike("not tokenized") from None
+            raise NotReproducible("not tokenized") from None
         return array("I", ids).tobytes()
 
     def _encoded(self, chat: Chat, given: list[Json]) -> bytes:
@@ -102,23 +101,23 @@ def mistrals_library(path: Path) -> MistralsLibrary:
         raise BadFolder(NOT_INSTALLED) from None
     try:
         name = get_one_valid_tokenizer_file([file.name for file in path.iterdir()])
-        if (path / name).stat().st_size > LARGEST:
-            raise BadFolder(f"{path / name} is over {LARGEST >> 20} MiB")
+        if (path / name).stat().st_size > MAX_FILE_BYTES:
+            raise BadFolder(f"{path / name} is over {MAX_FILE_BYTES >> 20} MiB")
         return MistralTokenizer.from_file(path / name)
     except BadFolder:
         raise
     except Exception as error:  # noqa: BLE001 - that library raises all kinds of exceptions
-        said = str(error).split("\n")[0][:200]
-        raise BadFolder(f"the tokenizer in {path} cannot be read: {said}") from None
+        message = str(error).split("\n")[0][:200]
+        raise BadFolder(f"the tokenizer in {path} cannot be read: {message}") from None
 
 
 def _check_end(chat: Chat) -> None:
-    """Raise Unlike if the chat both continues an answer and starts one, which engines refuse."""
+    """Raise NotReproducible if the chat both continues an answer and starts one."""
     answered = chat.messages[-1]["role"] == "assistant"
     if chat.add_generation_prompt and (answered or chat.continue_final_message):
-        raise Unlike("continues and begins a message")
+        raise NotReproducible("continues and begins a message")
     if chat.continue_final_message and not answered:
-        raise Unlike("nothing to continue")
+        raise NotReproducible("nothing to continue")
 
 
 def _message(given: Json, read: Message) -> Message:
@@ -138,9 +137,9 @@ def _content(given: Json) -> Json:
     """Return text, or a list of text parts: the library treats these two differently."""
     if given is None or isinstance(given, str):
         return given
-    if not all(isinstance(one, dict) and one.get("type") == "text" for one in given):
-        raise Unlike(NOT_TEXT)
-    return [{"type": "text", "text": one.get("text")} for one in given]
+    if not all(isinstance(part, dict) and part.get("type") == "text" for part in given):
+        raise NotReproducible(NOT_TEXT)
+    return [{"type": "text", "text": part.get("text")} for part in given]
 
 
 def _call(given: Message) -> Message:

@@ -1,34 +1,54 @@
-"""The usual tokenization: a chat template renders a conversation, and a tokenizer the text."""
+"""The usual tokenization: a chat template renders a conversation, and a tokenizer the text.
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+Of chats with images and the like, only engines know what they make of an image, but up to the first
+one a prompt is text. To find where that text ends, two renderings of the chat are compared: with
+the image, and with a word in its place. Both are the same up to there.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, AnyStr
+from uuid import uuid4
 
 import jinja2
 
-from router.api.request import Endpoint, Prompted
-from router.rendering import tokens as media
+from router.api.endpoints import Endpoint, Prompted
 from router.rendering.anthropic import chat_of_messages, effort_for_none, wants_system_first
-from router.rendering.body import ID_BYTES, Body, packed
-from router.rendering.chat import Chat, chat_of, conversation
-from router.rendering.errors import NOT_TEXT, Unlike
-from router.rendering.folder import BadFolder, ModelFolder
+from router.rendering.chat import Body, Chat, chat_of, conversation
+from router.rendering.errors import NOT_TEXT, BadFolder, Json, NotReproducible
+from router.rendering.folder import ModelFolder
 from router.rendering.messages import Message
 from router.rendering.responses import chat_of_responses
-from router.rendering.template import TOO_DEEP, ChatTemplate
-from router.rendering.tokenizer import TextTokenizer as Tokenizer
-from router.rendering.tokens import LONGEST, Head
+from router.rendering.sandbox import TOO_DEEP
+from router.rendering.template import ChatTemplate
+from router.rendering.tokenizer import TextTokenizer
+from router.rendering.tokens import ID_BYTES, MAX_PROMPT_CHARS, PromptHead, pack_ids
 
+#: Parts that are not text, by type, and the type that engines show to templates (vLLM
+#: renderers/chat_utils.py, `_parse_chat_message_content_part`).
+_MEDIA = {
+    "image_url": "image",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "video_url": "video",
+}
+#: Fields allowed in a message with such parts: others could change how it is read.
+_PLAIN = frozenset(("role", "content", "name"))
+#: Placeholder for media: a random word that nobody else has written.
+_WORD = uuid4().hex
+#: Token-like text that represents an image in a prompt: `<|image_pad|>`, `[IMG]`.
+_TOKENS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 #: Most characters that a template may make of one character of the request, plus a margin.
-_GROWTH, _MARGIN = 4, 1 << 20
+_MAX_GROWTH, _GROWTH_MARGIN_CHARS = 4, 1 << 20
 
 
-class Templated:
+class TemplateRenderer:
     """Tokenizes as engines do for a model with a `tokenizer.json`."""
 
     def __init__(
         self,
         folder: ModelFolder,
-        tokenizer: Tokenizer,
+        tokenizer: TextTokenizer,
         *,
         keywords: Mapping[str, Any] | None = None,
     ) -> None:
@@ -40,12 +60,19 @@ class Templated:
         self._plain = _template(folder, with_tools=False)
         self._tooled = _template(folder, with_tools=True)
         templates = (self._plain, self._tooled)
-        self._system_first = any(one is None or wants_system_first(one.text) for one in templates)
-        self._unthinking = effort_for_none(self._plain, self._keywords)
+        try:
+            self._system_first = any(
+                template is None or wants_system_first(template.text) for template in templates
+            )
+            self._unthinking = effort_for_none(self._plain, self._keywords)
+        except NotReproducible:
+            raise BadFolder(
+                f"the chat template in {folder.path} makes too much of a few words"
+            ) from None
 
     @property
     def dated(self) -> bool:
-        """Whether prompts may contain the time."""
+        """Return true if prompts may contain the time."""
         return any(one is not None and one.dated for one in (self._plain, self._tooled))
 
     @property
@@ -53,40 +80,45 @@ class Templated:
         """Largest request, in bytes, that is tokenized on the event loop."""
         return self._tokenizer.short
 
-    def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
-        """Return the ids of a chat in any dialect whose body has `size` bytes. Raises Unlike."""
-        chat = self._chat(endpoint, asked)
+    def chat(self, endpoint: Endpoint, fields: Body, size: int) -> bytes:
+        """Return the ids of a chat in any dialect whose body has `size` bytes.
+
+        Raises NotReproducible.
+        """
+        chat = self._chat(endpoint, fields)
         if chat.ids is not None:
-            return packed(chat.ids)
+            return pack_ids(chat.ids)
         template = self._template(chat)
         messages = conversation(chat.messages, parts=template.wants_parts)
         return self.text(self._rendered(template, chat, messages, size), special=chat.special)
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
-        """Return what is known of a chat with images and the like. Raises Unlike."""
+    def head(self, endpoint: Endpoint, fields: Body, size: int) -> PromptHead:
+        """Return what is known of a chat with images and the like. Raises NotReproducible."""
         if endpoint.prompted is not Prompted.CHAT:
-            raise Unlike(NOT_TEXT)
-        asked, count = media.with_words(asked)
-        chat = chat_of(asked)
+            raise NotReproducible(NOT_TEXT)
+        fields, count = _words_for_media(fields)
+        chat = chat_of(fields)
         template = self._template(chat)
         if chat.ids is not None or chat.continue_final_message or not template.wants_parts:
-            raise Unlike(NOT_TEXT)  # with a template that takes texts, only the engine knows
+            raise NotReproducible(
+                NOT_TEXT
+            )  # with a template that takes texts, only the engine knows
         messages = conversation(chat.messages, parts=True)
         all_, one, none = (
-            self._rendered(template, chat, media.with_media(messages, most), size)
+            self._rendered(template, chat, _media_for_words(messages, most), size)
             for most in (count, 1, 0)
         )
-        before = self.text(media.head(one, all_, none), special=chat.special)
+        before = self.text(_text_before_media(one, all_, none), special=chat.special)
         whole = self.text(all_, special=chat.special)
-        same = media.same_start(before, whole) // ID_BYTES * ID_BYTES
-        return Head(whole[:same], len(whole) // ID_BYTES, count)
+        same = _same_start(before, whole) // ID_BYTES * ID_BYTES
+        return PromptHead(whole[:same], len(whole) // ID_BYTES, count)
 
     def _template(self, chat: Chat) -> ChatTemplate:
         if self._own_program:
-            raise Unlike("a prompt program of its own")
+            raise NotReproducible("a prompt program of its own")
         template = self._plain if chat.tools is None else self._tooled
         if template is None:
-            raise Unlike("no chat template")
+            raise NotReproducible("no chat template")
         return template
 
     def _rendered(
@@ -99,27 +131,27 @@ class Templated:
             add_generation_prompt=chat.add_generation_prompt,
             continue_final_message=chat.continue_final_message,
             more={**self._keywords, **_more(chat)},
-            limit=min(_GROWTH * size + _MARGIN, LONGEST),
+            max_chars=min(_MAX_GROWTH * size + _GROWTH_MARGIN_CHARS, MAX_PROMPT_CHARS),
         )
 
     def text(self, text: str, *, special: bool) -> bytes:
-        """Return the ids of a text; with `special`, with BOS. Raises Unlike."""
+        """Return the ids of a text; with `special`, with BOS. Raises NotReproducible."""
         if self._own_tokenizer:
-            raise Unlike("a tokenizer of its own")
+            raise NotReproducible("a tokenizer of its own")
         try:
             return self._tokenizer.encode(text, special=special)
         except Exception:  # noqa: BLE001 - lone surrogates, and whatever a library may find
-            raise Unlike("not tokenized") from None
+            raise NotReproducible("not tokenized") from None
 
-    def _chat(self, endpoint: Endpoint, asked: Body) -> Chat:
+    def _chat(self, endpoint: Endpoint, fields: Body) -> Chat:
         match endpoint.prompted:
             case Prompted.RESPONSES:
-                return chat_of_responses(asked)
+                return chat_of_responses(fields)
             case Prompted.MESSAGES:
                 return chat_of_messages(
-                    asked, system_first=self._system_first, unthinking=self._unthinking
+                    fields, system_first=self._system_first, unthinking=self._unthinking
                 )
-        return chat_of(asked)
+        return chat_of(fields)
 
 
 def _template(folder: ModelFolder, *, with_tools: bool) -> ChatTemplate | None:
@@ -142,3 +174,103 @@ def _more(chat: Chat) -> dict[str, Any]:
         more.setdefault("enable_thinking", chat.effort != "none")
     # Engines treat these two as "not set" (vLLM renderers/params.py, `merge_kwargs`).
     return {name: value for name, value in more.items() if value not in (None, "auto")}
+
+
+def _words_for_media(fields: Body) -> tuple[Body, int]:
+    """Return the request with words in place of media, and their number. Raises NotReproducible."""
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
+        raise NotReproducible(NOT_TEXT)
+    changed = [_with_words(message) for message in messages]
+    count = sum(
+        _is_word(part)
+        for message in changed
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        for part in message["content"]
+    )
+    if not count:
+        raise NotReproducible(NOT_TEXT)
+    return {**fields, "messages": changed}, count
+
+
+def _media_for_words(conversation: Sequence[Message], most: int) -> list[Message]:
+    """Return a conversation with its first `most` words turned back into media."""
+    left = iter(range(most))
+    return [
+        {**message, "content": [_medium(part, left) for part in message["content"]]}
+        if isinstance(message["content"], list)
+        else message
+        for message in conversation
+    ]
+
+
+def _text_before_media(with_first: str, with_all: str, with_none: str) -> str:
+    """Return the text before the first of the media. Raises NotReproducible.
+
+    `with_first` is the prompt with only the first of the media, `with_all` with all of them, and
+    `with_none` with words only.
+    """
+    place = with_none.find(_WORD)
+    if place < 0:
+        raise NotReproducible(NOT_TEXT)
+    before = (
+        with_none[:place]
+        if with_first.startswith(with_none[:place])
+        else with_none[: _same_start(with_first, with_none)]
+    )
+    after = with_none[place + len(_WORD) :]
+    shown = with_first[len(before) : len(with_first) - _same_end(with_first, after)]
+    tokens = _TOKENS.findall(shown)
+    # A user may have written the image's token: engines could take that for the first image.
+    if not tokens or any(token in before for token in tokens) or not with_all.startswith(before):
+        raise NotReproducible(NOT_TEXT)
+    return before
+
+
+def _same_start(one: AnyStr, other: AnyStr) -> int:
+    """Return the length of the common prefix, by bisection: comparing slices is fast."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _with_words(message: Json) -> Json:
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list) or not any(map(_is_medium, content)):
+        return message
+    if not message.keys() <= _PLAIN:
+        raise NotReproducible(NOT_TEXT)
+    return {**message, "content": [_word(part) for part in content]}
+
+
+def _is_medium(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") in _MEDIA
+
+
+def _word(part: Json) -> Json:
+    if not _is_medium(part):
+        return part
+    kind = part["type"]
+    if part.keys() != {"type", kind} or not part[kind]:
+        raise NotReproducible(NOT_TEXT)
+    return {"type": "text", "text": f"{_WORD}{_MEDIA[kind]}"}
+
+
+def _is_word(part: object) -> bool:
+    return isinstance(part, dict) and str(part.get("text", "")).startswith(_WORD)
+
+
+def _medium(part: Mapping[str, Any], left: Iterator[int]) -> Mapping[str, Any]:
+    if not _is_word(part) or next(left, None) is None:
+        return part
+    return {"type": part["text"][len(_WORD) :]}
+
+
+def _same_end(one: str, other: str) -> int:
+    """Return the length of the common suffix."""
+    return _same_start(one[::-1], other[::-1])

@@ -1,95 +1,61 @@
-"""The sandbox of chat templates, which limits the time and memory that they may take.
+"""The sandbox of chat templates: Jinja's immutable one, with what Transformers adds to it.
 
-The output of a template can be measured as it grows. Loops that write nothing, and values that
-double, have to be stopped from inside. New values come from filters, calls and a few operators.
-Each of these reports to a `Watch`, either here or through calls that `looks` puts into the
-template. What a template writes stays the same.
+Templates are programs. They come from the model folders that the operator named, never from a
+request. The sandbox gives them no attribute that leads outside, no way to change their input, and
+ranges of at most 100,000 numbers. Compiling a template computes nothing of it. Its output is
+capped, but what it computes on the way is not: a template that was not seen yet is tried in a
+process of its own first (`tokenizers/trial.py`).
+
+The text is as in Transformers (utils/chat_template_utils.py, `_compile_jinja_template`).
 """
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from types import BuiltinMethodType, GeneratorType
-from typing import Any, TypeAlias, cast
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 
 import jinja2
-from jinja2 import nodes, pass_context
-from jinja2.exceptions import SecurityError
-from jinja2.runtime import Context
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from router.rendering.errors import Unlike
-from router.rendering.filters import (
-    compare,
-    cut,
-    each,
-    keep,
-    listed,
-    refuse,
-    round_,
-    say,
-    sum_,
-    trim,
-    turn,
-    within,
-)
-from router.rendering.looks import COMPARE, CUT, KEEP, SAY, TURN, WITHIN, with_looks
-from router.rendering.watch import BITS, WATCH, Watch
-
-_Test: TypeAlias = Callable[..., Any]
+from router.rendering.errors import NotReproducible
 
 #: Longest template in characters: about five times the longest in use.
-LONGEST = 128 << 10
+MAX_TEMPLATE_CHARS = 128 << 10
+#: What Python raises if a template is nested too deeply to compile.
+TOO_DEEP = (RecursionError, MemoryError, OverflowError, SyntaxError)
+#: Why a prompt is not known whose template writes more than it may.
+TOO_LONG = "rendered too long"
+
 #: Attributes of dicts: for these names, as in `message.items`, Jinja's own lookup applies.
 _OF_DICTS = frozenset(dir(dict))
-#: Filters and methods whose result may be much longer than their input, because an argument gives
-#: its width.
-_WIDENING = frozenset(
-    (
-        *("batch", "center", "expandtabs", "indent", "ljust", "rjust", "slice", "to_bytes"),
-        "zfill",
-    )
-)
-#: Those that insert other values into a value.
-_MULTIPLYING = frozenset(("format", "format_map", "join", "replace", "translate"))
-#: Methods that may search for another value at each character.
-_SEEKING = frozenset(("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"))
-#: Encodings that go character by character, and ways to handle characters that they lack.
-_CODES = frozenset(("utf-8", "utf8", "ascii", "strict", "ignore", "replace"))
-_CODING = frozenset(("decode", "encode"))
-#: Methods whose arguments are checked before the call.
-_COSTLY = _WIDENING | _MULTIPLYING | _SEEKING | _CODING
-#: Filters, then methods, that create nothing new and take no time.
-_FINDING = frozenset(("attr", "count", "d", "default", "first", "last", "length"))
-_ASKING = frozenset(
-    ("endswith", "find", "get", "index", "isdigit", "items", "keys", "startswith", "values")
-)
-#: Tests that compare values.
-_COMPARING = (
-    *("==", "!=", "<", "<=", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le"),
-    *("lessthan", "lt", "ne"),
-)
-#: Filters that no prompt needs, and that are slow or give an unpredictable result.
-_REFUSED = ("pprint", "random", "striptags", "urlize", "wordwrap")
-#: A field of `%` without width or precision.
-_FIELD = re.compile(r"%(?:\([^()]*\))?[A-Za-z%]")
-#: A field of `format` that contains a long number or another field.
-_WIDE_FIELD = re.compile(r"\{[^{}]*(?:\d{3}|\{)")
 
 
-class Bounded(ImmutableSandboxedEnvironment):
-    """Jinja's immutable sandbox with limits. Its templates find their watch under `WATCH`."""
+class _Generator(CodeGenerator):
+    """Leaves constant expressions to the rendering: they may take any time and memory."""
 
-    intercepted_binops = frozenset(("*", "**", "%", "//"))
-    #: Longest output of a macro or a block, in characters.
-    largest = 1 << 25
+    def _output_child_to_const(self, node: nodes.Expr, frame: Any, finalize: Any) -> str:  # noqa: ANN401 - Jinja's signature
+        if not isinstance(node, nodes.Const | nodes.TemplateData):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
 
-    @staticmethod
-    def concat(pieces: Iterable[str]) -> str:
-        """Join the output of a macro or a block. Raises SecurityError."""
-        said = pieces if isinstance(pieces, list) else list(pieces)
-        if sum(map(len, said)) > Bounded.largest:
-            raise SecurityError("a value would be too large")
-        return "".join(said)
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's immutable sandbox, with the extension for `break` and `continue`."""
+
+    code_generator_class = _Generator
+
+    def __init__(self, *extensions: type[Extension]) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            extensions=[*extensions, loopcontrols],
+        )
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - Jinja's signature
         """Look up an attribute or an item.
@@ -101,141 +67,74 @@ class Bounded(ImmutableSandboxedEnvironment):
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
-    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - Jinja's signature
-        """Call a macro, a method or a function. Raises SecurityError, Unlike."""
-        watch: Watch = context.parent[WATCH]
-        name = getattr(obj, "__name__", "")
-        if name in _COSTLY:
-            if name == "join":
-                args = tuple(map(listed, args))
-            _check_call(watch, name, obj, args, kwargs)
-        if type(obj) is not BuiltinMethodType:
-            watch.turn()  # it may call others
-            made = super().call(context, obj, *args, **kwargs)
-        else:  # needs none of Jinja's checks
-            kwargs.pop("_loop_vars", None)
-            kwargs.pop("_block_vars", None)
-            made = obj(*args, **kwargs)
-            if name in _ASKING:
-                watch.turn()
-                return made
-        watch.keep(made)
-        return made
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - Jinja's signature
-        """Apply the operator. Raises SecurityError, Unlike."""
-        watch: Watch = context.parent[WATCH]
-        if isinstance(left, int) and isinstance(right, int):
-            sizes = left.bit_length(), right.bit_length()
-            bits = sizes[0] * right if operator == "**" else sum(sizes)
-            if bits > BITS:
-                raise SecurityError("a value would be too large")
-        elif operator == "*":
-            for one, other in ((left, right), (right, left)):
-                if isinstance(one, Sized) and isinstance(other, int):
-                    watch.charge(watch.weigh(one) * max(other, 0))
-        elif operator == "%" and isinstance(left, str):
-            _check_form(watch, left, right)
-        return super().call_binop(context, operator, left, right)
-
     def compiled(self, text: str) -> jinja2.Template:
-        """Compile a template that reports to its watch; once for each environment.
-
-        Raises jinja2.TemplateError, and what Python raises if nesting is too deep.
-        """
-        if len(text) > LONGEST:
-            raise jinja2.TemplateError(f"it is over {LONGEST >> 10} KiB")
-        self.filters.update(dict.fromkeys(_REFUSED, refuse))
-        self.filters["round"] = round_
-        self.filters.update({name: _bounded(name, one) for name, one in self.filters.items()})
-        self.filters |= {"sum": sum_, "trim": trim, TURN: turn, KEEP: keep, CUT: cut, SAY: say}
-        self.filters |= {COMPARE: compare, WITHIN: within}
-        self.tests |= {name: _compared(cast("_Test", self.tests[name])) for name in _COMPARING}
-        self.globals["lipsum"] = refuse
+        """Compile a template. Raises jinja2.TemplateError or `TOO_DEEP`."""
+        if len(text) > MAX_TEMPLATE_CHARS:
+            raise jinja2.TemplateError(f"it is over {MAX_TEMPLATE_CHARS >> 10} KiB")
         try:
-            tree = with_looks(self.parse(text))
-            nodes.Node.set_environment(tree, self)
-            code = self.compile(tree, "chat template", "chat template")
+            return self.from_string(text)
         except ValueError:
             raise jinja2.TemplateError("a number in it is too long") from None
-        return self.template_class.from_code(self, code, self.make_globals(None))
 
 
-def run(template: jinja2.Template, keywords: Mapping[str, Any], watch: Watch) -> str:
-    """Return a template's output. Raises Unlike, and what templates raise."""
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's text; it does not change the output."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's declaration
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Parse up to `{% endgeneration %}`."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
+
+    def _same(self, caller: Macro) -> str:
+        return str(caller())
+
+
+def make_sandbox() -> Sandbox:
+    """Return a sandbox in which a template finds all that Transformers gives it."""
+    sandbox = Sandbox(_Generation)
+    sandbox.filters["tojson"] = _to_json
+    sandbox.globals["raise_exception"] = _raise
+    sandbox.globals["strftime_now"] = _now
+    return sandbox
+
+
+def render(template: jinja2.Template, variables: Mapping[str, Any], max_chars: int) -> str:
+    """Return a template's output. Raises NotReproducible, and what templates raise."""
     pieces: list[str] = []
-    left = watch.limit
-    # Loops and calls check the clock themselves; without them there are few pieces.
-    for piece in template.generate({**keywords, WATCH: watch}):
-        pieces.append(piece)
-        left -= len(piece)
-        if left < 0:
-            raise Unlike("rendered too long")
+    left = max_chars
+    try:
+        for piece in template.generate(variables):
+            pieces.append(piece)
+            left -= len(piece)
+            if left < 0:
+                raise NotReproducible(TOO_LONG)
+    except MemoryError:
+        raise NotReproducible(TOO_LONG) from None
     return "".join(pieces)
 
 
-def _check_form(watch: Watch, form: str, given: object) -> None:
-    if "%" in _FIELD.sub("", form):
-        raise SecurityError("a value would be too large")
-    watch.charge(form.count("%") * watch.weigh(given))
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
-def _check_call(
-    watch: Watch, name: str, method: object, args: Sequence[object], kwargs: Mapping[str, object]
-) -> None:
-    # Jinja wraps `format` methods.
-    value = getattr(getattr(method, "__wrapped__", method), "__self__", "")
-    if name.startswith("format") and _WIDE_FIELD.search(str(value)):
-        raise SecurityError("a value would be too large")
-    more = [kwargs[one] for one in kwargs if one not in {"_loop_vars", "_block_vars"}]
-    if name in _CODING and not _CODES.issuperset([*args, *more]):
-        raise SecurityError("an encoding that no prompt needs")
-    (watch.widened if name in _WIDENING else watch.product)(value, [*args, *more])
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
 
 
-def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the filter with its cost limited.
-
-    As it takes the context, Jinja does not evaluate it at compile time either.
-    """
-    if name in _FINDING:
-        return function
-    passing = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
-
-    @pass_context
-    def filtered(context: Context, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any filter
-        watch: Watch = context.parent[WATCH]
-        watch.turn()
-        if args:
-            if name == "join":
-                args = (listed(args[0]), *args[1:])
-            watch.cut(args[0])  # going through the input takes time too
-            more = [*args[1:], *kwargs.values()]
-            if name == "format":
-                _check_form(watch, str(args[0]), more)
-            if name in _WIDENING:
-                watch.widened(args[0], more)
-            elif name in _MULTIPLYING:
-                watch.product(args[0], more)
-        if passing:
-            first = {"eval_context": context.eval_ctx, "environment": context.environment}
-            made = function(first.get(passing, context), *args, **kwargs)
-        else:
-            made = function(*args, **kwargs)
-        if type(made) is GeneratorType:
-            return each(watch, made)
-        watch.keep(made)
-        return made
-
-    return filtered
-
-
-def _compared(test: _Test) -> _Test:
-    """Return the test with its cost limited."""
-
-    @pass_context
-    def tested(context: Context, value: object, other: object) -> Any:  # noqa: ANN401 - any test
-        compare(context, value)
-        return test(value, within(context, other))
-
-    return tested
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)  # noqa: DTZ005 - local time, as in the engine

@@ -1,37 +1,27 @@
 """A model's chat template: conversation in, text out, as Transformers renders it.
 
-Templates are programs. They come from the model folders that the operator named, never from a
-request. They run in Jinja's immutable sandbox: no attributes that lead outside, no changes to their
-input, a bounded `range`. `bounds` limits their cost. None of this changes their output.
+The template's syntax tree tells whether it takes contents as texts or as lists of parts. Engines
+search it for a loop over a message's content (vLLM renderers/hf.py, `_detect_content_format`). The
+result here must be the same as theirs, including where they give up: if a loop or an assignment
+that matters has a target that is not a plain name.
 
-Whether a chat template wants each message's content as one text or as a list of parts.
+A last message that is to be continued gets a mark at the end of its text, and the prompt is cut off
+there (Transformers utils/chat_template_utils.py, `render_jinja_template`).
 
-Engines search the template's syntax tree for a loop over a message's content and pass a list of
-parts if there is one (vLLM renderers/hf.py, `_detect_content_format`). The result here must be the
-same as theirs, including where they give up: if a loop or an assignment that matters has a target
-that is not a plain name.
-
-A last message to be continued: its text stays open at the end of the prompt.
-
-Transformers appends a mark to that text, renders, and cuts off the mark and everything after it
-(utils/chat_template_utils.py, `render_jinja_template`).
-
-Developer messages, for templates that do not know that role (vLLM renderers/hf.py).
+Developer messages become system messages for templates that do not know that role (vLLM
+renderers/hf.py).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from time import monotonic
 from typing import Any
 
 import jinja2
 from jinja2 import meta, nodes
 
-from router.rendering.environment import make_environment
-from router.rendering.errors import Json, Unlike
-from router.rendering.sandbox import run
-from router.rendering.watch import WATCH, Watch
+from router.rendering.errors import Json, NotReproducible
+from router.rendering.sandbox import make_sandbox, render
 
 
 class _NoName(Exception):
@@ -39,7 +29,7 @@ class _NoName(Exception):
 
 
 def wants_parts(tree: nodes.Template) -> bool:
-    """Whether the template loops over the parts of a message's content."""
+    """Return true if the template loops over the parts of a message's content."""
     try:
         messages = frozenset(_message_names(tree))
         return any(_loops_over_content(tree, messages))
@@ -136,7 +126,10 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def to_continue(messages: Messages) -> tuple[Messages, str]:
-    """Mark the end of the last message's text; return the messages and that text. Raises Unlike."""
+    """Mark the end of the last message's text; return the messages and that text.
+
+    Raises NotReproducible.
+    """
     *before, message = messages
     content = message.get("content")
     if isinstance(content, str):
@@ -147,14 +140,14 @@ def to_continue(messages: Messages) -> tuple[Messages, str]:
             text: str = parts[place]["text"]
             parts[place] = {**parts[place], "text": text + _END}
             return [*before, {**message, "content": parts}], text
-    raise Unlike("nothing to continue")
+    raise NotReproducible("nothing to continue")
 
 
 def cut(text: str, last: str) -> str:
-    """Cut off everything after the last message's text. Raises Unlike."""
+    """Cut off everything after the last message's text. Raises NotReproducible."""
     mark = _END.strip()
     if last.strip() not in text or mark not in text:
-        raise Unlike("nothing to continue")
+        raise NotReproducible("nothing to continue")
     at = text.rindex(mark)
     if text[at : at + len(_END)] == _END:
         return text[:at]
@@ -188,10 +181,6 @@ def _text(content: Json) -> str:
     return "\n".join(part["text"] for part in content if "text" in part)
 
 
-#: What Python raises if a template is nested too deeply to compile.
-TOO_DEEP = (RecursionError, MemoryError, OverflowError, SyntaxError)
-#: Seconds that one rendering may take.
-PATIENCE_S = 2.0
 #: Keywords that do not just reach the template: engines refuse them, or use them for something that
 #: only they can know.
 _REFUSED = frozenset(
@@ -207,7 +196,6 @@ _REFUSED = frozenset(
         "tokenize",
         "tokenizer",
         "tools",
-        WATCH,
     )
 )
 #: Keywords that engines use themselves: templates never see them.
@@ -230,13 +218,12 @@ class ChatTemplate:
 
     def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
         self.text = text
-        environment = make_environment()
-        self._template = environment.compiled(text)
-        # The template is analysed as written, not as changed by `bounds`.
-        tree = environment.parse(text)
+        sandbox = make_sandbox()
+        self._template = sandbox.compiled(text)
+        tree = sandbox.parse(text)
         self.wants_parts = wants_parts(tree)
         """Whether contents are to be lists of parts, not texts."""
-        self._variables = meta.find_undeclared_variables(environment.parse(text))
+        self._variables = meta.find_undeclared_variables(tree)
         self.dated = "strftime_now" in self._variables
         """Whether it may write the time, which may differ from the engine's."""
         self._special_tokens = dict(special_tokens)
@@ -251,22 +238,21 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         more: Mapping[str, Any] | None = None,
-        limit: int = 1 << 25,
-        clock: Callable[[], float] = monotonic,
+        max_chars: int = 1 << 25,
     ) -> str:
-        """Return the prompt's text, at most `limit` characters. Raises Unlike.
+        """Return the prompt's text, at most `max_chars` characters. Raises NotReproducible.
 
         `more` are the request's own keywords; those not used by the template are dropped.
         """
         if continue_final_message and add_generation_prompt:
-            raise Unlike("continues and begins a message")
+            raise NotReproducible("continues and begins a message")
         if not messages:
-            raise Unlike("no messages")
+            raise NotReproducible("no messages")
         conversation = messages if self._knows_developer else without_developers(messages)
         last = ""
         if continue_final_message:
             if "content" not in self.text:
-                raise Unlike("nothing to continue")
+                raise NotReproducible("nothing to continue")
             conversation, last = to_continue(conversation)
         keywords = {
             **self._special_tokens,
@@ -276,25 +262,25 @@ class ChatTemplate:
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
         }
-        text = self._run(keywords, limit, clock)
+        text = self._run(keywords, max_chars)
         return cut(text, last) if continue_final_message else text
 
     def _named(self, more: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keywords that reach the template."""
         if not _REFUSED.isdisjoint(more):
-            raise Unlike("odd template keywords")
+            raise NotReproducible("odd template keywords")
         return {
             name: value
             for name, value in more.items()
             if name in self._variables and name not in _SWALLOWED
         }
 
-    def _run(self, keywords: Mapping[str, Any], limit: int, clock: Callable[[], float]) -> str:
+    def _run(self, variables: Mapping[str, Any], max_chars: int) -> str:
         try:
-            return run(self._template, keywords, Watch(limit, PATIENCE_S, clock))
-        except Unlike:
+            return render(self._template, variables, max_chars)
+        except NotReproducible:
             raise
         except jinja2.TemplateError:
-            raise Unlike("refused by the template") from None
+            raise NotReproducible("refused by the template") from None
         except Exception:  # noqa: BLE001 - a template may do whatever Python's operators do
-            raise Unlike("a fault of the template") from None
+            raise NotReproducible("a fault of the template") from None

@@ -4,69 +4,54 @@
 `tokenizer.json` and is ten times as fast, but younger; it is used only if both agree on samples of
 everything known to differ.
 
-Tokens that a model's configuration adds to its tokenizer, or whose flags it changes.
-
-Done as in Transformers (tokenization_utils_tokenizers.py, `TokenizersBackend.__init__`): first
-those of `added_tokens_decoder`, then the special tokens that are added tokens neither there nor in
-the tokenizer itself.
-
-Text on which tokenizers have been known to differ: scripts, code, emoji, runs, odd spaces.
-
-Tests a large tokenizer in a separate process.
-
-Reading a large `tokenizer.json` with `tokenizers` holds the GIL for a third of a second, and every
-stream would wait; `fastokens` releases it. So the reference is read and compared with fastokens in
-the other process, and if both agree, only fastokens is loaded here. A tokenizer in another format
-is converted to a `tokenizer.json` there too.
+Tokens that a model's configuration adds to its tokenizer, or whose flags it changes, are added as
+in Transformers (tokenization_utils_tokenizers.py, `TokenizersBackend.__init__`): first those of
+`added_tokens_decoder`, then the special tokens that are added tokens neither there nor in the
+tokenizer itself.
 """
 
-import json
-import logging
-import subprocess
-import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import fastokens  # type: ignore[import-untyped]
-import msgspec
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from router.rendering.errors import Json
-from router.rendering.folder import SPECIAL, TOKENIZER, UNNAMED, BadFolder, converted, read_folder
+from router.rendering.errors import BadFolder, Json
+from router.rendering.folder import SPECIAL, TOKENIZER, UNNAMED, read_folder
 
 #: Setting that splits special tokens written by users into ordinary tokens.
 SPLIT = "split_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
-def add(tokenizer: HuggingFaceTokenizer, config: Mapping[str, Any]) -> bool:
+def add_tokens(tokenizer: HuggingFaceTokenizer, config: Mapping[str, Any]) -> bool:
     """Add the configuration's tokens; return whether that changed anything. Raises BadFolder."""
     before = tokenizer.to_str() if config else ""
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    told = _told(config)
-    known.update(token.content for token in told)
+    added = _added_tokens(config)
+    known.update(token.content for token in added)
     for special in (*map(config.get, SPECIAL), *_more(config)):
         token = _special(special)
         if token is not None and token.content not in known:
-            told.append(token)
+            added.append(token)
             known.add(token.content)
-    if not told:
+    if not added:
         return False
-    tokenizer.add_tokens(told)
+    tokenizer.add_tokens(added)
     return tokenizer.to_str() != before
 
 
-def that_count(config: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of_ids(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that affects a tokenizer's ids."""
     names = ("added_tokens_decoder", *SPECIAL, *UNNAMED, SPLIT)
     return {name: config[name] for name in names if name in config}
 
 
-def _told(config: Mapping[str, Any]) -> list[AddedToken]:
+def _added_tokens(config: Mapping[str, Any]) -> list[AddedToken]:
     given = config.get("added_tokens_decoder") or {}
     try:
         return [_token(given[place]) for place in sorted(given, key=int)]
@@ -87,10 +72,11 @@ def _special(given: Json) -> AddedToken | None:
 
 def _more(config: Mapping[str, Any]) -> list[Json]:
     """Special tokens without a name of their own; the second is the older spelling."""
-    found = next((config[name] for name in UNNAMED if config.get(name)), None)
-    return found if isinstance(found, list) else []
+    tokens = next((config[name] for name in UNNAMED if config.get(name)), None)
+    return tokens if isinstance(tokens, list) else []
 
 
+#: Text on which tokenizers have been known to differ: scripts, code, emoji, runs, odd spaces.
 # ruff: noqa: RUF001 - characters that look like others are what this is about
 
 _WORDS = "The quick brown fox jumps over the lazy dog, doesn't it? "
@@ -138,9 +124,9 @@ SAMPLES: tuple[str, ...] = (
 )
 
 #: Bytes of text and ids that fastokens may cache for pieces between special tokens.
-SEGMENTS = 64 << 20
+SEGMENT_CACHE_BYTES = 64 << 20
 #: Most added tokens of a model that are tested.
-ADDED = 256
+MAX_ADDED_TOKENS_TESTED = 256
 
 
 class TextTokenizer(Protocol):
@@ -154,7 +140,7 @@ class TextTokenizer(Protocol):
         """Return ids as 32-bit integers, little-endian; with `special`, BOS and the like."""
 
 
-class Reference:
+class ReferenceTokenizer:
     """Hugging Face's `tokenizers`."""
 
     name = "tokenizers"
@@ -168,17 +154,17 @@ class Reference:
     def encode(self, text: str, *, special: bool) -> bytes:
         """Return the ids of `text`."""
         # Only its batch functions release the GIL.
-        found = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
-        return array("I", found[0].ids).tobytes()
+        encodings = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        return array("I", encodings[0].ids).tobytes()
 
 
-class Fast:
+class FastTokenizer:
     """fastokens, with a cache for the pieces between special tokens."""
 
     name = "fastokens"
     short = 32 << 10
 
-    def __init__(self, tokenizer: fastokens.Tokenizer, memory: int = SEGMENTS) -> None:
+    def __init__(self, tokenizer: fastokens.Tokenizer, memory: int = SEGMENT_CACHE_BYTES) -> None:
         self._tokenizer = tokenizer
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -186,12 +172,14 @@ class Fast:
 
     def encode(self, text: str, *, special: bool) -> bytes:
         """Return the ids of `text`."""
-        found: list[bytes] = self._tokenizer.encode_batch_flat([text], add_special_tokens=special)
-        return found[0]
+        encodings: list[bytes] = self._tokenizer.encode_batch_flat(
+            [text], add_special_tokens=special
+        )
+        return encodings[0]
 
 
 def load(
-    path: Path, memory: int = SEGMENTS, *, text: str | None = None
+    path: Path, memory: int = SEGMENT_CACHE_BYTES, *, text: str | None = None
 ) -> tuple[TextTokenizer, str]:
     """Return the fastest tokenizer that can be trusted, and why it was chosen. Raises BadFolder.
 
@@ -205,8 +193,8 @@ def load(
             tokenizer = HuggingFaceTokenizer.from_str(text)
     except Exception as error:  # noqa: BLE001 - that library raises plain Exceptions
         raise BadFolder(f"{file} cannot be read: {error}") from None
-    changed = text is not None or add(tokenizer, config)
-    reference = Reference(tokenizer)
+    changed = text is not None or add_tokens(tokenizer, config)
+    reference = ReferenceTokenizer(tokenizer)
     if config.get(SPLIT):
         tokenizer.encode_special_tokens = True
         return reference, "special tokens are split, which fastokens does not do"
@@ -215,7 +203,7 @@ def load(
             other = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
         else:
             other = fastokens.Tokenizer.from_file(str(file))
-        fast = Fast(other, memory)
+        fast = FastTokenizer(other, memory)
         sample = _first_difference(fast, reference, _samples(tokenizer))
     except Exception as error:  # noqa: BLE001 - so does fastokens
         return reference, f"fastokens does not take it ({error})"
@@ -229,7 +217,7 @@ def _samples(tokenizer: HuggingFaceTokenizer) -> Iterator[str]:
     yield from SAMPLES
     yield "".join(SAMPLES)
     added = tokenizer.get_added_tokens_decoder().values()
-    for token in islice(added, ADDED):
+    for token in islice(added, MAX_ADDED_TOKENS_TESTED):
         mark = token.content
         yield f"a {mark} b{mark}{mark}\n{mark}  \t{mark.upper()} x{mark}y {mark[:-1]}"
 
@@ -243,111 +231,3 @@ def _first_difference(
             if one.encode(sample, special=special) != other.encode(sample, special=special):
                 return sample
     return None
-
-
-log = logging.getLogger("warmroute.tokenizers")
-
-#: Largest `tokenizer.json`, in bytes, that is read in this process, in a few milliseconds.
-SMALL = 1 << 20
-#: Seconds that a trial may take.
-PATIENCE_S = 90.0
-#: Uses exactly this process's module path.
-_RUN = "import sys; sys.path = sys.argv[2:]; from router.rendering.tokenizer import main; main()"
-
-
-class Outcome(NamedTuple):
-    """The result of a trial."""
-
-    fast: bool = False
-    """Whether fastokens may be used."""
-    why: str = ""
-    text: str | None = None
-    """Content to read instead of the file, if the configuration adds tokens to it or there is no
-    file."""
-    special_tokens: dict[str, str] | None = None
-    """Special tokens given to templates, by attribute, if the folder does not say."""
-    refusal: str = ""
-    """Why there is no tokenizer."""
-
-
-class Opened(NamedTuple):
-    """A tokenizer, and what else was found out."""
-
-    tokenizer: TextTokenizer
-    why: str
-    """Why this library was chosen."""
-    special_tokens: Mapping[str, str] | None = None
-
-
-def opened(path: Path) -> Opened:
-    """Return what `load` returns, while holding the GIL only briefly.
-
-    Raises BadFolder.
-    """
-    file = path / TOKENIZER
-    here = file.is_file()
-    if here and file.stat().st_size <= SMALL:
-        return Opened(*load(path))
-    outcome = _elsewhere(path)
-    if outcome is None and not here:
-        raise BadFolder(f"the tokenizer in {path} took too long to be read")
-    if outcome is None:
-        return Opened(*load(path))
-    if outcome.refusal:
-        raise BadFolder(outcome.refusal)
-    if here and not outcome.fast:
-        return Opened(*load(path))
-    return Opened(_passed(path, outcome), outcome.why, outcome.special_tokens)
-
-
-def _passed(path: Path, outcome: Outcome) -> TextTokenizer:
-    """Open the tokenizer that the trial was about."""
-    if outcome.text is None:
-        return Fast(fastokens.Tokenizer.from_file(str(path / TOKENIZER)))
-    if outcome.fast:
-        return Fast(fastokens.Tokenizer.from_json_str(outcome.text))
-    tokenizer = HuggingFaceTokenizer.from_str(outcome.text)
-    tokenizer.encode_special_tokens = bool(read_folder(path).config.get(SPLIT))
-    return Reference(tokenizer)
-
-
-def _elsewhere(path: Path) -> Outcome | None:
-    """Run the trial; None if it gives no answer, for whatever reason."""
-    try:
-        done = subprocess.run(  # noqa: S603 - our own program
-            [sys.executable, "-P", "-c", _RUN, str(path), *sys.path],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=PATIENCE_S,
-            check=True,
-        )
-        return msgspec.json.decode(done.stdout, type=Outcome)
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
-        log.debug("no trial of %s: %s", path, error)
-        return None
-
-
-def tried(path: Path) -> Outcome:
-    """Load the tokenizer in this process and return the outcome. Raises BadFolder."""
-    if not (path / TOKENIZER).is_file():
-        made = converted(path)
-        tokenizer, why = load(path, text=made.text)
-        why = f"made a {TOKENIZER} by Transformers; {why}"
-        fast = isinstance(tokenizer, Fast)
-        return Outcome(fast, why, made.text, dict(made.special_tokens))
-    tokenizer, why = load(path)
-    if not isinstance(tokenizer, Fast):
-        return Outcome(fast=False, why=why)
-    reference = HuggingFaceTokenizer.from_file(str(path / TOKENIZER))
-    changed = add(reference, read_folder(path).config)
-    return Outcome(fast=True, why=why, text=reference.to_str() if changed else None)
-
-
-def main() -> None:
-    """Print the outcome for the folder in the first argument."""
-    try:
-        outcome = tried(Path(sys.argv[1]))
-    except BadFolder as bad:
-        outcome = Outcome(refusal=str(bad))
-    print(json.dumps(outcome))

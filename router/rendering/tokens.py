@@ -1,40 +1,124 @@
-"""A request's prompt as the token ids that its engine will compute, for one model.
+"""A request's prompt as the token ids that its engine will compute, for one model. Pure.
 
-Chats with images and the like: where the first of them is in the prompt. Pure.
-
-Only engines know what they make of an image, but up to the first one a prompt is text. To find
-where that text ends, two renderings of the chat are compared: with the image, and with a word in
-its place. Both are the same up to there.
+What is read the same way for every kind of tokenizer is here: the body's fields, prompts that are
+text or ids, and whether the tools of a request with `tool_choice: none` are in its prompt. Engines
+write these into the prompt, unless started with `--exclude-tools-when-tool-choice-none` (vLLM
+renderers/online_renderer.py, `render_chat`, and openai/responses/utils.py, `construct_tool_dicts`).
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, AnyStr, NamedTuple, Protocol
-from uuid import uuid4
+from array import array
+from typing import NamedTuple, Protocol
 
-from router.api.request import Endpoint, Prompted
-from router.rendering.body import Body, chosen, plain, readable
-from router.rendering.errors import NOT_TEXT, Json, Unlike
-from router.rendering.messages import Message
+import msgspec
+
+from router.api.endpoints import Endpoint, Prompted
+from router.api.native import BESIDE
+from router.rendering.chat import Body, flag
+from router.rendering.errors import NOT_TEXT, Json, NotReproducible
+from router.rendering.messages import check_values
 from router.runtime.threads import BYTES, rest
 
-#: Parts that are not text, by type, and the type that engines show to templates (vLLM
-#: renderers/chat_utils.py, `_parse_chat_message_content_part`).
-_MEDIA = {
-    "image_url": "image",
-    "audio_url": "audio",
-    "input_audio": "audio",
-    "video_url": "video",
-}
-#: Fields allowed in a message with such parts: others could change how it is read.
-_PLAIN = frozenset(("role", "content", "name"))
-#: Placeholder for media: a random word that nobody else has written.
-_WORD = uuid4().hex
-#: Token-like text that represents an image in a prompt: `<|image_pad|>`, `[IMG]`.
-_TOKENS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
+#: Bytes of a packed id.
+ID_BYTES = 4
+#: Why prompts are not tokenized that engines make otherwise.
+DIALECT = "a dialect that is not tokenized"
+
+_decode = msgspec.json.Decoder().decode
 
 
-class Head(NamedTuple):
+class TextPrompt(NamedTuple):
+    """A prompt that is text."""
+
+    text: str
+    special: bool
+    """Whether the tokenizer adds BOS and the like."""
+
+
+def decode_fields(body: bytes) -> Body:
+    """Return a request's fields. Raises NotReproducible."""
+    check_values(body)
+    try:
+        fields = _decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise NotReproducible("not understood") from None
+    if not isinstance(fields, dict):
+        raise NotReproducible("not understood")
+    if fields.get("truncate_prompt_tokens") is not None:
+        raise NotReproducible("truncated by the engine")
+    return fields
+
+
+def tokenizable_fields(endpoint: Endpoint, body: bytes) -> Body:
+    """Return the fields of a request whose tokens can be made; of its conversations, the first.
+
+    Raises NotReproducible.
+    """
+    if not endpoint.exact:
+        raise NotReproducible(DIALECT)
+    fields = decode_fields(body)
+    if not endpoint.batched:
+        return fields
+    batch = fields.get("messages")
+    if not isinstance(batch, list) or not batch or not isinstance(batch[0], list):
+        raise NotReproducible("not understood")
+    return {**fields, "messages": batch[0]}
+
+
+def text_or_ids(fields: Body, endpoint: Endpoint) -> TextPrompt | bytes:
+    """Return the text or the packed ids of a request without messages.
+
+    Of several prompts it is the first. Raises NotReproducible.
+    """
+    if fields.get("prompt_embeds") is not None:
+        raise NotReproducible("embeddings")
+    if fields.get("suffix") is not None:
+        raise NotReproducible("a suffix")
+    if endpoint.native and any(fields.get(name) is not None for name in BESIDE):
+        raise NotReproducible(NOT_TEXT)
+    values = (fields[name] for name in endpoint.sources if fields.get(name) is not None)
+    prompt = found = next(values, None)
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str) and found:
+        return TextPrompt(prompt, flag(fields, "add_special_tokens", default=True))
+    return pack_ids(prompt)
+
+
+def pack_ids(ids: Json) -> bytes:
+    """Pack a list of ids as 32-bit integers, little-endian. Raises NotReproducible."""
+    if not ids:
+        raise NotReproducible("no prompt")
+    if not isinstance(ids, list) or bool in set(map(type, ids)):
+        raise NotReproducible("odd token ids")
+    try:
+        return array("I", ids).tobytes()
+    except (TypeError, OverflowError):
+        raise NotReproducible("odd token ids") from None
+
+
+NO_TOOLS_CHOICE = "none"
+#: Why a chat with such tools is keyed by its text until the workers were asked.
+UNKNOWN_TOOLS = "tools that engines may leave out"
+
+
+def without_unused_tools(fields: Body, *, left_out: bool | None) -> Body:
+    """Return a chat in any dialect, without its tools if the engine leaves them out.
+
+    `left_out` says whether it does; None: not known. Raises NotReproducible.
+    """
+    if left_out is False or not fields.get("tools"):
+        return fields
+    choice = fields.get("tool_choice")
+    if isinstance(choice, dict):  # as in `/v1/messages`
+        choice = choice.get("type")
+    if choice != NO_TOOLS_CHOICE:
+        return fields
+    if left_out is None:
+        raise NotReproducible(UNKNOWN_TOOLS)
+    return {name: value for name, value in fields.items() if name != "tools"}
+
+
+class PromptHead(NamedTuple):
     """What is known of a prompt with media."""
 
     ids: bytes
@@ -45,110 +129,15 @@ class Head(NamedTuple):
     """Number of media."""
 
 
-def with_words(asked: Body) -> tuple[Body, int]:
-    """Return the request with words in place of media, and their number. Raises Unlike."""
-    messages = asked.get("messages")
-    if not isinstance(messages, list):
-        raise Unlike(NOT_TEXT)
-    made = [_with_words(message) for message in messages]
-    count = sum(
-        _is_word(part)
-        for message in made
-        if isinstance(message, dict) and isinstance(message.get("content"), list)
-        for part in message["content"]
-    )
-    if not count:
-        raise Unlike(NOT_TEXT)
-    return {**asked, "messages": made}, count
-
-
-def with_media(conversation: Sequence[Message], most: int) -> list[Message]:
-    """Return a conversation with its first `most` words turned back into media."""
-    left = iter(range(most))
-    return [
-        {**message, "content": [_medium(part, left) for part in message["content"]]}
-        if isinstance(message["content"], list)
-        else message
-        for message in conversation
-    ]
-
-
-def head(one: str, all_: str, none: str) -> str:
-    """Return the text before the first of the media. Raises Unlike.
-
-    `one` is the prompt with only the first of the media, `all_` with all, `none` with words only.
-    """
-    place = none.find(_WORD)
-    if place < 0:
-        raise Unlike(NOT_TEXT)
-    found = none[:place] if one.startswith(none[:place]) else none[: same_start(one, none)]
-    after = none[place + len(_WORD) :]
-    shown = one[len(found) : len(one) - _same_end(one, after)]
-    tokens = _TOKENS.findall(shown)
-    # A user may have written the image's token: engines could take that for the first image.
-    if not tokens or any(token in found for token in tokens) or not all_.startswith(found):
-        raise Unlike(NOT_TEXT)
-    return found
-
-
-def same_start(one: AnyStr, other: AnyStr) -> int:
-    """Return the length of the common prefix, by bisection: comparing slices is fast."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _with_words(message: Json) -> Json:
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, list) or not any(map(_is_medium, content)):
-        return message
-    if not message.keys() <= _PLAIN:
-        raise Unlike(NOT_TEXT)
-    return {**message, "content": [_word(part) for part in content]}
-
-
-def _is_medium(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") in _MEDIA
-
-
-def _word(part: Json) -> Json:
-    if not _is_medium(part):
-        return part
-    kind = part["type"]
-    if part.keys() != {"type", kind} or not part[kind]:
-        raise Unlike(NOT_TEXT)
-    return {"type": "text", "text": f"{_WORD}{_MEDIA[kind]}"}
-
-
-def _is_word(part: object) -> bool:
-    return isinstance(part, dict) and str(part.get("text", "")).startswith(_WORD)
-
-
-def _medium(part: Mapping[str, Any], left: Iterator[int]) -> Mapping[str, Any]:
-    if not _is_word(part) or next(left, None) is None:
-        return part
-    return {"type": part["text"][len(_WORD) :]}
-
-
-def _same_end(one: str, other: str) -> int:
-    """Return the length of the common suffix."""
-    return same_start(one[::-1], other[::-1])
-
-
 #: Longest prompt that is tokenized, in characters: a million tokens of most languages. Also the
 #: longest request read for that, in bytes, unless it has images and the like. The slowest input for
 #: tokenizers, one letter repeated, takes two seconds at this length.
-LONGEST = 4 << 20
+MAX_PROMPT_CHARS = 4 << 20
 #: Strings that occur in requests with images and the like.
 _MEDIA_MARKS = (b"image_url", b"audio_url", b"video_url", b"input_audio")
 
 
-class Way(Protocol):
+class Renderer(Protocol):
     """How the engines of one model make tokens. May be used by several threads at once."""
 
     @property
@@ -157,63 +146,72 @@ class Way(Protocol):
 
     @property
     def dated(self) -> bool:
-        """Whether prompts may contain the time, by the engine's clock and in its time zone."""
+        """Return true if prompts may contain the time, by the engine's clock and time zone."""
 
-    def chat(self, endpoint: Endpoint, asked: Body, size: int) -> bytes:
-        """Return the ids of a chat in any dialect whose body has `size` bytes. Raises Unlike."""
+    def chat(self, endpoint: Endpoint, fields: Body, size: int) -> bytes:
+        """Return the ids of a chat in any dialect whose body has `size` bytes.
 
-    def head(self, endpoint: Endpoint, asked: Body, size: int) -> Head:
-        """Return what is known of a chat with images and the like. Raises Unlike."""
+        Raises NotReproducible.
+        """
+
+    def head(self, endpoint: Endpoint, fields: Body, size: int) -> PromptHead:
+        """Return what is known of a chat with images and the like. Raises NotReproducible."""
 
     def text(self, text: str, *, special: bool) -> bytes:
-        """Return the ids of a text of at most `LONGEST` characters; with `special`, BOS too. Raises
-        Unlike."""
+        """Return the ids of a text of at most `MAX_PROMPT_CHARS`; with `special`, BOS too.
+
+        Raises NotReproducible.
+        """
 
 
-class Exact:
+class PromptTokenizer:
     """Computes one model's tokens. May be used by several threads at once."""
 
-    def __init__(self, way: Way) -> None:
-        self._way = way
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
 
     @property
     def short(self) -> int:
         """Largest request, in bytes, that is tokenized on the event loop."""
-        return self._way.short
+        return self._renderer.short
 
     @property
     def dated(self) -> bool:
-        """Whether prompts may contain the time, in which case ours may differ from the engine's."""
-        return self._way.dated
+        """Return true if prompts may contain the time: ours may differ from the engine's."""
+        return self._renderer.dated
 
     def ids(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> bytes:
-        """Return the prompt's ids, 32 bits each, little-endian. Raises Unlike.
+        """Return the prompt's ids, 32 bits each, little-endian. Raises NotReproducible.
 
         `left_out`: whether the engine leaves out tools with `tool_choice: none`; None: not known.
         """
-        if len(body) > LONGEST:
-            raise Unlike(NOT_TEXT if _has_media(body) else "too long")
-        asked = readable(endpoint, body)
+        if len(body) > MAX_PROMPT_CHARS:
+            raise NotReproducible(NOT_TEXT if _has_media(body) else "too long")
+        fields = tokenizable_fields(endpoint, body)
         match endpoint.prompted:
             case Prompted.COMPLETION | Prompted.INPUT:
-                return self._plain(asked, endpoint)
+                return self._plain(fields, endpoint)
             case Prompted.NOTHING:
-                raise Unlike("no prompt")
-        return self._way.chat(endpoint, chosen(asked, left_out=left_out), len(body))
-
-    def head(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> Head:
-        """Return what is known of a chat with images and the like. Raises Unlike."""
-        return self._way.head(
-            endpoint, chosen(readable(endpoint, body), left_out=left_out), len(body)
+                raise NotReproducible("no prompt")
+        return self._renderer.chat(
+            endpoint, without_unused_tools(fields, left_out=left_out), len(body)
         )
 
-    def _plain(self, asked: Body, endpoint: Endpoint) -> bytes:
-        found = plain(asked, endpoint)
-        if isinstance(found, bytes):
-            return found
-        if len(found.text) > LONGEST:
-            raise Unlike("too long")
-        return self._way.text(found.text, special=found.special)
+    def head(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> PromptHead:
+        """Return what is known of a chat with images and the like. Raises NotReproducible."""
+        return self._renderer.head(
+            endpoint,
+            without_unused_tools(tokenizable_fields(endpoint, body), left_out=left_out),
+            len(body),
+        )
+
+    def _plain(self, fields: Body, endpoint: Endpoint) -> bytes:
+        prompt = text_or_ids(fields, endpoint)
+        if isinstance(prompt, bytes):
+            return prompt
+        if len(prompt.text) > MAX_PROMPT_CHARS:
+            raise NotReproducible("too long")
+        return self._renderer.text(prompt.text, special=prompt.special)
 
 
 def _has_media(body: bytes) -> bool:

@@ -19,7 +19,7 @@ import msgspec
 from router.replay.plan import NoModel, Options
 from router.replay.report import Sample
 from router.replay.stream import Answer, Fault, error_message
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Refused, Silent, WorkerError
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
@@ -63,7 +63,9 @@ class LeanTransport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, connection: Connection, upstream: Upstream, request: httpx.Request) -> None:
+    def __init__(
+        self, connection: UpstreamConnection, upstream: Upstream, request: httpx.Request
+    ) -> None:
         self._connection = connection
         self._upstream = upstream
         self._request = request

@@ -20,7 +20,7 @@ class NoModel(ReplayError):
     """The server could not be asked which models it has."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ReplayPlan(msgspec.Struct, frozen=True):
     """Requests at their times, conversations at their own pace, or both."""
 
     name: str

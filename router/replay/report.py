@@ -12,8 +12,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from router.replay.plan import Options, Plan
-from router.replay.stream import Fault, Usage
+from router.replay.plan import Options, ReplayPlan
+from router.replay.stream import Fault, ReportedUsage
 
 _LAG_SHARE = 0.1  # share of the median TTFT above which lag distorts the result
 _LAG_FLOOR_S = 0.01  # wall-clock lag that timers and a busy machine cause anyway
@@ -26,7 +26,7 @@ class Sample(msgspec.Struct, frozen=True):
     ended_at: float
     first_at: float | None = None
     worker: str = "-"
-    usage: Usage | None = None
+    usage: ReportedUsage | None = None
     text: str = ""
     fault: Fault | None = None
 
@@ -103,7 +103,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return sum(kind.count for kind in self.errors.values())
 
 
-def report_of(run: Run, plan: Plan, options: Options, model: str) -> Report:
+def report_of(run: Run, plan: ReplayPlan, options: Options, model: str) -> Report:
     """Sum up a run."""
     answered = [sample for sample in run.samples if sample.fault is None]
     used = [sample.usage for sample in answered if sample.usage]

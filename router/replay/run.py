@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from router.replay.client import FrontDoor, Message
-from router.replay.plan import Endpoint, Options, Plan, ReplayError
+from router.replay.plan import Endpoint, Options, ReplayError, ReplayPlan
 from router.replay.report import Report, Run, Sample, report_of
 from simulator.traces import (
     CHARS_PER_TOKEN,
@@ -99,7 +99,7 @@ _Start = Callable[[float], Coroutine[Any, Any, None]]
 class Drive:
     """Runs one plan and records what happens."""
 
-    def __init__(self, plan: Plan, options: Options, door: FrontDoor) -> None:
+    def __init__(self, plan: ReplayPlan, options: Options, door: FrontDoor) -> None:
         self.run = Run()
         self.tally = Tally(plan.total)
         self._options = options
@@ -185,11 +185,11 @@ class Drive:
             self.tally.cached_tokens += sample.usage.cached_tokens or 0
 
 
-__all__ = ["Options", "Plan", "ReplayError", "replay", "replay_trace", "run", "trace_plan"]
+__all__ = ["Options", "ReplayError", "ReplayPlan", "replay", "replay_trace", "run", "trace_plan"]
 
 
 async def replay(
-    plan: Plan,
+    plan: ReplayPlan,
     options: Options,
     *,
     console: Console | None = None,
@@ -208,7 +208,7 @@ async def replay(
         return report_of(drive.run, plan, options, door.model)
 
 
-def run(plan: Plan, options: Options, *, console: Console | None = None) -> Report:
+def run(plan: ReplayPlan, options: Options, *, console: Console | None = None) -> Report:
     """Replay on a new event loop; the first Ctrl-C ends it early, with a report so far."""
 
     async def main() -> Report:
@@ -271,7 +271,7 @@ def replay_trace(
     return run(plan, options, console=Console(stderr=True))
 
 
-def trace_plan(trace: Path, *, seed: int = 0, as_recorded: bool = False) -> Plan:
+def trace_plan(trace: Path, *, seed: int = 0, as_recorded: bool = False) -> ReplayPlan:
     """Read a trace file into a plan. Raises ReplayError, which says what is wrong with the file.
 
     Requests with the same time stamp are spread over the gap to the next, unless `as_recorded`.
@@ -282,4 +282,4 @@ def trace_plan(trace: Path, *, seed: int = 0, as_recorded: bool = False) -> Plan
         raise ReplayError(str(error)) from error
     if not requests:
         raise ReplayError(f"{trace}: no requests in it")
-    return Plan(trace.name, requests if as_recorded else spread(requests, seed))
+    return ReplayPlan(trace.name, requests if as_recorded else spread(requests, seed))

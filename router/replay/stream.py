@@ -24,7 +24,7 @@ class _Details(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class Usage(msgspec.Struct):
+class ReportedUsage(msgspec.Struct):
     """The tokens that the worker reports."""
 
     prompt_tokens: int = 0
@@ -60,7 +60,7 @@ class _Choice(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     choices: list[_Choice] = []
-    usage: Usage | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
     object: str | None = None
 
@@ -68,10 +68,10 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class Ending(msgspec.Struct, frozen=True):
+class StreamEnd(msgspec.Struct, frozen=True):
     """How a stream ended: its usage and text, or its fault."""
 
-    usage: Usage | None = None
+    usage: ReportedUsage | None = None
     text: str = ""
     fault: Fault | None = None
 
@@ -101,9 +101,9 @@ class Answer:
         else:
             self._tail += chunk
 
-    def finish(self) -> Ending:
+    def finish(self) -> StreamEnd:
         """Parse the answer's end, or all of it, once it is complete."""
-        usage: Usage | None = None
+        usage: ReportedUsage | None = None
         words: list[str] = []
         closed = False
         for line in self._lines():
@@ -114,15 +114,15 @@ class Answer:
             try:
                 event = _decode(data)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                return Ending(fault=Fault("broken stream", f"{error}: {_shown(data)}"))
+                return StreamEnd(fault=Fault("broken stream", f"{error}: {_shown(data)}"))
             if event.error is not None or event.object == "error":
-                return Ending(fault=Fault("error event", error_message(data)))
+                return StreamEnd(fault=Fault("error event", error_message(data)))
             usage = event.usage or usage
             if self._collect:
                 words.extend(choice.words() for choice in event.choices)
         if not closed:
-            return Ending(fault=Fault("broken stream", "it ended without [DONE]"))
-        return Ending(usage, "".join(words))
+            return StreamEnd(fault=Fault("broken stream", "it ended without [DONE]"))
+        return StreamEnd(usage, "".join(words))
 
     def _lines(self) -> list[bytes]:
         lines = (b"".join(self._kept) + self._tail).splitlines()

@@ -150,7 +150,7 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ChannelTimeouts:
     """How many beats a process may miss."""
 
     beat_s: float = 1.0
@@ -163,7 +163,7 @@ class Patience:
     """The same until it serves: a machine may be busy, and a strategy may load a lot."""
 
     @property
-    def starting(self) -> "Patience":
+    def starting(self) -> "ChannelTimeouts":
         """With a process that has not begun to serve."""
         return replace(self, silent=self.start, dead=self.start)
 
@@ -178,7 +178,7 @@ class Patience:
         return self.dead * self.beat_s
 
 
-USUAL = Patience()
+USUAL = ChannelTimeouts()
 
 
 class Sign(Enum):
@@ -193,7 +193,7 @@ class Sign(Enum):
 class Beats:
     """Counts the missed beats of one process. Pure."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: ChannelTimeouts) -> None:
         self._patience = patience
         self._missed = 0
 
@@ -207,7 +207,9 @@ class Beats:
         return Sign.SILENT if self._missed == self._patience.silent else None
 
 
-async def watch(channel: Channel, patience: Patience, changed: Callable[[Sign], None]) -> None:
+async def watch(
+    channel: Channel, patience: ChannelTimeouts, changed: Callable[[Sign], None]
+) -> None:
     """Watch a process until cancelled; call `changed` at every change."""
     beats = Beats(patience)
     # One question stays open until it is answered: a process that answers late does not hang.

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from router.responses.messages import OwnerQuery, ResponseOwner
+
 
 class Booked(Struct, array_like=True, tag=1, gc=False):
     """A request is being sent to a worker."""
@@ -75,25 +77,7 @@ class GiveWay(Struct, array_like=True, tag=5, gc=False):
     """The number of the other one within the process that sends that."""
 
 
-class Kept(Struct, array_like=True, tag=6, gc=False):
-    """A worker has made a response that it keeps (`responses/`)."""
-
-    key: str
-    """A hash of the response's id."""
-    worker: str
-    tenant: str
-    """Name of the key that it was made for."""
-    process: str
-    """When the worker's process began, if it tells."""
-
-
-class Wanted(Struct, array_like=True, tag=7, gc=False):
-    """Who knows which worker keeps this response? The answer is `Kept`."""
-
-    key: str
-
-
-News = Booked | Began | Ended | Anew | GiveWay | Kept | Wanted
+News = Booked | Began | Ended | Anew | GiveWay | ResponseOwner | OwnerQuery
 
 
 class Letter(Struct, array_like=True, gc=False):
@@ -117,7 +101,7 @@ def size(news: News) -> int:
     """Return an upper bound of its encoded bytes; a character takes four bytes at most."""
     if isinstance(news, Booked):
         return _LARGE + 4 * (len(news.pool) + len(news.worker)) + _KEY * len(news.keys)
-    if isinstance(news, Kept):
+    if isinstance(news, ResponseOwner):
         return _LARGE + 4 * (len(news.worker) + len(news.tenant))
     return _SMALL
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.replicas.messages import Anew, Began, Booked, Ended, GiveWay, Kept, News, Wanted
+from router.replicas.messages import Anew, Began, Booked, Ended, GiveWay, News
+from router.responses.messages import OwnerQuery, ResponseOwner
 from strategies.api import NO_LOADING, Candidate, Cost, Outcome, Prompt
 from strategies.cost.booking import Booking
 from strategies.cost.preemption import ahead, drop
@@ -73,7 +74,7 @@ class Mirror:
                 self.gone(place, now)
             case GiveWay():  # concerns a request of this process
                 pass
-            case Kept() | Wanted():  # concern no request in flight
+            case ResponseOwner() | OwnerQuery():  # concern no request in flight
                 pass
 
     def gone(self, place: int, now: float) -> None:
@@ -136,7 +137,7 @@ def _end(one: _Theirs, outcome: Outcome, now: float, *, known: bool = True) -> N
     load, pool = one.worker.load, one.pool
     if outcome.kept_tokens is not None and one.booking in load.pending:
         drop(one.booking, one.choice, one.prompt.tokens, now)  # `release` has no effect then
-    if pool.hears:
+    if pool.capabilities.hears_others:
         try:
             pool.strategy.settled(one.prompt, one.choice, outcome, now)
         except Exception:

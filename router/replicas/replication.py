@@ -26,10 +26,8 @@ from router.replicas.messages import (
     Booked,
     Ended,
     GiveWay,
-    Kept,
     Letter,
     News,
-    Wanted,
     letters,
     size,
 )
@@ -37,6 +35,7 @@ from router.replicas.messages import decode as opened
 from router.replicas.messages import encode as sealed
 from router.replicas.mirror import Mirror
 from router.replicas.sockets import LARGEST, Inbox, Line, Outbox, Wires
+from router.responses.messages import OwnerQuery, ResponseOwner
 from strategies.api import Candidate, Outcome, Prompt
 from strategies.cost.booking import Booking
 from strategies.prefix.block_keys import TEXT_ENDS
@@ -60,10 +59,10 @@ _AT_ONCE = 32
 class Keeps(Protocol):
     """What is known of responses that workers keep."""
 
-    def hear(self, news: Kept) -> None:
+    def hear(self, news: ResponseOwner) -> None:
         """Remember what another process has learned."""
 
-    def known(self, key: str) -> Kept | None:
+    def known(self, key: str) -> ResponseOwner | None:
         """Return what to tell one that asks; None if nothing is known."""
 
 
@@ -164,7 +163,7 @@ class Sharing:
         With its `booking`, the others may ask that it gives way, as long as that says so.
         """
         number, loading = next(self._numbers), choice.loading
-        heard = pool.hears and prompt.ends is TEXT_ENDS
+        heard = pool.capabilities.hears_others and prompt.ends is TEXT_ENDS
         # The conversions are for third-party strategies, which may use other number types.
         news = Booked(
             number,
@@ -218,7 +217,7 @@ class Sharing:
                 outbox.write(self._letter(GiveWay(number, first)))
                 self._follow_up(outbox)
 
-    def at_once(self, news: Kept | Wanted) -> None:
+    def at_once(self, news: ResponseOwner | OwnerQuery) -> None:
         """Tell or ask of a response: its client may go on from it at another process."""
         self._tell(news)
         self._flush()
@@ -345,15 +344,15 @@ class Sharing:
             self._silent.discard(place)
             if news.asks or self._outboxes[place].line is Line.ABSENT:
                 self._open_line(self._outboxes[place])
-        elif isinstance(news, Kept | Wanted):
+        elif isinstance(news, ResponseOwner | OwnerQuery):
             self._about_responses(place, news)
         elif not isinstance(news, Booked):
             self._got_on = True
 
-    def _about_responses(self, place: int, news: Kept | Wanted) -> None:
+    def _about_responses(self, place: int, news: ResponseOwner | OwnerQuery) -> None:
         if self._responses is None:
             return
-        if isinstance(news, Kept):
+        if isinstance(news, ResponseOwner):
             self._responses.hear(news)
             return
         known, outbox = self._responses.known(news.key), self._outboxes[place]

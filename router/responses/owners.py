@@ -2,7 +2,7 @@
 
 vLLM and SGLang keep responses in the memory of the process that made them, so only that worker can
 go on from one, show it or cancel it. What is kept here is bounded in number, and forgotten a day
-after its last use. The router's other processes are told of each (`sharing.py`), and other routers
+after its last use. The router's other processes are told of each (`replicas/`), and other routers
 through Redis, if the settings have one for sessions.
 """
 
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from router.api.errors import LostPrevious, LostResponse, NoWorker
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import State, Worker
-from router.replicas.messages import Kept, Wanted
+from router.fleet.worker import ProbeState, Worker
 from router.responses.ids import BEGINNING, told
+from router.responses.messages import OwnerQuery, ResponseOwner
 from router.sessions.redis import RedisStore
 from router.sessions.store import StoreDown
-from router.sessions.table import Binding, Lease, Session, Table
+from router.sessions.table import Binding, OpenSession, SessionLease, Table
 from router.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("warmroute.sessions")
 
 #: How many responses are remembered, some 420 bytes each, and for how long after their last use.
-LEASE: Final = Lease(ttl=86_400.0, sliding=True, most=100_000)
+LEASE: Final = SessionLease(ttl=86_400.0, sliding=True, most=100_000)
 #: Seconds until a store that is down is asked again.
-AGAIN_S = 1.0
+RETRY_INTERVAL_S = 1.0
 #: Seconds in which another process may say what it knows, and how often is looked whether one has.
-ASKED_S, ASKS = 0.1, 10
+QUERY_TIMEOUT_S, QUERY_CHECKS = 0.1, 10
 #: Where they are in Redis: no pool can have that name.
 _PLACE: Final = "/v1/responses"
 
 
-class Others(Protocol):
+class ResponsePeers(Protocol):
     """The router's other processes."""
 
-    def at_once(self, news: Kept | Wanted) -> None:
+    def at_once(self, news: ResponseOwner | OwnerQuery) -> None:
         """Tell them, or ask them, now."""
 
     def catch_up(self) -> None:
@@ -61,7 +61,7 @@ class Responses:
         self._former: list[RedisStore] = []
         self._down_until = 0.0
         self._down = False
-        self.others: Others | None = None
+        self.others: ResponsePeers | None = None
         """The router's other processes, if there are any."""
 
     def change(self, settings: Settings) -> None:
@@ -90,20 +90,20 @@ class Responses:
 
     # What answers tell.
 
-    def naming(self, worker: Worker, tenant: str) -> "Naming":
+    def naming(self, worker: Worker, tenant: str) -> "IdReader":
         """Return what finds the id in an answer of that worker to the key named `tenant`."""
-        return Naming(self, worker, tenant)
+        return IdReader(self, worker, tenant)
 
-    def learn(self, response: str, worker: Worker, tenant: str) -> Kept:
+    def learn(self, response: str, worker: Worker, tenant: str) -> ResponseOwner:
         """Remember that a worker has a response, and tell the other processes."""
         process = "" if worker.started is None else repr(worker.started)
-        news = Kept(_key(response), worker.name, tenant, process)
+        news = ResponseOwner(_key(response), worker.name, tenant, process)
         self.hear(news)
         if self.others is not None:
             self.others.at_once(news)
         return news
 
-    def hear(self, news: Kept) -> None:
+    def hear(self, news: ResponseOwner) -> None:
         """Remember what this or another process has learned.
 
         What another key has already under that id stays: clients of vLLM may choose the id.
@@ -116,12 +116,12 @@ class Responses:
             self._table.close(news.key, now)
         self._table.bind(news.key, _binding(news), None, now)
 
-    def known(self, key: str) -> Kept | None:
+    def known(self, key: str) -> ResponseOwner | None:
         """Return what is known here of a response."""
         there = self._table.find(key, monotonic())
-        return None if there is None else Kept(key, there.worker, there.own, there.call)
+        return None if there is None else ResponseOwner(key, there.worker, there.own, there.call)
 
-    async def share(self, news: Kept) -> None:
+    async def share(self, news: ResponseOwner) -> None:
         """Tell the other routers, if there is a store that can be reached."""
         store = self._reachable()
         if store is None:
@@ -172,7 +172,7 @@ class Responses:
             raise LostResponse
         return every[0]
 
-    async def _find(self, key: str) -> Session | None:
+    async def _find(self, key: str) -> OpenSession | None:
         """Return where a response is, here or by what others tell. Raises NoWorker."""
         there = self._table.use(key, monotonic())
         if there is None and self.others is not None:
@@ -184,16 +184,16 @@ class Responses:
             return await self._fetch(key)
         return None if self.others is None else await self._ask(key, self.others)
 
-    async def _ask(self, key: str, others: Others) -> Session | None:
+    async def _ask(self, key: str, others: ResponsePeers) -> OpenSession | None:
         """Ask the other processes: this one may be younger, or may have missed something."""
-        others.at_once(Wanted(key))
-        there, tries = None, ASKS
+        others.at_once(OwnerQuery(key))
+        there, tries = None, QUERY_CHECKS
         while there is None and tries:
-            await asyncio.sleep(ASKED_S / ASKS)
+            await asyncio.sleep(QUERY_TIMEOUT_S / QUERY_CHECKS)
             there, tries = self._table.use(key, monotonic()), tries - 1
         return there
 
-    async def _fetch(self, key: str) -> Session | None:
+    async def _fetch(self, key: str) -> OpenSession | None:
         """Return what the other routers have told. Raises NoWorker."""
         store, there = self._reachable(), None
         if store is not None:
@@ -218,10 +218,10 @@ class Responses:
             return
         if not self._down:
             log.error("the store of responses is down: other routers hear of none: %s", why)
-        self._down, self._down_until = True, monotonic() + AGAIN_S
+        self._down, self._down_until = True, monotonic() + RETRY_INTERVAL_S
 
 
-class Naming:
+class IdReader:
     """Finds the id of a response in its answer, which is relayed meanwhile."""
 
     __slots__ = ("_beginning", "_news", "_responses", "_tenant", "_untold", "_worker")
@@ -229,7 +229,7 @@ class Naming:
     def __init__(self, responses: Responses, worker: Worker, tenant: str) -> None:
         self._responses, self._worker, self._tenant = responses, worker, tenant
         self._beginning = b""
-        self._news: Kept | None = None
+        self._news: ResponseOwner | None = None
         self._untold = True
 
     async def begins(self, data: bytes) -> bool:
@@ -264,7 +264,7 @@ def at(pool: Pool, model: str, name: str) -> list[Worker]:
     worker = pool.named.get(name)
     if worker is None or (worker.there and not pool.serves(worker, model)):
         raise LostPrevious
-    if worker.state is State.ASLEEP:
+    if worker.state is ProbeState.ASLEEP:
         raise NoWorker("The worker that has the response is asleep; wake it, or try again later.")
     if not worker.there:
         raise NoWorker("The worker that has the response is not ready; please try again.")
@@ -276,11 +276,11 @@ def _key(response: str) -> str:
     return blake2b(response.encode(), digest_size=16).hexdigest()
 
 
-def _binding(news: Kept) -> Binding:
+def _binding(news: ResponseOwner) -> Binding:
     return Binding(news.worker, news.tenant, call=news.process, owner=news.tenant)
 
 
-def _is_another(worker: Worker, there: Session) -> bool:
+def _is_another(worker: Worker, there: OpenSession) -> bool:
     """Whether a worker is another process by now than the one that had the response."""
     known = there.call and worker.started is not None
     return bool(known) and there.call != repr(worker.started)

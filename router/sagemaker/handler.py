@@ -6,31 +6,32 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from router.api.endpoints import ENDPOINTS, Endpoint, Prompted
+from router.api.error_shapes import model_error
 from router.api.errors import BadRequest, DoorError, Stopping, UnknownModel, UnknownPath, perhaps
-from router.api.request import ENDPOINTS, Endpoint, NotJson, Prompted
+from router.api.request import NotJson
+from router.dispatch.lease import CLIENT_LEFT
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.http.exchange import Exchange, date_line
 from router.http.headers import header
-from router.proxy.attempt import CLIENT_LEFT
 from router.proxy.proxy import Proxy
-from router.sagemaker.errors import model_error
 from router.sagemaker.invocation import (
     Act,
     Invocation,
-    Shape,
+    PromptShape,
     read,
     understand,
     with_model,
     without_words,
 )
 from router.sagemaker.paths import Operation, Route, is_name
-from router.sagemaker.response import Answer
-from router.sagemaker.sessions import Refusal, Words, open_there, sessions_of
+from router.sagemaker.response import InvocationExchange
+from router.sagemaker.sessions import SessionCalls, WorkerRefusal, open_there, sessions_of
 from router.sagemaker.sigv4 import Verifier
 from router.sessions.ids import Names
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from router.settings.model import Settings
 
 T = TypeVar("T")
@@ -54,12 +55,14 @@ class SageMaker:
     def __init__(self, fleet: Fleet, proxy: Proxy, settings: Settings) -> None:
         self._fleet = fleet
         self._proxy = proxy
-        self._words = Words(fleet)
+        self._words = SessionCalls(fleet)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to later requests."""
-        self._models = {one.name: one.model or "" for one in settings.sagemaker.endpoints}
+        self._models = {
+            endpoint.name: endpoint.model or "" for endpoint in settings.sagemaker.endpoints
+        }
         self._names = Names.of(settings.session)
         self._verifier = Verifier(settings.sagemaker.sigv4)
 
@@ -69,7 +72,7 @@ class SageMaker:
         try:
             await self._apart(exchange, partial(self._verifier.check, exchange))
             await self._serve(route, exchange)
-        except Refusal as refusal:
+        except WorkerRefusal as refusal:
             status, message = refusal.said.status, refusal.message
             self._proxy.refused(exchange, 424, "the worker refused")
             error = model_error(status, message)
@@ -134,16 +137,16 @@ class SageMaker:
             return
         reading = partial(understand, route, exchange, model, self._names)
         try:
-            asked = await self._apart(exchange, reading)
+            invocation = await self._apart(exchange, reading)
         except NotJson:
             await exchange.read_laxly()
-            asked = await self._apart(exchange, reading)
-        if asked.act is Act.OPEN:
-            await self._words.open(asked)
-        elif asked.act is Act.CLOSE:
-            await self._words.close(asked)
+            invocation = await self._apart(exchange, reading)
+        if invocation.act is Act.OPEN:
+            await self._words.open(invocation)
+        elif invocation.act is Act.CLOSE:
+            await self._words.close(invocation)
         else:
-            await self._infer(asked)
+            await self._infer(invocation)
 
     async def _model(self, route: Route, exchange: Exchange) -> str:
         """Return the model named by the path or a header; empty if none is.
@@ -184,43 +187,49 @@ class SageMaker:
 
     def _meant(self, name: str, what: str) -> str:
         """Return the name that was probably meant; empty if none is like it."""
-        alike = [one for one in self._models if one.casefold() == name.casefold()]
+        alike = [known for known in self._models if known.casefold() == name.casefold()]
         if not alike and what == _COMPONENTS:
             return self._fleet.meant(name)
         return alike[0] if alike else next(iter(self._models)) if len(self._models) == 1 else ""
 
-    async def _infer(self, asked: Invocation) -> None:
+    async def _infer(self, invocation: Invocation) -> None:
         """Answer a prompt, in its session if it has one."""
-        pool, model, workers = await self._fleet.find(asked.model, in_session=True)
-        payload, chat = asked.payload, asked.payload.shape is Shape.CHAT
+        pool, model, workers = await self._fleet.find(invocation.model, in_session=True)
+        payload, chat = invocation.payload, invocation.payload.shape is PromptShape.CHAT
         if pool.stateful:  # a container reads its own dialect
             endpoint = _OWN_CHAT if chat else _OWN_COMPLETION
-            stripped = partial(without_words, asked.exchange.body, asked.exchange.seen)
-            body = await self._apart(asked.exchange, stripped)
+            stripped = partial(without_words, invocation.exchange.body, invocation.exchange.seen)
+            body = await self._apart(invocation.exchange, stripped)
         else:
             endpoint, body = (_CHAT if chat else _COMPLETION), payload.body
-        if asked.model and payload.model is None:
-            body = await self._apart(asked.exchange, partial(with_model, body, asked.model))
-        visit = await _visit(asked, pool, model, workers)  # undone from here on, if it fails
-        converts = payload.shape is Shape.INPUTS and not (payload.streams or pool.stateful)
-        answer = Answer(asked.exchange, body, visit, framed=asked.streams, converts=converts)
+        if invocation.model and payload.model is None:
+            body = await self._apart(
+                invocation.exchange, partial(with_model, body, invocation.model)
+            )
+        visit = await _visit(invocation, pool, model, workers)  # undone from here on, if it fails
+        converts = payload.shape is PromptShape.INPUTS and not (payload.streams or pool.stateful)
+        answer = InvocationExchange(
+            invocation.exchange, body, visit, framed=invocation.streams, converts=converts
+        )
         answer.stateful = pool.stateful
         await self._proxy.serve(endpoint, answer)
-        if answer.part is not None and answer.failed:
-            await answer.part.undo()
+        if answer.session is not None and answer.failed:
+            await answer.session.undo()
 
 
-async def _visit(asked: Invocation, pool: Pool, model: str, workers: list[Worker]) -> Visit | None:
+async def _visit(
+    invocation: Invocation, pool: Pool, model: str, workers: list[Worker]
+) -> SessionUse | None:
     """Return the request's visit to a session, if any. Raises a DoorError, and Refusal."""
-    if asked.opens and pool.stateful:
-        return await open_there(asked, pool, model, workers, answered=True)
-    if asked.opens:
-        return sessions_of(pool).opening(asked.session, asked.call)
-    if asked.session is None:
+    if invocation.opens and pool.stateful:
+        return await open_there(invocation, pool, model, workers, answered=True)
+    if invocation.opens:
+        return sessions_of(pool).opening(invocation.session, invocation.call)
+    if invocation.session is None:
         return None
-    if asked.plain:
-        return None if pool.sessions is None else pool.sessions.named(asked.session)
-    return sessions_of(pool).within(asked.session)
+    if invocation.plain:
+        return None if pool.sessions is None else pool.sessions.named(invocation.session)
+    return sessions_of(pool).within(invocation.session)
 
 
 def _naming(body: bytes, model: str, seen: bytes = b"") -> bytes:

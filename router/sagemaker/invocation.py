@@ -70,21 +70,21 @@ def as_completion(
     The values of parameters are left to the worker to check.
     """
     try:
-        given: Any = _decode_parameters(parameters) if is_given(parameters) else _Parameters()
+        values: Any = _decode_parameters(parameters) if is_given(parameters) else _Parameters()
     except UNEXPECTED:
         raise BadRequest("The field `parameters` must be an object.", param="parameters") from None
-    asked: dict[str, Any] = {} if model is None else {"model": model}
-    asked["prompt"] = inputs
+    completion: dict[str, Any] = {} if model is None else {"model": model}
+    completion["prompt"] = inputs
     for name, meant in _SAME.items():
-        if is_given(value := getattr(given, name)):
-            asked[meant] = value
-    if bytes(given.do_sample) == b"false":
-        asked["temperature"] = 0
-    if bytes(given.return_full_text) == b"true":
-        asked["echo"] = True
+        if is_given(value := getattr(values, name)):
+            completion[meant] = value
+    if bytes(values.do_sample) == b"false":
+        completion["temperature"] = 0
+    if bytes(values.return_full_text) == b"true":
+        completion["echo"] = True
     if stream:
-        asked["stream"] = True
-    return msgspec.json.encode(asked)
+        completion["stream"] = True
+    return msgspec.json.encode(completion)
 
 
 def as_generation(answer: bytes) -> bytes:
@@ -111,7 +111,7 @@ def as_generation(answer: bytes) -> bytes:
     return msgspec.json.encode({"generation": generation, "generated_text": text})
 
 
-class Shape(Enum):
+class PromptShape(Enum):
     """The kind of prompt."""
 
     CHAT = "chat"
@@ -139,7 +139,7 @@ _WORDS = {
 class Payload(NamedTuple):
     """A parsed body."""
 
-    shape: Shape
+    shape: PromptShape
     word: Word
     session: str | None
     """The id in `extSessionID`, if any."""
@@ -178,7 +178,7 @@ def read(body: bytes, *, seen: bytes = b"", streams: bool = False) -> Payload:
     asked for as a stream. Raises BadRequest, NotJson.
     """
     if not body.strip():
-        return Payload(Shape.NONE, Word.NOTHING, None, None, body)
+        return Payload(PromptShape.NONE, Word.NOTHING, None, None, body)
     try:
         fields = _decode_fields(seen or body)
     except msgspec.ValidationError as error:
@@ -190,18 +190,18 @@ def read(body: bytes, *, seen: bytes = b"", streams: bool = False) -> Payload:
     model = _text(fields.model, "model")
     stream = _flag(fields.stream)
     if fields.messages:
-        shape = Shape.CHAT
+        shape = PromptShape.CHAT
     elif fields.prompt:
-        shape = Shape.COMPLETION
+        shape = PromptShape.COMPLETION
     elif is_given(fields.inputs):
         parameters = fields.parameters if is_given(fields.parameters) else fields.sampling_params
         if _text(fields.inputs, "inputs") is None:
             raise BadRequest("The field `inputs` must be a text, and not empty.", param="inputs")
         prompt = _as_sent(fields.inputs, seen, body) if seen else fields.inputs
         body = as_completion(prompt, parameters, model, stream=streams or stream)
-        return Payload(Shape.INPUTS, word, session, model, body, streams or stream)
+        return Payload(PromptShape.INPUTS, word, session, model, body, streams or stream)
     else:
-        shape = Shape.NONE
+        shape = PromptShape.NONE
     return Payload(shape, word, session, model, body, stream)
 
 
@@ -234,11 +234,11 @@ def without_words(body: bytes, seen: bytes = b"") -> bytes:
     return msgspec.json.encode({key: value for key, value in fields.items() if key not in words})
 
 
-def _word(said: msgspec.Raw) -> Word:
-    if not is_given(said):
+def _word(raw: msgspec.Raw) -> Word:
+    if not is_given(raw):
         return Word.NOTHING
     try:
-        return _WORDS[_decode_text(said)]
+        return _WORDS[_decode_text(raw)]
     except (*UNEXPECTED, LookupError):
         raise BadRequest(
             "The field `requestType` must be NEW_SESSION, SESSION, CLOSE or CLOSE_SESSION.",
@@ -262,7 +262,7 @@ def _text(value: msgspec.Raw, field: str) -> str | None:
 
 #: The AWS SDKs' id of a call, the same in every attempt at it.
 _CALL = b"amz-sdk-invocation-id"
-_LONGEST_CALL = 64
+_MAX_CALL_ID = 64
 
 
 class Act(Enum):
@@ -321,7 +321,7 @@ def understand(route: Route, exchange: Exchange, model: str, names: ids.Names) -
     act = _act(payload, opens=opens)
     if act is Act.CLOSE and key is None:
         raise BadRequest("A session is closed by its id: send it as SessionId.")
-    call = header(exchange.headers, _CALL).decode("latin-1")[:_LONGEST_CALL]
+    call = header(exchange.headers, _CALL).decode("latin-1")[:_MAX_CALL_ID]
     return Invocation(
         act,
         exchange,
@@ -338,7 +338,7 @@ def understand(route: Route, exchange: Exchange, model: str, names: ids.Names) -
 def _act(payload: Payload, *, opens: bool) -> Act:
     if payload.word is Word.CLOSE:
         return Act.CLOSE
-    if payload.shape is not Shape.NONE:
+    if payload.shape is not PromptShape.NONE:
         return Act.INFER
     if opens:
         return Act.OPEN

@@ -1,4 +1,4 @@
-"""SageMaker's paths, and what they name. Pure.
+"""SageMaker's paths: what they name, and who may ask for them. Pure.
 
 `/invocations` is what the platform calls on a container; the others are what clients call on the
 platform (botocore `sagemaker-runtime/2017-05-13`, and the developer guide's page on
@@ -6,19 +6,22 @@ OpenAI-compatible endpoints).
 """
 
 import re
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-#: The platform's health check of a container, also usable by other probes.
-PING = "/ping"
-#: The path that the platform calls on a container.
-INVOCATIONS = "/invocations"
+from router.api.endpoints import ENDPOINTS, INVOCATIONS, MODELS, SMALL_BODY
+from router.http.access import KeyCheck, Keys, PathRule
+from router.responses.ids import stored
+from router.sagemaker.sigv4 import SigningKeys
+from router.settings.model import Settings
+
 _ENDPOINT = re.compile(
     r"/endpoints/(?P<name>[^/]+)(?:/inference-components/(?P<part>[^/]+))?/(?P<rest>.+)"
 )
 #: `EndpointName` of the service model.
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
-_LONGEST_NAME = 63
+_MAX_NAME = 63
 
 
 class Operation(Enum):
@@ -52,10 +55,10 @@ def route(path: str, prefix: str = "") -> Route | None:
     path = path[len(prefix) :]
     if path == INVOCATIONS:
         return Route(Operation.INVOKE)
-    found = _ENDPOINT.fullmatch(path)
-    if found is None:
+    match = _ENDPOINT.fullmatch(path)
+    if match is None:
         return None
-    name, component, rest = found["name"], found["part"] or "", found["rest"]
+    name, component, rest = match["name"], match["part"] or "", match["rest"]
     if rest.startswith("openai/v1/"):
         return Route(Operation.OPENAI, name, component, rest[len("openai") :])
     operation = _BY_PATH.get(rest)
@@ -64,15 +67,30 @@ def route(path: str, prefix: str = "") -> Route | None:
 
 def is_name(name: str) -> bool:
     """Whether this is a valid name of an endpoint."""
-    return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
+    return len(name) <= _MAX_NAME and _NAME.fullmatch(name) is not None
 
 
-def speaks_aws(path: str) -> bool:
-    """Whether errors on this path, whatever its prefix, have AWS's form.
+def path_rules(settings: Settings, keys: Keys | None) -> Callable[[str], PathRule | None]:
+    """Return a function that gives the rules of these paths; `keys` open those of clients."""
+    signing = settings.sagemaker.sigv4
+    checked: KeyCheck | None = SigningKeys(signing, keys) if signing else keys
+    prefix, limits = settings.sagemaker.prefix or "", settings.limits
+    invocation = PathRule(checked, "POST", settings.sagemaker.body)
+    openai = PathRule(checked, "POST", limits.longest(form=False))
+    form = PathRule(checked, "POST", limits.longest(form=True))
+    models = PathRule(checked, "GET", SMALL_BODY)
 
-    Below an endpoint's `/openai/` they have OpenAI's.
-    """
-    found = _ENDPOINT.search(path)
-    if found is None:
-        return path.endswith(INVOCATIONS) or "/endpoints/" in path
-    return not found["rest"].startswith("openai/")
+    def rule(path: str) -> PathRule | None:
+        target = route(path, prefix)
+        if target is None:
+            return None
+        if target.operation is not Operation.OPENAI:
+            return invocation
+        if (response := stored(target.path)) is not None:
+            return PathRule(checked, response.methods, SMALL_BODY)
+        if target.path == MODELS or target.path.startswith(MODELS + "/"):
+            return models
+        endpoint = ENDPOINTS.get(target.path)
+        return form if endpoint is not None and endpoint.form else openai
+
+    return rule

@@ -13,17 +13,16 @@ value.
 """
 
 from struct import pack
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
+from router.api.error_shapes import AwsError, aws_error, model_error, stream_error
 from router.api.errors import CREDENTIALS, Headers, NoWorker
-from router.http.exchange import Exchange, Source, date_line
+from router.http.exchange import AnswerSource, Exchange, SessionTable, date_line
 from router.http.headers import FOR_SAGEMAKER, header, passing_fields
-from router.sagemaker.errors import LONGEST, AwsError, model_error, stream_error, told
 from router.sagemaker.invocation import as_generation
 from router.sessions.ids import AWS_HEADER
-from router.sessions.sessions import Sessions
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 
 #: The end of a server-sent event (WHATWG HTML section 9.2.5).
 _EVENT_END = b"\n\n"
@@ -67,8 +66,8 @@ def exception(kind: str, payload: bytes) -> bytes:
     return frame(payload, headers)
 
 
-#: Most bytes of an answer that are kept for conversion.
-LARGEST = 16 << 20
+#: Bytes of an answer that are kept for conversion, and of a worker's error that pass on.
+MAX_CONVERTED_BYTES, MAX_ERROR_BYTES = 16 << 20, 8 << 10
 #: The status of a full worker, whatever comes of its body.
 _FULL: Final = 503
 _CUSTOM = b"x-amzn-sagemaker-custom-attributes"
@@ -79,7 +78,7 @@ _BEGUN = (b"x-amzn-sagemaker-new-session-id:", b"x-warmroute-session:")
 _REST = frozenset((b"content-type", b"accept"))
 
 
-class Answer(Exchange):
+class InvocationExchange(Exchange):
     """An invocation's exchange, which wraps the client's own."""
 
     __slots__ = (
@@ -96,7 +95,13 @@ class Answer(Exchange):
     )
 
     def __init__(
-        self, outer: Exchange, body: bytes, visit: Visit | None, *, framed: bool, converts: bool
+        self,
+        outer: Exchange,
+        body: bytes,
+        visit: SessionUse | None,
+        *,
+        framed: bool,
+        converts: bool,
     ) -> None:
         """`framed`: answer as an event stream. `converts`: convert a completion to `generation`."""
         super().__init__(outer.line, outer.head, keep=outer.keep)
@@ -104,9 +109,9 @@ class Answer(Exchange):
         self.left = outer.left
         outer.inner = self
         self.identity, self.tenant, self.body = outer.identity, outer.tenant, body
-        self.salts, self.trusted = outer.salts, outer.trusted
+        self.salt, self.trusted = outer.salt, outer.trusted
         self.codings = ()
-        self.part = visit
+        self.session = visit
         self._framed = framed
         self._converts = converts and not framed
         self._holds = False
@@ -126,14 +131,14 @@ class Answer(Exchange):
 
     # What the proxy asks.
 
-    def visit(self, sessions: Sessions) -> Visit | None:
-        """Return the visit to a session, which is known already.
+    def session_among(self, sessions: SessionTable) -> Any:  # noqa: ANN401 - as overridden
+        """Return the use of a session, which is known already.
 
         If other settings have moved its model to another pool, the session begins there.
         """
-        if self.part is not None and not self.part.bound:
-            self.part = self.part.among(sessions)
-        return self.part
+        if self.session is not None and not self.session.bound:
+            self.session = self.session.among(sessions)
+        return self.session
 
     def passing(self, *, keyed: bool) -> bytes:
         """Return the header lines for the worker, without those meant for SageMaker."""
@@ -155,8 +160,8 @@ class Answer(Exchange):
             if pair[0] in FOR_SAGEMAKER and pair[0].startswith(b"x-amzn")
         ]
         lines = [b"%b: %b\r\n" % pair for pair in fields if pair[0] != AWS_HEADER]
-        if self.part is not None:
-            own = self.part.own or self.part.id
+        if self.session is not None:
+            own = self.session.own or self.session.id
             lines.append(b"%b: %b\r\n" % (AWS_HEADER, own.encode()))
         return b"".join(lines)
 
@@ -166,7 +171,7 @@ class Answer(Exchange):
         """Add header lines to the answer, whatever it will be."""
         self._outer.add(fields)
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Set the source of the answer's data."""
         self._outer.feed_from(source)
 
@@ -232,7 +237,7 @@ class Answer(Exchange):
 
     def _hold(self, data: bytes, last: bool) -> None:
         """Keep data of an answer that is sent as a whole, and send it after the last."""
-        most = LARGEST if self._status < 400 else LONGEST
+        most = MAX_CONVERTED_BYTES if self._status < 400 else MAX_ERROR_BYTES
         self._held.append(data[: max(0, most - self._size)])
         self._size += len(data)
         if not last:
@@ -243,7 +248,7 @@ class Answer(Exchange):
             self._give(_is_full())
         elif self._status >= 400:
             self._give(model_error(self._status, body.decode("utf-8", errors="replace")))
-        elif self._size > LARGEST:
+        elif self._size > MAX_CONVERTED_BYTES:
             self._give(
                 model_error(502, "The worker's answer is too long to be told as `generation`.")
             )
@@ -260,7 +265,7 @@ class Answer(Exchange):
 
 def _is_full() -> AwsError:
     """Return the error for a full worker: back pressure, after which clients try again."""
-    return told(NoWorker("The worker is full; please try again."))
+    return aws_error(NoWorker("The worker is full; please try again."))
 
 
 def _ours(headers: Headers, identity: bytes) -> bytes:

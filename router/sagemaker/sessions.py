@@ -36,7 +36,7 @@ from router.sessions import ids as expiry
 from router.sessions.ids import AWS_HEADER, NEW_SESSION, announced, fits
 from router.sessions.sessions import Sessions
 from router.sessions.table import Binding
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from router.upstream.errors import Redirected, Refused, WorkerError, answer_for
 from strategies.api import Candidate, Outcome, Prompt
 
@@ -45,10 +45,10 @@ _NEW = b"x-amzn-sagemaker-new-session-id"
 OPENS = b'{"requestType":"NEW_SESSION"}'
 CLOSES = b'{"requestType":"CLOSE"}'
 #: Most bytes of an answer that are read.
-LARGEST = 64 << 10
+MAX_ANSWER_BYTES = 64 << 10
 
 
-class Said(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """A worker's answer."""
 
     status: int
@@ -56,14 +56,14 @@ class Said(NamedTuple):
     body: bytes
 
 
-class Refusal(DoorError):
+class WorkerRefusal(DoorError):
     """The worker refused."""
 
     status = 502
 
-    def __init__(self, said: Said) -> None:
-        super().__init__(said.body.decode("utf-8", errors="replace"))
-        self.said = said
+    def __init__(self, answer: WorkerAnswer) -> None:
+        super().__init__(answer.body.decode("utf-8", errors="replace"))
+        self.said = answer
 
 
 async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[str, float | None]:
@@ -71,11 +71,11 @@ async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[st
 
     Raises Refusal, and WorkerError if the worker cannot be asked.
     """
-    said = await _tell(worker, body, OPENS, NEW_SESSION, identity)
-    value = header(said.headers, _NEW) or header(said.headers, AWS_HEADER)
+    answer = await _tell(worker, body, OPENS, NEW_SESSION, identity)
+    value = header(answer.headers, _NEW) or header(answer.headers, AWS_HEADER)
     key, expires = expiry.read(value.decode("latin-1"))
     if not key or key == "None":
-        raise Refusal(Said(502, [], b"the worker named no session"))
+        raise WorkerRefusal(WorkerAnswer(502, [], b"the worker named no session"))
     return key, expires
 
 
@@ -86,16 +86,16 @@ async def close_session(worker: Worker, body: bytes, key: str, identity: bytes) 
 
 async def _tell(
     worker: Worker, body: bytes, documented: bytes, session: str, identity: bytes
-) -> Said:
-    said = await _ask(worker, body, session, identity)
-    if said.status == 400 and body != documented:
-        said = await _ask(worker, documented, session, identity)
-    if said.status >= 300:
-        raise Refusal(said)
-    return said
+) -> WorkerAnswer:
+    answer = await _ask(worker, body, session, identity)
+    if answer.status == 400 and body != documented:
+        answer = await _ask(worker, documented, session, identity)
+    if answer.status >= 300:
+        raise WorkerRefusal(answer)
+    return answer
 
 
-async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Said:
+async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> WorkerAnswer:
     key = b"authorization: Bearer %b\r\n" % worker.api_key if worker.api_key else b""
     head = (
         b"POST /invocations HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
@@ -111,9 +111,9 @@ async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Sa
             answer = b""
             while piece := await connection.chunk():
                 answer += piece
-                if len(answer) > LARGEST:
+                if len(answer) > MAX_ANSWER_BYTES:
                     break
-            said = Said(connection.head.status, connection.head.headers, answer)
+            said = WorkerAnswer(connection.head.status, connection.head.headers, answer)
         finally:
             worker.upstream.release(connection)
     except WorkerError as error:
@@ -135,10 +135,10 @@ async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Sa
 #: 424 if it has expired; others would say 404.
 _FORGOTTEN = frozenset((400, 404, 424))
 #: Seconds that a worker may take to answer if the session ends whatever it says.
-PATIENCE_S = 2.0
+CLOSE_TIMEOUT_S = 2.0
 #: Seconds to wait for a session to be opened for a client that has left, and how many such openings
 #: to wait for at once; for any more the connection is closed.
-LATE_S, LATE = 10.0, 64
+LATE_CLOSE_TIMEOUT_S, MAX_LATE_CLOSES = 10.0, 64
 _late: set[asyncio.Future[tuple[str, float | None]]] = set()
 
 
@@ -151,16 +151,16 @@ async def end_everywhere(
     `PATIENCE_S`. Raises UnknownSession if no pool knows it. An error in one pool is raised after
     all were asked.
     """
-    closed, said = False, b""
+    closed, answer = False, b""
     errors: list[DoorError] = []
     for pool in fleet.pools:
         try:
             if pool.sessions is not None and pool.stateful and anyway:
                 with suppress(DoorError, TimeoutError):
-                    async with asyncio.timeout(PATIENCE_S):
+                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
                         await _end_there(pool, key, body, identity)
             elif pool.sessions is not None and pool.stateful:
-                said = await _end_there(pool, key, body, identity) or said
+                answer = await _end_there(pool, key, body, identity) or answer
             if pool.sessions is not None:
                 closed = await pool.sessions.close(key) or closed
         except DoorError as error:
@@ -169,11 +169,11 @@ async def end_everywhere(
         raise errors[0]
     if not closed:
         raise UnknownSession
-    return said
+    return answer
 
 
 async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> bytes:
-    """Close a session at its worker, if that is there. Raises a DoorError, and Refusal."""
+    """Close a session at its worker, if that is there. Raises a DoorError, and WorkerRefusal."""
     sessions = pool.sessions
     session = (
         None if sessions is None else await sessions.find(key, pool, (), known=True, uses=True)
@@ -183,7 +183,7 @@ async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> byte
         return b""
     try:
         return await close_session(worker, body, session.own or key, identity)
-    except Refusal as refusal:
+    except WorkerRefusal as refusal:
         if refusal.said.status == 503:
             raise NoWorker("The session's worker is full; please try again.") from None
         if refusal.said.status not in _FORGOTTEN:
@@ -199,7 +199,7 @@ async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> byte
 async def drop(worker: Worker, own: str, identity: bytes) -> None:
     """Close a session that nobody will use; if its worker cannot be told, it expires."""
     with suppress(DoorError, WorkerError, TimeoutError):
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await close_session(worker, CLOSES, own, identity)
 
 
@@ -207,13 +207,13 @@ async def drop_late(
     worker: Worker, opening: asyncio.Future[tuple[str, float | None]], identity: bytes
 ) -> None:
     """Close a session as soon as it has been opened, because its client has left."""
-    if len(_late) >= LATE:
+    if len(_late) >= MAX_LATE_CLOSES:
         opening.cancel()
         return
     _late.add(opening)
     try:
         with suppress(DoorError, WorkerError, TimeoutError):
-            async with asyncio.timeout(LATE_S):
+            async with asyncio.timeout(LATE_CLOSE_TIMEOUT_S):
                 own, _ = await opening
             await drop(worker, own, identity)
     finally:
@@ -224,31 +224,31 @@ _CLOSED = b"x-amzn-sagemaker-closed-session-id: %b\r\n"
 _NEW_SESSION = b"x-amzn-sagemaker-new-session-id: %b\r\n"
 
 
-class Words:
+class SessionCalls:
     """Opens and closes sessions, also at workers that keep sessions themselves."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    async def open(self, asked: Invocation) -> None:
+    async def open(self, invocation: Invocation) -> None:
         """Start a session; its worker is chosen now. Raises a DoorError, and Refusal."""
-        pool, model, workers = await self._place(asked.model)
+        pool, model, workers = await self._place(invocation.model)
         if pool.stateful:
-            visit = await open_there(asked, pool, model, workers)
+            visit = await open_there(invocation, pool, model, workers)
         else:
-            visit = sessions_of(pool).opening(asked.session, asked.call)
-            visit.owner = asked.exchange.tenant
+            visit = sessions_of(pool).opening(invocation.session, invocation.call)
+            visit.owner = invocation.exchange.tenant
             await visit.look(pool, workers)
             await _choose(pool, model, workers, visit)
         visit.accepted(200)
         line = _NEW_SESSION % announced(visit.id, visit.expires).encode()
-        _answer(asked, line + b"x-warmroute-worker: %b\r\n" % visit.bound.encode(), b"")
+        _answer(invocation, line + b"x-warmroute-worker: %b\r\n" % visit.bound.encode(), b"")
 
-    async def close(self, asked: Invocation) -> None:
+    async def close(self, invocation: Invocation) -> None:
         """Close a session. Raises UnknownSession, and as `open`."""
-        key, exchange = asked.session or "", asked.exchange
-        said = await end_everywhere(self._fleet, key, exchange.body, exchange.identity)
-        _answer(asked, _CLOSED % key.encode(), said)
+        key, exchange = invocation.session or "", invocation.exchange
+        answer = await end_everywhere(self._fleet, key, exchange.body, exchange.identity)
+        _answer(invocation, _CLOSED % key.encode(), answer)
 
     async def _place(self, model: str) -> tuple[Pool, str, list[Worker]]:
         """Return pool, model and workers for a session without a prompt. Raises as `Fleet.find`.
@@ -278,18 +278,24 @@ def sessions_of(pool: Pool) -> Sessions:
     """Return the sessions of a pool. Raises BadRequest if it keeps none."""
     if pool.sessions is None:
         raise BadRequest("Sessions are not kept here: the pool's strategy is not `session`.")
-    return pool.sessions
+    sessions: Sessions = pool.sessions
+    return sessions
 
 
 async def open_there(
-    asked: Invocation, pool: Pool, model: str, workers: Sequence[Worker], *, answered: bool = False
-) -> Visit:
+    invocation: Invocation,
+    pool: Pool,
+    model: str,
+    workers: Sequence[Worker],
+    *,
+    answered: bool = False,
+) -> SessionUse:
     """Start a session at a worker that keeps them; its id is the client's, or else the worker's.
 
     `answered`: a prompt's answer will tell of the session. Raises a DoorError, and Refusal.
     """
-    sessions, key, exchange = sessions_of(pool), asked.session, asked.exchange
-    visit = sessions.opening(key, asked.call)
+    sessions, key, exchange = sessions_of(pool), invocation.session, invocation.exchange
+    visit = sessions.opening(key, invocation.call)
     if key is not None:
         await visit.look(pool, workers)
         if visit.bound:  # by an earlier attempt at the same call
@@ -300,7 +306,7 @@ async def open_there(
     noted = own, expires, visit.call
     to = Binding(worker.name, *noted, fixed=expires is not None, owner=exchange.tenant)
     for wanted in (key,) if key else (own if fits(own) else None, None):
-        visit = sessions.opening(wanted, asked.call)
+        visit = sessions.opening(wanted, invocation.call)
         try:
             session, done = await sessions.surely(visit.id, to, None)
         except BaseException:
@@ -334,7 +340,7 @@ async def _opened(
         _count(pool, prompt, choice)
         try:
             return (worker, *await _open(worker, body, identity))
-        except Refusal as refusal:
+        except WorkerRefusal as refusal:
             if refusal.said.status != 503:
                 raise
             error = NoWorker("Every worker that was asked is full; please try again.")
@@ -355,7 +361,7 @@ async def _open(worker: Worker, body: bytes, identity: bytes) -> tuple[str, floa
         raise
 
 
-async def _choose(pool: Pool, model: str, workers: Sequence[Worker], visit: Visit) -> None:
+async def _choose(pool: Pool, model: str, workers: Sequence[Worker], visit: SessionUse) -> None:
     """Choose a worker as for a request without tokens, and bind the session to it."""
     prompt = Prompt(model=model, tokens=0, answer_tokens=0, bound=visit.bound)
     candidates = pool.strategy.rank(prompt, workers, monotonic()).candidates
@@ -374,9 +380,9 @@ def _count(pool: Pool, prompt: Prompt, choice: Candidate) -> None:
         pool.tells.ended(pool.tells.booked(pool, prompt, choice, now), outcome, now)
 
 
-def _answer(asked: Invocation, line: bytes, said: bytes) -> None:
-    exchange = asked.exchange
+def _answer(invocation: Invocation, line: bytes, answer: bytes) -> None:
+    exchange = invocation.exchange
     fields, body = session_answer(
-        exchange.identity, exchange.headers, line, said, framed=asked.streams
+        exchange.identity, exchange.headers, line, answer, framed=invocation.streams
     )
     exchange.answer(200, fields, body)

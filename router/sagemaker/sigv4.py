@@ -9,19 +9,17 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from router.api.errors import DoorError, Headers
+from router.http.access import Keys
 from router.http.exchange import Exchange
 from router.http.headers import header
-
-if TYPE_CHECKING:
-    from router.http.access import Keys
-    from router.settings.sessions import SigningKeySettings
+from router.settings.sessions import SigningKeySettings
 
 _SCHEME = b"AWS4-HMAC-SHA256 "
 #: Most seconds by which a signature's time may differ from ours.
-SKEW_S = 300.0
+MAX_CLOCK_SKEW_S = 300.0
 _DATE = "%Y%m%dT%H%M%SZ"
 
 
@@ -33,26 +31,26 @@ class Unsigned(DoorError):
     code = "invalid_signature"
 
 
-class Signed:
+class SigningKeys:
     """The signing keys, which the gate checks before a body is read; `others` are accepted too."""
 
-    def __init__(self, keys: Sequence["SigningKeySettings"], others: "Keys | None") -> None:
+    def __init__(self, keys: Sequence[SigningKeySettings], others: Keys | None) -> None:
         self._known = {key.access_key for key in keys}
         self._others = others
 
-    def who(self, headers: Headers) -> str | None:
+    def identify(self, headers: Headers) -> str | None:
         """Return the access key that the request claims to be signed with, or another key's
         owner."""
         access = _parts(headers).get("Credential", "").split("/")[0]
         if access in self._known:
             return access
-        return self._others.who(headers) if self._others is not None else None
+        return self._others.identify(headers) if self._others is not None else None
 
 
 class Verifier:
     """Checks signatures, if there are signing keys."""
 
-    def __init__(self, keys: Sequence["SigningKeySettings"]) -> None:
+    def __init__(self, keys: Sequence[SigningKeySettings]) -> None:
         self._secrets = {key.access_key: key.secret_key.get_secret_value() for key in keys}
 
     def check(self, exchange: Exchange, now: float | None = None) -> None:
@@ -81,8 +79,8 @@ class Verifier:
             signature = _signature(exchange, (access, secret), scope, when, parts)
         except ValueError:  # such a URL cannot have been signed
             raise Unsigned("The request cannot be understood as a signed one.") from None
-        given = parts.get("Signature", "")
-        if not compare_digest(signature.encode("latin-1"), given.encode("latin-1")):
+        signed = parts.get("Signature", "")
+        if not compare_digest(signature.encode("latin-1"), signed.encode("latin-1")):
             raise Unsigned(
                 "The request signature we calculated does not match the signature you provided."
             )
@@ -97,10 +95,10 @@ def _signature(
     from botocore.credentials import Credentials  # noqa: PLC0415
 
     signed = set(parts.get("SignedHeaders", "").split(";"))
-    given = {name.decode(): value.decode("latin-1") for name, value in exchange.headers}
-    url = f"http://{given.get('host', '')}{exchange.path}{exchange.query.decode('ascii')}"
+    fields = {name.decode(): value.decode("latin-1") for name, value in exchange.headers}
+    url = f"http://{fields.get('host', '')}{exchange.path}{exchange.query.decode('ascii')}"
     request: Any = AWSRequest(method=exchange.method, url=url, data=exchange.body)
-    for name, value in given.items():
+    for name, value in fields.items():
         if name in signed:
             request.headers[name] = value
     request.context["timestamp"] = when
@@ -135,7 +133,7 @@ def _counts(name: bytes) -> bool:
 
 def _is_recent(when: str, now: float) -> bool:
     try:
-        told = datetime.strptime(when, _DATE).replace(tzinfo=UTC).timestamp()
+        signed_at = datetime.strptime(when, _DATE).replace(tzinfo=UTC).timestamp()
     except ValueError:
         return False
-    return abs(told - now) <= SKEW_S
+    return abs(signed_at - now) <= MAX_CLOCK_SKEW_S

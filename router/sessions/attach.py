@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from router.sessions.redis import RedisStore
 from router.sessions.sessions import Sessions
-from router.sessions.table import Lease
+from router.sessions.table import SessionLease
 
 if TYPE_CHECKING:
     from router.fleet.fleet import Fleet
@@ -17,22 +18,35 @@ if TYPE_CHECKING:
 log = logging.getLogger("warmroute.sessions")
 
 #: Seconds between two checks of session stores.
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 
 
-def keep_sessions(pool: "Pool", before: Sessions | None, settings: "SessionSettings") -> None:
+def sessions_of(fleet: "Fleet") -> dict[str, Sessions]:
+    """Return the sessions of each pool that keeps any, by the pool's name."""
+    return {pool.name: pool.sessions for pool in fleet.pools if pool.sessions is not None}
+
+
+def give_sessions(
+    fleet: "Fleet", settings: "SessionSettings", before: Mapping[str, Sessions]
+) -> None:
+    """Give every pool its sessions; those that a pool of its name had `before` stay."""
+    for pool in fleet.pools:
+        _keep(pool, before.get(pool.name), settings)
+
+
+def _keep(pool: "Pool", before: Sessions | None, settings: "SessionSettings") -> None:
     """Give a pool its sessions, or those it had before, if its strategy keeps any."""
-    if not getattr(pool.strategy, "keeps_sessions", False):
+    if not pool.capabilities.keeps_sessions:
         pool.sessions = None
         return
-    stays = bool(getattr(pool.strategy, "stays", True))
+    stays = not pool.capabilities.moves_sessions
     sessions = before
     if sessions is None or (sessions.redis is None) != (settings.redis is None):
         sessions = Sessions(settings, stays=stays)
     else:  # also with another Redis: only this router knows what it did while the old one was down
         sessions.change(settings, stays=stays)
     if settings.redis is not None and sessions.redis != settings.redis:
-        sessions.keep_in(RedisStore(settings.redis, pool.name, Lease.of(settings)))
+        sessions.keep_in(RedisStore(settings.redis, pool.name, SessionLease.of(settings)))
         sessions.redis = settings.redis
     pool.sessions = sessions
 
@@ -49,7 +63,7 @@ async def look_after(fleet: "Fleet") -> None:
                     log.exception(
                         "pool %s: internal error while its sessions were checked", pool.name
                     )
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
 
 
 async def let_go(fleet: "Fleet") -> None:

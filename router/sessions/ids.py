@@ -14,7 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from router.api.errors import BadRequest, Headers
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 from router.settings.sessions import SessionSettings
 
 #: SageMaker's header, in both directions between client and platform (botocore's service model
@@ -24,7 +24,7 @@ AWS_HEADER = b"x-amzn-sagemaker-session-id"
 NEW_SESSION = "NEW_SESSION"
 #: Maximum characters of an id (`SessionIdHeader`), and of one that must fit in a header together
 #: with its expiry (`NewSessionResponseHeader`).
-LONGEST, LONGEST_NEW = 256, 226
+MAX_ID_CHARS, MAX_NEW_ID_CHARS = 256, 226
 #: The pattern of the same shapes. It never matches `NEW_SESSION`, which has an underscore.
 _AWS = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 #: Ids of other clients that are kept as they are: e-mail addresses and the like.
@@ -38,12 +38,12 @@ def new_id() -> str:
 
 def is_aws(text: str) -> bool:
     """Whether SageMaker would accept it as an id."""
-    return len(text) <= LONGEST and _AWS.fullmatch(text) is not None
+    return len(text) <= MAX_ID_CHARS and _AWS.fullmatch(text) is not None
 
 
 def fits(text: str) -> bool:
     """Whether it can be announced to SageMaker's clients as the id of a new session."""
-    return len(text) <= LONGEST_NEW and is_aws(text)
+    return len(text) <= MAX_NEW_ID_CHARS and is_aws(text)
 
 
 def kept(text: str) -> str:
@@ -141,8 +141,8 @@ def check(text: str) -> str:
     """Return an id given in SageMaker's way if it is valid. Raises BadRequest."""
     if not is_aws(text):
         raise BadRequest(
-            f"The session id {shown(text)} is not valid: 1 to {LONGEST} letters and digits, with"
-            " hyphens between them.",
+            f"The session id {shown(text)} is not valid: 1 to {MAX_ID_CHARS} letters and digits,"
+            " with hyphens between them.",
             param="SessionId",
         )
     return text

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from router.sessions.table import Binding, Session
+from router.sessions.table import Binding, OpenSession
 
 if TYPE_CHECKING:
     from router.sessions.store import Store
@@ -17,21 +17,21 @@ T = TypeVar("T")
 
 #: Reports sent to the store in parallel. One at a time could take minutes; many more would take
 #: over half of the connections away from requests.
-TOLD = 16
+MAX_REPORTS = 16
 #: Seconds after an outage during which an id unknown to the store is accepted as possibly open.
 #: Other routers may need that long to notice that the store is back and to report what they
 #: started.
 DOUBT_S = 3.0
 
 
-class Away:
+class Outage:
     """Sessions started or closed during an outage, and some seen before it; `most` of each kind."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.begun: OrderedDict[str, Session] = OrderedDict()
+        self.begun: OrderedDict[str, OpenSession] = OrderedDict()
         """Sessions bound during the outage, the latest last."""
-        self.seen: OrderedDict[str, Session] = OrderedDict()
+        self.seen: OrderedDict[str, OpenSession] = OrderedDict()
         """The last known binding of sessions that only their own worker can serve (stateful
         pools)."""
         self.closed: OrderedDict[str, None] = OrderedDict()
@@ -40,13 +40,13 @@ class Away:
         """The closed ids not yet reported to the store. The value is the creation time if only the
         session created then was closed."""
 
-    def begin(self, key: str, session: Session) -> None:
+    def begin(self, key: str, session: OpenSession) -> None:
         """Record a session that was bound while the store could not be told."""
         self.closed.pop(key, None)
         self._untold.pop(key, None)
         self._keep(self.begun, key, session)
 
-    def see(self, key: str, session: Session | None) -> None:
+    def see(self, key: str, session: OpenSession | None) -> None:
         """Record what the store said about a session; None: it is not open."""
         if session is None:
             self.seen.pop(key, None)
@@ -70,7 +70,7 @@ class Away:
             self._keep(self._untold, key, begun)
         return True
 
-    def find(self, key: str) -> Session | None:
+    def find(self, key: str) -> OpenSession | None:
         """Return a session that this router started or has seen."""
         return self.begun.get(key) or self.seen.get(key)
 
@@ -80,7 +80,7 @@ class Away:
         Raises StoreDown; what was not reported yet is kept.
         """
         while self._untold:
-            some = list(islice(self._untold.items(), TOLD))
+            some = list(islice(self._untold.items(), MAX_REPORTS))
             await asyncio.gather(*(self._tell_end(store, key, since) for key, since in some))
 
     async def _tell_end(self, store: "Store", key: str, since: float | None) -> None:
@@ -92,12 +92,12 @@ class Away:
 
         Raises StoreDown; what was not reported yet is kept.
         """
-        for _ in range(0, len(self.begun), TOLD):
-            some = list(islice(self.begun.items(), TOLD))
+        for _ in range(0, len(self.begun), MAX_REPORTS):
+            some = list(islice(self.begun.items(), MAX_REPORTS))
             begun = (self._tell_begun(store, key, session) for key, session in some)
             await asyncio.gather(store.doubt(DOUBT_S), *begun)
 
-    async def _tell_begun(self, store: "Store", key: str, session: Session) -> None:
+    async def _tell_begun(self, store: "Store", key: str, session: OpenSession) -> None:
         told, done = await store.bind(key, Binding.of(session), None)
         if self.begun.get(key) is session:
             del self.begun[key]

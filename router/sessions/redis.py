@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from router.sessions.lua import APART, BESIDE, CLEARED, SCRIPTS, SWEPT
 from router.sessions.store import PERHAPS, Kept, StoreDown
-from router.sessions.table import Binding, Bound, Lease, Session
+from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -109,7 +109,7 @@ _FOREVER = 1e9
 class RedisStore:
     """The sessions of one pool in Redis. Raises StoreDown if Redis does not answer in time."""
 
-    def __init__(self, settings: "RedisSettings", pool: str, lease: Lease) -> None:
+    def __init__(self, settings: "RedisSettings", pool: str, lease: SessionLease) -> None:
         """Set up the client; it connects at the first request."""
         self.lease = lease
         self._redis = Scripted(settings)
@@ -124,11 +124,11 @@ class RedisStore:
         """See `Store`. Nothing: clients are told the times of Redis's clock."""
         return 0.0
 
-    async def use(self, key: str) -> Session | None:
+    async def use(self, key: str) -> OpenSession | None:
         """See `Store`."""
         return _found(await self._do("use", key))
 
-    async def find(self, key: str) -> Session | None:
+    async def find(self, key: str) -> OpenSession | None:
         """See `Store`."""
         return _found(await self._do("find", key))
 
@@ -141,7 +141,7 @@ class RedisStore:
         done, *told = await self._do("bind", key, *more)
         return Bound(_found(told), done=done == "1")
 
-    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         """See `Store`."""
         return _found(await self._do("close", key, "" if begun is None else repr(begun)))
 
@@ -149,7 +149,7 @@ class RedisStore:
         """See `Store`."""
         await self._do("doubt", "", seconds)
 
-    async def listed(self, most: int) -> list[tuple[str, Session]]:
+    async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
         """See `Store`."""
         left, *found = await self._do("list", "", most, SWEPT)
         while left != "0":  # clear away expired sessions in steps, so that no script runs long
@@ -188,13 +188,13 @@ class RedisStore:
         return sentence(self._url, error, "session.redis.password", password=self._has_password)
 
 
-def _found(told: list[str]) -> Session | None:
+def _found(told: list[str]) -> OpenSession | None:
     if not told:
         return None
     return PERHAPS if told == [""] else _session(told)
 
 
-def _session(told: list[str]) -> Session:
+def _session(told: list[str]) -> OpenSession:
     worker, created, expires, used, own, call, fixed = told
     times = float(created), float(expires), float(used)
-    return Session(worker, *times, own, call, fixed == "1")
+    return OpenSession(worker, *times, own, call, fixed == "1")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from router.api.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
-from router.sessions.outage import DOUBT_S, Away
+from router.sessions.outage import DOUBT_S, Outage
 from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown, steady
-from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session
-from router.sessions.use import Visit, Wanted
+from router.sessions.table import UNNOTED, Binding, Bound, OpenSession, SessionLease
+from router.sessions.use import Requirement, SessionUse
 from strategies.policies.session import owner
 
 if TYPE_CHECKING:
@@ -46,9 +46,13 @@ class Sessions:
         """How often each thing happened to a session, by the word used in metrics."""
         self.down = False
         """The store cannot be reached; sessions are routed by the hash of their id."""
-        self.away = Away(0)
+        self.away = Outage(0)
         # (Looked up at each call, as tests replace them.)
-        self._store: Store = MemoryStore(Lease(), lambda: self.lasting(), lambda: self.clock())  # noqa: PLW0108
+        self._store: Store = MemoryStore(
+            SessionLease(),
+            lambda: self.lasting(),  # noqa: PLW0108
+            lambda: self.clock(),  # noqa: PLW0108
+        )
         self._former: list[Store] = []
         self._kept = Kept(0, 0, 0)
         self.redis: RedisSettings | None = None
@@ -64,7 +68,7 @@ class Sessions:
         self.names = ids.Names.of(settings)
         self.line = b"\n%b:" % self.names.header
         """How the header line that names a session begins."""
-        self._store.lease = Lease.of(settings)
+        self._store.lease = SessionLease.of(settings)
         self.away.most = self._store.lease.most
 
     def keep_in(self, store: Store) -> None:
@@ -79,7 +83,7 @@ class Sessions:
 
     # Which request belongs to which session.
 
-    def asked(self, headers: Headers, body: bytes) -> Visit | None:
+    def asked(self, headers: Headers, body: bytes) -> SessionUse | None:
         """Return the session that an OpenAI request belongs to; None: none. Raises BadRequest."""
         named = ids.in_headers(headers, (ids.AWS_HEADER,))
         if named == ids.NEW_SESSION:
@@ -89,28 +93,28 @@ class Sessions:
         found = self.names.find(headers, body)
         return None if found is None else self.named(found)
 
-    def named(self, key: str) -> Visit:
+    def named(self, key: str) -> SessionUse:
         """Continue a session, or start it if it is not open and clients may do so."""
-        return Visit(self, key, Wanted.EITHER if self._creates else Wanted.OPEN)
+        return SessionUse(self, key, Requirement.EITHER if self._creates else Requirement.OPEN)
 
-    def opening(self, key: str | None, call: str = "") -> Visit:
+    def opening(self, key: str | None, call: str = "") -> SessionUse:
         """Start a session, with an id of the client's own or a new one. Raises BadRequest.
 
         `call` is the client's id of this call, which is the same when it retries the call.
         """
-        if key is not None and len(key) > ids.LONGEST_NEW:
-            raise BadRequest(f"A new session's id has at most {ids.LONGEST_NEW} characters.")
-        return Visit(self, key or ids.new_id(), Wanted.NEW, call if key else "")
+        if key is not None and len(key) > ids.MAX_NEW_ID_CHARS:
+            raise BadRequest(f"A new session's id has at most {ids.MAX_NEW_ID_CHARS} characters.")
+        return SessionUse(self, key or ids.new_id(), Requirement.NEW, call if key else "")
 
-    def within(self, key: str) -> Visit:
+    def within(self, key: str) -> SessionUse:
         """Continue a session that must be open."""
-        return Visit(self, key, Wanted.OPEN)
+        return SessionUse(self, key, Requirement.OPEN)
 
-    # What a `Visit` calls.
+    # What a `SessionUse` calls.
 
     async def find(
         self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool, uses: bool
-    ) -> Session | None:
+    ) -> OpenSession | None:
         """Return a session, or None. Raises NoWorker.
 
         `known`: the client says that it is open. `uses`: this counts as a use of it. While the
@@ -138,7 +142,7 @@ class Sessions:
             return session
         return self._hashed(key, workers)
 
-    def _noted(self, key: str, session: Session | None, pool: "Pool") -> None:
+    def _noted(self, key: str, session: OpenSession | None, pool: "Pool") -> None:
         """Remember what the store said about a session."""
         if session is not None:
             self.away.closed.pop(key, None)
@@ -147,7 +151,7 @@ class Sessions:
 
     async def _again(
         self, key: str, pool: "Pool", workers: "Iterable[Worker]", *, known: bool, uses: bool
-    ) -> Session | None:
+    ) -> OpenSession | None:
         """Find a session that the store does not know but that may be open."""
         if key in self.away.closed:
             return None
@@ -248,7 +252,7 @@ class Sessions:
 
     # For operators.
 
-    async def listed(self, most: int) -> list[tuple[str, Session]]:
+    async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
         """Return up to `most` open sessions. Raises StoreDown."""
         store = self._store
         try:
@@ -305,8 +309,8 @@ class Sessions:
             log.warning("the session store is back")
             self.down = False
 
-    def _hashed(self, key: str, workers: "Iterable[Worker]") -> Session | None:
+    def _hashed(self, key: str, workers: "Iterable[Worker]") -> OpenSession | None:
         names = [worker.name for worker in workers if worker.ready]
         if not names:
             return None
-        return Session(owner(key, names), UNNOTED, self.clock() + self._store.lease.ttl, 0.0)
+        return OpenSession(owner(key, names), UNNOTED, self.clock() + self._store.lease.ttl, 0.0)

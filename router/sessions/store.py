@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic, time
 from typing import NamedTuple, Protocol
 
-from router.sessions.table import UNNOTED, Binding, Bound, Lease, Session, Table
+from router.sessions.table import UNNOTED, Binding, Bound, OpenSession, SessionLease, Table
 
 #: Returns seconds since 1970, UTC.
 Clock = Callable[[], float]
@@ -20,7 +20,7 @@ class StoreDown(Exception):
 
 #: Returned for an unknown id while sessions may be open that the store does not know: another
 #: router started one when it could not record it, or the store has lost its data.
-PERHAPS = Session("", UNNOTED, 0.0, 0.0)
+PERHAPS = OpenSession("", UNNOTED, 0.0, 0.0)
 
 
 class Kept(NamedTuple):
@@ -35,16 +35,16 @@ class Kept(NamedTuple):
 class Store(Protocol):
     """A store of sessions. All methods raise StoreDown."""
 
-    lease: Lease
+    lease: SessionLease
     """The rules for new sessions."""
 
     def ahead(self) -> float:
         """Return by how many seconds the clock that clients go by is ahead of the store's."""
 
-    async def use(self, key: str) -> Session | None:
+    async def use(self, key: str) -> OpenSession | None:
         """Return an open session, or PERHAPS, and count this as a use of it."""
 
-    async def find(self, key: str) -> Session | None:
+    async def find(self, key: str) -> OpenSession | None:
         """Return an open session, or PERHAPS, without using it."""
 
     async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
@@ -53,7 +53,7 @@ class Store(Protocol):
         If several callers try at once, one succeeds; all are given the session as it then is.
         """
 
-    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         """Close a session and return it if that closed it, or PERHAPS.
 
         With `begun`, close it only if it was created at that time and nobody has used it since.
@@ -63,7 +63,7 @@ class Store(Protocol):
         """For so many seconds, answer PERHAPS for unknown ids: other routers may have started
         some."""
 
-    async def listed(self, most: int) -> list[tuple[str, Session]]:
+    async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
         """Return up to `most` open sessions."""
 
     async def look(self) -> Kept:
@@ -76,19 +76,19 @@ class Store(Protocol):
 class MemoryStore:
     """Sessions in this process's memory, lost when it ends."""
 
-    def __init__(self, lease: Lease, clock: Clock, wall: Clock | None = None) -> None:
+    def __init__(self, lease: SessionLease, clock: Clock, wall: Clock | None = None) -> None:
         """Sessions live by `clock`; clients are told their ends by `wall`, the system's."""
         self._table = Table(lease)
         self._clock = clock
         self._wall = wall or clock
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> SessionLease:
         """The rules for new sessions."""
         return self._table.lease
 
     @lease.setter
-    def lease(self, lease: Lease) -> None:
+    def lease(self, lease: SessionLease) -> None:
         self._table.lease = lease
 
     def ahead(self) -> float:
@@ -96,11 +96,11 @@ class MemoryStore:
         are told is to change only if one of them was set."""
         return round(self._wall() - self._clock(), 1)
 
-    async def use(self, key: str) -> Session | None:
+    async def use(self, key: str) -> OpenSession | None:
         """See `Store`."""
         return self._table.use(key, self._clock())
 
-    async def find(self, key: str) -> Session | None:
+    async def find(self, key: str) -> OpenSession | None:
         """See `Store`."""
         return self._table.find(key, self._clock())
 
@@ -110,14 +110,14 @@ class MemoryStore:
             to = to._replace(expires=to.expires - self.ahead())
         return self._table.bind(key, to, expected, self._clock())
 
-    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         """See `Store`."""
         return self._table.close(key, self._clock(), begun=begun)
 
     async def doubt(self, seconds: float) -> None:
         """Do nothing: no other process starts sessions here."""
 
-    async def listed(self, most: int) -> list[tuple[str, Session]]:
+    async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
         """See `Store`."""
         return list(self._table.items(most, self._clock()))
 

@@ -26,7 +26,7 @@ MOVED = 1000
 DROPPED = 1000
 
 
-class Lease(NamedTuple):
+class SessionLease(NamedTuple):
     """How long sessions last, and how many there may be."""
 
     ttl: float = 1200.0
@@ -38,7 +38,7 @@ class Lease(NamedTuple):
     """Most open sessions; beyond it one of the owner that has most is evicted."""
 
     @classmethod
-    def of(cls, settings: SessionSettings) -> "Lease":
+    def of(cls, settings: SessionSettings) -> "SessionLease":
         """Return what the settings say."""
         longest = inf if settings.longest is None else settings.longest
         return cls(settings.lifetime, settings.sliding, longest, settings.most)
@@ -48,20 +48,20 @@ class Lease(NamedTuple):
         begin = now if self.sliding else created
         return min(begin + self.ttl, created + self.longest)
 
-    def begun(self, to: "Binding", now: float) -> "Session":
+    def begun(self, to: "Binding", now: float) -> "OpenSession":
         """Return a new session that starts now.
 
         If the binding gives an end, that is used, but no later than `longest` allows.
         """
         end = self.end(now, now) if to.expires is None else min(to.expires, now + self.longest)
-        return Session(to.worker, now, end, now, to.own, to.call, to.fixed, to.owner)
+        return OpenSession(to.worker, now, end, now, to.own, to.call, to.fixed, to.owner)
 
 
 #: The creation time of a session that no store has recorded.
 UNNOTED = -inf
 
 
-class Session(Struct, gc=False):
+class OpenSession(Struct, gc=False):
     """One session. Times are those of the caller's clock, in seconds."""
 
     worker: str
@@ -101,7 +101,7 @@ class Binding(NamedTuple):
     """Name of the client key that starts it."""
 
     @classmethod
-    def of(cls, session: Session) -> "Binding":
+    def of(cls, session: OpenSession) -> "Binding":
         """Return the binding of an existing session."""
         noted = session.own, session.expires, session.call
         return cls(session.worker, *noted, fixed=session.fixed, owner=session.owner)
@@ -110,7 +110,7 @@ class Binding(NamedTuple):
 class Bound(NamedTuple):
     """The result of binding a session."""
 
-    session: Session | None
+    session: OpenSession | None
     """The session as it is afterwards; None: it is not open."""
     done: bool = False
     """Whether this call bound it."""
@@ -119,11 +119,11 @@ class Bound(NamedTuple):
 class Table:
     """Open sessions by id, and the ids of each owner, the most recently used last."""
 
-    def __init__(self, lease: Lease | None = None) -> None:
-        self.lease = lease or Lease()
+    def __init__(self, lease: SessionLease | None = None) -> None:
+        self.lease = lease or SessionLease()
         self.expired = self.evicted = 0
         """Sessions that have expired, and those evicted for lack of room."""
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, OpenSession] = {}
         # Not plain dicts: finding the first entry means skipping every hole that removed ones left.
         self._lines: dict[str, OrderedDict[str, None]] = {}
         self._ends: list[tuple[float, str]] = []
@@ -131,7 +131,7 @@ class Table:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, key: str, now: float) -> Session | None:
+    def find(self, key: str, now: float) -> OpenSession | None:
         """Return an open session without using it."""
         session = self._sessions.get(key)
         if session is not None and now >= session.expires:
@@ -140,7 +140,7 @@ class Table:
             return None
         return session
 
-    def use(self, key: str, now: float) -> Session | None:
+    def use(self, key: str, now: float) -> OpenSession | None:
         """Return an open session and count this as a use of it."""
         session = self.find(key, now)
         if session is not None:
@@ -150,7 +150,7 @@ class Table:
                 self.sweep(now, moved=2)  # at most one end moved, so putting back two keeps up
         return session
 
-    def _touch(self, key: str, session: Session, now: float) -> None:
+    def _touch(self, key: str, session: OpenSession, now: float) -> None:
         session.used = max(now, nextafter(session.created, inf))  # later, whatever the clock says
         self._lines[session.owner].move_to_end(key)
 
@@ -173,7 +173,7 @@ class Table:
             session.worker, session.own = to.worker, to.own
         return Bound(session, done=True)
 
-    def close(self, key: str, now: float, *, begun: float | None = None) -> Session | None:
+    def close(self, key: str, now: float, *, begun: float | None = None) -> OpenSession | None:
         """Close a session and return it if that closed it.
 
         With `begun`, close it only if it was created at that time and nobody has used it since.
@@ -208,7 +208,7 @@ class Table:
         """Whether a sweep has something to look at."""
         return bool(self._ends) and self._ends[0][0] <= now
 
-    def items(self, most: int, now: float) -> Iterator[tuple[str, Session]]:
+    def items(self, most: int, now: float) -> Iterator[tuple[str, OpenSession]]:
         """Return up to `most` open sessions, the least recently used first."""
         found = self._sessions
         lines = (((found[key].used, key) for key in line) for line in self._lines.values())
@@ -221,7 +221,7 @@ class Table:
             self._ends = [(one.expires, key) for key, one in self._sessions.items()]
             heapify(self._ends)
 
-    def _remove(self, key: str) -> Session:
+    def _remove(self, key: str) -> OpenSession:
         session = self._sessions.pop(key)
         line = self._lines[session.owner]
         del line[key]

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from router.api.errors import NoWorker, SessionExists, SessionLost, UnknownSession
 from router.http.headers import Incoming, Stripped
 from router.sessions.ids import announced, written
-from router.sessions.table import Binding, Session
+from router.sessions.table import Binding, OpenSession
 from strategies.api import FREE, Candidate
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 #: How often a request tries again because others bind its session at the same time.
-TRIES = 8
+MAX_BIND_TRIES = 8
 
 
 _MOVES = frozenset(("rebound", "spilled"))
@@ -39,7 +39,7 @@ _REASONS = {"kept": "session", "rebound": "rebind", "spilled": "spill"}
 _DECIDED = frozenset(("bind", *_REASONS.values()))
 
 
-class Wanted(Enum):
+class Requirement(Enum):
     """What the request requires of the session."""
 
     OPEN = "open"
@@ -49,7 +49,7 @@ class Wanted(Enum):
     EITHER = "either"
 
 
-class Visit:
+class SessionUse:
     """A request that belongs to a session."""
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Visit:
         "undone",
     )
 
-    def __init__(self, sessions: "Sessions", key: str, wanted: Wanted, call: str = "") -> None:
+    def __init__(self, sessions: "Sessions", key: str, wanted: Requirement, call: str = "") -> None:
         self._sessions = sessions
         self._wanted = wanted
         self._expected: str | None = None
@@ -109,17 +109,17 @@ class Visit:
     @property
     def begins(self) -> bool:
         """Whether this request starts the session, so that the client must be told its id."""
-        return self._wanted is Wanted.NEW
+        return self._wanted is Requirement.NEW
 
     def belongs_to(self, sessions: "Sessions") -> bool:
         """Whether these are the sessions that it is part of."""
         return self._sessions is sessions
 
-    def among(self, sessions: "Sessions") -> "Visit":
+    def among(self, sessions: "Sessions") -> "SessionUse":
         """Return this request's part in a session of the same id among these."""
         if self.belongs_to(sessions):
             return self
-        visit = Visit(sessions, self.id, self._wanted, self.call)
+        visit = SessionUse(sessions, self.id, self._wanted, self.call)
         visit.owner = self.owner
         return visit
 
@@ -129,21 +129,23 @@ class Visit:
         That `uses` the session, unless it is only to be known where a request would go. Raises
         UnknownSession, SessionExists, NoWorker.
         """
-        if self.bound and (self._wanted is Wanted.NEW or self.bound == self._first):
+        if self.bound and (self._wanted is Requirement.NEW or self.bound == self._first):
             return  # this request has already started it
-        known = self._wanted is Wanted.OPEN
+        known = self._wanted is Requirement.OPEN
         session = await self._sessions.find(self.id, pool, workers, known=known, uses=uses)
         if session is None and known:
             raise UnknownSession
-        if session is not None and self._wanted is Wanted.NEW:
+        if session is not None and self._wanted is Requirement.NEW:
             there = session if session.noted else self._sessions.away.find(self.id)
             if there is not None and not self.has_begun(there):
                 raise SessionExists
-        if self._wanted is Wanted.NEW:  # a repeated store command that had succeeded the first time
+        if (
+            self._wanted is Requirement.NEW
+        ):  # a repeated store command that had succeeded the first time
             self.state = "new"
         self.take(session)
 
-    def take(self, session: Session | None) -> None:
+    def take(self, session: OpenSession | None) -> None:
         """Take over the session's binding; None: it has none."""
         if session is None:
             self._expected, self.bound, self.own = None, "", ""
@@ -153,7 +155,7 @@ class Visit:
         self.bound, self.own = session.worker, session.own
         self.expires = self._sessions.shown(session.expires)
 
-    def has_begun(self, session: Session) -> bool:
+    def has_begun(self, session: OpenSession) -> bool:
         """Whether this request started the session, or another attempt at the same call did."""
         ours = self._expected is not None and session.created == self._begun
         return ours or bool(self.call and session.call == self.call)
@@ -234,7 +236,7 @@ class Visit:
             bind = self._sessions.surely if surely else self._sessions.bind
             session, done = await bind(self.id, to, self._expected)
             if session is None:  # closed or expired meanwhile
-                if self._wanted is Wanted.OPEN:
+                if self._wanted is Requirement.OPEN:
                     raise UnknownSession
                 self.take(None)
             elif done:
@@ -248,7 +250,7 @@ class Visit:
             else:
                 choice = self._follow(session, choice, candidates, pool, model)
             self._tries += 1
-            if self._tries == TRIES:
+            if self._tries == MAX_BIND_TRIES:
                 raise NoWorker("Another request is moving this session; please try again.")
         return choice
 
@@ -293,17 +295,19 @@ class Visit:
 
     def _follow(
         self,
-        session: Session,
+        session: OpenSession,
         choice: Candidate,
         candidates: Sequence[Candidate],
         pool: "Pool",
         model: str,
     ) -> Candidate:
         """Another request bound it first: go to its worker, if possible."""
-        if self._wanted is Wanted.NEW and not self.has_begun(session):
+        if self._wanted is Requirement.NEW and not self.has_begun(session):
             self.take(None)  # another client started it
             raise SessionExists
-        if self._wanted is Wanted.NEW:  # a repeated store command that had succeeded the first time
+        if (
+            self._wanted is Requirement.NEW
+        ):  # a repeated store command that had succeeded the first time
             self.state = "new"
         self.take(session)
         for one in candidates:
@@ -337,7 +341,7 @@ class Visit:
             raise
 
     async def _undo(self) -> None:
-        if self._wanted is Wanted.NEW:
+        if self._wanted is Requirement.NEW:
             self.take(None)  # so that this runs only once
             if await self._sessions.undo(self.id, self._begun) and self.undone is not None:
                 await self.undone()
@@ -363,7 +367,7 @@ class Visit:
             return b""
         ends = written(self.expires).encode()
         line = b"x-warmroute-session: %b; expires=%b\r\n" % (self.state.encode(), ends)
-        if self._wanted is not Wanted.NEW or status >= 400:
+        if self._wanted is not Requirement.NEW or status >= 400:
             return line
         told = announced(self.id, self.expires).encode()
         return line + b"x-amzn-sagemaker-new-session-id: %b\r\n" % told

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from pydantic_core import InitErrorDetails
 
-from controller.line import binds
-from router.runtime.quoting import shown
+from controller.events.shared_socket import binds
+from router.runtime.quote import shown
 from router.settings.errors import KeyPath, dotted, refusal
 from router.settings.fleet import EjectionSettings
 from router.settings.sessions import ttl_told

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 from router.settings.watch import Mark
 
 KeyPath = tuple[str | int, ...]

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 
-from router.runtime.quoting import shown, shown_file
+from router.runtime.quote import shown, shown_file
 from router.settings.watch import mark
 
 

@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 from router.settings.errors import nearest, refusal, refuse
 from router.settings.sessions import RedisUrl
 from router.settings.types import (

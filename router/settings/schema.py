@@ -13,15 +13,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from router.settings.fleet import BASE_PATTERN, ControllerSettings, StrategySettings, options_model
-from router.settings.model import (
-    AuthSettings,
-    KeySettings,
-    PoolSettings,
-    Settings,
-    TokenizerSettings,
-    WorkerSettings,
-)
+from router.settings.model import PoolSettings, Settings, WorkerSettings
+from router.settings.server import AuthSettings, KeySettings
 from router.settings.sessions import TTL_S, ttl_told
+from router.settings.tokenizer import TokenizerSettings
 from router.settings.types import (
     DURATION_OR_OFF_PATTERN,
     DURATION_PATTERN,

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 from router.settings.errors import refusal, refuse
 from router.settings.files import ReadableFile, WritableFolder, check_chain, check_roots
 from router.settings.types import (

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema, model_validator
 
 from router.api.errors import CREDENTIALS
-from router.runtime.quoting import shown
+from router.runtime.quote import shown
 from router.settings.types import (
     Capacity,
     Count,

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from router.rendering.folder import has_tokenizer
-from router.runtime.quoting import shown, shown_file
+from router.runtime.quote import shown, shown_file
 from router.settings.errors import nearest, refusal, refuse
 from router.settings.files import ReadableFile
 from router.settings.types import Model
@@ -81,7 +81,8 @@ def _template(path: Path) -> Path:
     """Check that a template compiles. Raises ValueError with a sentence."""
     import jinja2  # noqa: PLC0415 - takes 2 MB, needed only with a template
 
-    from router.rendering.template import TOO_DEEP, ChatTemplate  # noqa: PLC0415
+    from router.rendering.sandbox import TOO_DEEP  # noqa: PLC0415
+    from router.rendering.template import ChatTemplate  # noqa: PLC0415
 
     try:
         ChatTemplate(path.read_text(encoding="utf-8"), {})

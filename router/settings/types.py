@@ -29,7 +29,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from router.runtime.quoting import shown, shown_file
+from router.runtime.quote import shown, shown_file
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES = {

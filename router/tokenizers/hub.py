@@ -7,7 +7,7 @@ Everything here blocks for as long as the network takes, so it is called in thre
 from fnmatch import fnmatch
 from pathlib import Path
 
-from router.rendering.folder import LARGEST, PATTERNS, has_tokenizer
+from router.rendering.folder import MAX_FILE_BYTES, PATTERNS, has_tokenizer
 
 #: Files to fetch; the presence of the last one tells which format a model's weights have.
 _WANTED = [*PATTERNS, "model.safetensors.index.json"]
@@ -26,9 +26,9 @@ def snapshot(name: str, *, fresh: bool = False) -> Path:
     from huggingface_hub import constants  # noqa: PLC0415 - slow to import, and seldom needed
 
     if not fresh or constants.HF_HUB_OFFLINE:
-        found = _cached(name)
-        if found is not None:
-            return found
+        path = _cached(name)
+        if path is not None:
+            return path
     if constants.HF_HUB_OFFLINE:
         raise NotFetched(f"{name} is not in the hub's cache, and HF_HUB_OFFLINE is set")
     return _fetched(name)
@@ -72,8 +72,8 @@ def _check_sizes(name: str) -> None:
 
     for file in model_info(name, files_metadata=True).siblings or ():
         wanted = any(fnmatch(file.rfilename, pattern) for pattern in _WANTED)
-        if wanted and (file.size or 0) > LARGEST:
-            raise NotFetched(f"{file.rfilename} of {name} is over {LARGEST >> 20} MiB")
+        if wanted and (file.size or 0) > MAX_FILE_BYTES:
+            raise NotFetched(f"{file.rfilename} of {name} is over {MAX_FILE_BYTES >> 20} MiB")
 
 
 def _brief(error: Exception) -> str:

@@ -1,8 +1,6 @@
 """The tokenizers in use: one for equal files, however many models and pools share it.
 
 The shelf holds only weak references, so a tokenizer that is no longer used is freed.
-
-What was read from a model's folder.
 """
 
 import json
@@ -15,41 +13,42 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from router.rendering.errors import BadFolder
 from router.rendering.folder import (
     PATTERNS,
     TOKENIZER,
-    BadFolder,
     ModelFolder,
     check_sizes,
     read_folder,
 )
 from router.rendering.mistral import Mistral, mistrals_library
-from router.rendering.renderer import Templated
-from router.rendering.tokenizer import Opened, opened, that_count
-from router.rendering.tokens import Exact, Way
+from router.rendering.renderer import TemplateRenderer
+from router.rendering.tokenizer import settings_of_ids
+from router.rendering.tokens import PromptTokenizer, Renderer
+from router.tokenizers.trial import OpenedTokenizer, open_tokenizer, try_templates
 
 if TYPE_CHECKING:
     from router.rendering.mistral import MistralsLibrary
 
 
 @dataclass(frozen=True, eq=False)
-class OpenedLibrary:
+class TokenizerLibrary:
     """An opened tokenizer library."""
 
     name: str
     """The library's name."""
     why: str
-    library: "Opened | MistralsLibrary"
+    library: "OpenedTokenizer | MistralsLibrary"
 
 
 @dataclass(frozen=True, eq=False)
-class Volume:
+class LoadedTokenizer:
     """The result of a folder, a template and keywords; equal ones are the same object."""
 
     path: Path
     """A folder that it was read from."""
-    exact: Exact
-    opened: OpenedLibrary
+    exact: PromptTokenizer
+    opened: TokenizerLibrary
     sure: bool = True
     """Whether engines read the same; otherwise a worker has to confirm it."""
 
@@ -65,19 +64,19 @@ class Volume:
 
 
 #: Bytes read at a time for a hash.
-_CHUNK = 1 << 20
+_HASH_CHUNK_BYTES = 1 << 20
 #: Seconds that one thread waits for another that opens the same files.
-PATIENCE_S = 120.0
+MAX_OPENING_S = 120.0
 
 
-class Shelf:
+class TokenizerCache:
     """Opens folders. May be used by several threads; those that open the same files take turns."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._opening: WeakValueDictionary[str, Lock] = WeakValueDictionary()
-        self._opened: WeakValueDictionary[str, OpenedLibrary] = WeakValueDictionary()
-        self._volumes: WeakValueDictionary[str, Volume] = WeakValueDictionary()
+        self._opened: WeakValueDictionary[str, TokenizerLibrary] = WeakValueDictionary()
+        self._tokenizers: WeakValueDictionary[str, LoadedTokenizer] = WeakValueDictionary()
 
     def open(
         self,
@@ -85,7 +84,7 @@ class Shelf:
         template: Path | None = None,
         keywords: Mapping[str, Any] | None = None,
         mode: str = "auto",
-    ) -> Volume:
+    ) -> LoadedTokenizer:
         """Read a model's folder, or reuse what was read from an equal one. Raises BadFolder.
 
         `template` is the file of a chat template that replaces the model's own. `keywords` are
@@ -96,30 +95,30 @@ class Shelf:
         text = _template(template)
         key = json.dumps([files, text, dict(keywords or {}), mode], sort_keys=True)
         with self._turn(key, path):
-            found = self._volumes.get(key)
-            if found is None:
+            tokenizer = self._tokenizers.get(key)
+            if tokenizer is None:
                 folder = read_folder(path)
                 by_mistral = mode == "mistral" or (mode == "auto" and folder.mistral)
                 opened = self._library(folder, files, by_mistral=by_mistral)
                 if text is not None:
                     folder = replace(folder, templates={"default": text}, processor=None)
                 sure = by_mistral or not folder.rebuilt or TOKENIZER not in files
-                exact = Exact(_way(folder, opened, keywords or {}))
-                found = self._volumes[key] = Volume(path, exact, opened, sure)
-            return found
+                exact = PromptTokenizer(_renderer(folder, opened, keywords or {}))
+                tokenizer = self._tokenizers[key] = LoadedTokenizer(path, exact, opened, sure)
+            return tokenizer
 
     def _library(
         self, folder: ModelFolder, files: Mapping[str, str], *, by_mistral: bool
-    ) -> OpenedLibrary:
-        config = that_count(folder.config)
+    ) -> TokenizerLibrary:
+        config = settings_of_ids(folder.config)
         counting = [by_mistral, (not by_mistral and files.get(TOKENIZER)) or files, config]
         key = json.dumps(counting, sort_keys=True)
         with self._turn(key, folder.path):
-            found = self._opened.get(key)
-            if found is None:
-                made = _by_mistral(folder.path) if by_mistral else _usual(folder.path)
-                found = self._opened[key] = made
-            return found
+            library = self._opened.get(key)
+            if library is None:
+                new = _by_mistral(folder.path) if by_mistral else _usual(folder.path)
+                library = self._opened[key] = new
+            return library
 
     @contextmanager
     def _turn(self, key: str, path: Path) -> Iterator[None]:
@@ -130,29 +129,34 @@ class Shelf:
         """
         with self._lock:
             turn = self._opening.setdefault(key, Lock())
-        if not turn.acquire(timeout=PATIENCE_S):
-            raise BadFolder(f"{path} is still being opened, for more than {PATIENCE_S:g}s")
+        if not turn.acquire(timeout=MAX_OPENING_S):
+            raise BadFolder(f"{path} is still being opened, for more than {MAX_OPENING_S:g}s")
         try:
             yield
         finally:
             turn.release()
 
 
-def _by_mistral(path: Path) -> OpenedLibrary:
-    return OpenedLibrary(Mistral.name, "the model is in Mistral's format", mistrals_library(path))
+def _by_mistral(path: Path) -> TokenizerLibrary:
+    return TokenizerLibrary(
+        Mistral.name, "the model is in Mistral's format", mistrals_library(path)
+    )
 
 
-def _usual(path: Path) -> OpenedLibrary:
-    found = opened(path)
-    return OpenedLibrary(found.tokenizer.name, found.why, found)
+def _usual(path: Path) -> TokenizerLibrary:
+    tokenizer = open_tokenizer(path)
+    return TokenizerLibrary(tokenizer.tokenizer.name, tokenizer.why, tokenizer)
 
 
-def _way(folder: ModelFolder, found: OpenedLibrary, keywords: Mapping[str, Any]) -> Way:
-    if not isinstance(found.library, Opened):
-        return Mistral(found.library, keywords)
-    if found.library.special_tokens is not None:
-        folder = replace(folder, special_tokens=dict(found.library.special_tokens))
-    return Templated(folder, found.library.tokenizer, keywords=keywords)
+def _renderer(
+    folder: ModelFolder, opened: TokenizerLibrary, keywords: Mapping[str, Any]
+) -> Renderer:
+    if not isinstance(opened.library, OpenedTokenizer):
+        return Mistral(opened.library, keywords)
+    if opened.library.special_tokens is not None:
+        folder = replace(folder, special_tokens=dict(opened.library.special_tokens))
+    try_templates(folder, keywords)
+    return TemplateRenderer(folder, opened.library.tokenizer, keywords=keywords)
 
 
 def _hashes(path: Path) -> dict[str, str]:
@@ -166,11 +170,11 @@ def _hashes(path: Path) -> dict[str, str]:
 
 
 def _hash(file: Path) -> str:
-    found = sha256()
-    with file.open("rb") as read:
-        while piece := read.read(_CHUNK):
-            found.update(piece)
-    return found.hexdigest()
+    digest = sha256()
+    with file.open("rb") as stream:
+        while piece := stream.read(_HASH_CHUNK_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _template(path: Path | None) -> str | None:

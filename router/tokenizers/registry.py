@@ -21,27 +21,27 @@ from time import monotonic
 from typing import TypeVar
 
 from router.fleet.fleet import Fleet
+from router.fleet.inquiries import Inquiries
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.prompt.prompts import Asked, Known
-from router.rendering import body as choice
+from router.prompt.prompts import AskedModel, KnownModel
+from router.rendering.tokens import UNKNOWN_TOOLS
 from router.settings.model import Settings
 from router.settings.tokenizer import TokenizerSettings
-from router.tokenizers.probe import Elsewhere, takes_ids
-from router.tokenizers.sources import Finding, Fingerprint, Kind, fingerprint, loaded
-from router.tokenizers.state import Case, Cases, Sorting, tell, tell_of, tell_recount
-from router.tokenizers.verify import Recount, Reference, State, Verdict, verified
-from router.upstream.client import Inquiries
+from router.tokenizers.sources import Fingerprint, SourceKind, TokenizerFinder, fingerprint, loaded
+from router.tokenizers.state import Cases, ModelGroups, SourceCase, tell, tell_of, tell_recount
+from router.tokenizers.verify import Agreement, ExpectedTokens, Recount, Verdict, verify_worker
+from router.tokenizers.worker_tokenizer import WorkerTokenizer, takes_ids
 
 
-class Serving:
+class TokenizerWorkers:
     """A snapshot, except for which workers are ready."""
 
-    def __init__(self, pools: Iterable[Pool] = (), cases: Iterable[Case] = ()) -> None:
-        self._pools: dict[str, list[Case]] = {}
-        self._models: dict[tuple[str, str], Case] = {}
-        self._workers: dict[Case, list[Worker]] = {}
-        self._cases: dict[Worker, list[Case]] = {}
+    def __init__(self, pools: Iterable[Pool] = (), cases: Iterable[SourceCase] = ()) -> None:
+        self._pools: dict[str, list[SourceCase]] = {}
+        self._models: dict[tuple[str, str], SourceCase] = {}
+        self._workers: dict[SourceCase, list[Worker]] = {}
+        self._cases: dict[Worker, list[SourceCase]] = {}
         for case in cases:
             self._pools.setdefault(case.pool, []).append(case)
             self._models.update(((case.pool, name), case) for name in case.models)
@@ -56,23 +56,23 @@ class Serving:
         for case in mine:
             self._workers.setdefault(case, []).append(worker)
 
-    def of_pool(self, pool: str) -> Sequence[Case]:
+    def of_pool(self, pool: str) -> Sequence[SourceCase]:
         """Return the sources of a pool."""
         return self._pools.get(pool, ())
 
-    def of_model(self, pool: str, model: str) -> Case | None:
+    def of_model(self, pool: str, model: str) -> SourceCase | None:
         """Return the source of a pool's model."""
         return self._models.get((pool, model))
 
-    def of_worker(self, worker: Worker) -> Sequence[Case]:
+    def of_worker(self, worker: Worker) -> Sequence[SourceCase]:
         """Return the sources of all models that a worker serves."""
         return self._cases.get(worker, ())
 
-    def workers(self, case: Case) -> Sequence[Worker]:
+    def workers(self, case: SourceCase) -> Sequence[Worker]:
         """Return all workers that serve its models."""
         return self._workers.get(case, ())
 
-    def ready(self, case: Case) -> list[Worker]:
+    def ready(self, case: SourceCase) -> list[Worker]:
         """Return those workers that are ready now."""
         return [worker for worker in self.workers(case) if worker.ready]
 
@@ -80,25 +80,25 @@ class Serving:
 T = TypeVar("T")
 
 
-class Publishing:
+class TokenizerPublisher:
     """Publishes a fleet's cases."""
 
     def __init__(
-        self, fleet: Fleet, inquiries: Inquiries, forwards: Callable[[Case], bool]
+        self, fleet: Fleet, inquiries: Inquiries, forwards: Callable[[SourceCase], bool]
     ) -> None:
         """`forwards` tells whether token ids are to be sent to workers that accept them."""
         self._fleet = fleet
         self._inquiries = inquiries
         self._forwards = forwards
-        self.serving = Serving()
+        self.serving = TokenizerWorkers()
         """Replaced as a whole when cases, workers or their models change."""
 
     def all(self, *, busy: bool) -> None:
         """Publish everything; while searches are running (`busy`), do not log what is missing."""
         for pool in self._fleet.pools:
             cases = self.serving.of_pool(pool.name)
-            known: dict[str, Known] = {}
-            asked: dict[str, Asked] = {}
+            known: dict[str, KnownModel] = {}
+            asked: dict[str, AskedModel] = {}
             for case in cases:
                 self._decide(case, busy=busy)
                 known |= self._known(case)
@@ -107,7 +107,7 @@ class Publishing:
             for worker in pool.workers:
                 self._tell_worker(worker)
 
-    def one(self, case: Case, *, busy: bool) -> None:
+    def one(self, case: SourceCase, *, busy: bool) -> None:
         """Publish one case that has changed."""
         self._decide(case, busy=busy)
         for pool in self._fleet.pools:
@@ -118,33 +118,35 @@ class Publishing:
         for worker in self.serving.workers(case):
             self._tell_worker(worker)
 
-    def _decide(self, case: Case, *, busy: bool) -> None:
+    def _decide(self, case: SourceCase, *, busy: bool) -> None:
         workers = self.serving.workers(case)
         case.decide([one.name for one in workers], [one.name for one in workers if one.ready])
         if case.volume is not None or not busy:
-            by_blocks = (one.by_blocks for one in self._fleet.pools if one.name == case.pool)
+            by_blocks = (one.kv is not None for one in self._fleet.pools if one.name == case.pool)
             tell(case, by_blocks=any(by_blocks))
 
-    def _known(self, case: Case) -> dict[str, Known]:
+    def _known(self, case: SourceCase) -> dict[str, KnownModel]:
         """Return the models whose tokens are computed here."""
         if not case.trusted or case.volume is None:
             return {}
         exact, forward = case.volume.exact, self._forwards(case)
         rest = case.media, case.left_out
-        return {name: Known(said, exact, forward, *rest) for name, said in case.models.items()}
+        return {name: KnownModel(said, exact, forward, *rest) for name, said in case.models.items()}
 
-    def _asked(self, case: Case) -> dict[str, Asked]:
+    def _asked(self, case: SourceCase) -> dict[str, AskedModel]:
         """Return the models whose tokens are asked of their workers."""
         if not case.trusted or case.volume is not None:
             return {}
         return {
-            name: Asked(said, self._elsewhere(case.pool, name).ids)
+            name: AskedModel(said, self._elsewhere(case.pool, name).ids)
             for name, said in case.models.items()
         }
 
-    def _elsewhere(self, pool: str, model: str) -> Elsewhere:
+    def _elsewhere(self, pool: str, model: str) -> WorkerTokenizer:
         workers = partial(self._tokenizing, pool, model)
-        return Elsewhere(self._inquiries, model, workers, partial(self._left_out, pool, model))
+        return WorkerTokenizer(
+            self._inquiries, model, workers, partial(self._left_out, pool, model)
+        )
 
     def _tokenizing(self, pool: str, model: str) -> list[Worker]:
         """Return the ready workers that serve a model and answer `/tokenize`."""
@@ -168,7 +170,7 @@ class Publishing:
         worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
 
 
-def _hand(pool: Pool, known: dict[str, Known], asked: dict[str, Asked]) -> None:
+def _hand(pool: Pool, known: dict[str, KnownModel], asked: dict[str, AskedModel]) -> None:
     """Replace a pool's mappings only if they have changed, as others may be reading them."""
     if known != pool.prompts.known:
         pool.prompts.known = known
@@ -176,46 +178,46 @@ def _hand(pool: Pool, known: dict[str, Known], asked: dict[str, Asked]) -> None:
         pool.prompts.asked = asked
 
 
-def _without(named: Mapping[str, T], case: Case) -> dict[str, T]:
+def _without(named: Mapping[str, T], case: SourceCase) -> dict[str, T]:
     return {name: one for name, one in named.items() if name not in case.models}
 
 
-def _identities(asked: Mapping[str, Asked]) -> dict[str, str]:
+def _identities(asked: Mapping[str, AskedModel]) -> dict[str, str]:
     return {name: one.identity for name, one in asked.items()}
 
 
 log = logging.getLogger("warmroute.tokenizers")
 
 #: Seconds between two checks for due work.
-LOOK_S = 5.0
+POLL_INTERVAL_S = 5.0
 #: Most workers asked at once.
-AT_ONCE = 8
+MAX_CONCURRENT_QUESTIONS = 8
 #: Most tokenizers that compute our own answers at once: they run in threads, but other threads have
 #: to wait for them.
-OURS_AT_ONCE = 2
+MAX_CONCURRENT_ANSWERS = 2
 
 
-class Keeper:
+class TokenizerRegistry:
     """Manages a fleet's tokenizers from `start` to `stop`."""
 
     def __init__(self, fleet: Fleet, settings: Settings, inquiries: Inquiries) -> None:
         self._fleet = fleet
         self._inquiries = inquiries
         self._settings = _by_pool(settings)
-        self._publishing = Publishing(fleet, inquiries, self._forwards)
+        self._publishing = TokenizerPublisher(fleet, inquiries, self._forwards)
         self._wake = asyncio.Event()
-        self._finding = Finding(self._heard)
-        self._sorting = Sorting(fleet, self._finding)
+        self._finding = TokenizerFinder(self._heard)
+        self._sorting = ModelGroups(fleet, self._finding)
         self._cases: Cases = {}
         self._recounts: dict[str, Recount] = {}
         self._described: dict[str, Fingerprint] = {}
         self._unsorted = True
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        self._our_turns = asyncio.Semaphore(OURS_AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT_QUESTIONS)
+        self._our_turns = asyncio.Semaphore(MAX_CONCURRENT_ANSWERS)
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def cases(self) -> Sequence[Case]:
+    def cases(self) -> Sequence[SourceCase]:
         """Every source and what is known of it, sorted by pool."""
         return sorted(self._cases.values(), key=lambda case: (case.pool, next(iter(case.models))))
 
@@ -256,7 +258,7 @@ class Keeper:
             case.taking.discard(worker.name)
             if worker.name in case.asked:
                 case.doubt([worker.name])
-                if files and case.wanted.kind is Kind.FOLDER:  # it may have loaded another
+                if files and case.wanted.kind is SourceKind.FOLDER:  # it may have loaded another
                     self._finding.again(case.wanted)
 
     def change(self, settings: Settings) -> None:
@@ -305,9 +307,9 @@ class Keeper:
                 await self.round()
             except Exception:
                 log.exception("internal error; tokenizers stay as they are")
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(POLL_INTERVAL_S):
                     await self._wake.wait()
 
     # Which sources there are.
@@ -326,7 +328,7 @@ class Keeper:
             return
         self._unsorted = False
         self._cases = self._sorting.sort(self._settings, self._cases)
-        self._publishing.serving = Serving(self._fleet.pools, self._cases.values())
+        self._publishing.serving = TokenizerWorkers(self._fleet.pools, self._cases.values())
 
     # Whether workers agree.
 
@@ -338,7 +340,7 @@ class Keeper:
         now = monotonic()
         before, self._recounts = self._recounts, {}
         for pool in self._fleet.pools:
-            if pool.prompts.by_reason[choice.UNKNOWN]:
+            if pool.prompts.by_reason[UNKNOWN_TOOLS]:
                 for case in self._publishing.serving.of_pool(pool.name):
                     case.choose()
             recount = self._recounts[pool.name] = before.get(pool.name) or Recount()
@@ -347,10 +349,12 @@ class Keeper:
                 for case in self._publishing.serving.of_pool(pool.name):
                     case.doubt()
 
-    async def _verify(self, case: Case, ready: Sequence[Worker], waiting: Sequence[Worker]) -> None:
+    async def _verify(
+        self, case: SourceCase, ready: Sequence[Worker], waiting: Sequence[Worker]
+    ) -> None:
         """Ask workers for their tokens, and compare."""
         ours = self._our_turns
-        reference = Reference(self._inquiries, case.volume, ready, list(case.models), ours)
+        reference = ExpectedTokens(self._inquiries, case.volume, ready, list(case.models), ours)
         async with nullcontext() if case.volume else self._turns:  # else this asks a worker
             try:
                 await reference.prepare()
@@ -363,7 +367,7 @@ class Keeper:
                 group.create_task(self._judge(case, worker, reference))
         self._publish_one(case)  # so no source waits for another's slowest worker
 
-    async def _judge(self, case: Case, worker: Worker, reference: Reference) -> None:
+    async def _judge(self, case: SourceCase, worker: Worker, reference: ExpectedTokens) -> None:
         async with self._turns:
             model = case.model_of(worker.models)
             described = self._described.get(worker.name)
@@ -371,12 +375,14 @@ class Keeper:
                 return  # its models have changed meanwhile
             takes, asks = False, case.choosing
             try:
-                verdict = await verified(reference, self._inquiries, worker, model, choosing=asks)
-                if verdict.state is State.AGREES and self._forwards(case):
+                verdict = await verify_worker(
+                    reference, self._inquiries, worker, model, choosing=asks
+                )
+                if verdict.state is Agreement.AGREES and self._forwards(case):
                     takes = await takes_ids(self._inquiries, worker, model)
             except Exception:  # other workers must still be asked
                 log.exception("internal error with worker %s", worker.name)
-                verdict = Verdict(State.UNVERIFIED, "internal error")
+                verdict = Verdict(Agreement.UNVERIFIED, "internal error")
         if case.volume is not reference.volume:
             return  # the verdict is about another tokenizer
         if self._described.get(worker.name) is not described:
@@ -385,12 +391,12 @@ class Keeper:
         (case.taking.add if takes else case.taking.discard)(worker.name)
         tell_of(case, worker.name)
         asked = case.asked[worker.name]
-        if asked.verdict.state is State.DIFFERS:
+        if asked.verdict.state is Agreement.DIFFERS:
             self._publish_one(case)
             if asked.times == 1:
                 self._finding.again(case.wanted, fresh=True)  # ours may be outdated
 
-    def _forwards(self, case: Case) -> bool:
+    def _forwards(self, case: SourceCase) -> bool:
         """Whether to send token ids to workers that accept them."""
         settings = self._settings.get(case.pool)
         return settings is not None and settings.forward_token_ids
@@ -400,7 +406,7 @@ class Keeper:
     def _publish(self) -> None:
         self._publishing.all(busy=self._finding.busy)
 
-    def _publish_one(self, case: Case) -> None:
+    def _publish_one(self, case: SourceCase) -> None:
         if self._cases.get((case.pool, case.wanted)) is case:  # not if settings have replaced it
             self._publishing.one(case, busy=self._finding.busy)
 

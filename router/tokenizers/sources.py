@@ -13,15 +13,16 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from router.rendering.folder import BadFolder, has_tokenizer
+from router.rendering.errors import BadFolder
+from router.rendering.folder import has_tokenizer
 from router.runtime.threads import aside
 from router.settings.tokenizer import TokenizerSettings, is_hub_id
 from router.tokenizers.hub import NotFetched, snapshot
-from router.tokenizers.loader import Volume
-from router.tokenizers.verify import answers
+from router.tokenizers.loader import LoadedTokenizer
+from router.tokenizers.probes import answers
 
 if TYPE_CHECKING:
-    from router.tokenizers.loader import Shelf
+    from router.tokenizers.loader import TokenizerCache
 
 Described = Mapping[str, Mapping[str, Any]]
 """A worker's models by name, each as described by its `/v1/models`."""
@@ -32,7 +33,7 @@ Fingerprint = Mapping[str, tuple[str | None, str | None]]
 _SAID = "the settings say so"
 
 
-class Kind(StrEnum):
+class SourceKind(StrEnum):
     """The kind of a source."""
 
     FOLDER = "folder"
@@ -45,7 +46,7 @@ class Kind(StrEnum):
 class Origin(NamedTuple):
     """A tokenizer source."""
 
-    kind: Kind
+    kind: SourceKind
     name: str = ""
     """The folder's path, or the hub id; for workers, what they have loaded."""
     why: str = ""
@@ -64,22 +65,24 @@ def origin(source: str, model: str, described: Described) -> Origin:
     tokenizer lies beside them. An adapter uses its base model's.
     """
     if source == "bytes":
-        return Origin(Kind.TEXT, why=_SAID)
+        return Origin(SourceKind.TEXT, why=_SAID)
     if source == "worker":
         return at_workers(model, described, _SAID)._replace(told=True)
     if source != "auto":
-        found = _named(source, _SAID) or Origin(Kind.TEXT, why="the settings name no tokenizer")
-        return found._replace(told=True)
+        named = _named(source, _SAID) or Origin(
+            SourceKind.TEXT, why="the settings name no tokenizer"
+        )
+        return named._replace(told=True)
     root = _root(model, described)
     if root is None:
-        return Origin(Kind.TEXT, why="its workers do not tell where they have it from")
+        return Origin(SourceKind.TEXT, why="its workers do not tell where they have it from")
     loaded = _named(root, "its workers have it from there")
-    return loaded or Origin(Kind.TEXT, why=f"{root[:100]!r} is neither a folder nor a hub id")
+    return loaded or Origin(SourceKind.TEXT, why=f"{root[:100]!r} is neither a folder nor a hub id")
 
 
 def at_workers(model: str, described: Described, why: str) -> Origin:
     """Return the origin for asking workers: equal models make equal tokens."""
-    return Origin(Kind.WORKER, _root(model, described) or model, why)
+    return Origin(SourceKind.WORKER, _root(model, described) or model, why)
 
 
 def identity(model: str, described: Described) -> str:
@@ -99,7 +102,7 @@ def identity(model: str, described: Described) -> str:
 
 
 def is_adapter(model: str, described: Described) -> bool:
-    """Whether the model is an adapter."""
+    """Return true if the model is an adapter."""
     return _text(described.get(model, {}), "parent") is not None
 
 
@@ -108,23 +111,23 @@ def fingerprint(described: Described) -> Fingerprint:
     return {name: (_text(one, "root"), _text(one, "parent")) for name, one in described.items()}
 
 
-def loaded(found: Fingerprint) -> Mapping[str, str | None]:
+def loaded(fingerprint: Fingerprint) -> Mapping[str, str | None]:
     """Return what its base models were loaded from, which determines their tokens."""
-    return {name: root for name, (root, parent) in found.items() if parent is None}
+    return {name: root for name, (root, parent) in fingerprint.items() if parent is None}
 
 
 def _named(name: str, why: str) -> Origin | None:
     if name.startswith("/"):
-        return Origin(Kind.FOLDER, name, why)
-    return Origin(Kind.HUB, name, why) if is_hub_id(name) else None
+        return Origin(SourceKind.FOLDER, name, why)
+    return Origin(SourceKind.HUB, name, why) if is_hub_id(name) else None
 
 
 def _root(model: str, described: Described) -> str | None:
     """Return what the model, or an adapter's base model, was loaded from."""
-    found = described.get(model, {})
-    parent = _text(found, "parent")
+    card = described.get(model, {})
+    parent = _text(card, "parent")
     if parent is None:
-        return _text(found, "root")
+        return _text(card, "root")
     if parent in described and parent != model:
         return _text(described[parent], "root")
     # vLLM repeats the base named by the adapter, which may be any of its names, or none.
@@ -132,25 +135,25 @@ def _root(model: str, described: Described) -> str | None:
     return bases.pop() if len(bases) == 1 else None
 
 
-def _text(found: Mapping[str, Any], field: str) -> str | None:
-    value = found.get(field)
+def _text(card: Mapping[str, Any], field: str) -> str | None:
+    value = card.get(field)
     return value if isinstance(value, str) and value else None
 
 
 log = logging.getLogger("warmroute.tokenizers")
 
 #: Seconds that one search may take, including a download.
-PATIENCE_S = 120.0
+SEARCH_TIMEOUT_S = 120.0
 #: Most searches at once.
-AT_ONCE = 2
+MAX_CONCURRENT_SEARCHES = 2
 #: Seconds until a failed search is repeated; doubled each time, up to an hour.
-FIRST_S, LONGEST_S = 60.0, 3600.0
+RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S = 60.0, 3600.0
 
 
-class Wanted(NamedTuple):
+class TokenizerSearch(NamedTuple):
     """What to search for."""
 
-    kind: Kind
+    kind: SourceKind
     name: str
     """The folder's path or the hub id; for other kinds, why they were chosen."""
     template: Path | None = None
@@ -160,14 +163,14 @@ class Wanted(NamedTuple):
     """How engines tokenize, as in the settings."""
 
     @classmethod
-    def told(cls, origin: Origin, settings: TokenizerSettings) -> "Wanted":
+    def told(cls, origin: Origin, settings: TokenizerSettings) -> "TokenizerSearch":
         """Return what to search for, from an origin and the settings."""
         keywords = json.dumps(settings.keywords, sort_keys=True)
         name = origin.name or origin.why
         return cls(origin.kind, name, settings.chat_template, keywords, settings.mode)
 
 
-class Missing(NamedTuple):
+class NoTokenizerFound(NamedTuple):
     """The result of a failed search: why it failed, in words."""
 
     why: str
@@ -177,7 +180,7 @@ class _Search:
     """The state of one search."""
 
     def __init__(self) -> None:
-        self.result: Volume | Missing | None = None
+        self.result: LoadedTokenizer | NoTokenizerFound | None = None
         self.task: asyncio.Task[None] | None = None
         self.failures = 0
         self.due = 0.0
@@ -186,16 +189,16 @@ class _Search:
         early."""
 
 
-class Finding:
+class TokenizerFinder:
     """Finds tokenizers. `told` is called whenever a search has ended."""
 
-    def __init__(self, told: Callable[[], None], shelf: "Shelf | None" = None) -> None:
+    def __init__(self, told: Callable[[], None], shelf: "TokenizerCache | None" = None) -> None:
         self._told = told
         self._shelf, self._opening = shelf, Lock()
-        self._searches: dict[Wanted, _Search] = {}
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._searches: dict[TokenizerSearch, _Search] = {}
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
 
-    def look(self, wanted: Wanted) -> Volume | Missing | None:
+    def look(self, wanted: TokenizerSearch) -> LoadedTokenizer | NoTokenizerFound | None:
         """Return what was found, or why nothing was; None during the first search.
 
         A failed search is repeated when it is due.
@@ -205,13 +208,13 @@ class Finding:
             search = self._searches[wanted] = _Search()
         if (
             search.task is None
-            and not isinstance(search.result, Volume)
+            and not isinstance(search.result, LoadedTokenizer)
             and search.due <= monotonic()
         ):
             self._begin(wanted, search, fresh=False)
         return search.result
 
-    def again(self, wanted: Wanted, *, fresh: bool = False) -> None:
+    def again(self, wanted: TokenizerSearch, *, fresh: bool = False) -> None:
         """Search again, as the tokenizer may have changed. The old result holds until then.
 
         With `fresh`, look for a newer one than the cached one too.
@@ -222,7 +225,7 @@ class Finding:
         elif search is not None:
             search.once_more, search.fresh = True, search.fresh or fresh
 
-    def keep(self, wanted: Collection[Wanted]) -> None:
+    def keep(self, wanted: Collection[TokenizerSearch]) -> None:
         """Forget all other searches."""
         for one in set(self._searches).difference(wanted):
             task = self._searches.pop(one).task
@@ -231,7 +234,7 @@ class Finding:
 
     @property
     def busy(self) -> bool:
-        """Whether a search is running."""
+        """Return true if a search is running."""
         return any(search.task is not None for search in self._searches.values())
 
     async def close(self) -> None:
@@ -240,21 +243,25 @@ class Finding:
         self.keep(())
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, wanted: Wanted, search: _Search, *, fresh: bool) -> None:
+    def _begin(self, wanted: TokenizerSearch, search: _Search, *, fresh: bool) -> None:
         search.once_more = search.fresh = False
         search.task = asyncio.create_task(self._search(wanted, search, fresh=fresh))
 
-    async def _search(self, wanted: Wanted, search: _Search, *, fresh: bool) -> None:
+    async def _search(self, wanted: TokenizerSearch, search: _Search, *, fresh: bool) -> None:
         try:
             async with self._turns:
-                search.result = await aside(lambda: self._find(wanted, fresh=fresh), PATIENCE_S)
+                search.result = await aside(
+                    lambda: self._find(wanted, fresh=fresh), SEARCH_TIMEOUT_S
+                )
             search.failures = 0
         except Exception as error:  # noqa: BLE001 - whatever a file holds, routing goes on
             search.failures += 1
-            pause = min(LONGEST_S, FIRST_S * 2.0 ** (search.failures - 1))
+            pause = min(MAX_RETRY_INTERVAL_S, RETRY_INTERVAL_S * 2.0 ** (search.failures - 1))
             search.due = monotonic() + pause
-            missing = Missing(_why(error, wanted))
-            if isinstance(search.result, Volume):  # as good as before; agreement tells if not
+            missing = NoTokenizerFound(_why(error, wanted))
+            if isinstance(
+                search.result, LoadedTokenizer
+            ):  # as good as before; agreement tells if not
                 log.warning("%s; what was found before stays", missing.why)
             else:
                 search.result = missing
@@ -264,9 +271,9 @@ class Finding:
                 self._begin(wanted, search, fresh=search.fresh)
             self._told()
 
-    def _find(self, wanted: Wanted, *, fresh: bool) -> Volume:
+    def _find(self, wanted: TokenizerSearch, *, fresh: bool) -> LoadedTokenizer:
         """Find a tokenizer; runs in a thread. Raises BadFolder, NotFetched."""
-        if wanted.kind is Kind.HUB:
+        if wanted.kind is SourceKind.HUB:
             path = snapshot(wanted.name, fresh=fresh)
         else:
             path = Path(wanted.name)
@@ -278,19 +285,19 @@ class Finding:
             raise BadFolder(f"of {wanted.name} engines make tokens in a way that is not known here")
         return volume
 
-    def _opened(self) -> "Shelf":
+    def _opened(self) -> "TokenizerCache":
         """Return the shelf, made at first use, because its libraries take 10 MB."""
         with self._opening:
             if self._shelf is None:
-                from router.tokenizers.loader import Shelf  # noqa: PLC0415
+                from router.tokenizers.loader import TokenizerCache  # noqa: PLC0415
 
-                self._shelf = Shelf()
+                self._shelf = TokenizerCache()
             return self._shelf
 
 
-def _why(error: Exception, wanted: Wanted) -> str:
+def _why(error: Exception, wanted: TokenizerSearch) -> str:
     if isinstance(error, TimeoutError):
-        return f"{wanted.name} was not there after {PATIENCE_S:g}s"
+        return f"{wanted.name} was not there after {SEARCH_TIMEOUT_S:g}s"
     if not isinstance(error, BadFolder | NotFetched):
         log.error("internal error with %s", wanted.name, exc_info=error)
         return f"an internal error with {wanted.name}"

@@ -19,30 +19,30 @@ from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.settings.tokenizer import TokenizerSettings
-from router.tokenizers.loader import Volume
+from router.tokenizers.loader import LoadedTokenizer
 from router.tokenizers.sources import (
-    Finding,
-    Kind,
-    Missing,
+    NoTokenizerFound,
     Origin,
-    Wanted,
+    SourceKind,
+    TokenizerFinder,
+    TokenizerSearch,
     at_workers,
     identity,
     is_adapter,
     origin,
 )
-from router.tokenizers.verify import Difference, State, Verdict
+from router.tokenizers.verify import Agreement, Difference, Verdict
 
 #: Seconds until a worker that did not agree is asked again; doubled each time, up to an hour.
-FIRST_S, LONGEST_S = 15.0, 3600.0
+RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S = 15.0, 3600.0
 #: Seconds until a worker that agreed is asked again if prompts contain the date, which may differ
 #: at some hours of the day because of its time zone or clock. Also used if it did not answer
 #: everything.
-DATED_S = 600.0
+DATED_RECHECK_INTERVAL_S = 600.0
 
 
 @dataclass
-class Asked:
+class WorkerRecord:
     """What one worker was found to do."""
 
     verdict: Verdict
@@ -53,20 +53,20 @@ class Asked:
 
 
 @dataclass(eq=False)
-class Case:
+class SourceCase:
     """One tokenizer source, and the models that use it."""
 
     pool: str
     origin: Origin
-    wanted: Wanted
+    wanted: TokenizerSearch
     models: dict[str, str] = field(default_factory=dict)
     """The identity of each model, by name; base models before adapters."""
-    volume: Volume | None = None
+    volume: LoadedTokenizer | None = None
     why: str = ""
     """Why there is no volume."""
-    asked: dict[str, Asked] = field(default_factory=dict)
+    asked: dict[str, WorkerRecord] = field(default_factory=dict)
     """Results by the worker's name."""
-    missing: Wanted | None = None
+    missing: TokenizerSearch | None = None
     """What was searched for and not found, so that workers are asked instead; searches continue."""
     trusted: bool = False
     told: str = ""
@@ -78,7 +78,7 @@ class Case:
     taking: set[str] = field(default_factory=set)
     """Workers that agree and accept a chat's token ids with the request."""
 
-    def found(self, volume: Volume | None, why: str) -> None:
+    def found(self, volume: LoadedTokenizer | None, why: str) -> None:
         """Take the result of a search; if it has changed, verify everything again."""
         self.why = why
         if volume is not self.volume:
@@ -89,8 +89,8 @@ class Case:
 
     @property
     def can_be_known(self) -> bool:
-        """Whether there is anything to tokenize with."""
-        return self.volume is not None or self.origin.kind is Kind.WORKER
+        """Return true if there is anything to tokenize with."""
+        return self.volume is not None or self.origin.kind is SourceKind.WORKER
 
     def waiting(self, ready: Iterable[str], now: float) -> list[str]:
         """Return those of these workers that are to be asked now."""
@@ -104,19 +104,23 @@ class Case:
         A worker that differed stays so until it agrees, even if it cannot be asked meanwhile.
         """
         before = self.asked.get(worker)
-        if before and before.verdict.state is State.DIFFERS and verdict.state is State.UNVERIFIED:
+        if (
+            before
+            and before.verdict.state is Agreement.DIFFERS
+            and verdict.state is Agreement.UNVERIFIED
+        ):
             verdict = before.verdict
-        if verdict.state is State.AGREES:
+        if verdict.state is Agreement.AGREES:
             dated = self.volume is not None and self.volume.exact.dated
             untold = self.choosing and verdict.left_out is None
-            due = now + DATED_S if dated or untold else inf
+            due = now + DATED_RECHECK_INTERVAL_S if dated or untold else inf
             if untold and not choosing:
                 due = now  # clients began to send such tools meanwhile
-            self.asked[worker] = Asked(verdict, due)
+            self.asked[worker] = WorkerRecord(verdict, due)
             return
         times = before.times + 1 if before else 1
-        pause = min(LONGEST_S, FIRST_S * 2.0 ** (times - 1))
-        self.asked[worker] = Asked(verdict, now + pause, times)
+        pause = min(MAX_RETRY_INTERVAL_S, RETRY_INTERVAL_S * 2.0 ** (times - 1))
+        self.asked[worker] = WorkerRecord(verdict, now + pause, times)
 
     def doubt(self, workers: Iterable[str] | None = None) -> None:
         """Ask these workers again, or all; their results hold until then."""
@@ -144,16 +148,16 @@ class Case:
             del self.differences[gone]
         self.taking &= names
         states = {name: one.verdict.state for name, one in self.asked.items()}
-        if not self.can_be_known or State.DIFFERS in states.values():
+        if not self.can_be_known or Agreement.DIFFERS in states.values():
             self.trusted = False
-        elif self.origin.kind is Kind.WORKER:
-            self.trusted = State.AGREES in states.values()
+        elif self.origin.kind is SourceKind.WORKER:
+            self.trusted = Agreement.AGREES in states.values()
         elif not self.trusted:
             self.trusted = bool(present) and present.issubset(states) and not self._unconfirmed
 
     @property
     def _unconfirmed(self) -> bool:
-        """Whether engines may tokenize differently and no worker has confirmed our tokens."""
+        """Return true if engines may tokenize differently and no worker confirmed our tokens."""
         return (
             self.volume is not None
             and not self.volume.sure
@@ -162,33 +166,35 @@ class Case:
 
     @property
     def media(self) -> bool:
-        """Whether all workers agree on the tokens before an image too."""
+        """Return true if all workers agree on the tokens before an image too."""
         asked = self.asked.values()
         return self.trusted and bool(asked) and all(one.verdict.media for one in asked)
 
     @property
     def left_out(self) -> bool | None:
-        """Whether workers leave tools out of prompts with `tool_choice: none`.
+        """Return true if workers leave tools out of prompts with `tool_choice: none`.
 
         None (not known) if workers differ in that, one did not tell, or none could be asked.
         """
-        said = {
-            one.verdict.left_out for one in self.asked.values() if one.verdict.state is State.AGREES
+        answers = {
+            record.verdict.left_out
+            for record in self.asked.values()
+            if record.verdict.state is Agreement.AGREES
         }
-        return said.pop() if len(said) == 1 else None
+        return answers.pop() if len(answers) == 1 else None
 
     def model_of(self, served: Iterable[str]) -> str | None:
         """Return the first of these models that uses this source."""
         return next((name for name in served if name in self.models), None)
 
     def agrees(self, worker: str) -> bool:
-        """Whether a worker makes the same tokens, as far as is known."""
+        """Return true if a worker makes the same tokens, as far as is known."""
         one = self.asked.get(worker)
-        return one is not None and one.verdict.state is State.AGREES
+        return one is not None and one.verdict.state is Agreement.AGREES
 
-    def counts(self) -> Mapping[State, int]:
+    def counts(self) -> Mapping[Agreement, int]:
         """Return how many workers are in each state."""
-        counts = dict.fromkeys(State, 0)
+        counts = dict.fromkeys(Agreement, 0)
         for one in self.asked.values():
             counts[one.verdict.state] += 1
         return counts
@@ -196,7 +202,7 @@ class Case:
     def sentence(self) -> str:
         """Return which source is used, and why, as a sentence."""
         if self.trusted and self.volume is not None:
-            path = f" ({self.volume.path})" if self.origin.kind is Kind.HUB else ""
+            path = f" ({self.volume.path})" if self.origin.kind is SourceKind.HUB else ""
             return (
                 f"tokens by {self.volume.library} ({self.volume.why}),"
                 f" from {self.origin}{path}: {self.origin.why}"
@@ -212,25 +218,25 @@ class Case:
             return ""
         if not self.can_be_known:
             return self.why or self.origin.why
-        if any(one.verdict.state is State.DIFFERS for one in self.asked.values()):
+        if any(one.verdict.state is Agreement.DIFFERS for one in self.asked.values()):
             return "a worker tokenizes differently"
-        if self.origin.kind is Kind.WORKER and self.asked:
+        if self.origin.kind is SourceKind.WORKER and self.asked:
             return "no worker answers"
         if self.asked and self._unconfirmed:
             return "no worker confirms what engines may tokenize another way"
         return "no worker was asked yet"
 
 
-Cases = dict[tuple[str, Wanted], Case]
+Cases = dict[tuple[str, TokenizerSearch], SourceCase]
 """Cases by pool and source."""
 
 _NEEDED = "nothing else is known, and the strategy needs them"
 
 
-class Sorting:
+class ModelGroups:
     """Groups a fleet's models by the source of their tokenizer."""
 
-    def __init__(self, fleet: Fleet, finding: Finding) -> None:
+    def __init__(self, fleet: Fleet, finding: TokenizerFinder) -> None:
         self._fleet = fleet
         self._finding = finding
 
@@ -248,27 +254,27 @@ class Sorting:
         self._finding.keep(missing.union(wanted for _, wanted in cases))
         return cases
 
-    def look(self, case: Case) -> None:
+    def look(self, case: SourceCase) -> None:
         """Take the result of a case's search; repeat a failed search when it is due."""
         if case.missing is not None:
             self._finding.look(case.missing)
-        if case.wanted.kind not in {Kind.FOLDER, Kind.HUB}:
+        if case.wanted.kind not in {SourceKind.FOLDER, SourceKind.HUB}:
             return
         result = self._finding.look(case.wanted)
-        if isinstance(result, Volume):
+        if isinstance(result, LoadedTokenizer):
             case.found(result, "")
         else:
             case.found(None, result.why if result else "it is being looked for")
 
     @property
     def may_ask(self) -> bool:
-        """Whether the end of a search may mean that workers are to be asked."""
+        """Return true if the end of a search may mean that workers are to be asked."""
         return any(map(_needs_tokens, self._fleet.pools))
 
     def _sort_pool(
         self, pool: Pool, settings: TokenizerSettings, before: Cases, cases: Cases
     ) -> None:
-        told: dict[Origin, Wanted] = {}
+        told: dict[Origin, TokenizerSearch] = {}
         held = {
             name: said
             for case in before.values()
@@ -280,10 +286,10 @@ class Sorting:
                 continue
             found, missing = self._origin(pool, settings, name, worker)
             if found not in told:  # the many adapters share their base model's
-                told[found] = Wanted.told(found, settings)
+                told[found] = TokenizerSearch.told(found, settings)
             key = (pool.name, told[found])
             if key not in cases:
-                cases[key] = before.get(key) or Case(pool.name, found, key[1])
+                cases[key] = before.get(key) or SourceCase(pool.name, found, key[1])
                 cases[key].models = {}
                 cases[key].missing = missing
                 self.look(cases[key])
@@ -291,7 +297,7 @@ class Sorting:
 
     def _origin(
         self, pool: Pool, settings: TokenizerSettings, name: str, worker: Worker
-    ) -> tuple[Origin, Wanted | None]:
+    ) -> tuple[Origin, TokenizerSearch | None]:
         """Return where to look, and what was missing if workers are asked instead.
 
         Asking workers is a last resort, for strategies that cannot do without tokens: for most,
@@ -300,14 +306,14 @@ class Sorting:
         found = origin(settings.source, name, worker.models)
         if settings.source != "auto" or not _needs_tokens(pool):
             return found, None
-        wanted = None if found.kind is Kind.TEXT else Wanted.told(found, settings)
-        if wanted is None or isinstance(self._finding.look(wanted), Missing):
+        wanted = None if found.kind is SourceKind.TEXT else TokenizerSearch.told(found, settings)
+        if wanted is None or isinstance(self._finding.look(wanted), NoTokenizerFound):
             return at_workers(name, worker.models, _NEEDED), wanted
         return found, None
 
 
 def _needs_tokens(pool: Pool) -> bool:
-    return getattr(pool.strategy, "needs_tokens", False)
+    return pool.capabilities.needs_tokens
 
 
 def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]]:
@@ -332,12 +338,12 @@ def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]
 log = logging.getLogger("warmroute.tokenizers")
 
 #: Most models named in one line.
-NAMED = 3
+MAX_NAMED_MODELS = 3
 #: What becomes of a strategy that looks prompts up among KV events.
 BLIND = "without tokens, none of their KV events can be used"
 
 
-def tell(case: Case, *, by_blocks: bool = False) -> None:
+def tell(case: SourceCase, *, by_blocks: bool = False) -> None:
     """Log which source is used and why, once that is known, and when it has changed.
 
     `by_blocks`: the pool looks prompts up among blocks of tokens, for which text is no use.
@@ -355,7 +361,7 @@ def tell(case: Case, *, by_blocks: bool = False) -> None:
     log.log(level, "pool %s: %s: %s%s%s", case.pool, _names(case.models), sentence, workers, remedy)
 
 
-def tell_of(case: Case, worker: str) -> None:
+def tell_of(case: SourceCase, worker: str) -> None:
     """Log how a worker differs, once, and when it no longer does."""
     difference = case.asked[worker].verdict.difference
     if difference == case.differences.get(worker):
@@ -388,5 +394,5 @@ def tell_recount(pool: str, count: int) -> None:
 
 def _names(models: Iterable[str]) -> str:
     names = list(models)
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED_MODELS
+    return ", ".join(names[:MAX_NAMED_MODELS]) + (f" and {more} more" if more > 0 else "")

@@ -3,7 +3,7 @@
 from typing import Literal, Self
 
 from router.observe.models import Shown
-from router.tokenizers.state import Asked, Case
+from router.tokenizers.state import SourceCase, WorkerRecord
 from router.tokenizers.verify import Difference
 
 
@@ -36,7 +36,7 @@ class TokenizerWorkerStatus(Shown):
     difference: DifferenceStatus | None
 
     @classmethod
-    def of(cls, name: str, asked: Asked) -> Self:
+    def of(cls, name: str, asked: WorkerRecord) -> Self:
         """Return the form in which a worker's result is shown."""
         state, why, found = asked.verdict.state, asked.verdict.why, asked.verdict.difference
         difference = DifferenceStatus.of(found) if found else None
@@ -63,7 +63,7 @@ class TokenizerStatus(Shown):
     workers: list[TokenizerWorkerStatus]
 
     @classmethod
-    def of(cls, case: Case) -> Self:
+    def of(cls, case: SourceCase) -> Self:
         """Return the form in which a source is shown."""
         volume = case.volume
         return cls(

@@ -14,36 +14,30 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.worker import Worker
-from router.rendering.body import ID_BYTES
-from router.rendering.errors import Unlike
 from router.rendering.folder import TOKENIZER
-from router.rendering.tokens import Exact
+from router.rendering.tokens import ID_BYTES
 from router.runtime.threads import aside
-from router.tokenizers import probe as remote
-from router.tokenizers.loader import Volume
-from router.tokenizers.probe import (
-    IMAGE,
-    NO_TOOLS,
-    PROBES,
-    TOOLS,
+from router.tokenizers.loader import LoadedTokenizer
+from router.tokenizers.probes import IMAGE, NO_TOOLS, TOOLS, answers, head_answer
+from router.tokenizers.worker_tokenizer import (
+    PATH,
     NoTokenizer,
-    Refused,
+    PromptRefused,
     leaves_out,
     tokenize,
+    worker_answers,
 )
-from router.upstream.client import Inquiries, NoAnswer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 #: Tokens shown before the first one that differs.
-_BEFORE = 8
+_TOKENS_SHOWN_BEFORE = 8
 
 
-class State(StrEnum):
+class Agreement(StrEnum):
     """What is known of a worker's tokens."""
 
     AGREES = "agrees"
@@ -80,29 +74,13 @@ class Difference:
 class Verdict:
     """The result of comparing one worker's tokens for one model."""
 
-    state: State
+    state: Agreement
     why: str
     difference: Difference | None = None
     media: bool = False
     """The tokens before an image agree too."""
     left_out: bool | None = False
     """Whether tools are left out of prompts with `tool_choice: none`; None: not known."""
-
-
-def answers(exact: Exact) -> dict[str, bytes]:
-    """Return our ids for every probe that we can tokenize, by the probe's name."""
-    found: dict[str, bytes] = {}
-    for probe in PROBES:
-        with suppress(Unlike):  # such requests are keyed by their text
-            found[probe.name] = exact.ids(probe.endpoint, msgspec.json.encode(probe.body))
-    return found
-
-
-def head_answer(exact: Exact) -> bytes:
-    """Return our ids before the image of the image probe; empty if they are not known."""
-    with suppress(Unlike):
-        return exact.head(IMAGE.endpoint, msgspec.json.encode(IMAGE.body)).ids
-    return b""
 
 
 def first_difference(
@@ -113,10 +91,10 @@ def first_difference(
     Only probes that both have are compared. One that we cannot express or that the worker refuses
     says nothing, because such a request is keyed by its text, or refused.
     """
-    for name, one in ours.items():
+    for name, mine_packed in ours.items():
         other = theirs.get(name)
-        if other is not None and other != one:
-            mine, its = _ids(one), _ids(other)
+        if other is not None and other != mine_packed:
+            mine, its = _ids(mine_packed), _ids(other)
             pairs = enumerate(zip(mine, its, strict=False))
             shorter = min(len(mine), len(its))
             return name, next((place for place, (a, b) in pairs if a != b), shorter)
@@ -136,7 +114,7 @@ def difference(probe: str, index: int, ours: bytes, theirs: bytes, path: Path | 
         index,
         mine[index] if index < len(mine) else None,
         its[index] if index < len(its) else None,
-        text(mine[max(0, index - _BEFORE) : index]),
+        text(mine[max(0, index - _TOKENS_SHOWN_BEFORE) : index]),
         text(mine[index : index + 1]),
         text(its[index : index + 1]),
     )
@@ -160,18 +138,18 @@ def _said(token: int | None, text: str) -> str:
 
 
 #: Seconds that our own answers, or the description of a difference, may take.
-PATIENCE_S = 30.0
+OUR_ANSWERS_TIMEOUT_S = 30.0
 #: Seconds that one worker may take for all its answers.
-ALL_S = 20.0
+WORKER_ANSWERS_TIMEOUT_S = 20.0
 
 
-class Reference:
+class ExpectedTokens:
     """What workers are compared with: our tokens, or those of one worker if we have none."""
 
     def __init__(
         self,
         inquiries: Inquiries,
-        volume: Volume | None,
+        volume: LoadedTokenizer | None,
         workers: Sequence[Worker],
         models: Sequence[str],
         turns: asyncio.Semaphore,
@@ -193,29 +171,29 @@ class Reference:
         if self.volume is not None:
             exact = self.volume.exact
             async with self._turns:
-                self.answers = await aside(lambda: answers(exact), PATIENCE_S)
-                self.head = await aside(lambda: head_answer(exact), PATIENCE_S)
+                self.answers = await aside(lambda: answers(exact), OUR_ANSWERS_TIMEOUT_S)
+                self.head = await aside(lambda: head_answer(exact), OUR_ANSWERS_TIMEOUT_S)
             return
         for worker in self._workers:
             for model in [name for name in self._models if name in worker.models][:1]:
                 with suppress(NoTokenizer, NoAnswer):
-                    self.answers = await asked(self._inquiries, worker, model)
+                    self.answers = await ask_worker(self._inquiries, worker, model)
                     return
 
 
-async def asked(
+async def ask_worker(
     inquiries: Inquiries, worker: Worker, model: str, names: Sequence[str] = ()
 ) -> dict[str, bytes]:
     """Return a worker's answers. Raises NoTokenizer, or NoAnswer, also if all take too long."""
     try:
-        async with asyncio.timeout(ALL_S):
-            return await remote.answers(inquiries, worker, model, names)
+        async with asyncio.timeout(WORKER_ANSWERS_TIMEOUT_S):
+            return await worker_answers(inquiries, worker, model, names)
     except TimeoutError:
-        raise NoAnswer(f"{remote.PATH} takes too long") from None
+        raise NoAnswer(f"{PATH} takes too long") from None
 
 
-async def verified(
-    reference: Reference,
+async def verify_worker(
+    reference: ExpectedTokens,
     inquiries: Inquiries,
     worker: Worker,
     model: str,
@@ -226,34 +204,36 @@ async def verified(
     chat."""
     ours = reference.answers
     if not ours:
-        return Verdict(State.UNVERIFIED, "there is nothing to compare with")
+        return Verdict(Agreement.UNVERIFIED, "there is nothing to compare with")
     try:
-        theirs = await asked(inquiries, worker, model, list(ours))
-        found = first_difference(ours, theirs)
-        if found is not None:
+        theirs = await ask_worker(inquiries, worker, model, list(ours))
+        differing = first_difference(ours, theirs)
+        if differing is not None:
             # Templates may write the date, and midnight may have been between the two.
             await reference.prepare()
             ours = reference.answers
-            theirs = await asked(inquiries, worker, model, list(ours))
-            found = first_difference(ours, theirs)
+            theirs = await ask_worker(inquiries, worker, model, list(ours))
+            differing = first_difference(ours, theirs)
     except (NoTokenizer, NoAnswer) as lacking:
-        return Verdict(State.UNVERIFIED, str(lacking))
+        return Verdict(Agreement.UNVERIFIED, str(lacking))
     except TimeoutError:
-        return Verdict(State.UNVERIFIED, "our own tokens take too long")
-    if found is not None:
-        probe, index = found
+        return Verdict(Agreement.UNVERIFIED, "our own tokens take too long")
+    if differing is not None:
+        probe, index = differing
         path = reference.volume.path if reference.volume else None
         pair = ours[probe], theirs[probe]
-        said = await aside(lambda: difference(probe, index, *pair, path), PATIENCE_S)
-        return Verdict(State.DIFFERS, str(said), said)
+        described = await aside(
+            lambda: difference(probe, index, *pair, path), OUR_ANSWERS_TIMEOUT_S
+        )
+        return Verdict(Agreement.DIFFERS, str(described), described)
     same = len(theirs.keys() & ours.keys())
     if not same:
-        return Verdict(State.UNVERIFIED, "it refuses all that could be compared")
+        return Verdict(Agreement.UNVERIFIED, "it refuses all that could be compared")
     media = await _same_head(reference.head, inquiries, worker, model)
     also = ", and before an image" if media else ""
     left_out = await _left_out(theirs, inquiries, worker, model, choosing=choosing)
     why = f"the same tokens of {same} probes{also}"
-    return Verdict(State.AGREES, why, media=media, left_out=left_out)
+    return Verdict(Agreement.AGREES, why, media=media, left_out=left_out)
 
 
 async def _left_out(
@@ -283,14 +263,14 @@ async def _same_head(head: bytes, inquiries: Inquiries, worker: Worker, model: s
 
     A model without vision refuses the chat; so may one for which the image is too small.
     """
-    with suppress(NoTokenizer, NoAnswer, Refused):
+    with suppress(NoTokenizer, NoAnswer, PromptRefused):
         theirs = await tokenize(inquiries, worker, model, IMAGE.body) if head else b""
         return len(theirs) > len(head) > 0 and theirs.startswith(head)
     return False
 
 
 #: Seconds between two checks; doubled each time, up to an hour.
-FIRST_S, LONGEST_S = 60.0, 3600.0
+RECOUNT_INTERVAL_S, MAX_RECOUNT_INTERVAL_S = 60.0, 3600.0
 
 
 class Recount:
@@ -299,7 +279,7 @@ class Recount:
     def __init__(self) -> None:
         self._seen = 0
         self._due = 0.0
-        self._pause = FIRST_S
+        self._pause = RECOUNT_INTERVAL_S
 
     def is_due(self, count: int, now: float) -> bool:
         """Whether to check: `count`, the number of miscounted prompts, has grown, and it is
@@ -310,5 +290,5 @@ class Recount:
         if now < self._due:
             return False
         self._seen, self._due = count, now + self._pause
-        self._pause = min(LONGEST_S, 2 * self._pause)
+        self._pause = min(MAX_RECOUNT_INTERVAL_S, 2 * self._pause)
         return True

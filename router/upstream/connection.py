@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection to a worker, one request at a time.
 
 Streaming, back pressure and cancellation are our own code, because they are what a reverse proxy
-is for; `answer_reader.py` parses the bytes. An answer is taken in pieces with `chunk`, or it flows
+is for; `response.py` parses the bytes. An answer is taken in pieces with `chunk`, or it flows
 into a sink as it arrives: then one read from the worker is one write to the client, and no task
 wakes up for it. Nothing is read from the worker faster than the client takes it.
 """
@@ -12,43 +12,42 @@ from math import inf
 from typing import Final, Self, cast
 
 from router.http.parser import Recall
-from router.http.sockets import queued, watch
+from router.http.sockets import enable_keepalive, send_queue_bytes
 from router.http.sse import only_comments
 from router.http.tls import turned_away
 from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.upstream.faults import begins
-from router.upstream.head import Head
-from router.upstream.response import AnswerReader
+from router.upstream.response import ResponseHead, ResponseParser
 from router.upstream.timeouts import NEVER, Patience
 
 HIGH_WATER: Final = 256 * 1024
-SMALL: Final = 32 * 1024
+MAX_COPIED_BODY_BYTES: Final = 32 * 1024
 #: If a kept connection ends within so many calls of `check` after a request was sent, the worker
 #: was closing it as idle and the two crossed on the way. Later, it may have started the request.
 #: Not in seconds, because a process that got no CPU meanwhile would see an early close late.
-CROSSING_LOOKS: Final = 3
+STALE_CHECKS: Final = 3
 #: Calls of `check` without a byte after which a stream that has had its last event is over, though
 #: its worker does not say so.
-ENDING_LOOKS: Final = 3
+ENDING_CHECKS: Final = 3
 
 #: Called with a piece of an answer, and whether it is the last one.
 Sink = Callable[[bytes, bool], None]
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """One connection. Call `ask`, then `flow`, or `chunk` until it returns nothing."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         patience: Patience,
-        recall: Recall[Head] | None = None,
+        recall: Recall[ResponseHead] | None = None,
     ) -> None:
         """`recall` remembers the worker's last answer head, on any of its connections."""
         self._loop = loop
         self._patience = patience
-        self._answer = AnswerReader()
-        self._recall: Recall[Head] = recall or Recall()
+        self._answer = ResponseParser()
+        self._recall: Recall[ResponseHead] = recall or Recall()
         self._transport: asyncio.Transport | None = None
         self._error: WorkerError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -56,10 +55,10 @@ class Connection(asyncio.Protocol):
         """The IP address it is connected to."""
         self._closed = False
         self._reused = False
-        self._secure = self._said_so = False
+        self._secure = self._got_eof = False
         """Whether TLS is used; whether the worker has signalled the end of what it sends."""
         self._descriptor = -1
-        self._turned_away: str | None = None
+        self._certificate_rejected: str | None = None
         """How the worker said that it rejects the client certificate; None if it did not."""
         self.idle_since = 0.0
         self._reset()
@@ -68,11 +67,11 @@ class Connection(asyncio.Protocol):
         """Forget the last exchange."""
         self._answer.reset()
         self._sink: Sink | None = None
-        self._paused = False
+        self.paused = False
         self._got_any = False
         self._over: Callable[[], bool] | None = None
         self._asked = self._large = False
-        self._looks = 0
+        self._quiet_checks = 0
         self._deadline = NEVER
         self._latest = NEVER
 
@@ -84,17 +83,17 @@ class Connection(asyncio.Protocol):
         Raises WorkerError. On any exception, cancellation included, the connection is closed.
         """
         if self._closed and not self._reused:
-            raise Refused(self._turned_away or "closed the connection before it was asked")
+            raise Refused(self._certificate_rejected or "closed the connection before it was asked")
         self.expect()
         try:
             if self._transport is not None and not self._closed:
-                if len(body) < SMALL:  # one copy is cheaper than a second buffer
+                if len(body) < MAX_COPIED_BODY_BYTES:  # one copy is cheaper than a second buffer
                     self._transport.write(head + body)
                 else:
                     self._large = True
                     self._transport.writelines((head, body))
             while not self._begun():
-                await self._news()
+                await self._progress()
         except BaseException:
             self.close()
             raise
@@ -109,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._deadline = min(now + self._patience.first_byte, self._latest)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ResponseHead:
         """Status and headers of the answer, once `ask` has returned."""
         head = self._answer.head
         assert head is not None  # noqa: S101 - `ask` waits for more than this
@@ -132,7 +131,7 @@ class Connection(asyncio.Protocol):
     def first(self) -> bytes:
         """Return the part of the body that has arrived when `ask` returns; empty if it has none."""
         data = self._answer.take()
-        if self._paused:  # too much had arrived before anything was taken
+        if self.paused:  # too much had arrived before anything was taken
             self.resume()
         return data
 
@@ -142,9 +141,9 @@ class Connection(asyncio.Protocol):
         while not answer.chunks:
             if answer.complete:
                 return b""
-            await self._news()
+            await self._progress()
         data = answer.take()
-        if self._paused:
+        if self.paused:
             self.resume()
         return data
 
@@ -157,25 +156,25 @@ class Connection(asyncio.Protocol):
         """
         self._sink, self._over = sink, over
         try:
-            self._pour()
+            self._flush()
             while not self._answer.complete:
-                await self._news()
+                await self._progress()
         finally:
             self._sink = self._over = None
 
     def pause(self) -> None:
         """Stop reading from the worker; a slow client does not count as idle time of the worker."""
-        reading = not (self._paused or self._closed or self._answer.complete)
+        reading = not (self.paused or self._closed or self._answer.complete)
         if reading and self._transport is not None:
-            self._paused = True
+            self.paused = True
             self._deadline = self._latest
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Go on reading."""
-        if self._paused:
-            self._paused = False
-            self._looks = 0  # meanwhile nothing could arrive
+        if self.paused:
+            self.paused = False
+            self._quiet_checks = 0  # meanwhile nothing could arrive
             self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
             if self._transport is not None and not self._closed:
                 self._transport.resume_reading()
@@ -205,7 +204,7 @@ class Connection(asyncio.Protocol):
         """Whether the worker may have answered before it took the whole request.
 
         The next one would wait behind the rest (RFC 9112 section 9.5). What has left our buffer may
-        still be in the system's, and with TLS in that of a transport below (`untaken.py`). An
+        still be in the system's, and with TLS in that of a transport below (`sockets.py`). An
         answer acknowledges what arrived before it, so after one to a whole request nothing is left.
         413 says that a part was not read (RFC 9110 section 15.5.14), wherever that is by now.
         """
@@ -216,7 +215,7 @@ class Connection(asyncio.Protocol):
             return True
         if not (self._secure or self._large):
             return False
-        return queued(self._descriptor) > 0
+        return send_queue_bytes(self._descriptor) > 0
 
     def close(self) -> None:
         """Drop the connection at once; the worker sees that and stops computing."""
@@ -232,7 +231,7 @@ class Connection(asyncio.Protocol):
     def heard_at(self, now: float) -> float:
         """Return when more of the answer came last, as far as its deadline tells; by the loop's
         clock, as `now`."""
-        if self._answer.head is None or self._paused or self._deadline >= self._latest:
+        if self._answer.head is None or self.paused or self._deadline >= self._latest:
             return -inf
         return min(now, self._deadline - self._patience.idle)
 
@@ -243,10 +242,10 @@ class Connection(asyncio.Protocol):
 
     def check(self, now: float) -> None:
         """Fail if a deadline has passed. Called ten times a second while an answer is awaited."""
-        self._looks += 1
+        self._quiet_checks += 1
         if self._answer.complete:
             return
-        quiet = self._looks == ENDING_LOOKS and not self._paused
+        quiet = self._quiet_checks == ENDING_CHECKS and not self.paused
         if quiet and self._over is not None and self._over():
             self._fail(Silent("did not end its answer"))
         elif now >= self._deadline:
@@ -255,7 +254,7 @@ class Connection(asyncio.Protocol):
 
     # Waiting.
 
-    def _news(self) -> asyncio.Future[None]:
+    def _progress(self) -> asyncio.Future[None]:
         """Return a future that is done when more of the answer, or its end, has arrived.
 
         Raises WorkerError if nothing more will come.
@@ -283,7 +282,7 @@ class Connection(asyncio.Protocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def _pour(self) -> None:
+    def _flush(self) -> None:
         answer = self._answer
         if self._sink is not None and (answer.chunks or answer.complete):
             self._sink(answer.take(), answer.complete)
@@ -295,9 +294,9 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _loss(self) -> WorkerError:
-        if self._turned_away is not None and not self._reused:
-            return Refused(self._turned_away)
-        crossed = self._looks < CROSSING_LOOKS
+        if self._certificate_rejected is not None and not self._reused:
+            return Refused(self._certificate_rejected)
+        crossed = self._quiet_checks < STALE_CHECKS
         if self._reused and crossed and not self._got_any:
             return Stale("closed a kept connection")
         if self._answer.head is None:
@@ -312,7 +311,7 @@ class Connection(asyncio.Protocol):
         self._secure = transport.get_extra_info("ssl_object") is not None
         connection = transport.get_extra_info("socket")
         self._descriptor = connection.fileno() if connection is not None else -1
-        watch(connection)
+        enable_keepalive(connection)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the answer."""
@@ -333,7 +332,7 @@ class Connection(asyncio.Protocol):
             if answer.plain and not self._error:
                 self._recall.keep(data, self.head)
         if self._sink is not None:
-            self._pour()
+            self._flush()
         elif answer.unread > HIGH_WATER:
             self.pause()
         if self._ready():
@@ -341,10 +340,10 @@ class Connection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         answer = self._answer
-        self._looks = 0
+        self._quiet_checks = 0
         unread = answer.unread
         wrong = answer.feed(data)
-        if answer.unread > unread and not self._paused:
+        if answer.unread > unread and not self.paused:
             self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
         if wrong is not None:
             self._fail(wrong)
@@ -355,16 +354,16 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Note that the worker sends no more, and close our side too."""
-        self._said_so = True
+        self._got_eof = True
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note the close by either side; it ends an answer whose framing marks no other end."""
         self._closed = True
-        self._turned_away = turned_away(exc)
-        cut = exc is not None or (self._secure and not self._said_so)  # RFC 9112 section 9.8
+        self._certificate_rejected = turned_away(exc)
+        cut = exc is not None or (self._secure and not self._got_eof)  # RFC 9112 section 9.8
         if not cut and self._error is None and self._answer.end():
-            self._pour()
+            self._flush()
         if self._asked and not self._answer.complete:
             self._fail(self._loss())
         self._wake()

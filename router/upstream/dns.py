@@ -18,9 +18,9 @@ from threading import Thread
 #: Seconds for which an answer, or a failure, counts as fresh and is not looked up again.
 FRESH_S = 1.0
 #: Seconds between lookups while no connection is made: kept connections live longer than that.
-REFRESH_S = 10.0
+REFRESH_INTERVAL_S = 10.0
 #: Seconds to wait for a new answer if an earlier one is known.
-PATIENCE_S = 0.25
+REFRESH_TIMEOUT_S = 0.25
 
 #: Errors that say that there is no such name (getaddrinfo(3)); all others may be temporary.
 _GONE = frozenset((socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)))
@@ -31,8 +31,8 @@ LookUp = Callable[[str], tuple[str, ...]]
 
 def look_up(host: str) -> tuple[str, ...]:
     """Ask the system's resolver; the addresses are in the order of RFC 6724."""
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+    results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in results))
 
 
 class Addresses:
@@ -53,7 +53,7 @@ class Addresses:
             return self._known
         self._refresh(FRESH_S)
         if self._pending is not None:
-            left = max(0.0, self._began + PATIENCE_S - asyncio.get_running_loop().time())
+            left = max(0.0, self._began + REFRESH_TIMEOUT_S - asyncio.get_running_loop().time())
             # Without an earlier answer, wait without a limit: the caller has a deadline.
             await asyncio.wait((self._pending,), timeout=left if self._known else None)
         if not self._known:
@@ -68,7 +68,7 @@ class Addresses:
     def look(self) -> None:
         """Look the name up again if the last time is long ago; to be called now and then."""
         if not self._is_address:
-            self._refresh(REFRESH_S)
+            self._refresh(REFRESH_INTERVAL_S)
 
     def _refresh(self, age: float) -> None:
         loop = asyncio.get_running_loop()
@@ -81,22 +81,22 @@ class Addresses:
             self._take((), OSError(ENOMEM, "no thread can be started"))
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        found: tuple[str, ...] = ()
+        addresses: tuple[str, ...] = ()
         failure: OSError | None = None
         try:
-            found = self._look_up(self._host)
+            addresses = self._look_up(self._host)
         except OSError as error:
             failure = error
         except UnicodeError:  # a label that is empty or too long
             failure = socket.gaierror(socket.EAI_NONAME, "this cannot be a name")
         with suppress(RuntimeError):  # the loop is closed: the result is not needed any more
-            loop.call_soon_threadsafe(self._take, found, failure)
+            loop.call_soon_threadsafe(self._take, addresses, failure)
 
-    def _take(self, found: tuple[str, ...], failure: OSError | None) -> None:
+    def _take(self, addresses: tuple[str, ...], failure: OSError | None) -> None:
         pending, self._pending = self._pending, None
         self._failure = failure
         if failure is None or failure.errno in _GONE:
-            self._known = found
+            self._known = addresses
         if pending is not None and not pending.done():
             pending.set_result(None)
 

@@ -13,5 +13,22 @@ class Answered(msgspec.Struct):
     sglext: Any = None
 
 
-#: Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError.
+class ErrorObject(msgspec.Struct):
+    """An error as OpenAI has it."""
+
+    message: str = ""
+
+
+class ErrorAnswer(msgspec.Struct):
+    """The message of an error, wherever it is."""
+
+    error: ErrorObject = msgspec.field(default_factory=ErrorObject)
+    message: str = ""
+    """As in older versions of vLLM."""
+    detail: str = ""
+    """As in FastAPI."""
+
+
+#: Both raise msgspec.DecodeError, UnicodeDecodeError or RecursionError.
 decode = msgspec.json.Decoder(Answered).decode
+decode_error = msgspec.json.Decoder(ErrorAnswer).decode

@@ -1,23 +1,53 @@
-"""Reads a worker's answers: httptools (llhttp) parses them, the reader keeps the result.
+"""A worker's response: its head, and the parser that reads one after the other.
 
-There is one reader per connection; it reads one answer after the other.
+httptools (llhttp) parses the bytes; the parser keeps the result. There is one per connection.
 """
 
 import httptools
 
 from router.api.errors import Headers
+from router.http.headers import answer_fields, header
 from router.upstream.errors import Garbled
-from router.upstream.head import Head
+
+
+class ResponseHead:
+    """Status and headers of an answer, names in lower case.
+
+    Immutable, because it is reused for answers with an equal head.
+    """
+
+    __slots__ = ("_fields", "dated", "headers", "length", "redirects", "status", "stream")
+
+    def __init__(self, status: int, headers: Headers, length: int | None) -> None:
+        self.status = status
+        self.headers = headers
+        self.redirects = 300 <= status < 400 and status != 304
+        """It sends the client elsewhere (RFC 9110 section 15.4), which would lead around us."""
+        self.length = length
+        """`Content-Length`, if given. A reused head keeps that of the answer it was parsed from."""
+        kind, coding = header(headers, b"content-type"), header(headers, b"content-encoding")
+        plain = coding.lower() in {b"", b"identity"}
+        self.stream = plain and kind.lower().startswith(b"text/event-stream")
+        """It is a stream of server-sent events without compression, so events can be read."""
+        self.dated = bool(header(headers, b"date"))
+        self._fields: bytes | None = None
+
+    def fields(self) -> bytes:
+        """Return the header lines for the client; built once for all answers with this head."""
+        if self._fields is None:
+            self._fields = answer_fields(self.headers)
+        return self._fields
+
 
 #: Bytes that a worker may send without one of a body: headers, trailers, or what else frames a
 #: chunk, of which the parser keeps some. One read brings up to 256 KiB.
-HEAD_LIMIT = 512 * 1024
+MAX_HEAD_BYTES = 512 * 1024
 
 #: Replaces the parser of a closed connection.
-_DEAF = httptools.HttpResponseParser(object())
+_CLOSED = httptools.HttpResponseParser(object())
 
 
-class AnswerReader:
+class ResponseParser:
     """One answer at a time: its head, and the part of its body that was not taken yet."""
 
     def __init__(self) -> None:
@@ -35,7 +65,7 @@ class AnswerReader:
         self._framed = self._coded = False
         self._length: int | None = None
         self._interim = False
-        self.head: Head | None = None
+        self.head: ResponseHead | None = None
         self.chunks: list[bytes] = []
         """Pieces of the body that were not taken yet."""
         self.unread = 0
@@ -57,9 +87,9 @@ class AnswerReader:
             return Garbled(f"sent something that is not HTTP ({error.__context__ or error})")
         except httptools.HttpParserError as error:
             return Garbled(f"sent something that is not HTTP ({error})")
-        return Garbled("sent headers without end") if self._framing > HEAD_LIMIT else None
+        return Garbled("sent headers without end") if self._framing > MAX_HEAD_BYTES else None
 
-    def again(self, head: Head, body: bytes) -> None:
+    def again(self, head: ResponseHead, body: bytes) -> None:
         """Take a whole answer whose head equals one that was parsed before."""
         self.head = head
         self.complete = True
@@ -86,7 +116,7 @@ class AnswerReader:
 
     def drop(self) -> None:
         """Let go of the parser, which holds a reference to this reader: nothing more will come."""
-        self._parser = _DEAF
+        self._parser = _CLOSED
 
     @property
     def plain(self) -> bool:
@@ -129,7 +159,7 @@ class AnswerReader:
         if not 100 <= status < 600:  # RFC 9110 section 15
             raise ValueError(f"a status of {status}")
         if status >= 200:
-            self.head = Head(status, self._headers, self._length)
+            self.head = ResponseHead(status, self._headers, self._length)
         else:  # the framing of an interim answer is not that of the final one
             self._framed, self._coded, self._length, self._interim = False, False, None, True
         self._headers = []

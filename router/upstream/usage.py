@@ -9,16 +9,16 @@ import msgspec
 from router.upstream.models import decode
 
 #: Bytes kept of the end of an answer, and longest `usage` that is read.
-TAIL: Final = 4096
+TAIL_BYTES: Final = 4096
 #: Bytes of the beginning of a stream in which the tokens of the prompt may be told.
-BEGINNING: Final = 1024
+BEGINNING_BYTES: Final = 1024
 
 #: More tokens than any prompt has.
-MOST: Final = 1 << 31
+MAX_TOKENS: Final = 1 << 31
 
 _KEY: Final = b'"usage"'
 #: Bytes before the end of a stream in which its last report usually is.
-_NEAR: Final = 1024
+_NEAR_END_BYTES: Final = 1024
 #: What follows a key whose value is an object. In JSON, quotes within text are escaped: no text
 #: that speaks of usage looks like the key.
 _OBJECT = re.compile(rb"\s*:\s*\{")
@@ -77,8 +77,8 @@ class UsageTail:
         if isinstance(tail, bytes):
             self._tail = tail = bytearray(tail)
         tail += chunk
-        if len(tail) > 2 * TAIL:
-            self._shorten(tail, len(tail) - TAIL - len(_KEY))
+        if len(tail) > 2 * TAIL_BYTES:
+            self._shorten(tail, len(tail) - TAIL_BYTES - len(_KEY))
 
     def _shorten(self, tail: bytearray, end: int) -> None:
         """Drop the bytes before `end`, once they are looked at."""
@@ -87,7 +87,7 @@ class UsageTail:
             if tail[:1] == b"{":
                 self._document = _Document()
             else:
-                self._earlier = _last_report(tail, BEGINNING, NO_USAGE)
+                self._earlier = _last_report(tail, BEGINNING_BYTES, NO_USAGE)
         elif self._long and self._document is None:
             self._earlier = _last_report(tail, end, self._earlier)
         if self._document is not None:
@@ -97,21 +97,21 @@ class UsageTail:
     def end(self, without: int) -> bytes:
         """Return the end of the answer, but for its last bytes."""
         end = max(0, len(self._tail) - without)
-        return bytes(self._tail[max(0, end - TAIL) : end])
+        return bytes(self._tail[max(0, end - TAIL_BYTES) : end])
 
     def read(self) -> Usage:
         """Return the `usage` that was reported, once the whole answer was added."""
         data = self._tail
         if self._whole and data[:1] == b"{":
-            if len(data) <= TAIL:
+            if len(data) <= TAIL_BYTES:
                 return _of_short(data)
             self._document = _Document()
         if self._document is None:
-            data = data if self._whole else data[-TAIL:]
-            found = _last_report(data, len(data), self._earlier)
+            data = data if self._whole else data[-TAIL_BYTES:]
+            usage = _last_report(data, len(data), self._earlier)
         else:
-            found = _of_document(self._document, data)
-        return _with_sources(found, data)
+            usage = _of_document(self._document, data)
+        return _with_sources(usage, data)
 
 
 class _Document:
@@ -136,15 +136,15 @@ class _Document:
     def pass_by(self, data: bytes | bytearray, start: int, end: int) -> None:
         """Look at what stands between `start` and `end`; what follows there comes again."""
         counted = at = start
-        while (found := data.find(_KEY, at, end + len(_KEY) - 1)) >= 0:
-            at = found + len(_KEY)
+        while (key := data.find(_KEY, at, end + len(_KEY) - 1)) >= 0:
+            at = key + len(_KEY)
             if not _OBJECT.match(data, at):
                 continue
             if self._found:
-                self._count(data[counted:found])
-            counted = found
+                self._count(data[counted:key])
+            counted = key
             if not self._found or self._depth <= self._level:
-                self._found, self._level = bytes(data[at : at + TAIL]), self._depth
+                self._found, self._level = bytes(data[at : at + TAIL_BYTES]), self._depth
         if self._found:
             self._count(data[counted:end])
 
@@ -166,24 +166,24 @@ class _Document:
 def _of_short(data: bytes | bytearray) -> Usage:
     """Return the `usage` of a JSON object that is no longer than the tail."""
     try:
-        said = decode(data)
+        answer = decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _with_sources(_of_document(_Document(), data), data)
-    if said.usage is None:
+    if answer.usage is None:
         return NO_USAGE
-    return _sourced(_usage(said.usage), said.kv_transfer_params, said.sglext)
+    return _sourced(_usage(answer.usage), answer.kv_transfer_params, answer.sglext)
 
 
 def _of_document(document: _Document, data: bytes | bytearray) -> Usage:
     """Return the `usage` of a JSON object that ends with `data`; the rest has passed by."""
     end = len(data)
     near = _Document()  # it is the last field of most, or nearly so
-    near.pass_by(data, max(0, end - TAIL), end)
-    found = near.usage()
-    if found == NO_USAGE:
+    near.pass_by(data, max(0, end - TAIL_BYTES), end)
+    usage = near.usage()
+    if usage == NO_USAGE:
         document.pass_by(data, 0, end)
-        found = document.usage()
-    return found
+        usage = document.usage()
+    return usage
 
 
 def _last_report(data: bytes | bytearray, end: int, earlier: Usage) -> Usage:
@@ -192,16 +192,16 @@ def _last_report(data: bytes | bytearray, end: int, earlier: Usage) -> Usage:
     Anthropic's streams tell the prompt's tokens first, and those of the answer at their end.
     """
     stop = end + len(_KEY) - 1
-    at = data.rfind(_KEY, max(0, end - _NEAR), stop)
+    at = data.rfind(_KEY, max(0, end - _NEAR_END_BYTES), stop)
     if at < 0:
-        if end <= _NEAR or data.find(_KEY, 0, stop) < 0:  # much faster than from the end
+        if end <= _NEAR_END_BYTES or data.find(_KEY, 0, stop) < 0:  # much faster than from the end
             return earlier
         at = data.rfind(_KEY, 0, stop)
     last = NO_USAGE
     while at >= 0:
         after = at + len(_KEY)
         if _OBJECT.match(data, after):
-            last = _completed(last, _report(data[after : after + TAIL]))
+            last = _completed(last, _report(data[after : after + TAIL_BYTES]))
             if last.prompt is not None and last.answer is not None:
                 return last
         at = data.rfind(_KEY, 0, at)
@@ -225,14 +225,14 @@ def _report(value: bytes | bytearray) -> Usage:
     return NO_USAGE if usage is None else _usage(usage)
 
 
-def _with_sources(found: Usage, data: bytes | bytearray) -> Usage:
+def _with_sources(usage: Usage, data: bytes | bytearray) -> Usage:
     """Add on which tiers the cached tokens were, if that is reported near the end."""
-    if found == NO_USAGE:
-        return found
-    if not _SOURCES.search(data, max(0, len(data) - TAIL)):
-        return found
-    tail = data[-TAIL:].decode("utf-8", errors="replace")
-    return _sourced(found, _last(tail, '"kv_transfer_params"'), _last(tail, '"sglext"'))
+    if usage == NO_USAGE:
+        return usage
+    if not _SOURCES.search(data, max(0, len(data) - TAIL_BYTES)):
+        return usage
+    tail = data[-TAIL_BYTES:].decode("utf-8", errors="replace")
+    return _sourced(usage, _last(tail, '"kv_transfer_params"'), _last(tail, '"sglext"'))
 
 
 def _last(tail: str, key: str) -> dict[str, Any] | None:
@@ -308,4 +308,4 @@ def _agreed(usage: Usage, gpu: int, host: int | None, total: int) -> Usage:
 
 def _count(value: object) -> int | None:
     # Not isinstance: in Python a bool is an int.
-    return value if type(value) is int and 0 <= value < MOST else None
+    return value if type(value) is int and 0 <= value < MAX_TOKENS else None

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from xxhash import xxh3_64_intdigest
 
-from strategies.api import FREE, Candidate, Decision, Prompt, Stateless, WorkerView, option
+from strategies.api import FREE, Candidate, Decision, Prompt, Strategy, WorkerView, option
 from strategies.constants import MOST_LOAD
 
 
@@ -33,11 +33,10 @@ class ChblOptions:
             raise ValueError(f"prefix must be at least 1, not {self.prefix}")
 
 
-class Chbl(Stateless):
+class Chbl(Strategy):
     """Picks the first worker in the prefix's hash order that is below the bound."""
 
     Options: ClassVar[type[Any]] = ChblOptions
-    reads_prompt: ClassVar[bool] = True
 
     def __init__(self, options: ChblOptions) -> None:
         self._prefix = options.prefix

@@ -5,53 +5,28 @@ events have not arrived yet. If a worker's events are missing or cannot be trust
 was sent there is used instead, as in `prefixaware`, and the reason of the decision says so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
-from strategies.api import Bytes, Candidate, Decision, Outcome, Prompt, Seconds, WorkerView, option
+from strategies.api import (
+    Bytes,
+    Candidate,
+    Capabilities,
+    Decision,
+    KvSources,
+    Outcome,
+    Prompt,
+    Seconds,
+    Strategy,
+    WorkerView,
+    option,
+)
 from strategies.cost.cost import held_tokens
-from strategies.cost.tiers import Held, Loading, Loads
+from strategies.cost.tiers import Held, Loading
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions, reason
+from strategies.prefix.in_flight import InFlight
 from strategies.prefix.tree import Placement, PrefixTree
-from strategies.prefix.under_way import UnderWay
-
-
-class Memory(Protocol):
-    """What KV events say about all workers' caches."""
-
-    def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
-        """Return what each of `workers` holds at the start of the prompt; nothing: left out."""
-
-    def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
-        """Return why a worker's events cannot be used (for a prompt), in one of a few fixed words;
-        empty if they can."""
-
-    def heard(self, worker: str) -> int:
-        """Return how many events have come from a worker so far."""
-
-    def observe(self, worker: str, predicted: int | None, outcome: Outcome, heard: int) -> None:
-        """Compare a prediction of the memory (None: there was none) with the outcome; `heard` is
-        the number of events before the request was sent."""
-
-    def correct(
-        self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
-    ) -> None:
-        """Learn that a prompt lay on other tiers of a worker than predicted; `sure` if the worker
-        itself reported the tiers."""
-
-    def forget(self, worker: str) -> None:
-        """Drop what `worker` held: it restarted or left."""
-
-
-class Store(Protocol):
-    """A store from which all workers can load, whichever of them wrote it."""
-
-    def held(self, prompt: Prompt) -> int:
-        """Return how many of the prompt's first tokens are there, as far as is known."""
-
-    def computed(self, prompt: Prompt, cached: int) -> None:
-        """Learn that a worker has computed a prompt, except its first `cached` tokens."""
 
 
 @dataclass(frozen=True)
@@ -95,41 +70,34 @@ class _Placed(NamedTuple):
     """Number of events that had come from the worker by then."""
 
 
-class KvAware:
+class KvAware(Strategy):
     """Believes the engines' events; without a memory it works like `prefixaware`."""
 
     Options: ClassVar[type[Any]] = KvAwareOptions
-    reads_prompt: ClassVar[bool] = True
-    hears_others: ClassVar[bool] = True
+    capabilities = Capabilities(hears_others=True)
 
     def __init__(self, options: KvAwareOptions) -> None:
         self._shadow = PrefixAware(PrefixAwareOptions(options.shadow))
-        self._costs, self.waits = self._shadow.costs, self._shadow.waits
+        self._costs = self._shadow.costs
         self._threshold = options.threshold
-        self._under_way = UnderWay(options.shadow // 8, options.unconfirmed)
+        self._in_flight = InFlight(options.shadow // 8, options.unconfirmed)
         self._promoted = PrefixTree(options.shadow // 8)
         """Starts of prompts that workers loaded from L2 and keep on L1, although no event says so:
         until an answer shows that they do not."""
-        self.loads = Loads()
-        """The tiers and how fast they load; replaced if they are configured."""
-        self.memory_bytes: int = options.index
-        """Memory limit for the index, used by the code that creates `memory`."""
-        self.memory: Memory | None = None
-        self.store: Store | None = None
-        """A store that is asked in addition to the events, if there is one."""
+        self.kv: KvSources = KvSources(options.index)
         # By prompt and worker; only requests in flight have an entry.
         self._placed: dict[tuple[int, str], _Placed] = {}
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Put the cheapest worker first; each is credited with what its events say it holds."""
-        told: Mapping[str, Held] = {}
-        if self.memory is not None and prompt.blocks:
-            told = self.memory.held(prompt, [worker.name for worker in workers])
+        reported: Mapping[str, Held] = {}
+        if self.kv.memory is not None and prompt.blocks:
+            reported = self.kv.memory.held(prompt, [worker.name for worker in workers])
         stored = self._stored(prompt)
         match = self._shadow.tree.match(prompt.keys)
         shadow = match.held()
-        under_way = self._under_way.held(prompt.keys, now)
-        promoted = self._promoted.held(prompt.keys) if self.loads.promotes else {}
+        in_flight = self._in_flight.held(prompt.keys, now)
+        promoted = self._promoted.held(prompt.keys) if self.kv.loads.promotes else {}
         tokens: dict[str, int] = {}
         loading: dict[str, Loading] = {}
         for worker in workers:
@@ -137,15 +105,15 @@ class KvAware:
             doubt = self._doubt(prompt, name)
             held = Held(held_tokens(prompt, shadow.get(name, 0)))
             if not doubt:
-                held = told.get(name, _NOTHING)
+                held = reported.get(name, _NOTHING)
                 if name in promoted:
                     held = held.at_least(l1=held_tokens(prompt, promoted[name]))
             held = self._counted(held, stored)
             if not doubt:
-                held = held.at_least(gpu=_sent(prompt, under_way.get(name, 0)))
+                held = held.at_least(gpu=_sent(prompt, in_flight.get(name, 0)))
             tokens[name] = held.total
             if held.total > held.gpu:
-                loading[name] = self.loads.of(held, worker.pace)
+                loading[name] = self.kv.loads.of(held, worker.pace)
         most = max(tokens.values())
         below = self._threshold and most < prompt.tokens - self._threshold
         plain = self._costs.rank(prompt, workers, now, match=match) if below else ()
@@ -153,8 +121,8 @@ class KvAware:
             prompt, workers, now, tokens, loading=loading, match=match
         )
         if below:
-            found = {one.worker.name: one for one in candidates}
-            candidates = [found[one.worker.name] for one in plain]
+            by_name = {candidate.worker.name: candidate for candidate in candidates}
+            candidates = [by_name[candidate.worker.name] for candidate in plain]
         best = candidates[0]
         why = "below_threshold" if below else reason(best.held_tokens, most)
         if why == "prefix" and best.believed.tier != "gpu":
@@ -166,14 +134,14 @@ class KvAware:
         """Count the placement at once, so that the second request of a burst finds the first."""
         self._shadow.placed(prompt, worker, now)
         name = worker.name
-        judged = bool(prompt.blocks) and name not in self._under_way.held(prompt.keys, now)
+        judged = bool(prompt.blocks) and name not in self._in_flight.held(prompt.keys, now)
         predicted = None
-        if self.memory is not None and judged and self.memory.doubt(name, prompt):
-            told = self.memory.held(prompt, [name]).get(name, _NOTHING)
-            predicted = self._counted(told, self._stored(prompt)).total
-        sent = self._under_way.insert(prompt.keys, name, now)
+        if self.kv.memory is not None and judged and self.kv.memory.doubt(name, prompt):
+            reported = self.kv.memory.held(prompt, [name]).get(name, _NOTHING)
+            predicted = self._counted(reported, self._stored(prompt)).total
+        sent = self._in_flight.insert(prompt.keys, name, now)
         shadowed = bool(self._doubt(prompt, name))
-        heard = self.memory.heard(name) if self.memory is not None else 0
+        heard = self.kv.memory.heard(name) if self.kv.memory is not None else 0
         self._placed[id(prompt), name] = _Placed(sent, shadowed, judged, predicted, heard)
 
     def settled(self, prompt: Prompt, candidate: Candidate, outcome: Outcome, now: float) -> None:
@@ -184,19 +152,19 @@ class KvAware:
             return
         took = outcome.began and outcome.kept_tokens is None
         # (How another process predicted with a memory is not known here.)
-        known = self.memory is None or not prompt.elsewhere
+        known = self.kv.memory is None or not prompt.elsewhere
         self._shadow.end(prompt, candidate, outcome, now, corrects=placed.shadowed and known)
-        self._under_way.settle(placed.sent, now, took=took)
+        self._in_flight.settle(placed.sent, now, took=took)
         if not (took and known):
             return
         cached = outcome.cached_tokens
-        if self.store is not None and outcome.ok:
-            self.store.computed(prompt, candidate.held_tokens if cached is None else cached)
+        if self.kv.store is not None and outcome.ok:
+            self.kv.store.computed(prompt, candidate.held_tokens if cached is None else cached)
         self._learn(prompt, candidate, outcome, shadowed=placed.shadowed)
-        if self.memory is not None:
+        if self.kv.memory is not None:
             predicted = candidate.held_tokens if placed.predicted is None else placed.predicted
             judged = predicted if placed.judged and not prompt.resumed else None
-            self.memory.observe(name, judged, outcome, placed.heard)
+            self.kv.memory.observe(name, judged, outcome, placed.heard)
 
     def _learn(
         self, prompt: Prompt, candidate: Candidate, outcome: Outcome, *, shadowed: bool
@@ -212,14 +180,14 @@ class KvAware:
         found = outcome.found or believed.found(cached)
         if found != believed and candidate.loading.tokens:
             self._missed(prompt, name, found.gpu + found.l1)
-            if self.memory is not None and not shadowed:
+            if self.kv.memory is not None and not shadowed:
                 sure = outcome.found is not None
-                self.memory.correct(name, prompt, believed, found, sure=sure)
+                self.kv.memory.correct(name, prompt, believed, found, sure=sure)
         if outcome.found is not None or cached == candidate.held_tokens:
             if outcome.computed_s and (found.l1 or found.l2):
                 rest = max(0, prompt.tokens - cached), cached
-                self.loads.learn(found, rest, candidate.worker.pace, outcome.computed_s)
-            if found.l2 and self.loads.promotes:
+                self.kv.loads.learn(found, rest, candidate.worker.pace, outcome.computed_s)
+            if found.l2 and self.kv.loads.promotes:
                 promoted = self._promoted
                 promoted.close(promoted.insert(prompt.keys[: prompt.blocks_in(cached)], name))
 
@@ -229,34 +197,38 @@ class KvAware:
         if held_tokens(prompt, blocks) > tokens + prompt.unit_tokens:
             self._promoted.forget(worker)
 
+    def waits(self, prompt: Prompt) -> Callable[[], object]:
+        """Count a request that is held in the router, until the returned function is called."""
+        return self._shadow.waits(prompt)
+
     def forget(self, worker: str) -> None:
         """Drop all that is known of the worker."""
         self._shadow.forget(worker)
-        self._under_way.forget(worker)
+        self._in_flight.forget(worker)
         self._promoted.forget(worker)
-        if self.memory is not None:
-            self.memory.forget(worker)
+        if self.kv.memory is not None:
+            self.kv.memory.forget(worker)
 
     def gauges(self) -> Mapping[str, float]:
         """Return sizes of the shadow and of placements not confirmed by events."""
         return {
             **self._shadow.gauges(),
-            "unconfirmed_blocks": len(self._under_way),
+            "unconfirmed_blocks": len(self._in_flight),
             "promoted_blocks": len(self._promoted),
         }
 
     def _stored(self, prompt: Prompt) -> int:
-        return 0 if self.store is None else self.store.held(prompt)
+        return 0 if self.kv.store is None else self.kv.store.held(prompt)
 
     def _counted(self, held: Held, stored: int) -> Held:
         """Return what counts of the tokens a worker holds, when a store has the first `stored`:
         these count even where the worker has them on a disabled tier."""
-        return self.loads.counted(self.loads.counted(held).at_least(l2=stored))
+        return self.kv.loads.counted(self.kv.loads.counted(held).at_least(l2=stored))
 
     def _doubt(self, prompt: Prompt, worker: str) -> str:
-        if self.memory is None:
+        if self.kv.memory is None:
             return "no memory"
-        return self.memory.doubt(worker, prompt) or ("" if prompt.blocks else "text")
+        return self.kv.memory.doubt(worker, prompt) or ("" if prompt.blocks else "text")
 
 
 _NOTHING = Held()

@@ -1,17 +1,15 @@
 """`leastload`: the least loaded worker, whatever its cache holds."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
 
-from strategies.api import Decision, NoOptions, Prompt, Stateless, WorkerView
+from strategies.api import Capabilities, Decision, NoOptions, Prompt, Strategy, WorkerView
 from strategies.cost.cost import Costs
 
 
-class LeastLoad(Stateless):
+class LeastLoad(Strategy):
     """Compares workers by cost, as if every cache were empty."""
 
-    Options: ClassVar[type[Any]] = NoOptions
-    reads_prompt: ClassVar[bool] = False
+    capabilities = Capabilities(reads_prompt=False)
 
     def __init__(self, options: NoOptions) -> None:
         del options

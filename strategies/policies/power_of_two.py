@@ -6,17 +6,15 @@ comparing all workers, for the price of comparing two. Independent routers do no
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any, ClassVar
 
-from strategies.api import Decision, NoOptions, Prompt, Stateless, WorkerView
+from strategies.api import Capabilities, Decision, NoOptions, Prompt, Strategy, WorkerView
 from strategies.cost.cost import Costs
 
 
-class PowerOfTwo(Stateless):
+class PowerOfTwo(Strategy):
     """Puts the cheaper of two random workers first, then the other, then the rest by cost."""
 
-    Options: ClassVar[type[Any]] = NoOptions
-    reads_prompt: ClassVar[bool] = False
+    capabilities = Capabilities(reads_prompt=False)
 
     def __init__(self, options: NoOptions) -> None:
         del options

@@ -4,7 +4,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from strategies.api import Bytes, Candidate, Decision, Outcome, Prompt, WorkerView
+from strategies.api import (
+    Bytes,
+    Candidate,
+    Capabilities,
+    Decision,
+    KvSources,
+    Outcome,
+    Prompt,
+    WorkerView,
+)
 from strategies.constants import SLACK
 from strategies.cost.cost import Costs, held_tokens
 from strategies.prefix.block_keys import FINENESS
@@ -31,8 +40,8 @@ class PrefixAware:
     """The default strategy: assumes that a worker holds what this router sent it most recently."""
 
     Options: ClassVar[type[Any]] = PrefixAwareOptions
-    reads_prompt: ClassVar[bool] = True
-    hears_others: ClassVar[bool] = True
+    capabilities: Capabilities = Capabilities(hears_others=True, keeps_state=True)
+    kv: KvSources | None = None
 
     def __init__(self, options: PrefixAwareOptions) -> None:
         self.tree = PrefixTree(options.memory)
@@ -64,7 +73,7 @@ class PrefixAware:
         )
         worker.load.share(self.tree.shared(name), now)
 
-    def waits(self, prompt: Prompt) -> Callable[[], None]:
+    def waits(self, prompt: Prompt) -> Callable[[], object]:
         """Count a request that is held in the router, until the returned function is called."""
         return self.tree.wait(prompt.keys)
 
@@ -95,16 +104,16 @@ class PrefixAware:
         """Drop the worker's prefixes."""
         self.tree.forget(worker)
 
-    def left(self) -> bytes:
+    def dump_state(self) -> bytes:
         """Return the tree as bytes, for the next router process to start with."""
         return dump(self.tree)
 
-    def take_over(self, data: bytes) -> str:
-        """Start with what another process left; return a description of it. Raises BadDump."""
+    def restore_state(self, data: bytes) -> str:
+        """Start with what another process left; return a description of it. Raise BadDump."""
         restore(self.tree, data)
         return f"it goes on with {len(self.tree)} blocks of prefixes that were left for it"
 
-    def holders(self) -> Iterable[str]:
+    def known_workers(self) -> Iterable[str]:
         """Return the name of every worker that has prefixes here."""
         return [shadow.worker for shadow in self.tree.shadows()]
 

@@ -6,12 +6,21 @@ costs are used to compare staying with moving.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from xxhash import xxh3_64_intdigest
 
-from strategies.api import Decision, Other, Prompt, Seconds, WorkerView, option
+from strategies.api import (
+    Capabilities,
+    Decision,
+    KvSources,
+    Other,
+    Prompt,
+    Seconds,
+    WorkerView,
+    option,
+)
 from strategies.cost.ranking import led_by
 from strategies.registry import make
 
@@ -40,24 +49,21 @@ class Session:
     """Keeps the requests of a session on one worker."""
 
     Options: ClassVar[type[Any]] = SessionOptions
-    reads_prompt: ClassVar[bool] = True
-    """Keys are used only if the strategy below uses them."""
-    keeps_sessions: ClassVar[bool] = True
-    """Pools with this strategy have a table of sessions."""
 
     def __init__(self, options: SessionOptions) -> None:
-        self.over = make(options.over.name, dict(options.over.options))
-        """The strategy below."""
-        self.placed, self.settled = self.over.placed, self.over.settled
-        self.forget, self.gauges = self.over.forget, self.over.gauges
-        self.waits: Any = getattr(self.over, "waits", None)
-        self._spill = options.spill
-        self.stays = options.spill is None
-        """Whether a bound session waits for its worker, however long that takes."""
+        below = make(options.over.name, dict(options.over.options))
+        self._spill, self._rank = options.spill, below.rank
+        self.capabilities: Capabilities = replace(
+            below.capabilities, keeps_sessions=True, moves_sessions=options.spill is not None
+        )
+        self.kv: KvSources | None = below.kv
+        self.placed, self.settled, self.waits = below.placed, below.settled, below.waits
+        self.forget, self.gauges, self.dump_state = below.forget, below.gauges, below.dump_state
+        self.restore_state, self.known_workers = below.restore_state, below.known_workers
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Put the session's worker first, unless moving pays; the rest as the strategy below."""
-        decision = self.over.rank(prompt, workers, now)
+        decision = self._rank(prompt, workers, now)
         if prompt.bound is None:
             return decision
         ranked = decision.candidates
@@ -69,7 +75,7 @@ class Session:
         more = led[0].cost.total - ranked[0].cost.total
         if self._spill is not None and more > self._spill:
             return Decision(ranked, "spill", drawn=decision.drawn)
-        return Decision(led, "session", stays=self.stays)
+        return Decision(led, "session", stays=self._spill is None)
 
 
 def owner(key: str, names: Iterable[str]) -> str:

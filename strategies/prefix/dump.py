@@ -31,7 +31,7 @@ class BadDump(ValueError):
     """These bytes are not a prefix tree of this version."""
 
 
-class _Run(msgspec.Struct, array_like=True):
+class _DumpedRun(msgspec.Struct, array_like=True):
     parent: int
     """Index of its parent among the runs; -1 for the root."""
     keys: Annotated[bytes, Meta(min_length=8)]
@@ -46,7 +46,7 @@ class _Held(msgspec.Struct, array_like=True):
     stamp: Annotated[int, Meta(ge=0)]
 
 
-class _Worker(msgspec.Struct, array_like=True):
+class _DumpedWorker(msgspec.Struct, array_like=True):
     name: str
     limit: Annotated[float, Meta(ge=0.0)]
     held: list[_Held]
@@ -55,13 +55,13 @@ class _Worker(msgspec.Struct, array_like=True):
 
 class _Dump(msgspec.Struct):
     version: int
-    runs: list[_Run]
-    workers: list[_Worker]
+    runs: list[_DumpedRun]
+    workers: list[_DumpedWorker]
 
 
 def dump(tree: PrefixTree) -> bytes:
     """Return which worker holds what, as bytes."""
-    runs: list[_Run] = []
+    runs: list[_DumpedRun] = []
     places: dict[Node, int] = {}
     open_ = [(node, -1) for node in tree.root.children.values()]
     while open_:
@@ -70,13 +70,13 @@ def dump(tree: PrefixTree) -> bytes:
         if kind is None:
             continue  # a third-party strategy cuts prompts its own way
         places[node] = len(runs)
-        runs.append(_Run(parent, node.keys.tobytes(), kind, node.unit))
+        runs.append(_DumpedRun(parent, node.keys.tobytes(), kind, node.unit))
         open_ += [(child, places[node]) for child in node.children.values()]
     workers = []
     for shadow in tree.shadows():
         known = [entry for entry in shadow if entry.node in places]
         held = [_Held(places[one.node], one.held, one.extra, one.stamp) for one in known]
-        workers.append(_Worker(shadow.worker, shadow.limit, held))
+        workers.append(_DumpedWorker(shadow.worker, shadow.limit, held))
     return msgspec.msgpack.encode(_Dump(VERSION, runs, workers))
 
 
@@ -99,7 +99,7 @@ def restore(tree: PrefixTree, data: bytes) -> None:
     tree.shrink()
 
 
-def _nodes(root: Node, runs: Sequence[_Run]) -> dict[int, Node]:
+def _nodes(root: Node, runs: Sequence[_DumpedRun]) -> dict[int, Node]:
     """Build the runs below the root; return all by their index. Raises ValueError, LookupError."""
     nodes = {-1: root}
     for number, run in enumerate(runs):
@@ -113,7 +113,7 @@ def _nodes(root: Node, runs: Sequence[_Run]) -> dict[int, Node]:
     return nodes
 
 
-def _hold(shadow: Shadow, worker: _Worker, nodes: Mapping[int, Node]) -> None:
+def _hold(shadow: Shadow, worker: _DumpedWorker, nodes: Mapping[int, Node]) -> None:
     """Fill one worker's shadow. Raises ValueError, LookupError."""
     shadow.limit = worker.limit
     if any(before.stamp > after.stamp for before, after in pairwise(worker.held)):

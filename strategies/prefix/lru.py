@@ -23,7 +23,7 @@ ENTRY_BYTES, KEY_BYTES = 760, 8
 MOST_PASSED = 8
 
 
-class Entry:
+class CacheEntry:
     """The part of one node's run of blocks that one worker holds."""
 
     __slots__ = ("born", "extra", "held", "node", "older", "stamp", "users", "younger")
@@ -40,8 +40,8 @@ class Entry:
         """Running requests on the worker with this prefix."""
         self.stamp = 0
         """The shadow's clock when it was last used."""
-        self.older: Entry = self
-        self.younger: Entry = self
+        self.older: CacheEntry = self
+        self.younger: CacheEntry = self
 
 
 class Shadow:
@@ -68,9 +68,9 @@ class Shadow:
         """What was last used by then turned out to be gone and is to be dropped; -1: nothing is."""
         self.least = 0.0
         """As many tokens stay even so."""
-        self.first = Entry(None, 0)  # type: ignore[arg-type]  # a ring: `younger` is the oldest
+        self.first = CacheEntry(None, 0)  # type: ignore[arg-type]  # a ring: `younger` is the oldest
 
-    def touch(self, entry: Entry, next_: Entry | None = None) -> None:
+    def touch(self, entry: CacheEntry, next_: CacheEntry | None = None) -> None:
         """Make an entry the youngest, or the next older than `next_`: it was used just now."""
         older, younger, next_ = entry.older, entry.younger, next_ or self.first
         older.younger, younger.older = younger, older
@@ -79,14 +79,14 @@ class Shadow:
         last.younger = next_.older = entry
         entry.stamp = self.clock
 
-    def enter(self, node: "Node") -> Entry:
+    def enter(self, node: "Node") -> CacheEntry:
         """Create an empty entry, which the caller has to touch."""
-        entry = node.entries[self.bit] = Entry(node, self.clock)
+        entry = node.entries[self.bit] = CacheEntry(node, self.clock)
         node.mask |= self.bit
         self.bytes += ENTRY_BYTES
         return entry
 
-    def split(self, lower: Entry, node: "Node", held: int) -> Entry:
+    def split(self, lower: CacheEntry, node: "Node", held: int) -> CacheEntry:
         """Create the entry for the upper part of a split run, used when the lower one was."""
         upper = self.enter(node)
         self.touch(upper, lower.younger)
@@ -94,14 +94,14 @@ class Shadow:
         upper.held, upper.users = held, lower.users
         return upper
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[CacheEntry]:
         """Iterate over all entries, oldest first."""
         entry = self.first.younger
         while entry is not self.first:
             yield entry
             entry = entry.younger
 
-    def hold(self, entry: Entry, held: int) -> None:
+    def hold(self, entry: CacheEntry, held: int) -> None:
         """Set how many blocks of its run an entry holds."""
         change = entry.node.tokens(entry.held, held)
         self.size += change
@@ -111,18 +111,18 @@ class Shadow:
             self.shared += (entry.users - 1) * change
         entry.held = held
 
-    def use(self, entry: Entry, more: int) -> None:
+    def use(self, entry: CacheEntry, more: int) -> None:
         """Count one running request more, or one less, that uses an entry."""
         if entry.users + max(0, more) > 1:
             self.shared += more * entry.node.tokens(0, entry.held)
         entry.users += more
 
-    def add(self, entry: Entry, tokens: float) -> None:
+    def add(self, entry: CacheEntry, tokens: float) -> None:
         """Add `tokens` to what is cached after the entry's last block."""
         entry.extra += tokens
         self.size += tokens
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: CacheEntry) -> None:
         """Remove an entry, and its node if it was the last entry there."""
         self.add(entry, -entry.extra)
         self.hold(entry, 0)
@@ -160,12 +160,12 @@ class Shadow:
                 self.keep(entry, entry.node.kept(entry.held, over - entry.extra))
         return most
 
-    def _pass(self, entry: Entry) -> int:
+    def _pass(self, entry: CacheEntry) -> int:
         """Put an entry in use among the youngest, with all before it; return how many that moved.
 
         Alone it would become younger than its parent, which would then be cut first.
         """
-        node, path = entry.node, list[Entry]()
+        node, path = entry.node, list[CacheEntry]()
         while node.parent is not None and (one := node.entries[self.bit]).stamp != self.clock:
             path.append(one)
             node = node.parent
@@ -175,7 +175,7 @@ class Shadow:
             next_ = one
         return len(path)
 
-    def keep(self, entry: Entry, blocks: int) -> None:
+    def keep(self, entry: CacheEntry, blocks: int) -> None:
         """Forget all but the first `blocks` of an entry's blocks, and what is cached after them."""
         if blocks <= 0:
             self.drop(entry)

@@ -7,7 +7,7 @@ from strategies.prefix.lru import Shadow
 from strategies.prefix.node import Node
 
 
-class Wanted(NamedTuple):
+class WantedCopies(NamedTuple):
     """The start of a prompt of which one more copy is wanted on the workers."""
 
     blocks: int = 0
@@ -16,7 +16,7 @@ class Wanted(NamedTuple):
     """Their tokens, each weighted by how much of a copy is missing (at most one)."""
 
 
-NOT_WANTED = Wanted()
+NOT_WANTED = WantedCopies()
 
 
 class Match:
@@ -64,7 +64,7 @@ class Match:
             tokens += node.tokens(0, min(entry.held, self._at - node.at))
         return tokens
 
-    def wanted(self, workers: int) -> Wanted:
+    def wanted(self, workers: int) -> WantedCopies:
         """Return the start of the prompt of which another copy is wanted, among `workers` workers.
 
         A prefix should lie on as large a share of the workers as it has of the running requests;
@@ -79,4 +79,4 @@ class Match:
                 break
             blocks = min(node.at + len(node.keys), self._at)
             tokens += min(1.0, lacking) * node.tokens(0, blocks - node.at)
-        return Wanted(blocks, tokens)
+        return WantedCopies(blocks, tokens)

@@ -4,7 +4,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from strategies.prefix.lru import Entry
+from strategies.prefix.lru import CacheEntry
 
 
 class Node:
@@ -24,7 +24,7 @@ class Node:
         """Tokens per unit of `ends`."""
         self.children: dict[int, Node] = {}
         """Child nodes by their first key."""
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, CacheEntry] = {}
         """What each worker holds of it, by the worker's bit."""
         self.mask = 0
         """The bits of all workers in `entries`."""

@@ -20,9 +20,9 @@ from strategies.prefix.node import Node, count
 BLOCKS = range(1 << 32)
 #: Most entries dropped along with one placement (each takes 2 us). A placement adds one or two, so
 #: a tree that is too large shrinks, and no request waits while a worker that left is forgotten.
-AT_ONCE = 64
+MAX_DROPPED = 64
 #: An answer counts as at most this many tokens, however many are reported.
-LONGEST_ANSWER = 32_768
+MAX_ANSWER_TOKENS = 32_768
 
 
 class Placement:
@@ -99,7 +99,7 @@ class PrefixTree:
             tokens = max(tokens, min(shadow.limit, BEHIND * tokens))
         share = self._share()
         if shadow.size > tokens or shadow.bytes > share:
-            shadow.shrink(share, tokens, most=AT_ONCE)
+            shadow.shrink(share, tokens, most=MAX_DROPPED)
         if self._untidy:
             self._tidy()
         return placement
@@ -136,7 +136,7 @@ class PrefixTree:
         if not self._knows(shadow):
             return
         shadow.clock += 1
-        answer = min(answer, LONGEST_ANSWER)
+        answer = min(answer, MAX_ANSWER_TOKENS)
         bit, node = shadow.bit, placement.leaf
         while node.parent is not None:
             entry = node.entries.get(bit)
@@ -215,7 +215,7 @@ class PrefixTree:
             self._tidy()
 
     def _knows(self, shadow: Shadow) -> bool:
-        """Whether the worker has not been forgotten since."""
+        """Return true if the worker has not been forgotten since."""
         return self._shadows.get(shadow.worker) is shadow
 
     def _along(self, keys: Sequence[int]) -> tuple[list[Node], int]:
@@ -280,8 +280,8 @@ class PrefixTree:
         return shadow
 
     def _tidy(self) -> None:
-        """Shrink shadows that are too large, or have lost something, by at most `AT_ONCE`."""
-        share, left = self._share(), AT_ONCE
+        """Shrink shadows that are too large, or have lost something, by at most `MAX_DROPPED`."""
+        share, left = self._share(), MAX_DROPPED
         while left and self._untidy:
             shadow = next(iter(self._untidy))
             left -= shadow.drop_lost(left)

@@ -6,8 +6,8 @@ from typing import Protocol, get_args
 
 import pytest
 
-from router.http.connection import Client
-from router.upstream.connection import Connection
+from router.http.connection import HttpConnection
+from router.upstream.connection import UpstreamConnection
 from tests.backpressure.fountain import Fountain, Reader, Shape, queued
 from tests.support import MakeRouter, MakeStub, Router, until
 
@@ -41,24 +41,24 @@ def fountain(stack: ExitStack) -> MakeFountain:
 shapes = pytest.mark.parametrize("shape", get_args(Shape))
 
 
-def upstream(router: Router) -> Connection:
+def upstream(router: Router) -> UpstreamConnection:
     """The only connection to the worker that is in use."""
-    (connection,) = router.worker().upstream._busy
+    (connection,) = router.worker().upstream.in_use
     return connection
 
 
 def paused(router: Router) -> bool:
     """Whether the router has stopped reading from the worker."""
-    return any(connection._paused for connection in tuple(router.worker().upstream._busy))
+    return any(connection.paused for connection in tuple(router.worker().upstream.in_use))
 
 
 def in_kernel(router: Router) -> int:
     """Bytes of the answer in the kernel's buffers of the router's two sockets."""
-    (client,) = (client for client in router.door.clients if client._answering)
+    (client,) = (client for client in router.door.clients if client.answering)
     return _queued(upstream(router), termios.FIONREAD) + _queued(client, termios.TIOCOUTQ)
 
 
-def _queued(end: Connection | Client, which: int) -> int:
+def _queued(end: UpstreamConnection | HttpConnection, which: int) -> int:
     assert end._transport
     return queued(end._transport.get_extra_info("socket"), which)
 
@@ -117,7 +117,7 @@ def test_those_who_read_are_served(
     with ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(Reader(router.port))
-        until(lambda: sum(c._paused for c in tuple(router.worker().upstream._busy)) == 20)
+        until(lambda: sum(c.paused for c in tuple(router.worker().upstream.in_use)) == 20)
         for _ in range(20):
             body = {"model": "quick", "messages": []}
             assert router.http.post("/v1/chat/completions", json=body).status_code == 200

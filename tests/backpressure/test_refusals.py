@@ -7,7 +7,7 @@ from typing import Any
 
 from router.api.errors import UnknownPath
 from router.http.bounds import Bounds
-from router.http.connection import AT_ONCE, CHUNKS_AT_ONCE, Client
+from router.http.connection import MAX_CHUNKS_PER_READ, MAX_CONSECUTIVE_REFUSALS, HttpConnection
 from router.http.exchange import Exchange
 from router.settings.server import ClientSettings, LimitSettings
 
@@ -19,7 +19,7 @@ class Nobody:
     stopping = False
 
     def __init__(self) -> None:
-        self.clients: set[Client] = set()
+        self.clients: set[HttpConnection] = set()
 
     def admit(self, exchange: Exchange) -> int:
         raise UnknownPath(exchange.path)
@@ -34,7 +34,7 @@ class Nobody:
 class Narrow(asyncio.Transport):
     """A transport that pauses the protocol after each answer until the test resumes it."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: HttpConnection) -> None:
         super().__init__()
         self._client = client
         self.answers: list[bytes] = []
@@ -74,7 +74,7 @@ class Narrow(asyncio.Transport):
 def test_one_after_the_other_as_they_are_taken() -> None:
     """Pipelined requests are refused one at a time, each after the client has read the last one."""
     with asyncio.Runner() as runner:
-        client = Client(Nobody(), runner.get_loop())
+        client = HttpConnection(Nobody(), runner.get_loop())
         transport = Narrow(client)
         client.connection_made(transport)
         client.data_received(b"".join(b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % n for n in range(5)))
@@ -102,7 +102,7 @@ class Answering(Nobody):
 def test_a_refusal_comes_after_what_waits() -> None:
     """Bytes that cannot be parsed are refused after the requests that came before them."""
     with asyncio.Runner() as runner:
-        client = Client(Answering(), runner.get_loop())
+        client = HttpConnection(Answering(), runner.get_loop())
         transport = Narrow(client)
         client.connection_made(transport)
         client.data_received(b"GET /1 HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -127,7 +127,7 @@ def test_others_have_their_turn() -> None:
     """At most `AT_ONCE` refusals are written per turn of the loop, so that others get a turn."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
-        client = Client(Nobody(), loop)
+        client = HttpConnection(Nobody(), loop)
         transport = Wide(client)
         client.connection_made(transport)
         asked = [b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % n for n in range(100)]
@@ -138,7 +138,10 @@ def test_others_have_their_turn() -> None:
             loop.call_soon(loop.stop)
             loop.run_forever()  # one turn
             turns.append(len(transport.answers))
-        assert all(0 < after - before <= AT_ONCE for before, after in pairwise([0, *turns]))
+        assert all(
+            0 < after - before <= MAX_CONSECUTIVE_REFUSALS
+            for before, after in pairwise([0, *turns])
+        )
         for number, answer in enumerate(transport.answers):
             assert b"'/%d'" % number in answer
 
@@ -147,14 +150,14 @@ def test_tiny_chunks_take_turns() -> None:
     """Tiny chunks cost much for their size: after many of them, reading pauses for one turn."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
-        client = Client(Answering(), loop)
+        client = HttpConnection(Answering(), loop)
         transport = Wide(client)
         client.connection_made(transport)
         client.data_received(
             b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n"
         )
         assert transport.reading
-        client.data_received(b"1\r\nx\r\n" * (CHUNKS_AT_ONCE + 1))
+        client.data_received(b"1\r\nx\r\n" * (MAX_CHUNKS_PER_READ + 1))
         paused = not transport.reading
         loop.call_soon(loop.stop)
         loop.run_forever()
@@ -168,7 +171,7 @@ def test_tiny_chunks_take_turns() -> None:
 def test_who_takes_something_is_not_cut_off() -> None:
     """`clients.write` ends a connection only if the client has read nothing in all that time."""
     with asyncio.Runner() as runner:
-        client = Client(Answering(), runner.get_loop())
+        client = HttpConnection(Answering(), runner.get_loop())
         transport = Wide(client)
         client.connection_made(transport)
         transport.unsent = 100

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.folders import make_folder
+from tests.tokenizers.models import make_model as make_folder
 
 ROOT = Path(__file__).parents[2]
 #: Stands for the folder of a small model.

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 
 from benchmarks.routing.bounds import IDEALS, Pool
+from benchmarks.routing.cache_aware import Affinity, Conductor, Dynamo, KvAware, Scorers
 from benchmarks.routing.columns import CHOOSING, LARGE, SMALL, chosen, columns, elsewhere, judging
 from benchmarks.routing.drive import Drive, Fleet, Placed
-from benchmarks.routing.knowing import Affinity, Conductor, Dynamo, KvAware, Scorers
 from benchmarks.routing.peers import Brix, Peer, RayPrefix, SmgTrees
 from benchmarks.routing.policies import POLICIES, Policy, policy_named, router
 from benchmarks.routing.workloads import MADE, Talk, Turn, Work, chats, ideal, no_reuse

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from router.api.request import ENDPOINTS, Endpoint, Prompted
+from router.api.endpoints import ENDPOINTS, Endpoint, Prompted
 from router.fleet.worker import Worker
 from tests.support import Router, Stub, accepting_nobody, until
 
@@ -114,7 +114,7 @@ def assert_gone(router: Router, worker: Stub | None = None) -> None:
 
 def heads_seen(worker: Worker) -> int:
     """The number of answers from this worker whose head has arrived but whose end has not."""
-    busy = tuple(worker.upstream._busy)
+    busy = tuple(worker.upstream.in_use)
     answers = [c._answer for c in busy if not c._closed]
     return sum(answer.head is not None and not answer.complete for answer in answers)
 

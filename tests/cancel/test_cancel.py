@@ -133,7 +133,7 @@ def test_a_client_that_stopped_reading(stub: MakeStub, route: MakeRouter, leave:
     worker = stub([SSE, *[piece] * 2000])
     router = route(worker.url, **PATIENT)
     client = post(router.port, CHAT, chat(stream=True))
-    until(lambda: any(c._paused for c in tuple(router.worker().upstream._busy)))
+    until(lambda: any(c.paused for c in tuple(router.worker().upstream.in_use)))
     leave(client)
     until(router.idle)
     client.close()

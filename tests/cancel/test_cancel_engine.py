@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
-from simulator.worker import Worker
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
+from simulator.worker import SimulatedWorker
 from tests.support import MakeRouter, Router, post, until
 
 TEXT = [{"role": "user", "content": "Tell me everything."}]
@@ -39,7 +39,7 @@ def router(fleet: FleetThread) -> Iterator[Router]:
         yield started
 
 
-def rests(worker: Worker) -> bool:
+def rests(worker: SimulatedWorker) -> bool:
     """Whether nothing runs, nothing waits, and no KV block is in use."""
     engine = worker.engine
     return engine.running == engine.waiting == engine.cache.used == 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from router.api.request import Endpoint
+from router.api.endpoints import Endpoint
 from router.fleet.pool import Pool
 from strategies.policies.prefix_aware import PrefixAware
 from tests.cancel.leaving import (
@@ -93,7 +93,7 @@ class Stage:
             self.router.idle()
             and not self.waiting
             and not any(_placements(pool) for pool in pools)
-            and not any(w.upstream._busy for w in self.router.door.fleet.workers)
+            and not any(w.upstream.in_use for w in self.router.door.fleet.workers)
             and connections == near.upstream.idle
             and self.connecting == 0
         )

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from router.http.connection import PIPELINED
+from router.http.connection import MAX_PIPELINED
 from tests.cancel.leaving import (
     CHAT,
     CHUNK,
@@ -41,7 +41,7 @@ def test_with_requests_behind_the_one_being_answered(
     with send(router.port, ONE) as client:
         until(lambda: len(worker.requests) == 1)
         client.sendall(ONE * behind)
-        until(lambda: any(len(c._waiting) == behind for c in tuple(router.door.clients)))
+        until(lambda: any(len(c.waiting) == behind for c in tuple(router.door.clients)))
         leave(client)
         until(lambda: worker.closed_by_peer == 1)
     until(lambda: counted(router, "requests") == {"499": 1})
@@ -84,7 +84,7 @@ def test_sending_ahead(stub: MakeStub, route: MakeRouter) -> None:
         (line,) = router.door.clients
         assert line._transport
         until(lambda: line._transport and not line._transport.is_reading())
-        assert sum(len(exchange.body) for exchange in line._waiting) < 2 << 20
+        assert sum(len(exchange.body) for exchange in line.waiting) < 2 << 20
         gate.append(True)
         got = b""
         while got.count(JSON) < len(requests):
@@ -99,14 +99,16 @@ def test_too_many_ahead(stub: MakeStub, route: MakeRouter) -> None:
     """Beyond `PIPELINED` waiting requests, even small ones from one read, the next gets 400."""
     gate: list[bool] = []
     router = route(stub([lambda: bool(gate), *OK]).url, **PATIENT)
-    with send(router.port, ONE + b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * (2 * PIPELINED)) as client:
-        until(lambda: any(c._refusal for c in tuple(router.door.clients)))
+    with send(
+        router.port, ONE + b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * (2 * MAX_PIPELINED)
+    ) as client:
+        until(lambda: any(c.refusal for c in tuple(router.door.clients)))
         (line,) = router.door.clients
-        assert len(line._waiting) == PIPELINED
+        assert len(line.waiting) == MAX_PIPELINED
         gate.append(True)
         got = read_all(client)
     statuses = re.findall(rb"HTTP/1.1 (\d{3}) ", got)
-    assert statuses == [b"200", *[b"404"] * PIPELINED, b"400"]
+    assert statuses == [b"200", *[b"404"] * MAX_PIPELINED, b"400"]
     assert b"Too many requests were sent" in got
     until(router.idle)
 

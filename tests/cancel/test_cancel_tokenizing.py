@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from router.api.request import Endpoint
-from router.prompt.prompts import Known
-from router.rendering.tokens import Exact
+from router.api.endpoints import Endpoint
+from router.prompt.prompts import KnownModel
+from router.rendering.tokens import PromptTokenizer
 from tests.cancel.leaving import (
     CHAT,
     PATIENT,
@@ -55,7 +55,7 @@ def gate() -> Iterator[Gate]:
 def know(router: Router, gate: Gate) -> None:
     """Make the router tokenize all prompts with the gate, and wait for it."""
     for pool in router.door.fleet.pools:
-        pool.prompts.known = {"m": Known("m", cast("Exact", gate))}
+        pool.prompts.known = {"m": KnownModel("m", cast("PromptTokenizer", gate))}
     router.door._proxy._tokenizing._patience = 20.0
 
 

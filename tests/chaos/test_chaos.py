@@ -242,7 +242,7 @@ def test_kept_connections_that_end_while_idle(fleet: MakeFleet, end: End, stream
     made = fleet(1)
     made.works()
     made.chaos[0].drop(end)
-    until(lambda: not any(c.usable for c in made.router.worker().upstream._idle))
+    until(lambda: not any(c.usable for c in made.router.worker().upstream.kept))
     made.works()
     assert made.chaos[0].connections == 2
     assert made.charged() == {}

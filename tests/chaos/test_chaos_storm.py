@@ -128,7 +128,7 @@ def all_answered(made: Fleet, random: Random, dead: list[int]) -> None:
     for place in dead:
         made.chaos[place].die()
     kept = [made.router.worker(place).upstream for place in dead]
-    until(lambda: not any(connection.usable for each in kept for connection in each._idle))
+    until(lambda: not any(connection.usable for each in kept for connection in each.kept))
     markers = [made.marker() for _ in range(16)]
     streams = [random.random() < 0.5 for _ in markers]
     with ThreadPoolExecutor(8) as clients:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from router import __version__
-from router.settings.loader import schema_text
+from router.settings.schema import schema_text
 from tests.commands import ENV, run, started
 from tests.support import MakeRouter, MakeStub, until
 

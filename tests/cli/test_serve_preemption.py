@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import httpx
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.commands import Running, Serve
 from tests.overload.busy import PATH, asked
 from tests.overload.giving_way import LONG, SHORT

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from router.cli.run import say_what_is_not_shared
 from router.settings.model import Settings
 from strategies import registry
+from strategies.api import Capabilities
 from strategies.policies.least_load import LeastLoad
 from strategies.policies.prefix_aware import PrefixAware
 from tests.commands import ENV, Running, Serve, refuses, run
@@ -350,7 +351,7 @@ def test_a_conversation_finds_its_worker_from_any_process(stub: MakeStub, serve:
 class Forgetful(LeastLoad):
     """A strategy of another package: it reads prompts, and does not hear of others' requests."""
 
-    reads_prompt = True
+    capabilities = Capabilities(reads_prompt=True)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from router.fleet.state import OLDEST_S
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from router.fleet.state import MAX_AGE_S
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.commands import Running, Serve, run
 from tests.sessions.redis_server import RedisServer
 from tests.sessions.test_two_routers import invoke, opened
@@ -91,7 +91,7 @@ def test_what_cannot_be_used_is_passed_over(
     file = folder / "default.1.prefixes"
     file.write_bytes(b"" if fault == "empty" else b"nonsense")
     if fault == "old":
-        then = time() - 2 * OLDEST_S
+        then = time() - 2 * MAX_AGE_S
         os.utime(file, (then, then))
     running = serve(simulated.urls[0], shutdown={**SOON, "state": str(folder)})
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}

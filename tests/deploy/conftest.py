@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.events import Stored, Tier
+from controller.index.block_events import BlockStored, Tier
 from tests.authority import Authority
 from tests.commands import started
 from tests.kvaware.test_controller import controller
@@ -61,7 +61,7 @@ def remembering(worker: Stub, route: MakeRouter) -> Router:
     until(router.idle)
     ((pool, memory),) = router.door.memories.pools()
     source = memory.join(pool.workers[0].name)
-    block = Stored([1], None, bytes(64), 16, Tier.GPU, False, "", None, None, None)
+    block = BlockStored([1], None, bytes(64), 16, Tier.GPU, False, "", None, None, None)
     memory.index.store(source.name, block)
     return router
 

@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from router.api.endpoints import ENDPOINTS, PROBES, Engines
 from router.api.errors import DoorError
-from router.api.request import ENDPOINTS, Engines
-from router.http.connection import PROBES
-from router.sagemaker.sessions import Refusal
+from router.sagemaker.sessions import WorkerRefusal
 from router.sagemaker.sigv4 import Unsigned
 from tests.support import MakeRouter, MakeStub
 
@@ -20,7 +19,7 @@ HEADER = re.compile(r"x-warmroute-[a-z]+")
 
 def errors(kind: type[DoorError]) -> Iterator[tuple[int, str | None]]:
     """Yield status and code of an error and of all kinds of it, but not of what a worker said."""
-    if kind is not Refusal:
+    if kind is not WorkerRefusal:
         yield kind.status, kind.code
     for one in kind.__subclasses__():
         yield from errors(one)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from router.hyperpod.fields import Fate
 from router.hyperpod.loader import take
-from router.hyperpod.reading import Fate
 from router.settings.loader import load, loads
 from router.settings.model import Settings
 from tests.deploy.files import (

@@ -12,17 +12,17 @@ import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 with atheris.instrument_imports(include=["controller"]):
-    from controller.events import Refused, decode
-    from controller.index import Index
-    from controller.source import UNEXPECTED, Source
-    from controller.stream import MOST_BYTES
+    from controller.events.decode import BadEvent, decode
+    from controller.events.source import UNEXPECTED, EventSource
+    from controller.events.stream import MAX_PENDING_BYTES
+    from controller.index.index import Index
 
 from tests.fuzz.seeds import PAYLOADS
 
 LIMIT = 1 << 20
 
 _index = Index(LIMIT)
-_source = Source(_index, "w", replays=True)
+_source = EventSource(_index, "w", replays=True)
 _time = count()
 
 
@@ -42,13 +42,13 @@ def one(data: bytes) -> None:
     else:
         try:
             decode(payload)
-        except Refused:
+        except BadEvent:
             return
     while _source.late:
         _source.catch_up()
     assert not _source.refused[UNEXPECTED]
     assert _index.bytes <= LIMIT
-    assert stream._pending_bytes <= MOST_BYTES
+    assert stream._pending_bytes <= MAX_PENDING_BYTES
 
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:

@@ -257,7 +257,7 @@ def test_what_is_not_told_is_taken_as_possible(
 ) -> None:
     """Such as by an engine that describes no paths, or all below one."""
     odd, plain = stub(), stub()
-    odd._fixed[b"/openapi.json"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (
+    odd.fixed[b"/openapi.json"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (
         len(api),
         api,
     )
@@ -300,7 +300,7 @@ def test_they_are_asked_once(stub: MakeStub, route: MakeRouter) -> None:
 
     workers = [serving(stub(), CHAT), serving(stub(), CHAT)]
     for worker in workers:
-        worker._fixed = Counting(worker._fixed)
+        worker.fixed = Counting(worker.fixed)
     route(workers[0].url, health=QUIET)
     assert b"/openapi.json" not in asked
     router = route(*(worker.url for worker in workers), health={"interval": "10ms"})

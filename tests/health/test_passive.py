@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.pool import Upstream
 from tests.health.failing import (
     CHAT,
@@ -212,7 +212,7 @@ def test_what_the_router_lacks_is_no_failure_of_a_worker(
     """Running out of file descriptors in the router is no failure of a worker."""
     router = route(stub().url, health=health(failures=1))
 
-    async def lacking(self: Upstream, addresses: Sequence[str]) -> Connection:
+    async def lacking(self: Upstream, addresses: Sequence[str]) -> UpstreamConnection:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:

@@ -28,7 +28,7 @@ def back(router: Router, worker: Stub) -> None:
 def started(worker: Stub, at: bytes) -> None:
     """Make the worker's metrics report this process start time."""
     text = METRICS % at
-    worker._fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+    worker.fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(text) + text
 
 
 def later(router: Router, before: float) -> bool:

@@ -27,10 +27,10 @@ class Lists(dict[bytes, bytes]):
 def listing(worker: Stub, *names: str) -> Lists:
     """Have a worker list these models from now on, and count how often it is asked."""
     worker.tells("/v1/models", {"data": [{"id": name} for name in names]})
-    if not isinstance(worker._fixed, Lists):
-        worker._fixed = Lists(worker._fixed)
-    assert isinstance(worker._fixed, Lists)
-    return worker._fixed
+    if not isinstance(worker.fixed, Lists):
+        worker.fixed = Lists(worker.fixed)
+    assert isinstance(worker.fixed, Lists)
+    return worker.fixed
 
 
 def ask(router: Router, model: str, **more: Any) -> httpx.Response:
@@ -112,7 +112,7 @@ def test_one_that_hangs_is_not_waited_for(stub: MakeStub, route: MakeRouter) -> 
     probe is over, it is refused."""
     quick, hangs = stub(), stub()
     router = route(quick.url, hangs.url, health={"interval": "1h", "timeout": "500ms"})
-    hangs._fixed[b"/v1/models"] = STALLS
+    hangs.fixed[b"/v1/models"] = STALLS
     listing(quick, "m", "sql")
     assert ask(router, "sql").status_code == 200
     assert ask(router, "none").status_code == 404
@@ -123,11 +123,11 @@ def test_a_client_that_leaves_meanwhile(stub: MakeStub, route: MakeRouter) -> No
     """Nothing is left of its request, and others are told."""
     worker = stub()
     router = route(worker.url, health={"interval": "1h", "timeout": "2s"})
-    listed = worker._fixed[b"/v1/models"]
-    worker._fixed[b"/v1/models"] = STALLS
+    listed = worker.fixed[b"/v1/models"]
+    worker.fixed[b"/v1/models"] = STALLS
     with pytest.raises(httpx.ReadTimeout):
         ask(router, "sql", timeout=0.1)
-    worker._fixed[b"/v1/models"] = listed
+    worker.fixed[b"/v1/models"] = listed
     assert ask(router, "none").status_code == 404
     until(router.idle)
 

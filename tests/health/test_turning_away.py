@@ -73,15 +73,15 @@ def test_a_model_that_is_gone(stub: MakeStub, route: MakeRouter) -> None:
     """After a 404 the worker's models are read again at once: an adapter may have been unloaded."""
     bad, *good = workers(stub, 404)
     router = route(bad.url, *(one.url for one in good), strategy="prefixaware", health=QUIET)
-    models = bad._fixed[b"/v1/models"]
-    bad._fixed[b"/v1/models"] = models.replace(b'"m"', b'"o"')
+    models = bad.fixed[b"/v1/models"]
+    bad.fixed[b"/v1/models"] = models.replace(b'"m"', b'"o"')
     while not bad.requests:
         asked(router, 4)
     until(lambda: "m" not in router.worker().models)
     before = len(bad.requests)
     assert asked(router) == [200] * 60
     assert len(bad.requests) == before
-    bad._fixed[b"/v1/models"] = models
+    bad.fixed[b"/v1/models"] = models
 
 
 def test_clients_cannot_have_workers_asked_all_the_time(stub: MakeStub, route: MakeRouter) -> None:
@@ -119,7 +119,7 @@ def test_one_that_lets_nobody_in(
     """What is known of it says which setting is most likely lacking, or wrong."""
     monkeypatch.setenv("WORKER_KEY", "not-the-one-that-it-wants")
     closed = stub()
-    closed._fixed[b"/v1/models"] = b"HTTP/1.1 401 X\r\ncontent-length: 0\r\n\r\n"
+    closed.fixed[b"/v1/models"] = b"HTTP/1.1 401 X\r\ncontent-length: 0\r\n\r\n"
     router = route({"url": closed.url, **({"api_key": key} if key else {})}, health=QUIET)
     (shown,) = router.http.get("/workers").json()
     assert shown["state"] == "down"

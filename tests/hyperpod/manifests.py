@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from router.hyperpod.fields import GROUP, KIND, Able, Note
 from router.hyperpod.manifest import Mapped, Paths, translate
-from router.hyperpod.reading import GROUP, KIND, Able, Note
 
 WORKERS = "http://llama-{replica}.llama:8000"
 #: A router with every feature.

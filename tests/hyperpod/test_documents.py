@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from router.hyperpod.fields import GROUP, find, is_manifest
 from router.hyperpod.loader import take
-from router.hyperpod.reading import GROUP, find, is_manifest
 from router.settings.errors import SettingsError
 from tests.hyperpod.manifests import manifest, written
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from router.hyperpod.fields import Fate, Note
 from router.hyperpod.loader import Loaded, take
-from router.hyperpod.reading import Fate, Note
-from router.settings.loader import SettingsError
+from router.settings.errors import SettingsError
 from tests.hyperpod.manifests import manifest, variables, written
 
 EVENTS = '--kv-events-config={"enable_kv_cache_events":true,"publisher":"zmq"}'

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from router.hyperpod.fields import Fate, Note
 from router.hyperpod.loader import Loaded, take
-from router.hyperpod.reading import Fate, Note
 from tests.hyperpod.manifests import manifest, variables, written
 
 REDIS = "redis://redis.team-a.svc:6379"

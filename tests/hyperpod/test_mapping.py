@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from router.hyperpod.reading import Fate
+from router.hyperpod.fields import Fate
 from tests.hyperpod.manifests import NOBODY, manifest, mapped, note, variables, wrong
 
 ON = {"enabled": True}

@@ -7,7 +7,8 @@ from string import ascii_lowercase
 
 import pytest
 
-from router.settings.loader import SettingsError, loads
+from router.settings.errors import SettingsError
+from router.settings.loader import loads
 from strategies.api import Candidate, Prompt, Strategy
 from strategies.cost.booking import Booking
 from strategies.cost.load import Load

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS, parse
-from router.prompt.prompts import Known, Prompts
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
+from router.prompt.prompts import KnownModel, Prompts
 from strategies.api import Prompt
 from tests.hyperpod.test_rows import Run
-from tests.identity.folders import CHAT, ids, known, says, text
+from tests.rendering.folders import CHAT, ids, known, says, text
 
 COMPLETIONS, RESPONSES, MESSAGES = "/v1/completions", "/v1/responses", "/v1/messages"
 LONG = "All the king's horses and all the king's men. " * 60
@@ -21,7 +22,7 @@ PARTS = [says(one["role"], [{"type": "text", "text": one["content"]}]) for one i
 def asked(path: str, **body: Any) -> Prompt:
     """Return the prompt of a request to a model whose tokenizer and template are known."""
     prompts, endpoint = Prompts(), ENDPOINTS[path]
-    prompts.known = {"m": Known("m", known("chatml"))}
+    prompts.known = {"m": KnownModel("m", known("chatml"))}
     raw = json.dumps({"model": "m", **body}).encode()
     made = prompts.made(endpoint, parse(endpoint, raw, b""), raw)
     assert made.reason == ""

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from router.hyperpod.environment import addresses
+from router.hyperpod.fields import Fate
 from router.hyperpod.loader import take
-from router.hyperpod.reading import Fate
-from router.settings.loader import SettingsError
+from router.settings.errors import SettingsError
 from tests.hyperpod.manifests import manifest, mapped, note, written, wrong
 
 

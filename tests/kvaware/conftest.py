@@ -2,17 +2,20 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controller.events import subscriber
+from controller.events.sockets import Intervals
 from router.fleet import probes as health
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
-from tests.identity_live.asking import until_known
-from tests.identity_live.models import make_model
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.support import MakeRouter, Router, until
+from tests.tokenizers.asking import until_known
+from tests.tokenizers.models import make_model
 
 QUICK = {"interval": "20ms", "timeout": "5s", "fall": 1}
 
@@ -24,9 +27,9 @@ MakeKvAware = Callable[..., Router]
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the intervals of periodic checks."""
     monkeypatch.setattr(health, "REDISCOVER_S", 0.02)
-    monkeypatch.setattr("router.tokenizers.registry.LOOK_S", 0.02)
-    monkeypatch.setattr("controller.subscriber.TICK_S", 0.02)
-    monkeypatch.setattr("controller.stream.COOLDOWN_S", 0.05)
+    monkeypatch.setattr("router.tokenizers.registry.POLL_INTERVAL_S", 0.02)
+    often = partial(subscriber.Subscriber, Intervals(tick=0.02))
+    monkeypatch.setattr(subscriber, "Subscriber", often)
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from router.cli.check_live import check_live
 from router.kv.lmcache.names import naming
 from router.settings.fleet import LmcacheSettings
 from router.settings.model import Settings
-from simulator.cache import BlockCache
-from simulator.engine import Engine
-from simulator.generation import Usage
-from simulator.offloading import Offloading
-from simulator.request import Request
-from simulator.thread import FleetThread
-from simulator.worker import Worker
+from simulator.api.generation import TokenUsage
+from simulator.engine.core import Engine
+from simulator.engine.request import EngineRequest
+from simulator.fleet import FleetThread
+from simulator.kv.cache import BlockCache
+from simulator.kv.events import ZmqEventPublisher
+from simulator.kv.tiers import Offloading
 from tests.kvaware.conftest import MakeFleet
 from tests.sessions.redis_server import RedisServer
 
@@ -65,7 +65,7 @@ def writes(monkeypatch: pytest.MonkeyPatch, url: str, engines: Sequence[dict[str
     """
     added, place = Engine.add, dict[int, int]()
 
-    def add(engine: Engine, request: Request, now: float) -> None:
+    def add(engine: Engine, request: EngineRequest, now: float) -> None:
         added(engine, request, now)
         told = engines[place.setdefault(id(engine), len(place)) % len(engines)]
         found = naming(LmcacheSettings(redis=url, **told))
@@ -173,7 +173,7 @@ def test_an_l1_that_does_not_announce(
     lines, well = look(simulated, tiers=asked)
     assert well, lines
     assert any(re.search(r"; \d+ blocks \(gpu \d+, l1 \d+\), ", line) for line in lines)
-    monkeypatch.setattr(Offloading, "_tell", lambda *_: None)
+    monkeypatch.setattr(Offloading, "drain", lambda _: [])
     lines, well = look(fleet(workers=1, host_tokens=8192), tiers=asked)
     silent = [line for line in lines if "no block on L1" in line]
     expected = told not in ({}, {"l1": {"enabled": False}})
@@ -195,7 +195,10 @@ def test_the_wrong_redis(
 @pytest.mark.parametrize(
     ("broken", "flag"),
     [
-        ((Usage, "openai", lambda one: {"prompt_tokens": one.prompt}), "prompt-tokens-details"),
+        (
+            (TokenUsage, "openai", lambda one: {"prompt_tokens": one.prompt}),
+            "prompt-tokens-details",
+        ),
         ((BlockCache, "match", lambda *_: []), "prefix-caching"),
     ],
 )
@@ -218,7 +221,7 @@ def test_events_that_do_not_come(
     fleet: MakeFleet, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The publisher is there but announces nothing, or there is no publisher at all."""
-    monkeypatch.setattr(Worker, "_publish", lambda *_: None)
+    monkeypatch.setattr(ZmqEventPublisher, "publish", lambda *_: None)
     lines, well = look(fleet(workers=1))
     assert not well
     assert any(

@@ -6,26 +6,28 @@ import signal
 import subprocess
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 from fastapi.testclient import TestClient
 
-from controller.memory import Memory
-from controller.server import serve
-from controller.source import Source
+from controller.events.source import EventSource
+from controller.kv_memory import KvMemory
+from controller.service.server import create_app
 from router.cli.check_live import check_live
+from router.kv.remote import RemoteMemory
 from router.settings.loader import load
 from strategies.prefix.block_keys import even_chain, even_root
-from tests.identity_live.asking import until_known
 from tests.kvaware.conftest import QUICK, MakeFleet
 from tests.kvaware.test_kvaware_live import ask, cached, predicted
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, until
+from tests.tokenizers.asking import until_known
 
 IDS = list(range(100, 164))
 STORED = {
@@ -57,17 +59,17 @@ def batch(*events: object) -> bytes:
 def client() -> Callable[..., TestClient]:
     """Make controllers without sockets."""
 
-    def make(**keys: str) -> TestClient:
+    def make(keys: Mapping[str, str] | None = None, **limits: Any) -> TestClient:
         followed: list[tuple[str, str | None]] = []
 
-        async def follow(source: Source, endpoint: str | None, replay: str | None) -> None:
+        async def follow(source: EventSource, endpoint: str | None, replay: str | None) -> None:
             assert replay != "", "an empty address is none"
             followed.append((source.name, endpoint))
 
-        async def leave(source: Source) -> None:
+        async def leave(source: EventSource) -> None:
             followed[:] = [one for one in followed if one[0] != source.name]
 
-        return TestClient(serve(Memory(1 << 24), follow, leave, keys))
+        return TestClient(create_app(KvMemory(1 << 24), follow, leave, keys or {}, **limits))
 
     return make
 
@@ -164,12 +166,9 @@ def test_bad_input_is_refused_by_name(
     assert http.get("/streams").json() == []
 
 
-def test_bodies_are_bounded(
-    client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bodies_are_bounded(client: Callable[..., TestClient]) -> None:
     """All bodies are; a snapshot may be larger. Events that cannot be used are counted."""
-    monkeypatch.setattr("controller.server.LARGEST_QUESTION", 1000)
-    http = client()
+    http = client(max_query_bytes=1000)
     http.post("/register", json={"instance_id": "a"})
     for path in ("/query", "/held", "/register", "/events/a"):
         assert http.post(path, content=b" " * 1001).status_code == 413
@@ -206,19 +205,16 @@ def test_a_registration_as_mooncakes_clients_write_it(client: Callable[..., Test
     assert gone["removed_instances"] == ["engine-a|default|1"]
 
 
-def test_engines_are_bounded(
-    client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_are_bounded(client: Callable[..., TestClient]) -> None:
     """Each engine takes a socket."""
-    monkeypatch.setattr("controller.server.MOST", 2)
-    http = client()
+    http = client(max_engines=2)
     answers = [http.post("/register", json={"instance_id": name}).status_code for name in "abc"]
     assert answers == [200, 200, 429]
 
 
 def test_keys_let_in(client: Callable[..., TestClient]) -> None:
     """With keys, all paths but one need one; the OpenAPI document says so."""
-    http = client(ops="0123456789abcdef")
+    http = client({"ops": "0123456789abcdef"})
     assert http.get("/health/live").status_code == 200
     assert http.get("/streams").status_code == 401
     assert http.get("/openapi.json").status_code == 401
@@ -345,19 +341,26 @@ def test_a_worker_that_its_controller_does_not_hear_is_blind(
 
 
 def test_nothing_is_kept_of_a_controller_that_nobody_asks(
-    stub: MakeStub, route: MakeRouter
+    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answers can take many MiB, and settings may change often."""
-    url = stub().url
+    url, close, closed = stub().url, RemoteMemory.close, list[RemoteMemory]()
+
+    async def closing(memory: RemoteMemory) -> None:
+        closed.append(memory)
+        await close(memory)
+
+    monkeypatch.setattr(RemoteMemory, "close", closing)
     first = {"url": "http://127.0.0.1:1", "deadline": "20ms"}
     router = route(url, strategy="kvaware", controller=first, health=QUICK)
     for number in range(3):
         other = {**first, "deadline": f"{30 + number}ms"}
         change(router, url, strategy="kvaware", controller=other)
-    memories = router.door.memories
-    assert memories._remotes == [remote for _, remote in memories.remotes()]
+    ((_, last),) = router.door.memories.remotes()
+    assert len(closed) == 3
+    assert last not in closed
     change(router, url, strategy="leastload", controller=first)
-    assert memories._remotes == []
+    assert closed[3:] == [last]
 
 
 def test_a_snapshot_that_could_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

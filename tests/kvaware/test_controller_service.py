@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from controller.memory import Memory
+from controller.kv_memory import KvMemory
 from router.cli import controller_service as controller_command
 from router.fleet.build import build
 from router.http.tls import Contexts
 from router.kv.snapshots import Snapshots
 from router.settings.model import Settings
-from tests.controller.test_memory import push, stored
+from tests.controller.announcements import push, stored
 from tests.kvaware.conftest import MakeFleet
 from tests.kvaware.test_controller import controller
 from tests.support import until
@@ -134,7 +134,7 @@ def test_a_full_disk_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The previous snapshot stays, no other file is left, and the next one can be written."""
-    memory, file = Memory(1 << 24), tmp_path / "index"
+    memory, file = KvMemory(1 << 24), tmp_path / "index"
     push(memory.join("a"), stored(0, 4))
     kept = Snapshots(memory, file)
     kept.restore()
@@ -151,18 +151,18 @@ def test_a_full_disk_is_said(
     assert (kept.written, kept.failed) == (1, 1)
     assert (list(tmp_path.iterdir()), file.read_bytes()) == ([file], good)
     with monkeypatch.context() as patched:
-        patched.setattr("router.kv.snapshots.written", lambda _: 1 // 0)
+        patched.setattr("router.kv.snapshots.encode_snapshot", lambda _: 1 // 0)
         assert not asyncio.run(kept.write())
     assert "not written: unexpected ZeroDivisionError" in caplog.text
     assert asyncio.run(kept.write())
-    again = Memory(1 << 24)
+    again = KvMemory(1 << 24)
     Snapshots(again, file).restore()
     assert len(again.index) == 4
 
 
 def test_engines_talk_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
     """A thread writes what was held when it began; two writes at once take turns."""
-    memory, file = Memory(1 << 26), tmp_path / "index"
+    memory, file = KvMemory(1 << 26), tmp_path / "index"
     source = memory.join("a")
     push(source, stored(0, 4))
     kept = Snapshots(memory, file)
@@ -173,13 +173,13 @@ def test_engines_talk_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         push(source, stored(0, 8))
         await first
-        before = Memory(1 << 24)
+        before = KvMemory(1 << 24)
         Snapshots(before, file).restore()
         assert len(before.index) == 4
         return [await first, await second]
 
     assert asyncio.run(go()) == [True, True]
-    after = Memory(1 << 24)
+    after = KvMemory(1 << 24)
     Snapshots(after, file).restore()
     assert (kept.written, len(after.index)) == (2, 8)
 
@@ -191,12 +191,12 @@ def test_a_damaged_snapshot_keeps_nobody_from_serving(
     """It is renamed, so that it can be examined, and the log says so; the index starts empty and is
     saved again later."""
     file = tmp_path / "index"
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     push(memory.join("a"), stored(0, 4))
     assert asyncio.run(Snapshots(memory, file).write())
     file.write_bytes(file.read_bytes()[:-9] if damaged is None else damaged)
     left = file.read_bytes()
-    again = Memory(1 << 24)
+    again = KvMemory(1 << 24)
     kept = Snapshots(again, file)
     kept.restore()
     assert len(again.index) == 0
@@ -204,7 +204,7 @@ def test_a_damaged_snapshot_keeps_nobody_from_serving(
     assert file.with_name("index.bad").read_bytes() == left
     push(again.join("a"), stored(0, 4))
     assert asyncio.run(kept.write())
-    whole = Memory(1 << 24)
+    whole = KvMemory(1 << 24)
     Snapshots(whole, file).restore()
     assert len(whole.index) == 4
 
@@ -214,11 +214,11 @@ def test_engines_that_nobody_comes_for_are_forgotten(
 ) -> None:
     """Engines of a snapshot that never register are forgotten, except those in the settings, which
     may only be down."""
-    memory = Memory(1 << 24)
+    memory = KvMemory(1 << 24)
     for name in ("gone", "away", "back"):
         push(memory.join(name), stored(0, 4))
     assert asyncio.run(Snapshots(memory, tmp_path / "index").write())
-    again = Memory(1 << 24)
+    again = KvMemory(1 << 24)
     Snapshots(again, tmp_path / "index").restore()
     workers = [{"url": "http://127.0.0.1:1", "name": "away"}]
     known = build(Settings.model_validate({"workers": workers}), Contexts())
@@ -234,5 +234,5 @@ def test_engines_that_nobody_comes_for_are_forgotten(
         letting.cancel()
 
     asyncio.run(go())
-    assert {place.worker for place in again.index.places() if place.blocks} == {"away", "back"}
+    assert {place.worker for place in again.index.caches() if place.blocks} == {"away", "back"}
     assert again.where().keys() == {"away", "back"}

@@ -11,8 +11,8 @@ import pytest
 from router.cli.check_live import check_live
 from router.kv.subscriptions import FLAG
 from router.settings.model import Settings
-from simulator import generation
-from simulator.thread import FleetThread
+from simulator.api import generation
+from simulator.fleet import FleetThread
 from tests.kvaware.conftest import QUICK, MakeFleet, MakeKvAware, trusted
 from tests.reload.changing import change
 from tests.support import MakeRouter, MakeStub, Router, until
@@ -55,7 +55,7 @@ def settle(router: Router, fleet: FleetThread) -> None:
     def is_level() -> bool:
         for pool, memory in router.door.memories.pools():
             for worker in pool.workers:
-                held = {p.worker: p.blocks for p in memory.index.places()}.get(worker.name, 0)
+                held = {p.worker: p.blocks for p in memory.index.caches()}.get(worker.name, 0)
                 (engine,) = [w.engine for w in fleet.workers if w.url == worker.url]
                 if held != engine.cache.cached:
                     return False
@@ -84,7 +84,7 @@ def test_what_is_predicted_is_what_is_reported(
 def holders(router: Router) -> dict[str, int]:
     """Return the number of blocks by worker."""
     ((_, memory),) = router.door.memories.pools()
-    return {place.worker: place.blocks for place in memory.index.places() if place.blocks}
+    return {place.worker: place.blocks for place in memory.index.caches() if place.blocks}
 
 
 def test_a_shared_prefix_goes_to_its_holder(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
@@ -215,9 +215,9 @@ def test_check_live_names_the_flag_only_where_it_is_missing(
 ) -> None:
     """It is missing if an answer reports its usage without cached tokens."""
     simulated = fleet(workers=1)
-    told = generation.Usage.openai
+    told = generation.TokenUsage.openai
     monkeypatch.setattr(
-        generation.Usage, "openai", lambda usage: told(usage) | {"prompt_tokens_details": None}
+        generation.TokenUsage, "openai", lambda usage: told(usage) | {"prompt_tokens_details": None}
     )
     settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
     lines, _ = asyncio.run(check_live(Settings.model_validate(settings), ask=True))
@@ -360,9 +360,8 @@ def test_without_events_the_shadow_decides_and_says_so(fleet: MakeFleet, route: 
 def mute(fleet: FleetThread) -> None:
     """Stop the workers' publishers."""
     for worker in fleet.workers:
-        if worker.publisher is not None and worker.publisher._pub is not None:
-            worker.publisher._pub.close(linger=0)
-            worker.publisher._pub = None
+        if worker.publisher is not None:
+            fleet.run(worker.publisher.close())
 
 
 def test_siblings_find_their_first_before_its_events(
@@ -371,7 +370,7 @@ def test_siblings_find_their_first_before_its_events(
     """Placements of the last seconds count until events confirm them."""
     simulated = fleet(workers=4)
     router = kvaware(*simulated.urls)
-    simulated.call(lambda: mute(simulated))
+    mute(simulated)
     first = ask(router, "siblings " * 60)
     again = ask(router, "siblings " * 60 + "more")
     assert again.headers["x-warmroute-worker"] == first.headers["x-warmroute-worker"]

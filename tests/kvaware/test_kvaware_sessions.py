@@ -30,11 +30,11 @@ def test_a_lost_session_goes_where_most_of_it_is(fleet: MakeFleet, kvaware: Make
     pool = router.door.fleet.pools[0]
     worker = next(one for one in pool.workers if one.name == home)
     worker.draining = True
-    router.call(lambda: pool._staff(pool.workers))
+    router.call(lambda: pool.change(pool.models, pool.workers))
     other = turn("b")[0]
     assert other != home
     worker.draining = False
-    router.call(lambda: pool._staff(pool.workers))
+    router.call(lambda: pool.change(pool.models, pool.workers))
     made.run(next(one for one in made.workers if one.url == worker.url).stop())
     until(lambda: not worker.ready)
     moved = turn("a", level=False)

@@ -2,144 +2,181 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
 import pytest
 from fastapi.testclient import TestClient
 
-from controller.memory import Memory
-from controller.server import serve
-from router.kv import remote as remote_memory
+from controller.kv_memory import KvMemory
+from controller.service.server import create_app
 from router.kv.remote import RemoteMemory
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 from strategies.prefix.block_keys import even_chain, even_root
 from tests.support import MakeStub
 
+#: Computed in full: its worker must have announced new blocks.
+COMPUTED = Outcome(ok=True, prompt_tokens=9000, cached_tokens=0)
+#: Nothing is held, no worker is doubted, and blocks have 16 tokens.
+WELL: list[Any] = [{}, {}, [16], {}]
+#: Given a question, the body of its answer; None: the controller fails.
+Answer = Callable[[bytes], Awaitable[bytes | None]]
 
-def test_what_is_kept_of_long_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers are bounded by their keys as well as by their number; the latest is always kept."""
-    monkeypatch.setattr(remote_memory, "KEPT_WORDS", 1000)
-    monkeypatch.setattr(remote_memory, "KEPT", 20)
-    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
-    keys = list(range(300))
-    prompts = [Prompt("m", 4800, blocks={16: keys}) for _ in range(10)]
-    prompts += [Prompt("m", 48000, blocks={16: keys * 10})]
-    small = [Prompt("m", 16, blocks={16: [1]}) for _ in range(30)]
+
+@asynccontextmanager
+async def remote(answer: Answer, deadline: float = 20.0) -> AsyncIterator[RemoteMemory]:
+    """A router's memory in front of a controller that gives these answers."""
+
+    serving = set[asyncio.Task[Any] | None]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                body = await answer(await reader.readexactly(length))
+                status = b"500 No" if body is None else b"200 OK"
+                body = body or b""
+                writer.write(
+                    b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
+                )
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    memory = RemoteMemory(f"http://127.0.0.1:{port}", "", deadline)
+    try:
+        yield memory
+    finally:
+        await memory.close()
+        server.close()
+        await asyncio.gather(*filter(None, serving))
+
+
+def one_by_one(*answers: list[Any] | None) -> Answer:
+    """Give these answers one after the other, then the last again and again."""
+    left = list(answers)
+
+    async def answer(_: bytes) -> bytes | None:
+        given = left.pop(0) if len(left) > 1 else left[0]
+        return None if given is None else msgspec.msgpack.encode(given)
+
+    return answer
+
+
+async def ask(memory: RemoteMemory) -> Prompt:
+    """Ask about a prompt on one worker."""
+    prompt = Prompt("m", 16, blocks={16: [1]})
+    await memory.ask(prompt, ["a"])
+    return prompt
+
+
+@pytest.mark.parametrize(
+    ("prompt", "most"),
+    [
+        (Prompt("m", 16, blocks={16: [1]}), 10_000),
+        (Prompt("m", 160_000, blocks={16: list(range(10_000))}), 1_000),
+        (Prompt("m", 16, blocks={16: [1]}, salt="s" * 1_000_000), 1_000),
+    ],
+    ids=["many", "long", "salted"],
+)
+def test_what_is_kept_is_bounded(prompt: Prompt, most: int) -> None:
+    """Answers are bounded by their number, and by their keys and salts, which clients choose; the
+    latest is always kept."""
 
     async def play() -> None:
-        for prompt in prompts[:-1]:
-            await remote.ask(prompt, ["a"])
-        await remote.ask(prompts[9], ["a"])
-        assert [id(prompt) for prompt in prompts[7:10]] == list(remote._said)
-        await remote.ask(prompts[-1], ["a"])
-        assert list(remote._said) == [id(prompts[-1])]
-        for prompt in small:
-            await remote.ask(prompt, ["a"])
-        assert [id(prompt) for prompt in small[-20:]] == list(remote._said)
-        assert remote._words == 20
-        await remote.close()
+        async with remote(one_by_one(WELL)) as memory:
+            asked: list[Prompt] = []
+            while not asked or not memory.doubt("a", asked[0]):
+                assert len(asked) < most
+                asked.append(msgspec.structs.replace(prompt))
+                await memory.ask(asked[-1], ["a"])
+                assert memory.doubt("a", asked[-1]) == ""
+            assert len(asked) > 2
 
     asyncio.run(play())
 
 
 def test_workers_that_have_left_are_forgotten() -> None:
     """Also those whose last answers end after that."""
-    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
-    for name in "abc":
-        remote.observe(name, 16, Outcome(ok=True, prompt_tokens=4096, cached_tokens=0), 7)
-    remote.tidy(["a", "c"])
-    assert set(remote.truths) == set(remote._computed) == {"a", "c"}
-    asyncio.run(remote.close())
-
-
-def test_what_is_kept_of_long_salts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients decide how long salts are, so these count too."""
-    monkeypatch.setattr(remote_memory, "KEPT_WORDS", 1000)
-    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
-    prompts = [Prompt("m", 16, blocks={16: [1]}, salt=f"{n}" * 20_000) for n in range(9)]
 
     async def play() -> None:
-        for prompt in prompts:
-            await remote.ask(prompt, ["a"])
-        assert [id(prompt) for prompt in prompts[-2:]] == list(remote._said)
-        await remote.close()
+        async with remote(one_by_one(WELL)) as memory:
+            for name in "abc":
+                memory.observe(name, 16, COMPUTED, 7)
+            memory.tidy(["a", "c"])
+            assert set(memory.track_records) == {"a", "c"}
 
     asyncio.run(play())
-
-
-def answering(remote: RemoteMemory, *answers: list[Any] | None) -> None:
-    """Let a controller give these answers one after the other; None fails."""
-    left = list(answers)
-
-    async def post(_: bytes) -> bytes:
-        answer = left.pop(0)
-        if answer is None:
-            raise ConnectionError
-        return msgspec.msgpack.encode(answer)
-
-    remote._post = post  # type: ignore[method-assign,assignment]
-
-
-def ask(remote: RemoteMemory) -> Prompt:
-    """Ask about a prompt on one worker."""
-    prompt = Prompt("m", 16, blocks={16: [1]})
-    asyncio.run(remote.ask(prompt, ["a"]))
-    return prompt
 
 
 def test_a_silent_worker_is_found_by_the_events_that_the_controller_counts() -> None:
     """Each computed prompt is judged by the event count of a later answer; any new event ends the
     doubt."""
-    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
-    answering(remote, *([{}, {}, [16], {"a": events}] for events in (5, 6, 6, 7)))
-    answer = Outcome(ok=True, prompt_tokens=9000, cached_tokens=0)
-    ask(remote)
-    before = remote.heard("a")
-    for _ in range(9):
-        remote.observe("a", None, answer, before)
-    assert remote.doubt("a") == "", "nobody has said yet whether something came"
-    assert remote.doubt("a", ask(remote)) == ""
-    for _ in range(4):
-        remote.observe("a", None, answer, remote.heard("a"))
-    assert remote.doubt("a", ask(remote)) == remote.doubt("a") == "silent"
-    assert remote.doubt("a", ask(remote)) == remote.doubt("a") == ""
+
+    async def play() -> None:
+        answers = [[{}, {}, [16], {"a": events}] for events in (5, 6, 6, 7)]
+        async with remote(one_by_one(*answers)) as memory:
+            await ask(memory)
+            before = memory.heard("a")
+            for _ in range(9):
+                memory.observe("a", None, COMPUTED, before)
+            assert memory.doubt("a") == "", "nobody has said yet whether something came"
+            assert memory.doubt("a", await ask(memory)) == ""
+            for _ in range(4):
+                memory.observe("a", None, COMPUTED, memory.heard("a"))
+            assert memory.doubt("a", await ask(memory)) == memory.doubt("a") == "silent"
+            assert memory.doubt("a", await ask(memory)) == memory.doubt("a") == ""
+
+    asyncio.run(play())
 
 
 def test_an_older_controller_counts_no_events() -> None:
     """Then silence cannot be noticed."""
-    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
-    answering(remote, *([{"a": [16, 0, 0]}, {}, [16]] for _ in range(2)))
-    ask(remote)
-    for _ in range(9):
-        remote.observe("a", None, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), 0)
-    prompt = ask(remote)
-    assert (remote.held(prompt, ["a"])["a"].gpu, remote.doubt("a", prompt)) == (16, "")
+
+    async def play() -> None:
+        async with remote(one_by_one([{"a": [16, 0, 0]}, {}, [16]])) as memory:
+            await ask(memory)
+            for _ in range(9):
+                memory.observe("a", None, COMPUTED, 0)
+            prompt = await ask(memory)
+            assert memory.held(prompt, ["a"])["a"].gpu == 16
+            assert memory.doubt("a", prompt) == ""
+
+    asyncio.run(play())
 
 
 def test_a_controller_is_told_which_tiers_count() -> None:
     """L1 may be disabled for this router and count for another; older routers do not say."""
     keys = even_chain(even_root("", ""), bytes(128), 16)
-    memory, prompt = Memory(1 << 24), Prompt("m", 33, blocks={16: keys})
-    source = memory.join("a")
+    index, prompt = KvMemory(1 << 24), Prompt("m", 33, blocks={16: keys})
+    source = index.join("a")
     for medium in ("CPU", "STORAGE"):
         ids, size = [0] * 32, {"block_size": 16, "medium": medium}
         block = {"type": "BlockStored", "block_hashes": [1, 2], "token_ids": ids, **size}
         source.push(msgspec.msgpack.encode([0.0, [block], 0]), 0.0)
-    with TestClient(serve(memory, _nothing, _nothing, {})) as http:
+    with TestClient(create_app(index, _nothing, _nothing, {})) as http:
 
-        async def post(question: bytes) -> bytes:
-            return http.post("/held", content=question).content
+        async def answer(question: bytes) -> bytes:
+            return await asyncio.to_thread(lambda: http.post("/held", content=question).content)
 
-        for l1, held in ((True, Held(0, 32)), (False, Held(0, 0, 32))):
-            remote = RemoteMemory("http://127.0.0.1:9", "", 5)
-            remote._post, remote.l1 = post, l1  # type: ignore[method-assign]
-            asyncio.run(remote.ask(prompt, ["a"]))
-            assert remote.held(prompt, ["a"]) == {"a": held}
+        async def play() -> None:
+            async with remote(answer) as memory:
+                for l1, held in ((True, Held(0, 32)), (False, Held(0, 0, 32))):
+                    memory.l1 = l1
+                    await memory.ask(prompt, ["a"])
+                    assert memory.held(prompt, ["a"]) == {"a": held}
+
+        asyncio.run(play())
         older = {"tokens": 33, "keys": dict(prompt.blocks), "workers": ["a"]}
-        answer = http.post("/held", content=msgspec.msgpack.encode(older)).content
-        assert msgspec.msgpack.decode(answer)[0] == {"a": [0, 32, 0]}
+        reply = http.post("/held", content=msgspec.msgpack.encode(older)).content
+        assert msgspec.msgpack.decode(reply)[0] == {"a": [0, 32, 0]}
 
 
 async def _nothing(*_: object) -> None:
@@ -148,36 +185,36 @@ async def _nothing(*_: object) -> None:
 
 def test_one_request_alone_waits_for_a_controller_that_is_gone() -> None:
     """The others are decided at once; once the controller answers, all ask again."""
-    remote = RemoteMemory("http://127.0.0.1:9", "", 60)
-    answering(remote, None, None, None)
-    for _ in range(3):
-        ask(remote)
-    asked: list[asyncio.Future[bytes]] = []
+    questions: list[asyncio.Future[bytes | None]] = []
 
-    async def post(_: bytes) -> bytes:
-        asked.append(asyncio.get_running_loop().create_future())
-        return await asked[-1]
+    async def answer(_: bytes) -> bytes | None:
+        questions.append(asyncio.get_running_loop().create_future())
+        if len(questions) <= 3:
+            return None
+        return await questions[-1]
 
-    remote._post = post  # type: ignore[method-assign,assignment]
-    prompts = [Prompt("m", 16, blocks={16: [1]}) for _ in range(6)]
+    async def arrived(number: int) -> None:
+        async with asyncio.timeout(10):
+            while len(questions) < number:  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.001)
 
     async def play() -> None:
-        waiting = asyncio.create_task(remote.ask(prompts[0], ["a"]))
-        await asyncio.sleep(0)
-        for prompt in prompts[1:3]:
-            await remote.ask(prompt, ["a"])
-            assert remote.doubt("a", prompt) == "controller slow"
-        assert len(asked) == 1
-        asked[0].set_result(msgspec.msgpack.encode([{}, {}, [16], {}]))
-        await waiting
-        assert remote.doubt("a", prompts[0]) == ""
-        together = [asyncio.create_task(remote.ask(prompt, ["a"])) for prompt in prompts[3:]]
-        await asyncio.sleep(0)
-        assert len(asked) == 4
-        for one in asked[1:]:
-            one.set_result(msgspec.msgpack.encode([{}, {}, [16], {}]))
-        await asyncio.gather(*together)
-        await remote.close()
+        well = msgspec.msgpack.encode(WELL)
+        async with remote(answer, 60.0) as memory:
+            for _ in range(3):
+                await ask(memory)
+            waiting = asyncio.create_task(ask(memory))
+            await arrived(4)
+            for _ in range(2):
+                assert memory.doubt("a", await ask(memory)) == "controller slow"
+            assert len(questions) == 4
+            questions[3].set_result(well)
+            assert memory.doubt("a", await waiting) == ""
+            together = [asyncio.create_task(ask(memory)) for _ in range(3)]
+            await arrived(7)
+            for question in questions[4:]:
+                question.set_result(well)
+            await asyncio.gather(*together)
 
     asyncio.run(play())
 
@@ -185,12 +222,15 @@ def test_one_request_alone_waits_for_a_controller_that_is_gone() -> None:
 def test_the_reason_is_the_true_one() -> None:
     """A prompt without tokens is not the controller's fault; for a worker in general, the last
     answer counts."""
-    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
-    answering(remote, [{}, {"a": "gap"}, [16]], None)
-    assert remote.doubt("a", Prompt("m", 16)) == ""
-    assert remote.doubt("a", Prompt("m", 16, blocks={16: [1]})) == "no controller"
-    assert remote.doubt("a", ask(remote)) == remote.doubt("a") == "gap"
-    assert remote.doubt("a", ask(remote)) == remote.doubt("a") == "no controller"
+
+    async def play() -> None:
+        async with remote(one_by_one([{}, {"a": "gap"}, [16]], None)) as memory:
+            assert memory.doubt("a", Prompt("m", 16)) == ""
+            assert memory.doubt("a", Prompt("m", 16, blocks={16: [1]})) == "no controller"
+            assert memory.doubt("a", await ask(memory)) == memory.doubt("a") == "gap"
+            assert memory.doubt("a", await ask(memory)) == memory.doubt("a") == "no controller"
+
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize(
@@ -202,16 +242,16 @@ def test_the_log_is_told_why(
 ) -> None:
     """A controller that answers with an error is there, and what is wrong is something else."""
     worker = stub([b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\n{}" % status])
-    remote = RemoteMemory(worker.url, "some key", 20)
 
     async def play() -> None:
+        memory = RemoteMemory(worker.url, "some key", 20)
         for _ in range(3):
-            await remote.ask(Prompt("m", 16, blocks={16: [1]}), ["a"])
-        await remote.close()
+            await ask(memory)
+        await memory.close()
 
     asyncio.run(play())
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said == f"controller {worker.url}: no controller ({why}): routing by what was sent"
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"controller {worker.url}: no controller ({why}): routing by what was sent"
 
 
 def test_the_log_is_told_when_it_goes_and_when_it_is_back(
@@ -219,13 +259,16 @@ def test_the_log_is_told_when_it_goes_and_when_it_is_back(
 ) -> None:
     """The log has one line each when it goes and comes back, and none for a single failure."""
     caplog.set_level(logging.INFO, "warmroute.controller")
-    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
-    well: list[Any] = [{}, {}, [16]]
-    answering(remote, None, well, None, None, None, None, None, well, well)
-    for _ in range(9):
-        ask(remote)
-    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "no controller: routing by what was sent",
+
+    async def play() -> None:
+        answers = (None, WELL, *[None] * 5, WELL, WELL)
+        async with remote(one_by_one(*answers)) as memory:
+            for _ in answers:
+                await ask(memory)
+
+    asyncio.run(play())
+    assert [record.getMessage().split(": ")[-1] for record in caplog.records] == [
+        "routing by what was sent",
         "answers again",
     ]
 
@@ -244,11 +287,14 @@ def test_the_log_is_told_when_it_goes_and_when_it_is_back(
 )
 def test_what_cannot_be_is_no_answer(wrong: list[Any]) -> None:
     """Another program or another release is at its address, so the question counts as failed."""
-    remote = RemoteMemory("http://127.0.0.1:9", "", 0.5)
-    answering(remote, wrong, [{"a": [16, 0, 0]}, {}, [32], {}])
-    prompt = ask(remote)
-    assert (remote.held(prompt, ["a"]), remote.doubt("a", prompt)) == ({}, "no controller")
-    assert list(remote.sizes()) == [16]
-    prompt = ask(remote)
-    assert (remote.held(prompt, ["a"])["a"].gpu, remote.doubt("a", prompt)) == (16, "")
-    assert list(remote.sizes()) == [32]
+
+    async def play() -> None:
+        async with remote(one_by_one(wrong, [{"a": [16, 0, 0]}, {}, [32], {}])) as memory:
+            prompt = await ask(memory)
+            assert (memory.held(prompt, ["a"]), memory.doubt("a", prompt)) == ({}, "no controller")
+            assert list(memory.sizes()) == [16]
+            prompt = await ask(memory)
+            assert (memory.held(prompt, ["a"])["a"].gpu, memory.doubt("a", prompt)) == (16, "")
+            assert list(memory.sizes()) == [32]
+
+    asyncio.run(play())

@@ -12,7 +12,7 @@ EXACT = {"name": "kvaware", "unconfirmed": "0s"}
 def blocks(router: Router) -> dict[tuple[str, str], int]:
     """Return the number of blocks held, by worker and tier."""
     ((_, memory),) = router.door.memories.pools()
-    return {(p.worker, p.tier.name): p.blocks for p in memory.index.places()}
+    return {(p.worker, p.tier.name): p.blocks for p in memory.index.caches()}
 
 
 def level(router: Router, simulated: object) -> bool:

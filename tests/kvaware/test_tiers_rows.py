@@ -8,9 +8,9 @@ from time import monotonic
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
-from simulator.worker import Worker
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
+from simulator.worker import SimulatedWorker
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
 from tests.kvaware.test_kvaware_live import CHAT, ask, cached, chat, predicted
 from tests.kvaware.test_tiers_live import EXACT, blocks, level
@@ -78,7 +78,7 @@ def forget_gpu(router: Router, simulated: FleetThread) -> None:
     until(lambda: level(router, simulated))
 
 
-def _tell(worker: Worker) -> None:
+def _tell(worker: SimulatedWorker) -> None:
     """Publish the change, which an idle engine would do only with its next step."""
     worker._publish(worker.engine.step().changes)
 
@@ -241,12 +241,12 @@ def test_k7_whatever_engines_call_their_blocks(fleet: MakeFleet, kvaware: MakeKv
     asked = asking(router, simulated)
     asked(TEXT)
     ((pool, memory),) = router.door.memories.pools()
-    holder = next(place.worker for place in memory.index.places() if place.blocks)
+    holder = next(place.worker for place in memory.index.caches() if place.blocks)
     (worker,) = [one for one in pool.workers if one.name == holder]
     with busy(router, worker.name):
         assert cached(post(router, TEXT)) == 0
     until(lambda: level(router, simulated))
-    held = [place for place in memory.index.places() if place.blocks]
+    held = [place for place in memory.index.caches() if place.blocks]
     assert len(held) == 2
     assert held[0].blocks == held[1].blocks
     names = [{name for name, _ in place.names} for place in held]

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from simulator.thread import FleetThread
-from simulator.tiers import Tiers
+from simulator.fleet import FleetThread
+from simulator.kv.tiers import Tiers
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
 from tests.kvaware.test_kvaware_live import ask, cached, predicted
 from tests.kvaware.test_tiers_live import EXACT, blocks, level

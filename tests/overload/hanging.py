@@ -56,4 +56,4 @@ def moved(router: Router, stub: Stub) -> float:
 def look(router: Router, times: int = 3) -> None:
     """Look for stuck workers at once, several times."""
     for _ in range(times):
-        router.call(router.door._proxy._rescue._look)
+        router.call(router.door.dispatcher.rescue._look)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from router.prompt.executor import THREADS
+from router.prompt.executor import MAX_THREADS
 from tests.cancel.test_cancel_tokenizing import Gate as Tokenizer
 from tests.cancel.test_cancel_tokenizing import know, long_chat
 from tests.overload.busy import Gate
@@ -66,13 +66,13 @@ def test_while_long_prompts_are_tokenized(
     chat = {"content": long_chat(stream=False), "timeout": 30}
     asked = [
         crowd.submit(router.http.post, "/v1/chat/completions", **chat)  # type: ignore[arg-type]
-        for _ in range(THREADS + 2)
+        for _ in range(MAX_THREADS + 2)
     ]
-    until(lambda: len(tokenizer.begun) == THREADS and tokenizing.pending == THREADS + 2)
+    until(lambda: len(tokenizer.begun) == MAX_THREADS and tokenizing.pending == MAX_THREADS + 2)
     assert is_alive(router, path)
-    assert tokenizing.pending == THREADS + 2, "all the while"
+    assert tokenizing.pending == MAX_THREADS + 2, "all the while"
     tokenizer.opened.set()
-    assert [one.result().status_code for one in asked] == [200] * (THREADS + 2)
+    assert [one.result().status_code for one in asked] == [200] * (MAX_THREADS + 2)
 
 
 def test_while_a_long_prompt_is_explained(

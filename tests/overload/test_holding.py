@@ -37,7 +37,7 @@ def test_what_ends_elsewhere_lets_them_go(
     """If another process of the router sent the long prompt, its report releases held requests."""
     monkeypatch.setattr(scheduler, "TICK_S", 3600.0)
     router = route(stub().url, health=QUIET, timeouts={"queue": "1h"})
-    load, loop = router.worker().load, router._server._loop
+    load, loop = router.worker().load, router.server.loop
     assert loop is not None
     theirs = load.book(monotonic(), 60.0, 60_000, elsewhere=True)
     answer = ask(router, crowd, "ours", 2000)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.fleet.worker import State, Worker
+from router.fleet.worker import ProbeState, Worker
 from tests.overload.busy import QUIET, Gate
 from tests.overload.test_overload import ask, line_is
 from tests.reload.changing import change
@@ -100,7 +100,7 @@ def test_an_ejected_worker_has_places_once_too_few_are_healthy(
     replies = ask(router, crowd, 5)
     until(lambda: line_is(router, 2))
     for place in range(2):
-        router.call(partial(router.worker(place).become, State.DOWN, "it was unplugged"))
+        router.call(partial(router.worker(place).become, ProbeState.DOWN, "it was unplugged"))
     until(lambda: len(ejected.requests) == 2)
     gate.opened.set()
     assert [reply.result().status_code for reply in replies] == [200] * 5

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.pool import Upstream
 from tests.support import OK, MakeRouter, MakeStub, until
 
@@ -15,7 +15,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 PATH = "/v1/chat/completions"
 
 
-async def lacking(self: Upstream, addresses: Sequence[str]) -> Connection:
+async def lacking(self: Upstream, addresses: Sequence[str]) -> UpstreamConnection:
     """Fail as the system does at the limit, without a moment's wait."""
     raise OSError(errno.EMFILE, "Too many open files")
 

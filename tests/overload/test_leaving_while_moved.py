@@ -2,10 +2,12 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
-from router.proxy.attempt import Attempt
+from router.dispatch.lease import Lease
+from router.http.exchange import Exchange
 from tests.overload.busy import PATH, asked
 from tests.overload.hanging import NEVER, Hurry, both, routed
 from tests.support import MakeRouter, MakeStub, post, until
@@ -22,10 +24,10 @@ def test_a_client_that_leaves_meanwhile(
     leaves_before: bool,
 ) -> None:
     """In the same turn of the loop: it is sent to nobody, and nothing stays booked."""
-    move = Attempt.rescue
+    move = Lease.rescue
 
-    def leaving(self: Attempt, *, suspected: bool) -> None:
-        exchange = self.job.exchange
+    def leaving(self: Lease, *, suspected: bool) -> None:
+        exchange = cast("Exchange", self.request.source)
         if not leaves_before:
             move(self, suspected=suspected)
         exchange.leave()
@@ -34,15 +36,15 @@ def test_a_client_that_leaves_meanwhile(
         if leaves_before:
             move(self, suspected=suspected)
 
-    monkeypatch.setattr(Attempt, "rescue", leaving)
+    monkeypatch.setattr(Lease, "rescue", leaving)
     router, _, hung, other = both(route, crowd, stub)
     hurry()
     until(lambda: router.metric("warmroute_refused_requests_total", status="499") == 1)
     until(router.idle)
     until(lambda: hung.closed_by_peer == 1)
     assert other.requests == []
-    assert router.door._proxy._scheduler.in_flight == 0
-    assert len(router.door._proxy._failover.preempting) == 0
+    assert router.door.dispatcher.scheduler.in_flight == 0
+    assert len(router.door.dispatcher.preempting) == 0
 
 
 def test_a_client_that_leaves_once_it_was_moved(

@@ -116,7 +116,7 @@ def test_nothing_looks_while_nothing_waits(
 ) -> None:
     """No timer runs in an idle router."""
     router = routed(route, stub())
-    watching = router.door._proxy._rescue
+    watching = router.door.dispatcher.rescue
     assert watching._looking is None
     assert ask(router, crowd, "first", 100).result().status_code == 200
     until(lambda: watching._looking is None)

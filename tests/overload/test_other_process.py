@@ -10,7 +10,7 @@ import pytest
 
 from router.replicas.replication import Sharing
 from router.replicas.sockets import Line, Wires, Wiring
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Refused
 from router.upstream.pool import Upstream
 from tests.overload.busy import PATH, Gate, ask, asked
@@ -86,7 +86,7 @@ def test_it_gives_way_when_the_other_is_sent(
     upstream, pending = two.worker().upstream, two.worker().load.pending
     dial, may = upstream._dial, list[bool]()
 
-    async def noting() -> Connection:
+    async def noting() -> UpstreamConnection:
         connection = await dial()
         may.extend(booking.since is not None for booking in pending if booking.elsewhere)
         return connection
@@ -123,6 +123,6 @@ def test_it_goes_on_if_the_other_cannot_be_sent(
         until(router.idle)
 
 
-async def lacking(self: Upstream, *_: object) -> Connection:
+async def lacking(self: Upstream, *_: object) -> UpstreamConnection:
     """Fail as if the system had no file descriptor left."""
     raise Refused("no file descriptor is left", ours=True)

@@ -9,7 +9,7 @@ import pytest
 
 from router.dispatch import scheduler
 from router.fleet import breaker as rests
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.busy import PATH, QUIET, Gate
 from tests.reload.changing import change
@@ -231,7 +231,7 @@ def test_nobody_is_sent_to_a_full_worker_while_others_may_end(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests wait for a place on a well worker rather than go to one that has said it is full."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     gate = Gate()
     full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])
     good = stub(gate.script())
@@ -252,7 +252,7 @@ def test_how_busy_the_fleet_is_is_not_told_by_one_that_is_full(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resting worker's booked load does not count in the strategy's measure of fleet demand."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     full = stub([b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"])
     router = route(full.url, stub().url, stub().url, health=QUIET)
     while not full.requests:
@@ -274,7 +274,7 @@ def test_a_second_attempt_goes_to_one_that_is_not_known_to_be_full(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that another request has found full since the decision is skipped at failover."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     gate = Gate()
     said = b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"
     late = stub([gate.opened.is_set, said])
@@ -308,7 +308,7 @@ def test_a_worker_that_is_gone_loses_nobody_while_another_is_well(
     with post(router.port, PATH, b'{"model":"m","messages":[]}'):
         until(lambda: waiting(router) == 1)
     until(lambda: router.metric("warmroute_refused_requests_total", status="499") == 1)
-    router.worker(1).become(State.READY, "as far as is known")
+    router.worker(1).become(ProbeState.READY, "as far as is known")
     second = ask(router, crowd)
     until(lambda: waiting(router) == 1)
     gate.opened.set()

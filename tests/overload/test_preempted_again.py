@@ -64,7 +64,7 @@ def test_none_gives_way_once_its_worker_is_found_out(
     """Not even those that it was sent before."""
     router = routed(route, worker)
     long(router, crowd, worker)
-    preempting = router.door._proxy._failover.preempting
+    preempting = router.door.dispatcher.preempting
     for _ in range(LOSSES):
         router.call(lambda: preempting.judge(router.worker(), 4000, 100))
     check_held(router, crowd, worker)

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from strategies.cost.load import Load
 from tests.overload.busy import PATH, Gate, ask, asked, waits
 from tests.overload.giving_way import (

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from typing import cast
 
 import pytest
 
-from router.proxy.attempt import Attempt
+from router.dispatch.lease import Lease
+from router.http.exchange import Exchange
 from router.upstream.errors import Gone
 from tests.overload.busy import ANSWER, QUIET, ask
 from tests.overload.giving_way import LONG, SHORT, long, routed, short, sizes
@@ -15,38 +17,38 @@ from tests.retry.test_failover import full
 from tests.support import OK, MakeRouter, MakeStub, Stub, until
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Attempt], object]) -> None:
-    """Let something happen in the same turn of the loop in which an attempt is preempted."""
-    preempt = Attempt.preempt
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Lease], object]) -> None:
+    """Let something happen in the same turn of the loop in which an lease is preempted."""
+    preempt = Lease.preempt
 
-    def preempted(self: Attempt, kept_tokens: int) -> None:
+    def preempted(self: Lease, kept_tokens: int) -> None:
         happens(self)
         preempt(self, kept_tokens)
 
-    monkeypatch.setattr(Attempt, "preempt", preempted)
+    monkeypatch.setattr(Lease, "preempt", preempted)
 
 
-def fails(attempt: Attempt) -> None:
+def fails(lease: Lease) -> None:
     """The worker closes the connection."""
-    for connection in attempt.worker.upstream._busy:
+    for connection in lease.worker.upstream.in_use:
         connection._fail(Gone("closed the connection"))
 
 
-def answers(attempt: Attempt) -> None:
+def answers(lease: Lease) -> None:
     """The worker's whole answer arrives."""
-    for connection in attempt.worker.upstream._busy:
+    for connection in lease.worker.upstream.in_use:
         connection.data_received(ANSWER)
 
 
-def refuses(attempt: Attempt) -> None:
+def refuses(lease: Lease) -> None:
     """The worker says that it is full."""
-    for connection in attempt.worker.upstream._busy:
+    for connection in lease.worker.upstream.in_use:
         connection.data_received(b"".join(part for part in full(b"x") if isinstance(part, bytes)))
 
 
 @pytest.mark.parametrize("happens", [fails, answers, refuses])
 def test_what_its_worker_does_then_is_of_no_interest(
-    happens: Callable[[Attempt], object],
+    happens: Callable[[Lease], object],
     route: MakeRouter,
     crowd: ThreadPoolExecutor,
     worker: Stub,
@@ -68,8 +70,8 @@ def test_a_client_that_leaves_then_is_counted(
 ) -> None:
     """Under no worker, as it was not at one any more."""
 
-    def leaves(attempt: Attempt) -> None:
-        exchange = attempt.job.exchange
+    def leaves(lease: Lease) -> None:
+        exchange = cast("Exchange", lease.request.source)
         exchange.leave()
         assert exchange.task is not None
         exchange.task.cancel()

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from router.fleet import breaker as rests
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from strategies.api import Candidate, Cost, Decision, Prompt
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits
 from tests.reload.changing import change
@@ -49,7 +49,7 @@ def scene(
         gate, worker = Gate(), stub()
         settings = {"strategy": "prefixaware", "health": QUIET, **settings}
         if kind == "refused":
-            monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+            monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
             worker.script = full(b"x")
         else:
             worker.script = gate.script()
@@ -103,7 +103,7 @@ def all_drain(scene: Scene, _: Stub) -> None:
 
 def dies(scene: Scene, _: Stub) -> None:
     """Its worker does."""
-    scene.router.call(lambda: scene.router.worker().become(State.DOWN, "it was unplugged"))
+    scene.router.call(lambda: scene.router.worker().become(ProbeState.DOWN, "it was unplugged"))
 
 
 def joined(scene: Scene, other: Stub) -> None:
@@ -118,7 +118,7 @@ def replaced(scene: Scene, other: Stub) -> None:
 
 def stops(scene: Scene, _: Stub) -> None:
     """The router does."""
-    scene.router._server.stop(now=True)
+    scene.router.server.stop(now=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -169,8 +169,8 @@ def test_the_last_refusal_is_not_the_answer(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is it if its worker may be asked until the very end: the client is told when to retry."""
-    monkeypatch.setattr(rests, "FIRST_S", 1e-6)
-    monkeypatch.setattr(rests, "LONGEST_S", 1e-6)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 1e-6)
+    monkeypatch.setattr(rests, "MAX_BACKOFF_S", 1e-6)
     worker = stub(full(b"x"))
     router = route(worker.url, health=QUIET, timeouts={"queue": "200ms"})
     reply = router.http.post(PATH, json=asked("waits", 10))
@@ -192,7 +192,7 @@ def test_new_settings_lose_nothing(scene: Callable[..., Scene], kind: str) -> No
     made.worker.script = OK
     made.gate.opened.set()
     if kind == "refused":
-        made.router.call(lambda: made.router.door._proxy._scheduler.rests.keep(()))
+        made.router.call(lambda: made.router.door.dispatcher.scheduler.rests.keep(()))
     assert status(made.waiting) == (200, "")
     assert made.router.metric("warmroute_queued_total") == 1
     until(made.router.idle)
@@ -233,7 +233,7 @@ def test_a_strategy_that_fails(
         made.worker.script = OK
         made.gate.opened.set()
         if kind == "refused":
-            made.router.call(lambda: made.router.door._proxy._scheduler.rests.keep(()))
+            made.router.call(lambda: made.router.door.dispatcher.scheduler.rests.keep(()))
         assert status(made.waiting)[0] == 500
     until(waits(made.router, 0))
     assert made.router.http.post(PATH, json=asked("next", 10)).status_code == 200
@@ -277,7 +277,7 @@ def test_the_next_worker_is_full_by_now(
 ) -> None:
     """A request that its first worker refuses late waits for the second one, which has got as many
     as it may have."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     refuses, gate = Gate(), Gate()
     first, second = stub([refuses.opened.is_set, *full(b"x")]), stub(gate.script())
     router = route(
@@ -321,7 +321,7 @@ def test_a_worker_with_a_limit_of_its_own(
 ) -> None:
     """Its refusals are kept from clients; what waits for it is not sent at once whenever it may
     have room, and newcomers come after it."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     gate = Gate()
     worker = stub(Slots(gate))
     router = route(worker.url, strategy="roundrobin", health=QUIET)
@@ -351,7 +351,7 @@ def test_one_request_finds_out_whether_a_full_worker_takes_others(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others wait for its answer, so that they do not all come at once."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     gate, worker = Gate(), stub(full(b"x"))
     router = route(worker.url, strategy="roundrobin", health=QUIET)
     replies = [ask(router, crowd, f"r{number}", 10) for number in range(5)]
@@ -373,7 +373,7 @@ def test_who_was_refused_goes_before_shorter_ones(
     stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has had its turn, which was in vain."""
-    monkeypatch.setattr(rests, "FIRST_S", 3600.0)
+    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 3600.0)
     worker = stub(full(b"x"))
     router = route(worker.url, health=QUIET)
     replies = [ask(router, crowd, "refused", 9_000)]

@@ -16,7 +16,7 @@ from router.http.server import bind
 from router.processes import supervisor as processes
 from router.processes.child import Order, seal
 from router.processes.supervisor import Place, Processes
-from router.replicas.channel import Patience, Refusal
+from router.replicas.channel import ChannelTimeouts, Refusal
 from router.settings.model import Settings
 from router.settings.types import Address
 from tests.support import read_all, send
@@ -36,7 +36,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
         yield caplog
 
 
-def serving(patience: Patience, script: Script) -> int:
+def serving(patience: ChannelTimeouts, script: Script) -> int:
     """Run two processes, and `script` once both serve; return the exit code."""
     given = {"workers": ["http://127.0.0.1:1"], "shutdown": {"delay": "0s", "drain": "0s"}}
 
@@ -107,7 +107,7 @@ def test_one_that_hangs_may_come_back(log: pytest.LogCaptureFixture) -> None:
         assert "has not answered for 0.75s" in silent
         assert back == f"process {hung} answers again"
 
-    assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
+    assert serving(ChannelTimeouts(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
 
 
 def test_one_that_hangs_is_replaced(log: pytest.LogCaptureFixture) -> None:
@@ -132,7 +132,7 @@ def test_one_that_hangs_is_replaced(log: pytest.LogCaptureFixture) -> None:
         assert dead == f"process {hung} has not answered for 2s: killed"
         assert log.text.count("a process ended unexpectedly (signal SIGKILL)") == 1
 
-    assert serving(Patience(BEAT_S, silent=3, dead=8), script) == 0
+    assert serving(ChannelTimeouts(BEAT_S, silent=3, dead=8), script) == 0
 
 
 OTHER, NEXT = (Settings.model_validate({"workers": [f"http://127.0.0.1:{n}"]}) for n in (2, 3))
@@ -161,7 +161,7 @@ def test_one_that_hangs_keeps_no_settings_from_others(log: pytest.LogCaptureFixt
                 await asyncio.sleep(0.01)
         assert pid(first) == hung
 
-    assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
+    assert serving(ChannelTimeouts(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
 
 
 def test_one_that_hangs_as_it_starts_keeps_no_settings_from_others() -> None:
@@ -184,7 +184,7 @@ def test_one_that_hangs_as_it_starts_keeps_no_settings_from_others() -> None:
                 await asyncio.sleep(0.01)
         assert pid(first) == starts
 
-    assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER, start=FOR_EVER), script) == 0
+    assert serving(ChannelTimeouts(BEAT_S, silent=3, dead=FOR_EVER, start=FOR_EVER), script) == 0
 
 
 def test_settings_while_none_serves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_settings_while_none_serves(monkeypatch: pytest.MonkeyPatch) -> None:
             await running.change(OTHER)
         assert running._settings is before
 
-    assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
+    assert serving(ChannelTimeouts(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
 
 
 def test_one_that_hangs_as_it_starts_is_given_up(
@@ -218,7 +218,7 @@ def test_one_that_hangs_as_it_starts_is_given_up(
         here = Place(
             lambda: Order(1, b"", Address("127.0.0.1", 0), None),
             answer,
-            patience=Patience(0.02, silent=1, dead=2, start=5),
+            patience=ChannelTimeouts(0.02, silent=1, dead=2, start=5),
         )
         async with asyncio.timeout(20):
             return await here._one()
@@ -246,7 +246,7 @@ def test_settings_that_others_refuse_while_one_hangs(monkeypatch: pytest.MonkeyP
         assert running._settings is before
         os.kill(pid(first), signal.SIGCONT)
 
-    assert serving(Patience(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
+    assert serving(ChannelTimeouts(BEAT_S, silent=3, dead=FOR_EVER), script) == 0
 
 
 def test_one_that_hangs_at_the_end(
@@ -259,6 +259,6 @@ def test_one_that_hangs_at_the_end(
         os.kill(pid(running._places[0]), signal.SIGSTOP)
         await becomes(lambda: hangs(running))
 
-    assert serving(Patience(BEAT_S, silent=3, dead=5), script) == 1
+    assert serving(ChannelTimeouts(BEAT_S, silent=3, dead=5), script) == 1
     assert "has not answered for 0.75s" in log.text
     assert "s: killed" not in log.text

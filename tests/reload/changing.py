@@ -33,7 +33,7 @@ def change(router: Router, *workers: str | dict[str, Any], **settings: Any) -> l
     if workers:
         settings["workers"] = list(workers)
     parsed = Settings.model_validate({"health": QUIET, **settings})
-    loop = router._server._loop
+    loop = router.server.loop
     assert loop is not None
     return asyncio.run_coroutine_threadsafe(router.door.change(parsed), loop).result(20)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.source import Source
+from controller.events.source import EventSource
 from tests.reload.changing import QUIET, change
 from tests.support import MakeRouter, MakeStub, Router, Stub, until
 
@@ -36,7 +36,7 @@ def says(worker: Stub, endpoint: str) -> None:
     """Have the worker say that it publishes there."""
     sources = b'{"0":{"endpoint":"%b"}}' % endpoint.encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(sources)
-    worker._fixed[b"/kv_event_sources"] = head + sources
+    worker.fixed[b"/kv_event_sources"] = head + sources
 
 
 def publishing(stub: MakeStub) -> Stub:
@@ -90,7 +90,7 @@ def test_a_pool_replaced_while_sockets_are_closed(
         await closing
         await asyncio.to_thread(over.wait, 20)
 
-    def leaving(sources: Iterable[Source]) -> Coroutine[Any, Any, None]:
+    def leaving(sources: Iterable[EventSource]) -> Coroutine[Any, Any, None]:
         return slowly(leave(sources))
 
     monkeypatch.setattr(subscriber, "leave", leaving)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from tests.pems import write_pems
 from tests.reload.changing import (
     CHAT,
@@ -139,7 +139,7 @@ def test_a_worker_that_leaves_ends_what_it_has(stub: MakeStub, route: MakeRouter
             data += stream.recv(65536)
     assert CHUNK in data
     until(lambda: left.load.in_flight == 0)
-    until(lambda: not (left.upstream._idle or left.upstream._busy))
+    until(lambda: not (left.upstream.kept or left.upstream.in_use))
     assert len(old.requests) == 1
     until(lambda: not old._tasks)  # the connection for probes is closed too
 
@@ -188,7 +188,10 @@ def test_newcomers_are_probed_first(dead_url: str, stub: MakeStub, route: MakeRo
             change(router, url, dead_url)
             until(lambda enough=enough: len(outcomes) > enough)  # type: ignore[misc]
     assert set(outcomes) == {200}
-    assert [worker.state for worker in router.door.fleet.workers] == [State.READY, State.DOWN]
+    assert [worker.state for worker in router.door.fleet.workers] == [
+        ProbeState.READY,
+        ProbeState.DOWN,
+    ]
 
 
 def test_a_newcomer_that_does_not_answer_holds_nobody_up(stub: MakeStub, route: MakeRouter) -> None:
@@ -223,7 +226,7 @@ def test_settings_of_a_worker_that_stays(
     monkeypatch.setenv("ONE", "key-one")
     monkeypatch.setenv("TWO", "key-two")
     worker = stub()
-    worker._fixed[b"/metrics"] = cache_of(1000)
+    worker.fixed[b"/metrics"] = cache_of(1000)
     router = route({"url": worker.url, "api_key": "${ONE}"}, health={"interval": "10ms"})
     same = router.worker()
     assert same.room_tokens == 16_000
@@ -235,7 +238,7 @@ def test_settings_of_a_worker_that_stays(
     heads = [request.partition(b"\r\n\r\n")[0] for request in worker.requests]
     assert [b"Bearer key-one" in heads[0], b"Bearer key-two" in heads[1]] == [True, True]
     assert same.room_tokens == 5000
-    worker._fixed[b"/metrics"] = cache_of(2000)
+    worker.fixed[b"/metrics"] = cache_of(2000)
     change(router, worker.url, health={"interval": "10ms"})
     until(lambda: set(same.models) == {"m"})
     until(lambda: same.room_tokens == 32_000)

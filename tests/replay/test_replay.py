@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from router.replay.plan import Options, ReplayError, ReplayPlan
 from router.replay.report import Report
-from router.replay.run import Options, Plan, ReplayError, replay, replay_trace, run
+from router.replay.run import replay, replay_trace, run
 from simulator.traces import TraceRequest, prompt_text
 from simulator.workloads import Conversation, Turn
 from tests.router.misbehaving import HEAD, Stub, event, good, whole
@@ -36,14 +37,14 @@ def requests(count: int, at_s: float = 0.0) -> list[TraceRequest]:
     return [TraceRequest(at_s * n, 700, 5, (0, n + 1)) for n in range(count)]
 
 
-def replayed(stub: Stub, plan: Plan, **options: object) -> Report:
+def replayed(stub: Stub, plan: ReplayPlan, **options: object) -> Report:
     sent = msgspec.convert({"url": stub.url, **options}, Options)
     return asyncio.run(replay(plan, sent))
 
 
 def test_a_trace_is_sent_and_summed_up(stub: Stub) -> None:
     """Every request is answered, and tokens, hits and workers are counted."""
-    report = replayed(stub, Plan("t", requests(4)))
+    report = replayed(stub, ReplayPlan("t", requests(4)))
     assert (report.answered, report.failed, report.model) == (4, 0, "first")
     assert (report.prompt_tokens, report.cached_tokens, report.output_tokens) == (400, 240, 8)
     assert (report.hit_rate, report.cached_reported) == (0.6, 4)
@@ -55,7 +56,7 @@ def test_a_trace_is_sent_and_summed_up(stub: Stub) -> None:
 
 def test_requests_ask_for_what_the_trace_says(stub: Stub) -> None:
     """The request asks for length, determinism and usage; the prompt is the text of the blocks."""
-    replayed(stub, Plan("t", requests(1)), stream_interval=8, api_key="sesame")
+    replayed(stub, ReplayPlan("t", requests(1)), stream_interval=8, api_key="sesame")
     assert stub.bodies == [
         {
             "path": "/v1/chat/completions",
@@ -82,7 +83,7 @@ def test_completions_take_a_prompt(stub: Stub) -> None:
         chars_per_token=1,
         ignore_eos=False,
     )
-    asyncio.run(replay(Plan("t", requests(1)), options))
+    asyncio.run(replay(ReplayPlan("t", requests(1)), options))
     (body,) = stub.bodies
     assert (body["path"], body["model"], body["max_tokens"]) == ("/v1/completions", "mine", 9)
     assert len(body["prompt"]) == 700
@@ -109,7 +110,7 @@ def test_completions_take_a_prompt(stub: Stub) -> None:
 def test_bad_answers_are_counted_by_kind(stub: Stub, data: bytes, kind: str, message: str) -> None:
     """Whatever comes back, the replay goes on and the report says what it was."""
     stub.answer = lambda: data if len(stub.bodies) < 3 else good()
-    report = replayed(stub, Plan("t", requests(3)), concurrency=1, model="m")
+    report = replayed(stub, ReplayPlan("t", requests(3)), concurrency=1, model="m")
     assert report.answered == 1
     assert report.errors[kind].count == 2
     assert message in report.errors[kind].first
@@ -119,7 +120,7 @@ def test_an_answer_without_usage_counts_and_is_told(stub: Stub) -> None:
     """Its times count, but it has no tokens."""
     role = '{"choices": [{"delta": {"role": "assistant"}}]}'
     stub.answer = lambda: HEAD + event(role) + event("[DONE]") + b"0\r\n\r\n"
-    report = replayed(stub, Plan("t", requests(1)))
+    report = replayed(stub, ReplayPlan("t", requests(1)))
     assert (report.answered, report.prompt_tokens, report.hit_rate) == (1, 0, None)
     assert report.ttft_s is not None
     assert "without usage" in report.warnings[-1]
@@ -129,7 +130,7 @@ def test_a_body_that_ends_with_the_connection_is_whole(stub: Stub) -> None:
     """An answer without a length, after an interim one, is valid HTTP."""
     plain = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n'
     stub.answer = lambda: b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\nHTTP/1.1 200 OK\r\n\r\n" + plain
-    report = replayed(stub, Plan("t", requests(2)))
+    report = replayed(stub, ReplayPlan("t", requests(2)))
     assert (report.answered, report.errors) == (2, {})
     assert [*report.workers] == ["-"]
 
@@ -138,10 +139,10 @@ def test_nobody_there_is_an_error_of_its_own(stub: Stub) -> None:
     """Refused connections are counted; if the model must be looked up, the replay fails."""
     stub.shutdown()  # else its thread still holds the socket that is being closed
     stub.server_close()
-    report = replayed(stub, Plan("t", requests(2)), model="m")
+    report = replayed(stub, ReplayPlan("t", requests(2)), model="m")
     assert report.errors["connect"].count == 2
     with pytest.raises(ReplayError, match="/v1/models"):
-        replayed(stub, Plan("t", requests(1)))
+        replayed(stub, ReplayPlan("t", requests(1)))
 
 
 @pytest.mark.parametrize(
@@ -151,13 +152,13 @@ def test_no_model_to_find_is_said(stub: Stub, models: bytes) -> None:
     """Garbage in the list of models is a clear error before anything is sent."""
     stub.models = whole("200 OK", models)
     with pytest.raises(ReplayError, match="names none"):
-        replayed(stub, Plan("t", requests(1)))
+        replayed(stub, ReplayPlan("t", requests(1)))
 
 
 def test_a_silent_server_times_out(stub: Stub) -> None:
     """An answer that does not come in time is counted as an error."""
     stub.answer = stub.wait
-    report = replayed(stub, Plan("t", requests(1)), timeout_s=0.05)
+    report = replayed(stub, ReplayPlan("t", requests(1)), timeout_s=0.05)
     assert report.errors["timeout"].count == 1
 
 
@@ -165,7 +166,7 @@ def test_conversations_carry_the_answers_along(stub: Stub) -> None:
     """Each turn contains the real answer to the previous one."""
     stub.answer = lambda: good(text=f"answer {len(stub.bodies)}")
     turns = (Turn("one?", 3), Turn("two?", 4, think_s=0.01))
-    report = replayed(stub, Plan("c", conversations=[Conversation("c", 0.0, "be", turns)]))
+    report = replayed(stub, ReplayPlan("c", conversations=[Conversation("c", 0.0, "be", turns)]))
     assert (report.answered, report.planned, report.ideal_hit_rate) == (2, 2, None)
     first, second = (body["messages"] for body in stub.bodies)
     assert [m["content"] for m in first] == ["be", "one?"]
@@ -178,19 +179,19 @@ def test_a_conversation_ends_with_its_first_error(stub: Stub) -> None:
     """Without an answer the next turn cannot be built, so the rest is skipped."""
     stub.answer = lambda: whole("500 Oops", b"no")
     talk = Conversation("c", 0.0, "be", (Turn("a", 1), Turn("b", 1), Turn("c", 1)))
-    report = replayed(stub, Plan("c", conversations=[talk]))
+    report = replayed(stub, ReplayPlan("c", conversations=[talk]))
     assert (report.failed, report.skipped, len(stub.bodies)) == (1, 2, 1)
 
 
 def test_connections_are_used_again(stub: Stub) -> None:
     """Sequential requests share one connection; listing the models may take another."""
-    replayed(stub, Plan("t", requests(5)), concurrency=1)
+    replayed(stub, ReplayPlan("t", requests(5)), concurrency=1)
     assert stub.connections <= 2
 
 
 def test_the_cap_on_concurrency_holds_and_is_told(stub: Stub) -> None:
     """No more than the limit are in flight, and the report warns that some waited."""
-    report = replayed(stub, Plan("t", requests(20)), concurrency=2)
+    report = replayed(stub, ReplayPlan("t", requests(20)), concurrency=2)
     assert stub.most_in_flight <= 2
     assert report.answered == 20
     assert report.waited_for_slot > 0
@@ -200,11 +201,11 @@ def test_the_cap_on_concurrency_holds_and_is_told(stub: Stub) -> None:
 def test_the_limit_takes_the_first_by_time(stub: Stub) -> None:
     """Requests and conversations are cut together, after the given number of requests."""
     talk = Conversation("c", 0.5, "be", (Turn("a", 1), Turn("b", 1), Turn("c", 1)))
-    plan = Plan("t", requests(5, at_s=1.0), [talk]).limited(3)
+    plan = ReplayPlan("t", requests(5, at_s=1.0), [talk]).limited(3)
     assert len(plan.requests) == 1
     assert [turn.user for turn in plan.conversations[0].turns] == ["a", "b"]
     assert plan.total == 3
-    assert replayed(stub, Plan("t", requests(5)), limit=2).planned == 2
+    assert replayed(stub, ReplayPlan("t", requests(5)), limit=2).planned == 2
 
 
 def test_stopping_reports_what_there_is(stub: Stub) -> None:
@@ -213,7 +214,7 @@ def test_stopping_reports_what_there_is(stub: Stub) -> None:
 
     async def stopped() -> Report:
         stop = asyncio.Event()
-        plan = Plan("t", [*requests(2), TraceRequest(3600.0, 10, 1, (1,))])
+        plan = ReplayPlan("t", [*requests(2), TraceRequest(3600.0, 10, 1, (1,))])
         task = asyncio.create_task(replay(plan, Options(url=stub.url, concurrency=1), stop=stop))
         await asyncio.to_thread(stub.reached.wait, 30)
         stop.set()
@@ -229,7 +230,7 @@ def test_cancelling_a_replay_raises(stub: Stub) -> None:
     stub.answer = stub.wait
 
     async def cancelled() -> None:
-        task = asyncio.create_task(replay(Plan("t", requests(1)), Options(url=stub.url)))
+        task = asyncio.create_task(replay(ReplayPlan("t", requests(1)), Options(url=stub.url)))
         await asyncio.to_thread(stub.reached.wait, 30)
         task.cancel()
         await task
@@ -246,16 +247,16 @@ def test_ctrl_c_ends_a_run_with_its_report(stub: Stub) -> None:
         return stub.wait()
 
     stub.answer = interrupting
-    report = run(Plan("t", requests(1)), Options(url=stub.url))
+    report = run(ReplayPlan("t", requests(1)), Options(url=stub.url))
     assert (report.interrupted, report.answered) == (True, 0)
 
 
 def test_progress_is_drawn_on_a_terminal_only(stub: Stub) -> None:
     """A terminal gets a progress bar; other outputs get nothing in so short a run."""
     terminal, plain = StringIO(), StringIO()
-    run(Plan("t", requests(3)), Options(url=stub.url), console=Console(file=plain))
+    run(ReplayPlan("t", requests(3)), Options(url=stub.url), console=Console(file=plain))
     bar = Console(file=terminal, force_terminal=True, width=100)
-    run(Plan("t", requests(3)), Options(url=stub.url), console=bar)
+    run(ReplayPlan("t", requests(3)), Options(url=stub.url), console=bar)
     assert "in flight" in terminal.getvalue()
     assert plain.getvalue() == ""
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from rich.console import Console, RenderableType
 
-from router.replay.plan import Options, Plan
+from router.replay.plan import Options, ReplayPlan
 from router.replay.report import (
     Report,
     Run,
@@ -16,15 +16,15 @@ from router.replay.report import (
     tables,
     to_json,
 )
-from router.replay.stream import Fault, Usage, _Details
+from router.replay.stream import Fault, ReportedUsage, _Details
 from simulator.traces import TraceRequest
 
-PLAN = Plan("trace", [TraceRequest(0.0, 512, 1, (1,))] * 3)
+PLAN = ReplayPlan("trace", [TraceRequest(0.0, 512, 1, (1,))] * 3)
 
 
 def sample(first: float, *, cached: int | None = 0, worker: str = "a") -> Sample:
     details = None if cached is None else _Details(cached)
-    return Sample(10.0, 12.0, 10.0 + first, worker, Usage(100, 5, details))
+    return Sample(10.0, 12.0, 10.0 + first, worker, ReportedUsage(100, 5, details))
 
 
 def report(run: Run, **options: float) -> Report:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.replay.stream import Answer, Ending, error_message
+from router.replay.stream import Answer, StreamEnd, error_message
 
 ROLE = b'data: {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}\n\n'
 WORD = b'data: {"choices": [{"index": 0, "delta": {"content": "w\\u00e9 "}}]}\n\n'
@@ -15,7 +15,7 @@ DONE = b"data: [DONE]\n\n"
 TOLD = USAGE % b', "prompt_tokens_details": {"cached_tokens": 4}'
 
 
-def read(*chunks: bytes, collect: bool = False) -> tuple[Answer, Ending]:
+def read(*chunks: bytes, collect: bool = False) -> tuple[Answer, StreamEnd]:
     answer = Answer(collect=collect)
     for now, chunk in enumerate(chunks):
         answer.feed(chunk, float(now))

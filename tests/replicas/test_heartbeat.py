@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from router.replicas.channel import Beats, Channel, Patience, Sign, watch
+from router.replicas.channel import Beats, Channel, ChannelTimeouts, Sign, watch
 
-PATIENCE = Patience(beat_s=0.1, silent=2, dead=5)
+PATIENCE = ChannelTimeouts(beat_s=0.1, silent=2, dead=5)
 
 
 def signs(answered: str) -> str:

@@ -12,7 +12,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.replicas.messages import Anew, Began, Booked, Ended, Letter, News, decode, encode
 from router.replicas.mirror import Mirror
-from strategies.api import Candidate, NoOptions, Outcome, Prompt, WorkerView
+from strategies.api import Candidate, Capabilities, NoOptions, Outcome, Prompt, WorkerView
 from strategies.cost.booking import Booking, late_s
 from strategies.cost.load import Load
 from strategies.cost.preemption import drop
@@ -218,7 +218,7 @@ def test_a_pool_that_has_another_strategy_by_then() -> None:
 class Failing(LeastLoad):
     """A strategy that may raise in `placed` or `settled`, and counts both calls."""
 
-    hears_others = True
+    capabilities = Capabilities(hears_others=True)
 
     def __init__(self) -> None:
         super().__init__(NoOptions())
@@ -243,7 +243,7 @@ def test_a_strategy_of_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str, *, hears: bool
 ) -> None:
     """It hears of others' requests only if it wants to, and its errors leave nothing booked."""
-    monkeypatch.setattr(Failing, "hears_others", hears)
+    monkeypatch.setattr(Failing, "capabilities", Capabilities(hears_others=hears))
     strategy, there = Failing(), There()
     strategy.fails = fails
     here = fleet()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from tests.reload.changing import change
 from tests.responses.asking import PATH, create, follow, get, made, owner
 from tests.responses.conftest import MakeEngines
@@ -215,7 +215,7 @@ def test_a_worker_that_sleeps_shows_what_it_has(engines: MakeEngines, route: Mak
     name = made(router)
     home = owner(workers, name)
     home.awake = False
-    until(lambda: router.worker(workers.index(home)).state is State.ASLEEP)
+    until(lambda: router.worker(workers.index(home)).state is ProbeState.ASLEEP)
     assert get(router, name).status_code == 200
     refused = follow(router, name)
     assert (refused.status_code, error_of(refused)["code"]) == (503, "no_worker")

@@ -38,7 +38,7 @@ def test_half_a_fleet_that_is_full(
     router = route(
         bad.url, good.url, strategy="roundrobin", limits={"retries": share}, health=QUIET
     )
-    budget, pool = router.door._proxy._budget, router.door.fleet.pools[0]
+    budget, pool = router.door.dispatcher.budget, router.door.fleet.pools[0]
     half = crowd // 2
     clients = [start(router) for _ in range(crowd)]
     until(lambda: len(bad.requests) == len(good.requests) == half)
@@ -104,9 +104,9 @@ def test_what_was_taken_is_given_back(stub: MakeStub, route: MakeRouter, end: st
     with start(router):
         until(lambda: other.requests)
         if end == "stall":
-            assert router.door._proxy._budget.used == 1
+            assert router.door.dispatcher.budget.used == 1
     until(router.idle)
-    until(lambda: router.door._proxy._budget.used == 0)
+    until(lambda: router.door.dispatcher.budget.used == 0)
 
 
 def test_one_request_takes_one(stub: MakeStub, route: MakeRouter) -> None:
@@ -143,4 +143,4 @@ def test_who_leaves_before_a_second_attempt_is_counted(stub: MakeStub, route: Ma
     until(router.idle)
     assert counted(router, "refused_requests") == {"499": 3}
     assert counted(router, "requests") == {"499": 9}
-    assert router.door._proxy._budget.used == 0
+    assert router.door.dispatcher.budget.used == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.fleet.breaker import Breaker, State
+from router.fleet.breaker import Breaker, BreakerState
 from router.settings.fleet import EjectionSettings
 from tests.router.breakers import Pool, fail, work
 
@@ -89,9 +89,9 @@ def test_after_its_time_there_is_one_trial() -> None:
     assert pool.admitted(10) == pool.admitted(11) == [0, 1]
     trial = pool[0].began(11)
     assert pool.admitted(11) == pool.admitted(12) == [1]
-    assert pool[0].state(12) is State.HALF_OPEN
+    assert pool[0].state(12) is BreakerState.HALF_OPEN
     pool[0].worked(12, trial)
-    assert pool[0].state(12) is State.CLOSED
+    assert pool[0].state(12) is BreakerState.CLOSED
     assert pool.admitted(12) == [0, 1]
     assert pool.out() == []
 
@@ -108,7 +108,7 @@ def test_a_trial_without_judgment_is_followed_by_another() -> None:
         else:
             pool[0].answered(10, trial, status)
         assert pool.admitted(10) == [0, 1]
-    assert pool[0].state(10) is State.HALF_OPEN
+    assert pool[0].state(10) is BreakerState.HALF_OPEN
 
 
 def test_a_lost_trial_expires_and_is_not_heard_later() -> None:
@@ -120,9 +120,9 @@ def test_a_lost_trial_expires_and_is_not_heard_later() -> None:
     assert pool.admitted(70) == [0, 1]
     second = pool[0].began(70)
     pool[0].failed(71, lost, "timeout")
-    assert pool[0].state(71) is State.HALF_OPEN
+    assert pool[0].state(71) is BreakerState.HALF_OPEN
     pool[0].worked(72, second)
-    assert pool[0].state(72) is State.CLOSED
+    assert pool[0].state(72) is BreakerState.CLOSED
 
 
 def test_what_was_sent_before_says_nothing_after() -> None:
@@ -132,9 +132,9 @@ def test_what_was_sent_before_says_nothing_after() -> None:
     for mark in marks[:10]:
         pool[0].failed(1, mark, "closed")
     assert pool[0].until == 11
-    assert pool[0].state(11) is State.HALF_OPEN
+    assert pool[0].state(11) is BreakerState.HALF_OPEN
     pool[0].worked(11, marks[10])
-    assert pool[0].state(11) is State.HALF_OPEN
+    assert pool[0].state(11) is BreakerState.HALF_OPEN
     trial = pool[0].began(11)
     pool[0].failed(12, marks[11], "closed")
     pool[0].neutral(marks[12])
@@ -143,7 +143,7 @@ def test_what_was_sent_before_says_nothing_after() -> None:
     pool[0].worked(13, trial)
     for mark in marks[13:]:
         pool[0].failed(13, mark, "closed")
-    assert pool[0].state(13) is State.CLOSED
+    assert pool[0].state(13) is BreakerState.CLOSED
 
 
 def test_an_answer_that_begins_lets_others_in_on_probation() -> None:

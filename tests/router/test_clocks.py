@@ -10,15 +10,15 @@ SOURCES = Path(router.__file__).parent
 #: deadline of a request or a connection from it.
 KNOWING = {
     "cli/inspect.py",
+    "fleet/state.py",
     "http/exchange.py",  # the Date header
-    "rendering/environment.py",  # templates that name today's date
+    "kv/snapshots.py",
     "kv/status.py",
     "reload.py",
+    "rendering/environment.py",  # templates that name today's date
     "sagemaker/sigv4.py",
     "sessions/sessions.py",  # sessions shared by several routers end at a wall-clock time
     "sessions/store.py",  # once, at the start
-    "kv/snapshots.py",
-    "fleet/state.py",
 }
 _OF_DAY = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow")}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.fleet.breaker import State
+from router.fleet.breaker import BreakerState
 from router.settings.fleet import EjectionSettings
 from tests.router.breakers import SETTINGS, Pool, fail, work
 
@@ -117,8 +117,8 @@ def test_requests_that_panic_sends_there_say_nothing() -> None:
     stray = pool[0].began(5)
     fail(pool[0], 5, 3)
     work(pool[0], 5)
-    assert (pool[0].state(9), pool[0].until) == (State.OPEN, 10)
-    assert pool[0].state(10) is State.HALF_OPEN
+    assert (pool[0].state(9), pool[0].until) == (BreakerState.OPEN, 10)
+    assert pool[0].state(10) is BreakerState.HALF_OPEN
     pool[0].worked(10, stray)
     assert pool.out() == [0]
 

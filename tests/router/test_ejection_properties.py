@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.fleet.breaker import State
+from router.fleet.breaker import BreakerState
 from router.settings.fleet import EjectionSettings
 from tests.router.breakers import Pool, work
 
@@ -62,12 +62,12 @@ class Play:
         place = admitted[which % len(admitted)]
         state = pool[place].state(now)
         heeded = not pool.breakers.panicking and any(pool[each].admits(now) for each in ready)
-        assert not (heeded and state is State.OPEN)
+        assert not (heeded and state is BreakerState.OPEN)
         may_try = pool[place].admits(now)
         assert may_try or not heeded
         mark = pool[place].began(now)
         self.sent.append((place, mark))
-        if may_try and state is State.HALF_OPEN:
+        if may_try and state is BreakerState.HALF_OPEN:
             assert all(until <= now for (on, _), until in self.trials.items() if on == place)
             self.trials[place, mark] = now + 60
 
@@ -90,7 +90,11 @@ class Play:
     def check(self, share: float) -> None:
         """Check what must hold after every step."""
         pool, now = self.pool, self.now
-        out = [each.breaker for each in pool.members if each.breaker.state(now) is not State.CLOSED]
+        out = [
+            each.breaker
+            for each in pool.members
+            if each.breaker.state(now) is not BreakerState.CLOSED
+        ]
         assert pool.breakers.any_open is bool(out)
         assert len(out) <= share * len(pool.members) + 1e-6
         assert len(out) < len(pool.members)

@@ -6,20 +6,20 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from router.admin.views import View
-from router.observe.metrics import Metrics
-from router.observe.series import AT_ONCE
+from router.fleet.metrics import fleet_metrics
+from router.observe.series import SLICE
 from tests.router.fleets import fleet
 
 
 def test_very_many_series_let_others_have_their_turns() -> None:
     """The text is that of Prometheus' own client, and no other request waits for all of it."""
-    ours = fleet(workers=3 * AT_ONCE)
-    metrics = Metrics(ours)
+    ours = fleet(workers=3 * SLICE)
+    metrics = fleet_metrics(ours)
     odd = CounterMetricFamily("odd", 'a "help"\nwith two lines \\', labels=("name",))
-    for number in range(AT_ONCE + 1):
+    for number in range(SLICE + 1):
         odd.add_metric((f'"{number}"\n\\',), number)
     empty = CounterMetricFamily("empty", "None.", labels=("name",))
-    metrics.also(lambda: [odd, empty])
+    metrics.add(lambda: [odd, empty])
     turns = 0
 
     async def others() -> None:
@@ -36,7 +36,7 @@ def test_very_many_series_let_others_have_their_turns() -> None:
 
     text = asyncio.run(scraped())
     lines = text.count(b"\n")
-    assert turns > lines / AT_ONCE
+    assert turns > lines / SLICE
     plain = generate_latest(metrics.registry)
     assert [one for one in text.split(b"\n") if b"_tasks " not in one] == [
         one for one in plain.split(b"\n") if b"_tasks " not in one

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from router.api.errors import BadRequest, NoWorker, UnknownModel
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import State, Worker
+from router.fleet.worker import ProbeState, Worker
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
-from strategies.api import Candidate, Cost, Prompt, Strategy, WorkerView
+from strategies.api import Candidate, Cost, NoOptions, Prompt, WorkerView
 from strategies.cost.booking import Booking
+from strategies.policies.least_load import LeastLoad
 from strategies.registry import make
 from tests.router import fleets
 
@@ -26,7 +27,7 @@ PROMPT = Prompt("m", 1000, (1, 2, 3), answer_tokens=100, stream=True)
 _ports = itertools.count(1)
 
 
-def worker(*models: str, state: State = State.READY, fixed: Sequence[str] = ()) -> Worker:
+def worker(*models: str, state: ProbeState = ProbeState.READY, fixed: Sequence[str] = ()) -> Worker:
     """Build a worker that serves these models."""
     name = f"w{next(_ports)}"
     upstream = Upstream("127.0.0.1", 1, tls=None, patience=PATIENCE)
@@ -103,8 +104,8 @@ def test_patterns_like_a_plain_search(exact: set[str], prefixes: set[str], model
 def test_eligible() -> None:
     """Only ready workers that serve the model are eligible."""
     first, second = worker("m"), worker("m", "n")
-    down = worker("m", state=State.DOWN)
-    unknown = worker("m", state=State.UNKNOWN)
+    down = worker("m", state=ProbeState.DOWN)
+    unknown = worker("m", state=ProbeState.UNKNOWN)
     other = worker("n")
     found = pool("p", "*", workers=[down, first, unknown, other, second])
     assert found.eligible("m") == [first, second]
@@ -113,7 +114,7 @@ def test_eligible() -> None:
 
 def test_nobody_is_ready() -> None:
     """A model served only by a worker that is down is known: the answer is 503, not 404."""
-    found = pool("p", "*", workers=[worker("m", state=State.DOWN), worker("n")])
+    found = pool("p", "*", workers=[worker("m", state=ProbeState.DOWN), worker("n")])
     with pytest.raises(NoWorker):
         found.eligible("m")
     with pytest.raises(UnknownModel):
@@ -123,7 +124,7 @@ def test_nobody_is_ready() -> None:
 def test_nobody_has_told_its_models() -> None:
     """Until a worker has listed its models, any of them may serve the model."""
     with pytest.raises(NoWorker):
-        pool("p", "*", workers=[worker(state=State.UNKNOWN)] * 2).eligible("x")
+        pool("p", "*", workers=[worker(state=ProbeState.UNKNOWN)] * 2).eligible("x")
 
 
 @pytest.mark.parametrize("model", [None, ""])
@@ -136,7 +137,7 @@ def test_the_only_model(model: str | None) -> None:
         two.route(model)
     assert caught.value.param == "model"
     with pytest.raises(NoWorker):
-        Fleet([pool("a", "*", workers=[worker(state=State.UNKNOWN)])]).route(model)
+        Fleet([pool("a", "*", workers=[worker(state=ProbeState.UNKNOWN)])]).route(model)
 
 
 #: Lists of models as vLLM and SGLang tell them: name, root, parent.
@@ -297,7 +298,7 @@ def test_a_name_that_is_too_long_to_show_is_not_meant() -> None:
 
 def test_not_many_names_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger's request must not take long because there are many adapters."""
-    monkeypatch.setattr("router.fleet.fleet.MOST_COMPARED", 2)
+    monkeypatch.setattr("router.fleet.fleet.MAX_COMPARED_NAMES", 2)
     fleet = Fleet([pool("a", "*", workers=[worker("a", "b", "c")])])
     for asked, hint in (("B", " Did you mean 'b'?"), ("C", "")):
         with pytest.raises(UnknownModel) as refused:
@@ -309,7 +310,7 @@ def test_it_is_not_called_the_only_model_if_not_all_were_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Many workers may have the same one, and the last of them another."""
-    monkeypatch.setattr("router.fleet.fleet.MOST_COMPARED", 2)
+    monkeypatch.setattr("router.fleet.fleet.MAX_COMPARED_NAMES", 2)
     fleet = Fleet([pool("a", "*", workers=[worker("a"), worker("a"), worker("b")])])
     with pytest.raises(UnknownModel) as refused:
         fleet.route("x")
@@ -349,10 +350,11 @@ def test_lost() -> None:
         pool("p", "*", workers=[one]).eligible("m")
 
 
-class Watching:
+class Watching(LeastLoad):
     """A strategy that records every placement, or raises."""
 
     def __init__(self) -> None:
+        super().__init__(NoOptions())
         self.placements: list[str] = []
         self.broken = False
 
@@ -374,7 +376,7 @@ class Watching:
 def test_booked() -> None:
     """A booking counts at once, until it is released; a second release changes nothing."""
     one, strategy = worker("m"), Watching()
-    found = Pool("p", ["*"], [one], cast("Strategy", strategy))
+    found = Pool("p", ["*"], [one], strategy)
     booking = found.book(PROMPT, Candidate(one, Cost(prefill=5.0)), monotonic())
     assert strategy.placements == [one.name]
     assert (one.load.in_flight, one.load.kv_tokens, booking.prefill_s) == (1, 1100, 5.0)
@@ -393,7 +395,7 @@ def test_a_broken_strategy_is_told_of_those_that_are_held(
     """Whether it raises at their beginning or at their end, the request goes on."""
     strategy = Watching()
     strategy.broken = first
-    over = Pool("p", ["*"], [], cast("Strategy", strategy)).waits(PROMPT)
+    over = Pool("p", ["*"], [], strategy).waits(PROMPT)
     strategy.broken = then
     over()
     assert len(strategy.placements) == [2, 1, 0][first + then]
@@ -404,7 +406,7 @@ def test_booked_by_a_broken_strategy() -> None:
     """A strategy that raises when it is told of a placement leaves nothing booked."""
     one, strategy = worker("m"), Watching()
     strategy.broken = True
-    found = Pool("p", ["*"], [one], cast("Strategy", strategy))
+    found = Pool("p", ["*"], [one], strategy)
     with pytest.raises(RuntimeError):
         found.book(PROMPT, Candidate(one, Cost(prefill=5.0)), monotonic())
     assert (one.load.in_flight, one.load.kv_tokens, one.wait()) == (0, 0, 0.0)

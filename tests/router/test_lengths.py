@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from router.dispatch.eligibility import ROUGHLY, within
+from router.dispatch.eligibility import ESTIMATE_FACTOR, within
 from router.fleet.worker import Worker
 from strategies.api import Prompt
 from tests.router.fleets import fleet
@@ -29,8 +29,8 @@ def staff(*limits: object) -> list[Worker]:
         (1_000, True, [1_000], 1_000),
         (1_001, True, [1_000], 1),
         (1_001, False, [1_000], 1_000),
-        (1_000 * ROUGHLY, False, [1_000], 1_000),
-        (1_000 * ROUGHLY + 1, False, [1_000], 1),
+        (1_000 * ESTIMATE_FACTOR, False, [1_000], 1_000),
+        (1_000 * ESTIMATE_FACTOR + 1, False, [1_000], 1),
         (5_000, True, [1_000, 8_000], 5_000),
         (9_000, True, [1_000, 8_000], 1),
         (9_000, False, [8_000, 1_000], 8_000),
@@ -106,7 +106,7 @@ def test_one_that_will_be_refused_is_no_work(
     models = b'{"data":[{"id":"m","max_model_len":4096}]}'
     worker = stub([b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}"])
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(models)
-    worker._fixed[b"/v1/models"] = head + models
+    worker.fixed[b"/v1/models"] = head + models
     router = route(worker.url, logs={"requests": True})
     assert router.worker().longest("m") == 4096
     body = {"model": "m", "messages": [{"role": "user", "content": "word " * 100_000}]}

@@ -7,14 +7,15 @@ from contextlib import suppress
 
 import pytest
 
+from router.api.endpoints import ENDPOINTS
 from router.api.errors import BadRequest
-from router.api.limits import Limits
-from router.api.messages import MOST_ENTRIES, SAFE
-from router.api.request import ENDPOINTS, parse
+from router.api.messages import MAX_ENTRIES, MAX_ONE_PASS_BYTES
+from router.api.request import parse
 from router.prompt.canonical import apart, canonical
+from router.proxy.limits import Limits
 from router.sagemaker.invocation import read, with_model
 from router.sessions.ids import in_body
-from router.settings.model import LimitSettings
+from router.settings.server import LimitSettings
 
 #: Number of elements; as a Python object the smallest of them would take at least 24 bytes.
 COUNT = 200_000
@@ -151,7 +152,7 @@ def test_none_is_made_an_object_for_a_key(path: str, before: str, after: str, el
     Of token ids, the first become objects for a moment.
     """
     spare = (48 << 18) if element == "1000" else 0
-    count = 4 * SAFE // (len(element) + 1)
+    count = 4 * MAX_ONE_PASS_BYTES // (len(element) + 1)
     body = f"{before}{','.join([element] * count)}{after}".encode()
     tracemalloc.start()
     try:
@@ -167,6 +168,6 @@ def test_none_is_made_an_object_for_a_key(path: str, before: str, after: str, el
 def test_no_element_ends_the_count(path: str) -> None:
     """A list with too many entries is refused, whatever comes after the most there may be."""
     for odd in ("null", "1", "0", "-1", "1.0", "true", "[]", "{}", '""'):
-        listed = ",".join(['""'] * MOST_ENTRIES + [odd] + ['""'] * MOST_ENTRIES)
+        listed = ",".join(['""'] * MAX_ENTRIES + [odd] + ['""'] * MAX_ENTRIES)
         with pytest.raises(BadRequest, match="more messages than can be read"):
             keyed(path, f'{{"messages":[{listed}]}}'.encode())

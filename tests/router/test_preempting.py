@@ -8,24 +8,25 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.dispatch import preemption as preempting_module
-from router.dispatch.preemption import TELLING, Preempting, Running, resumable
-from router.dispatch.request import Job
+from router.dispatch.preemption import MIN_JUDGED_TOKENS, Preemptions, Running, resumable
+from router.dispatch.request import InferenceRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import LOSSES, LOSSES_S, Worker
-from router.sessions.use import Visit
+from router.sessions.use import SessionUse
 from strategies.api import Candidate, Cost, Prompt
 from tests.router.fleets import fleet, prompt
 
 
 @dataclass
 class Asked:
-    """What counts of a job."""
+    """What counts of a request."""
 
     pool: Pool
     prompt: Prompt
-    visit: Visit | None = None
+    session: SessionUse | None = None
     resumable: bool = True
     preemptions: int = 0
     started: float = 7.0
@@ -36,7 +37,7 @@ class Sent:
     """A request that may be preempted."""
 
     def __init__(self, job: Asked, there: Candidate) -> None:
-        self.job, self.choice = cast("Job", job), there
+        self.request, self.choice = cast("InferenceRequest", job), there
         self.kept: list[int] = []
         """What its worker kept each time that it was preempted."""
 
@@ -45,9 +46,9 @@ class Sent:
         self.kept.append(kept_tokens)
 
 
-def preempting(strategy: str = "prefixaware") -> tuple[Preempting, Pool, Worker]:
+def preempting(strategy: str = "prefixaware") -> tuple[Preemptions, Pool, Worker]:
     """Everything that decides about it: a pool of one worker, which reuses prefixes."""
-    found = Preempting()
+    found = Preemptions()
     found.change(2)
     pool = fleet(strategy, workers=1).pools[0]
     (worker,) = pool.workers
@@ -55,9 +56,9 @@ def preempting(strategy: str = "prefixaware") -> tuple[Preempting, Pool, Worker]
     return found, pool, worker
 
 
-def since(found: Preempting, worker: Worker, asked: Asked) -> float | None:
+def since(found: Preemptions, worker: Worker, asked: Asked) -> float | None:
     """Return since when the request may be preempted."""
-    return found.since(cast("Job", asked), worker)
+    return found.since(cast("InferenceRequest", asked), worker)
 
 
 def test_who_may_be_preempted() -> None:
@@ -71,7 +72,7 @@ def test_who_may_be_preempted() -> None:
     assert since(found, worker, Asked(pool, stream, preemptions=1)) == 7.0
     assert since(found, worker, Asked(pool, stream, preemptions=2)) is None
     assert since(found, worker, Asked(pool, stream, resumable=False)) is None
-    assert since(found, worker, Asked(pool, stream, visit=cast("Visit", object()))) is None
+    assert since(found, worker, Asked(pool, stream, session=cast("SessionUse", object()))) is None
     worker.losses, worker.lost_at = LOSSES, monotonic()
     assert since(found, worker, Asked(pool, stream)) is None
     worker.losses = 0
@@ -100,7 +101,7 @@ def test_who_may_be_moved_from_a_worker_that_is_stuck() -> None:
     assert not may(Asked(pool, replace(stream, stream=False)))
     assert not may(Asked(pool, stream, preemptions=2))
     assert not may(Asked(pool, stream, resumable=False))
-    assert not may(Asked(pool, stream, visit=cast("Visit", object())))
+    assert not may(Asked(pool, stream, session=cast("SessionUse", object())))
     assert found.workers() == {worker}
     found.change(0)
     assert len(found) == 0
@@ -134,7 +135,7 @@ def test_only_one_that_waits_for_its_answer_gives_way() -> None:
     for booking, one in zip(bookings, sent, strict=True):
         found.begin(booking, cast("Running", one))
     found.end(bookings[1])
-    short = cast("Job", Asked(pool, prompt("other")))
+    short = cast("InferenceRequest", Asked(pool, prompt("other")))
     assert not found.make_way(short, worker, Candidate(worker, Cost(prefill=0.1)))
     assert sent[0].kept == []
     counting = Candidate(worker, Cost(prefill=0.1), preempts=2)
@@ -156,7 +157,9 @@ def test_requests_of_other_processes_give_way_too() -> None:
     now = monotonic()
     theirs = pool.book(asked.prompt, there, now, elsewhere=True, since=now)
     counting = Candidate(worker, Cost(prefill=0.1), preempts=1)
-    found_theirs = found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, counting)
+    found_theirs = found.make_way(
+        cast("InferenceRequest", Asked(pool, prompt("other"))), worker, counting
+    )
     assert (found_theirs, found.count) == ([theirs], 0)
     worker.load.release(theirs, now)
     ours = pool.book(asked.prompt, there, now, since=now)
@@ -183,7 +186,7 @@ def test_one_that_has_little_left_by_then_does_not_give_way() -> None:
     sent = Sent(asked, there)
     found.begin(booking, cast("Running", sent))
     stale = Candidate(worker, Cost(prefill=0.1), preempts=1)
-    found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, stale)
+    found.make_way(cast("InferenceRequest", Asked(pool, prompt("other"))), worker, stale)
     assert (sent.kept, found.count) == ([], 0)
 
 
@@ -203,7 +206,7 @@ def test_how_short_one_must_be_counts_when_it_is_sent(
     sent = Sent(asked, there)
     found.begin(booking, cast("Running", sent))
     choice = Candidate(worker, Cost(prefill=50.0 - shorter_s), preempts=1)
-    found.make_way(cast("Job", Asked(pool, prompt("other"))), worker, choice)
+    found.make_way(cast("InferenceRequest", Asked(pool, prompt("other"))), worker, choice)
     assert found.count == len(sent.kept) == gives
 
 
@@ -239,12 +242,12 @@ def test_a_worker_that_keeps_nothing_is_told_by_what_is_found(
     found, _, worker = preempting()
     counts = []
     for expected, cached in (
-        (TELLING - 1, 0),
-        (TELLING, TELLING // 2 - 1),
-        (TELLING - 1, TELLING - 1),
-        (TELLING, TELLING // 2 - 1),
-        (TELLING, TELLING // 2),
-        *[(TELLING, 0)] * (LOSSES + 1),
+        (MIN_JUDGED_TOKENS - 1, 0),
+        (MIN_JUDGED_TOKENS, MIN_JUDGED_TOKENS // 2 - 1),
+        (MIN_JUDGED_TOKENS - 1, MIN_JUDGED_TOKENS - 1),
+        (MIN_JUDGED_TOKENS, MIN_JUDGED_TOKENS // 2 - 1),
+        (MIN_JUDGED_TOKENS, MIN_JUDGED_TOKENS // 2),
+        *[(MIN_JUDGED_TOKENS, 0)] * (LOSSES + 1),
     ):
         found.judge(worker, expected, cached)
         counts.append(worker.losses)
@@ -259,7 +262,7 @@ def test_a_worker_that_kept_nothing_is_tried_again(caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.WARNING, "warmroute.fleet")
     found, pool, worker = preempting()
     for _ in range(LOSSES):
-        found.judge(worker, TELLING, 0)
+        found.judge(worker, MIN_JUDGED_TOKENS, 0)
     asked = Asked(pool, replace(prompt("text"), stream=True))
     assert since(found, worker, asked) is None
     worker.lost_at -= LOSSES_S
@@ -267,10 +270,10 @@ def test_a_worker_that_kept_nothing_is_tried_again(caplog: pytest.LogCaptureFixt
     there = Candidate(worker, Cost(prefill=50.0))
     booking = pool.book(asked.prompt, there, monotonic(), since=asked.started)
     found.begin(booking, cast("Running", Sent(asked, there)))
-    found.judge(worker, TELLING, 0)
+    found.judge(worker, MIN_JUDGED_TOKENS, 0)
     assert since(found, worker, asked) is None
     assert booking.since is None
     assert caplog.text.count("does not keep what it has computed") == 2
     worker.lost_at -= LOSSES_S
-    found.judge(worker, TELLING, TELLING)
+    found.judge(worker, MIN_JUDGED_TOKENS, MIN_JUDGED_TOKENS)
     assert worker.losses == 0

@@ -7,11 +7,11 @@ import socket
 
 import pytest
 
+from router.fleet.inquiries import Inquiries, InquiryAnswer, NoAnswer, NotAsked
 from router.fleet.probes import Health
-from router.fleet.worker import State, Worker
-from router.http.sockets import watch
-from router.settings.model import HealthSettings
-from router.upstream.client import Answer, Inquiries, NoAnswer, NotAsked
+from router.fleet.worker import ProbeState, Worker
+from router.http.sockets import enable_keepalive
+from router.settings.fleet import HealthSettings
 from router.upstream.errors import Refused
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
@@ -26,23 +26,23 @@ class Asks(Inquiries):
     def __init__(self, *says: NoAnswer | None, models: bytes = MODELS) -> None:
         self._says = list(says)
         self._models = models
-        self.seen: list[State] = []
+        self.seen: list[ProbeState] = []
         """The worker's state at each probe."""
 
-    async def ask(self, worker: Worker, path: str, **_: object) -> Answer:
+    async def ask(self, worker: Worker, path: str, **_: object) -> InquiryAnswer:
         """Answer a probe of the worker."""
         if path == "/health":
             self.seen.append(worker.state)
             says = self._says.pop(0) if len(self._says) > 1 else self._says[0]
             if says is not None:
                 raise says
-        return Answer(200, self._models)
+        return InquiryAnswer(200, self._models)
 
 
-def probed(asks: Asks, **more: object) -> list[State]:
+def probed(asks: Asks, **more: object) -> list[ProbeState]:
     """Probe a worker seven times; return its state after each but the last."""
 
-    async def play() -> list[State]:
+    async def play() -> list[ProbeState]:
         settings = {"interval": "1ms", "timeout": "1s", **more}
         parsed = HealthSettings.model_validate(settings)
         health = Health(fleet(workers=1, models=()), parsed, asks, lambda *_: None)
@@ -73,7 +73,7 @@ def test_our_own_lack_says_nothing_of_a_worker(caplog: pytest.LogCaptureFixture)
     """If the router lacks descriptors, the worker's state stays, and one line is logged."""
     caplog.set_level(logging.WARNING, "warmroute")
     lacking = NotAsked("/health: could not be reached: [Errno 24] Too many open files")
-    assert set(probed(Asks(None, lacking))) == {State.READY}
+    assert set(probed(Asks(None, lacking))) == {ProbeState.READY}
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "cannot be probed: /health: could not be reached" in caplog.text
 
@@ -83,10 +83,10 @@ def test_anything_else_does(fall: int) -> None:
     """Other failures take the worker down, after as many in a row as the settings say."""
     bad = NoAnswer("/health answered 500")
     states = probed(Asks(None, bad), fall=fall)
-    assert states == [State.READY] * fall + [State.DOWN] * (6 - fall)
+    assert states == [ProbeState.READY] * fall + [ProbeState.DOWN] * (6 - fall)
     if fall > 1:
         few = [bad] * (fall - 1)
-        assert set(probed(Asks(None, *few, None, *few, None), fall=fall)) == {State.READY}
+        assert set(probed(Asks(None, *few, None, *few, None), fall=fall)) == {ProbeState.READY}
 
 
 @pytest.mark.parametrize(("ours", "kind"), [(True, NotAsked), (False, NoAnswer)])
@@ -101,7 +101,7 @@ def test_whose_lack_it_is(ours: bool, kind: type[NoAnswer]) -> None:
     patience = Patience(connect=1, first_byte=1, idle=1, keepalive=1)
     worker = next(iter(fleet(workers=1).workers))
     worker.upstream = Upstream("127.0.0.1", 1, tls=None, patience=patience)
-    worker.upstream._aside = Lacks("127.0.0.1", 1, tls=None, patience=patience)
+    worker.upstream._control = Lacks("127.0.0.1", 1, tls=None, patience=patience)
     with pytest.raises(NoAnswer, match="/health: could not be reached") as raised:
         asyncio.run(Inquiries().ask(worker, "/health", patience=5))
     assert type(raised.value) is kind
@@ -135,4 +135,4 @@ def test_the_system_watches_connections_to_workers() -> None:
 
 def test_what_is_no_socket_is_not_watched() -> None:
     """A transport without a socket is accepted."""
-    watch(None)
+    enable_keepalive(None)

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from router.dispatch import preemption as rescue_module
-from router.dispatch.preemption import LOOKED_AT, Preempting, Rescue, Running
-from router.dispatch.ranking import Deciding
-from router.dispatch.request import Job
-from router.dispatch.retry import Budget
+from router.dispatch.dispatcher import Ranker
+from router.dispatch.preemption import MAX_COMPARED, Preemptions, Rescue, Running
+from router.dispatch.request import InferenceRequest
+from router.dispatch.retry import RetryBudget
 from router.dispatch.scheduler import Scheduler
 from router.fleet.pool import Pool
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from router.settings.model import Settings
 from strategies.api import Candidate, Cost, Decision
 from strategies.cost.booking import Booking
@@ -29,7 +29,7 @@ class Sent:
     """A request that waits for the first byte of its answer."""
 
     def __init__(self, asked: Asked, there: Candidate) -> None:
-        self.job, self.choice = cast("Job", asked), there
+        self.request, self.choice = cast("InferenceRequest", asked), there
         self.moved: list[bool] = []
         """Each time that it was moved, whether it was suspected."""
 
@@ -46,11 +46,11 @@ class Scene:
         self.pool: Pool = self.fleet.pools[0]
         self.pool.curve.seen = 1
         for worker in self.pool.workers:
-            worker.become(State.READY, "")
-        self.preempting = Preempting()
+            worker.become(ProbeState.READY, "")
+        self.preempting = Preemptions()
         self.preempting.change(2)
         settings = Settings.model_validate({"workers": ["http://w"]})
-        deciding = Deciding(Scheduler(settings, Budget(0.2), lambda *_: Decision([], "")))
+        deciding = Ranker(Scheduler(settings, RetryBudget(0.2), lambda *_: Decision([], "")))
         self.rescue = Rescue(self.preempting, deciding.with_room)
         self.preempting.begun = lambda: None  # no loop runs
 
@@ -109,7 +109,7 @@ def test_those_that_may_not_be_moved_are_passed_over() -> None:
     """However many come first; and one that was suspected before, if it is the oldest again."""
     scene = Scene(2)
     stay = [scene.send(0, "again", suspected=True)]
-    stay += [scene.send(0, f"words {number}", may=False) for number in range(LOOKED_AT + 1)]
+    stay += [scene.send(0, f"words {number}", may=False) for number in range(MAX_COMPARED + 1)]
     last = scene.send(0, "last", suspected=True)
     assert scene.look() == 1
     assert last.moved == [False]
@@ -120,7 +120,7 @@ def test_those_that_no_other_worker_serves_hide_none() -> None:
     """However many come first."""
     scene = Scene(2)
     scene.pool.workers[0].models = {"m": {}, "only": {}}
-    stay = [scene.send(0, f"words {number}", model="only") for number in range(LOOKED_AT + 1)]
+    stay = [scene.send(0, f"words {number}", model="only") for number in range(MAX_COMPARED + 1)]
     last = scene.send(0, "last")
     assert scene.look() == 1
     assert last.moved == [False]
@@ -129,7 +129,7 @@ def test_those_that_no_other_worker_serves_hide_none() -> None:
 
 def test_one_timer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many requests begin; it is short if some were moved, as others may follow."""
-    monkeypatch.setattr(rescue_module, "SOON_S", 1_000.0)
+    monkeypatch.setattr(rescue_module, "NEXT_TICK_S", 1_000.0)
     monkeypatch.setattr(rescue_module, "TICK_S", 3_000.0)
     scene = Scene(2)
     watching = scene.rescue
@@ -145,7 +145,7 @@ def test_one_timer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(2):
             watching._look()
             found.append(watching._looking.when() < soon)
-            scene.pool.workers[1].become(State.DOWN, "")
+            scene.pool.workers[1].become(ProbeState.DOWN, "")
         return found
 
     scene.send(0, "first")
@@ -158,7 +158,7 @@ def test_no_worker_is_left(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene(2)
     scene.send(0, "first")
     for worker in scene.pool.workers:
-        worker.become(State.DOWN, "")
+        worker.become(ProbeState.DOWN, "")
     assert scene.look() == 0
     assert caplog.text == ""
 

@@ -6,10 +6,10 @@ from time import monotonic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.dispatch.ranking import Deciding
-from router.dispatch.retry import Budget
+from router.dispatch.dispatcher import Ranker
+from router.dispatch.retry import RetryBudget
 from router.dispatch.scheduler import Scheduler
-from router.fleet.breaker import FIRST_S, LONGEST_S, Rests
+from router.fleet.breaker import MAX_BACKOFF_S, MIN_BACKOFF_S, Backoffs
 from router.fleet.build import build
 from router.http.tls import Contexts
 from router.settings.model import Settings
@@ -18,17 +18,17 @@ from strategies.api import Decision, Prompt
 
 def test_it_rests_and_comes_back() -> None:
     """Others are asked until the rest is over."""
-    rests = Rests()
+    rests = Backoffs()
     assert not rests
     rests.refused("a", 10.0)
     assert rests
     assert rests.awake(["a", "b"], 10.0) == ["b"]
-    assert rests.awake(["a", "b"], 10.0 + FIRST_S) == ["a", "b"]
+    assert rests.awake(["a", "b"], 10.0 + MIN_BACKOFF_S) == ["a", "b"]
 
 
 def test_all_of_them_rest() -> None:
     """If all workers rest, asking one of them is better than a refusal."""
-    rests = Rests()
+    rests = Backoffs()
     for worker in "ab":
         rests.refused(worker, 10.0)
     assert rests.awake(["a", "b"], 10.0) == ["a", "b"]
@@ -36,22 +36,22 @@ def test_all_of_them_rest() -> None:
 
 def test_each_rest_is_longer() -> None:
     """Rests double up to a limit; refusals of requests sent before the rest do not extend it."""
-    rests, now, spans = Rests(), 10.0, []
+    rests, now, spans = Backoffs(), 10.0, []
     for _ in range(10):
         began = now
         for _ in range(5):
             rests.refused("a", now)
         while "a" not in rests.awake(["a", "b"], now):
-            now += FIRST_S / 8
+            now += MIN_BACKOFF_S / 8
         spans.append(now - began)
     assert spans == sorted(spans)
     assert spans[3] > 5 * spans[0]
-    assert spans[-1] <= LONGEST_S + FIRST_S
+    assert spans[-1] <= MAX_BACKOFF_S + MIN_BACKOFF_S
 
 
 def test_an_answer_ends_it() -> None:
     """An answer ends the series of rests, so the next rest is short again."""
-    rests = Rests()
+    rests = Backoffs()
     for now in (10.0, 20.0, 30.0):
         rests.refused("a", now)
     rests.answered("a", 29.0)  # this request was sent before the last refusal
@@ -59,25 +59,25 @@ def test_an_answer_ends_it() -> None:
     rests.answered("a", 31.0)
     assert not rests
     rests.refused("a", 40.0)
-    assert rests.awake(["a", "b"], 40.0 + FIRST_S) == ["a", "b"]
+    assert rests.awake(["a", "b"], 40.0 + MIN_BACKOFF_S) == ["a", "b"]
 
 
 def test_silence_lets_more_in() -> None:
     """A full worker gets fewer than it had, then one more, and others as long as none is refused:
     the answer of the first may take minutes."""
-    rests = Rests()
+    rests = Backoffs()
     rest = rests.refused("a", 10.0)
     rest.full, rest.here = True, 3
-    began = [rests.most("a", 10.0 + FIRST_S * spans) for spans in (0.5, 1.5, 2.5, 8.5)]
+    began = [rests.most("a", 10.0 + MIN_BACKOFF_S * spans) for spans in (0.5, 1.5, 2.5, 8.5)]
     assert began == [3, 4, 5, 11]
     assert rests.refused("a", 11.0) is rest
-    assert rests.most("a", 11.0 + FIRST_S) == 3
+    assert rests.most("a", 11.0 + MIN_BACKOFF_S) == 3
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 100))))
 def test_nobody_is_forgotten_or_kept(refusals: list[tuple[str, float]]) -> None:
     """`keep` drops exactly the workers that left the fleet, and every rest ends in time."""
-    rests = Rests()
+    rests = Backoffs()
     for worker, now in refusals:
         rests.refused(worker, now)
     rests.keep(["a", "b"])
@@ -91,8 +91,8 @@ def test_those_that_rest_are_ranked_last() -> None:
     settings = Settings.model_validate({"strategy": "leastload", "workers": told})
     fleet = build(settings, Contexts())
     (pool,) = fleet.pools
-    scheduler = Scheduler(settings, Budget(0.2), lambda *_: Decision([], ""))
-    deciding, prompt = Deciding(scheduler), Prompt("m", 1_000)
+    scheduler = Scheduler(settings, RetryBudget(0.2), lambda *_: Decision([], ""))
+    deciding, prompt = Ranker(scheduler), Prompt("m", 1_000)
     for worker in pool.workers[1:]:
         worker.load.book(monotonic(), 60.0)
     assert deciding.among(pool, prompt, pool.workers).aside == 0

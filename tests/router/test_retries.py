@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.dispatch.retry import Budget
+from router.dispatch.retry import RetryBudget
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from router.dispatch.retry import Budget
 )
 def test_how_many(share: float, in_flight: int, allowed: int) -> None:
     """A share of the requests in flight, and at least three; none at all with a share of 0."""
-    budget = Budget(share)
+    budget = RetryBudget(share)
     taken = [budget.take(in_flight) for _ in range(allowed + 5)]
     assert taken == [True] * allowed + [False] * 5
     assert budget.used == allowed
@@ -30,13 +30,13 @@ def test_how_many(share: float, in_flight: int, allowed: int) -> None:
 
 def test_the_least_can_be_set() -> None:
     """The minimum of three can be lowered for quiet fleets."""
-    budget = Budget(0.2, least=1)
+    budget = RetryBudget(0.2, least=1)
     assert [budget.take(0), budget.take(0)] == [True, False]
 
 
 def test_what_is_given_back_can_be_taken_again() -> None:
     """A retry that was given back can be taken again."""
-    budget = Budget(0.2)
+    budget = RetryBudget(0.2)
     for _ in range(3):
         budget.take(0)
     assert not budget.take(0)
@@ -47,7 +47,7 @@ def test_what_is_given_back_can_be_taken_again() -> None:
 
 def test_nothing_is_given_back_that_was_not_taken() -> None:
     """Else a fault elsewhere would make the budget grow unnoticed."""
-    budget = Budget(0.2)
+    budget = RetryBudget(0.2)
     with pytest.raises(ValueError, match="more retries"):
         budget.give_back()
     assert budget.used == 0
@@ -62,7 +62,7 @@ def test_never_more_than_the_budget(
     share: float, least: int, actions: list[tuple[bool, int]]
 ) -> None:
     """The budget holds at every step, and a denied retry takes nothing from it."""
-    budget, under_way = Budget(share, least), 0
+    budget, under_way = RetryBudget(share, least), 0
     for retry, in_flight in actions:
         if retry and budget.take(in_flight):
             under_way += 1

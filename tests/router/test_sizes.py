@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from router.fleet.fleet import Fleet
+from router.fleet.metrics import fleet_metrics
 from router.fleet.pool import Pool
-from router.observe.metrics import Metrics
 from strategies.api import NoOptions
 from strategies.policies.round_robin import RoundRobin
 
@@ -30,7 +30,7 @@ def scraped(told: object) -> str:
     sound = Telling(NoOptions())
     sound.told = {"plugin_size": 2}
     fleet = Fleet([Pool("a", ("a",), [], telling), Pool("b", ("b",), [], sound)])
-    return generate_latest(Metrics(fleet).registry).decode()
+    return generate_latest(fleet_metrics(fleet).registry).decode()
 
 
 def test_any_number_will_do() -> None:

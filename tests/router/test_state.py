@@ -10,7 +10,7 @@ import pytest
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.state import leave, take_over
-from strategies.api import NoOptions
+from strategies.api import Capabilities, NoOptions
 from strategies.policies.least_load import LeastLoad
 from strategies.policies.prefix_aware import PrefixAware
 from tests.router.fleets import choice, fleet, prompt
@@ -51,9 +51,9 @@ def test_workers_that_are_gone_are_forgotten(
     leave(before, str(tmp_path), None)
     caplog.set_level("INFO")
     take_over(after, str(tmp_path), None)
-    strategy = after.pools[0].chooser
+    strategy = after.pools[0].strategy
     assert isinstance(strategy, PrefixAware)
-    assert list(strategy.holders()) == ["w0"]
+    assert list(strategy.known_workers()) == ["w0"]
     assert "it goes on with" in caplog.text
     assert "workers that it has no more: 2; forgotten" in caplog.text
 
@@ -61,10 +61,12 @@ def test_workers_that_are_gone_are_forgotten(
 class Broken(LeastLoad):
     """A strategy of others that leaves something for the next run, but fails at it."""
 
-    def left(self) -> bytes:
+    capabilities = Capabilities(keeps_state=True)
+
+    def dump_state(self) -> bytes:
         raise LookupError
 
-    def take_over(self, data: bytes) -> str:
+    def restore_state(self, data: bytes) -> str:
         raise LookupError(data)
 
 

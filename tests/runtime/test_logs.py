@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from router.runtime import logs
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.support import MakeStub, until
 
 WARMROUTE = Path(sys.executable).with_name("warmroute")

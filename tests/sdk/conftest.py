@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 import openai
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.sdk.boto.client import GENERATIONS, Boto
 from tests.sdk.clients import CALLERS, Caller
 from tests.sdk.node import Node

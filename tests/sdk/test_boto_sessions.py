@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.sdk.boto.client import Boto
 from tests.support import MakeRouter, MakeStub, Router, until
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from router.sagemaker import response as frames
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.sdk.boto.client import Boto
 from tests.support import Action, MakeRouter, MakeStub, until
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.sdk.boto.client import Boto
 from tests.sdk.container.running import Container
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
@@ -129,7 +129,7 @@ def _change(router: Router, workers: list[dict[str, Any]]) -> None:
     from router.settings.model import Settings  # noqa: PLC0415
 
     settings = Settings.model_validate({"workers": workers, "strategy": "session"})
-    loop = router._server._loop
+    loop = router.server.loop
     assert loop is not None
     asyncio.run_coroutine_threadsafe(router.door.change(settings), loop).result(20)
 

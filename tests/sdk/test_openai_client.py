@@ -1,9 +1,7 @@
 """The official client through the router, with simulated workers."""
 
 import asyncio
-import base64
 import itertools
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +10,7 @@ import openai
 import pytest
 
 from tests.sdk.conftest import MODEL, Stage
-from tests.support import MakeRouter, until
+from tests.support import until
 
 HELLO: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
 #: For answers that would take a toy worker many seconds.
@@ -43,19 +41,6 @@ def test_chat(stage: Stage) -> None:
     assert answer.usage is not None
     assert answer.usage.prompt_tokens > 0
     assert 0 < answer.usage.completion_tokens <= 8
-    stage.rest()
-
-
-def test_chat_stream(stage: Stage) -> None:
-    """A streamed chat comes in many chunks, the last with a finish reason."""
-    stream = stage.client.chat.completions.create(
-        model=MODEL, messages=HELLO, max_tokens=8, stream=True, extra_body={"ignore_eos": True}
-    )
-    chunks = list(stream)
-    assert len(chunks) >= 8
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    assert chunks[-1].choices[0].finish_reason == "length"
-    assert not any(chunk.usage for chunk in chunks)
     stage.rest()
 
 
@@ -114,17 +99,6 @@ def test_embeddings(stage: Stage) -> None:
     assert packed.data[0].embedding != packed.data[1].embedding
 
 
-def test_embeddings_base64_bytes(stage: Stage) -> None:
-    """If requested explicitly, base64 arrives as base64 of 32-bit floats."""
-    raw: Any = stage.client.embeddings.create(
-        model=MODEL, input="a", encoding_format="base64"
-    ).data[0]
-    packed = base64.b64decode(raw.embedding)
-    plain = stage.client.embeddings.create(model=MODEL, input="a", encoding_format="float")
-    floats = struct.unpack(f"<{len(packed) // 4}f", packed)
-    assert floats == pytest.approx(plain.data[0].embedding, abs=1e-6)
-
-
 def test_models(stage: Stage) -> None:
     """The fleet's model is listed once, however many workers serve it."""
     assert [model.id for model in stage.client.models.list()] == [MODEL]
@@ -180,19 +154,6 @@ def test_bad_body_is_refused_by_the_worker(stage: Stage) -> None:
     assert "x-warmroute-worker" in caught.value.response.headers
 
 
-def test_no_worker(route: MakeRouter, dead_url: str) -> None:
-    """Without any worker the client raises InternalServerError, 503, with a retry-after."""
-    router = route(dead_url)
-    with (
-        openai.OpenAI(base_url=f"{router.url}/v1", api_key="x", max_retries=0) as client,
-        pytest.raises(openai.InternalServerError) as caught,
-    ):
-        client.chat.completions.create(model=MODEL, messages=HELLO)
-    assert caught.value.status_code == 503
-    assert caught.value.code == "no_worker"
-    assert int(caught.value.response.headers["retry-after"]) > 0
-
-
 def test_the_second_turn_finds_the_first_in_the_cache(stage: Stage) -> None:
     """Each later turn goes to the first turn's worker and hits its cache."""
     for _ in range(4):
@@ -227,34 +188,6 @@ def test_raw_headers(stage: Stage) -> None:
     assert "; held=" in raw.headers["x-warmroute-decision"]
     answer = stage.client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=2)
     assert answer._request_id
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_clients_timeout_stops_the_engine(stage: Stage, stream: bool) -> None:
-    """A client that gives up leaves nothing running, waiting or booked."""
-    impatient = stage.client.with_options(timeout=0.3)
-    with pytest.raises(openai.APITimeoutError):
-        for _ in impatient.completions.create(
-            model=MODEL,
-            prompt=long_prompt(),
-            stream=stream,
-            **({**ENDLESS, "extra_body": {"ignore_eos": True, "stream_interval": 10_000}}),
-        ):
-            pass
-    stage.rest()
-
-
-def test_closing_a_stream_stops_the_engine(stage: Stage) -> None:
-    """A stream closed after its first event is not computed to its end."""
-    before = sum(w.engine.totals.generation_tokens for w in stage.fleet.workers)
-    with stage.client.chat.completions.create(
-        model=MODEL, messages=HELLO, stream=True, **ENDLESS
-    ) as stream:
-        next(iter(stream))
-        assert stage.busy == 1
-    stage.rest()
-    made = sum(w.engine.totals.generation_tokens for w in stage.fleet.workers) - before
-    assert made < 15_000
 
 
 def test_async_client(stage: Stage) -> None:

@@ -1,6 +1,5 @@
 """The official JavaScript client when things fail: error classes, retries, timeouts."""
 
-import base64
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from tests.sdk.conftest import MODEL
 from tests.sdk.documents import (
     DONE,
     STREAM_HEAD,
-    answer,
     chunk,
     delta,
     document,
@@ -76,17 +74,6 @@ def test_the_routers_own_errors(
     assert node.ask(dead_url, CHAT, ASKED).kind == "APIConnectionError"
 
 
-def test_what_else_is_not_served(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """Calls that no worker supports fail with the client's own error."""
-    router = route(stub(model=MODEL).url)
-    for name, positional in (
-        ("files.list", []),
-        ("moderations.create", [{"input": "x"}]),
-        ("chat.completions.delete", ["x"]),
-    ):
-        assert node.ask(router.url, name, *positional).kind == "NotFoundError"
-
-
 def test_a_worker_that_fails(node: Node, stub: MakeStub, route: MakeRouter) -> None:
     """Before its answer it is a 502; in mid-stream an APIError after the text that came."""
     worker = stub(["close"], MODEL)
@@ -102,15 +89,6 @@ def test_a_worker_that_fails(node: Node, stub: MakeStub, route: MakeRouter) -> N
     reply = node.ask(router.url, "responses.create", asked, how="events")
     assert reply.seen[-1]["type"] == "response.output_text.delta"
     assert (reply.kind, reply.raised["code"]) == ("APIError", "worker_failed")
-
-
-def test_a_workers_own_error_in_a_stream(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """It arrives unchanged."""
-    error = {"message": "out of blocks", "type": "E", "param": None, "code": 500}
-    worker = stub(stream(event(delta("one ")), event({"error": error}), DONE), MODEL)
-    reply = node.ask(route(worker.url).url, CHAT, STREAMED, how="events")
-    assert reply.raised["body"] == error
-    assert len(reply.seen) == 1
 
 
 def test_what_is_tried_again(node: Node, stub: MakeStub, route: MakeRouter) -> None:
@@ -129,20 +107,6 @@ def test_what_is_tried_again(node: Node, stub: MakeStub, route: MakeRouter) -> N
 def count(request: bytes) -> bytes:
     """Return the retry count in a request's header."""
     return request.lower().partition(b"x-stainless-retry-count: ")[2][:1]
-
-
-def test_no_worker_is_ready_yet(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """The client retries after the router's 503; by then a worker is ready."""
-    worker = stub(document(message("Because.")), MODEL)
-    worker.well = False
-    router = route(worker.url, health={"interval": "20ms"})
-    number = node.start(router.url, CHAT, ASKED, options={"maxRetries": 3})
-    until(lambda: router.metric("warmroute_refused_requests_total", status="503") == 1)
-    worker.well = True
-    reply = node.reply(number)
-    assert reply.result["choices"][0]["message"]["content"] == "Because."
-    assert len(reply.sent) > 1
-    assert len(worker.requests) == 1
 
 
 def closes(worker: Stub, clients: int) -> None:
@@ -185,21 +149,6 @@ def test_leaving(node: Node, stub: MakeStub, route: MakeRouter) -> None:
     assert node.reply(number).kind == "APIUserAbortError"
     closes(worker, 4)
     until(router.idle)
-
-
-def test_bytes(node: Node, stub: MakeStub, route: MakeRouter) -> None:
-    """Request and response bodies pass unchanged, streams too."""
-    strange = '\r\n {"id":"\\u0062\\/" ,"x":1e2,"x":-0.0, "y":"☕"}\n\n '.encode()
-    events = [b": hm\n\n", "data: ☕\r\n\r\n".encode()[:8], b"\x95\r\n\r\n", DONE, b"\n"]
-    worker = stub(answer(strange), MODEL)
-    router = route(worker.url)
-    reply = node.ask(router.url, CHAT, ASKED, how="bytes")
-    assert base64.b64decode(reply.result["body"]) == strange
-    (asked,) = worker.requests
-    assert asked.partition(b"\r\n\r\n")[2].decode() == reply.sent[0]
-    worker.script = stream(*events)
-    reply = node.ask(router.url, CHAT, STREAMED, how="bytes")
-    assert base64.b64decode(reply.result["body"]) == b"".join(events)
 
 
 def test_parse(node: Node, stub: MakeStub, route: MakeRouter) -> None:

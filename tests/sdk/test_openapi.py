@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode, checks
 
+from router.api.endpoints import ENDPOINTS
 from router.api.error_shapes import Surface, surface_of
-from router.api.request import ENDPOINTS
 from tests.sdk.conftest import MODEL
 from tests.sdk.documents import document
 from tests.support import Action, MakeRouter, MakeStub, Router, Stub, error_of

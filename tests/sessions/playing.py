@@ -8,11 +8,11 @@ from typing import Any
 
 from router.sessions.redis import RedisStore
 from router.sessions.store import MemoryStore, Store
-from router.sessions.table import Lease
+from router.sessions.table import SessionLease
 from router.settings.sessions import RedisSettings
 from tests.sessions.redis_server import RedisServer
 
-Make = Callable[[Lease], Store]
+Make = Callable[[SessionLease], Store]
 Play = Callable[[Callable[[Make], Coroutine[Any, Any, None]]], None]
 
 
@@ -26,7 +26,7 @@ def playing(redis: RedisServer | None) -> Play:
         made: list[Store] = []
         name = uuid.uuid4().hex
 
-        def make(lease: Lease) -> Store:
+        def make(lease: SessionLease) -> Store:
             if redis:
                 store: Store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), name, lease)
             else:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from router.sessions.store import MemoryStore
-from router.sessions.table import Binding, Bound, Lease, Session
+from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from tests.sessions.redis_server import RedisServer
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
 
@@ -155,7 +155,7 @@ def test_who_asks_for_it_meanwhile_does_not_make_it_move(stub: MakeStub, route: 
             await self.use(key)
             return bound
 
-    router.call(lambda: sessions.keep_in(Asked(Lease(), time.time)))
+    router.call(lambda: sessions.keep_in(Asked(SessionLease(), time.time)))
     workers[0].stop()
     for number in range(2):  # one of them chooses the worker that is gone
         body = {**OPEN, **CHAT, "extSessionID": f"mine{number}"}
@@ -177,9 +177,9 @@ def test_who_is_never_first_gives_up(stub: MakeStub, route: MakeRouter) -> None:
         async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
             del key, expected
             there = next(one.name for one in pool.workers if one.name != to.worker)
-            return Bound(Session(there, 1.0, 2e9, 1.0))
+            return Bound(OpenSession(there, 1.0, 2e9, 1.0))
 
-    router.call(lambda: sessions.keep_in(Others(Lease(), time.time)))
+    router.call(lambda: sessions.keep_in(Others(SessionLease(), time.time)))
     reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": "a"})
     assert (reply.status_code, "Another request is moving" in reply.text) == (503, True)
     assert [worker.requests for worker in workers] == [[], []]

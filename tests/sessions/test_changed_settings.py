@@ -39,7 +39,7 @@ def test_sessions_live_through_a_change_of_settings(stub: MakeStub, route: MakeR
     listed = [stub().url for _ in range(3)]
     router = route(*listed, strategy="session")
     before = {key: ask(router, key).headers["x-warmroute-worker"] for key in "abcdef"}
-    loop = router._server._loop
+    loop = router.server.loop
     assert loop is not None
     for strategy in ({"name": "session", "spill": "9s"}, {"name": "session", "over": "leastload"}):
         told = {"workers": listed, "strategy": strategy, "session": {"ttl": "1h"}}

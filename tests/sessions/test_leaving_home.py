@@ -175,7 +175,7 @@ def with_two(stub: MakeStub, route: MakeRouter) -> tuple[Router, Pool, Sessions]
 
 def meet_in(router: Router, meet: Coroutine[Any, Any, None]) -> None:
     """Run this in the router's own loop."""
-    loop = router._server._loop
+    loop = router.server.loop
     assert loop is not None
     asyncio.run_coroutine_threadsafe(meet, loop).result(20)
 
@@ -250,7 +250,7 @@ def test_an_answer_that_cannot_be_told_begins_nothing(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     """A worker's answer that was held back and fails: the client gets an error and no session."""
-    monkeypatch.setattr("router.sagemaker.response.LARGEST", 4)
+    monkeypatch.setattr("router.sagemaker.response.MAX_CONVERTED_BYTES", 4)
     part = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"
     worker = stub([part, 0.05, "close"] if trouble == "dies" else OK)
     router = route(worker.url, strategy="session")

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from router.fleet.worker import State
+from router.fleet.worker import ProbeState
 from router.sessions.redis import RedisStore
 from router.sessions.store import MemoryStore, Store
-from router.sessions.table import Lease, Session
+from router.sessions.table import OpenSession, SessionLease
 from router.settings.sessions import RedisSettings
 from tests.sessions.redis_server import RedisServer
 from tests.sessions.wires import Answered, Machine, Yielding
@@ -75,10 +75,10 @@ class Routers(RuleBasedStateMachine):
         self._do(self._begin())
 
     async def _begin(self) -> None:
-        self.store: Store = MemoryStore(Lease(), lambda: self.now)
+        self.store: Store = MemoryStore(SessionLease(), lambda: self.now)
         if self.server is not None:
             where = RedisSettings(url=self.server.url, timeout="5s")
-            self.store = RedisStore(where, uuid.uuid4().hex, Lease())
+            self.store = RedisStore(where, uuid.uuid4().hex, SessionLease())
         for router, turns in zip(self.routers, ((0, 2, 1, 3, 0, 1), (1, 0, 2, 0, 3)), strict=False):
             router.begin(Yielding(self.store, turns), lambda: self.now)
 
@@ -161,7 +161,7 @@ class Routers(RuleBasedStateMachine):
         elif sent:
             assert session.worker in begun | moved | stayed, "not where it is said to be"
 
-    async def _look(self, key: str) -> Session | None:
+    async def _look(self, key: str) -> OpenSession | None:
         return await self.store.use(key)
 
     @rule(key=st.sampled_from(KEYS))
@@ -194,7 +194,7 @@ class Routers(RuleBasedStateMachine):
             for name, wire in router.wires.items():
                 wire.how = "well"
                 worker = router.worker(name)
-                worker.become(State.READY, "for a test")
+                worker.become(ProbeState.READY, "for a test")
                 worker.draining = False
                 if not worker.breaker.closed:
                     worker.breaker.let_in(monotonic())
@@ -204,7 +204,7 @@ class Routers(RuleBasedStateMachine):
     def notice(self, router: int, name: str, ready: bool) -> None:
         """A router finds a worker dead, or alive again; the other router may not know yet."""
         worker = self.routers[router % len(self.routers)].worker(name)
-        worker.become(State.READY if ready else State.DOWN, "for a test")
+        worker.become(ProbeState.READY if ready else ProbeState.DOWN, "for a test")
 
     @rule(router=st.integers(0, 1), name=st.sampled_from(NAMES), drain=st.booleans())
     def drain(self, router: int, name: str, drain: bool) -> None:

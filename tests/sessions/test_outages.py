@@ -11,7 +11,7 @@ import pytest
 from router.sessions.redis import RedisStore
 from router.sessions.sessions import Sessions
 from router.sessions.store import Kept, MemoryStore, StoreDown
-from router.sessions.table import Binding, Bound, Lease, Session
+from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from router.settings.sessions import RedisSettings, SessionSettings
 from tests.reload.changing import change
 from tests.sessions.redis_server import RedisServer
@@ -21,7 +21,7 @@ from tests.support import MakeRouter, MakeStub, Router, until
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 OPEN = {"requestType": "NEW_SESSION"}
 CLOSE = {"requestType": "CLOSE"}
-HEADER = "X-Amzn-SageMaker-Session-Id"
+HEADER = "X-Amzn-SageMaker-OpenSession-Id"
 EVENTS = "warmroute_session_events_total"
 
 
@@ -91,7 +91,7 @@ def test_other_settings_of_redis_lose_no_session(
     router = route(pools=pools, session={"redis": wrong})
     with redis.hanging():
         fresh, closed = opened(router), opened(router)
-        assert router.door.fleet.pools[0].sessions.down  # type: ignore[union-attr]
+        assert router.door.fleet.pools[0].sessions.down
         assert invoke(router, CLOSE, closed).status_code == 200
         change(router, pools=pools, session={"redis": {**good, "timeout": "2s"}})
     redis.found_again(router)
@@ -105,17 +105,17 @@ def test_the_failure_of_a_former_store() -> None:
     """It comes late, and says nothing of the store that is used by then."""
 
     class Late(MemoryStore):
-        async def listed(self, most: int) -> list[tuple[str, Session]]:
+        async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
             del most
             await changed.wait()
             raise StoreDown("late")
 
     async def run() -> bool:
         sessions = Sessions(SessionSettings(), stays=True)
-        sessions.keep_in(Late(Lease(), time.time))
+        sessions.keep_in(Late(SessionLease(), time.time))
         asking = asyncio.create_task(sessions.listed(1))
         await asyncio.sleep(0)
-        sessions.keep_in(MemoryStore(Lease(), time.time))
+        sessions.keep_in(MemoryStore(SessionLease(), time.time))
         changed.set()
         with pytest.raises(StoreDown):
             await asking
@@ -285,7 +285,9 @@ def test_what_was_begun_meanwhile_is_known_before_it_is_told(redis: RedisServer)
     machine = Machine(("a", "b", "c"), {"strategy": "session"})
 
     async def test() -> None:
-        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        store = RedisStore(
+            RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, SessionLease()
+        )
         machine.begin(store, time.time)
         sessions = machine.pool.sessions
         assert sessions is not None

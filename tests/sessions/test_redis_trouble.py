@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from router.sessions.redis import CONNECTIONS, RedisStore
 from router.sessions.store import StoreDown
-from router.sessions.table import Binding, Lease
+from router.sessions.table import Binding, SessionLease
 from router.settings.sessions import RedisSettings
 from tests.sessions.redis_server import RedisServer
 
@@ -19,7 +19,7 @@ def test_a_store_that_is_not_there(dead_url: str) -> None:
 
     async def test() -> None:
         url = dead_url.replace("http", "redis")
-        store = RedisStore(RedisSettings(url=url, timeout="1s"), "p", Lease())
+        store = RedisStore(RedisSettings(url=url, timeout="1s"), "p", SessionLease())
         for asked in (
             store.use("a"),
             store.bind("a", Binding("w"), None),
@@ -38,7 +38,7 @@ def test_a_store_that_says_nothing(redis: RedisServer) -> None:
 
     async def ask(**more: Any) -> str:
         settings = RedisSettings(url=redis.url, timeout="1s", **more)
-        store = RedisStore(settings, uuid.uuid4().hex, Lease())
+        store = RedisStore(settings, uuid.uuid4().hex, SessionLease())
         with pytest.raises(StoreDown) as down:
             await store.use("a")
         await store.stop()
@@ -55,7 +55,9 @@ def test_kept_connections_that_redis_has_closed(redis: RedisServer) -> None:
     import redis as client  # noqa: PLC0415
 
     async def test(direct: Any) -> None:
-        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        store = RedisStore(
+            RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, SessionLease()
+        )
         await store.bind("a", Binding("w"), None)
         for trouble in (("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"), ("SCRIPT", "FLUSH")):
             found = await asyncio.gather(*(store.use("a") for _ in range(100)))
@@ -91,7 +93,7 @@ def test_connections_that_lead_nowhere_any_more(redis: RedisServer) -> None:
     async def test() -> None:
         way = await asyncio.start_server(accept, "127.0.0.1", 0)
         url = f"redis://127.0.0.1:{way.sockets[0].getsockname()[1]}"
-        store = RedisStore(RedisSettings(url=url, timeout="2s"), uuid.uuid4().hex, Lease())
+        store = RedisStore(RedisSettings(url=url, timeout="2s"), uuid.uuid4().hex, SessionLease())
         await asyncio.gather(*(store.use("a") for _ in range(20)))
         lost.extend(there)
         with pytest.raises(StoreDown):
@@ -110,7 +112,9 @@ def test_who_leaves_in_the_middle_leaves_no_answer_to_others(redis: RedisServer)
     """The answer to a cancelled call is not taken for the answer to the next call."""
 
     async def test() -> None:
-        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        store = RedisStore(
+            RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, SessionLease()
+        )
         for key in "ab":
             await store.bind(key, Binding(f"w-{key}"), None)
         for turns in range(12):

@@ -7,7 +7,7 @@ import pytest
 
 from router.sessions.sessions import Sessions
 from router.sessions.store import MemoryStore, steady
-from router.sessions.table import Binding, Lease
+from router.sessions.table import Binding, SessionLease
 from tests.support import MakeRouter, MakeStub, Router
 
 #: On 15 January 2027.
@@ -20,7 +20,8 @@ def sessions_of(router: Router) -> Sessions:
     [pool] = router.door.fleet.pools
     assert pool.sessions is not None
     pool.sessions.clock = pool.sessions.lasting = lambda: NOON
-    return pool.sessions
+    sessions: Sessions = pool.sessions
+    return sessions
 
 
 def use(router: Router) -> str:
@@ -57,7 +58,7 @@ def test_an_end_that_a_worker_gives_is_by_the_clock_of_all(step: float) -> None:
 
     async def play() -> None:
         now = NOON
-        store = MemoryStore(Lease(), lambda: now, lambda: now + step)
+        store = MemoryStore(SessionLease(), lambda: now, lambda: now + step)
         ends = NOON + step + 60
         session, _ = await store.bind("a", Binding("w", expires=ends, fixed=True), None)
         assert session is not None
@@ -72,7 +73,7 @@ def test_an_end_that_a_worker_gives_is_by_the_clock_of_all(step: float) -> None:
 
 def test_two_clocks_that_agree_but_for_a_moment_agree() -> None:
     """They are not read at the same moment, and what is told does not change by that."""
-    store = MemoryStore(Lease(), lambda: NOON, lambda: NOON + 0.04)
+    store = MemoryStore(SessionLease(), lambda: NOON, lambda: NOON + 0.04)
     assert store.ahead() == 0
 
 

@@ -152,7 +152,9 @@ class TestOpening:
         assert router.http.get("/sessions").json() == []
         assert counted(router, "refused_requests") == {"499": 1}
 
-    @pytest.mark.parametrize(("bound", "value"), [("LATE_S", 0.2), ("LATE", 0)])
+    @pytest.mark.parametrize(
+        ("bound", "value"), [("LATE_CLOSE_TIMEOUT_S", 0.2), ("MAX_LATE_CLOSES", 0)]
+    )
     def test_one_that_takes_too_long_then_is_given_up(
         self,
         stub: MakeStub,
@@ -244,7 +246,7 @@ class TestClosing:
         script: list[Action],
     ) -> None:
         """It is closed here even if the worker refuses or does not answer."""
-        monkeypatch.setattr("router.sagemaker.sessions.PATIENCE_S", 0.2)
+        monkeypatch.setattr("router.sagemaker.sessions.CLOSE_TIMEOUT_S", 0.2)
         worker = stub(said(f"{NEW}: w-1"))
         router = route({"url": worker.url, "stateful": True}, strategy="session")
         key = opened(invoke(router, OPEN))

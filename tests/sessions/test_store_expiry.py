@@ -6,7 +6,7 @@ import time
 import pytest
 
 from router.sessions.store import MemoryStore
-from router.sessions.table import DROPPED, Binding, Lease
+from router.sessions.table import DROPPED, Binding, SessionLease
 from tests.sessions.playing import Make, Play
 from tests.support import MakeRouter, MakeStub, until
 
@@ -15,7 +15,7 @@ def test_expiry(play: Play) -> None:
     """Expiry is strict: an expired session is not found, and its id is free."""
 
     async def test(make: Make) -> None:
-        store = make(Lease(ttl=0.2))
+        store = make(SessionLease(ttl=0.2))
         await store.bind("a", Binding("w"), None)
         await asyncio.sleep(0.25)
         assert await store.use("a") is None
@@ -32,7 +32,7 @@ def test_sliding(play: Play, sliding: bool) -> None:
 
     async def test(make: Make) -> None:
         for key, longest in (("a", 2000.0), ("b", 1000.1)):
-            store = make(Lease(ttl=1000, sliding=sliding, longest=longest))
+            store = make(SessionLease(ttl=1000, sliding=sliding, longest=longest))
             await store.bind(key, Binding("w"), None)
             await asyncio.sleep(0.2)
             used = await store.use(key)
@@ -48,7 +48,7 @@ def test_an_end_that_a_worker_has_given(play: Play) -> None:
     """An end that a worker has set is kept, even if sessions slide, but not beyond `longest`."""
 
     async def test(make: Make) -> None:
-        store = make(Lease(ttl=100, sliding=True, longest=1000))
+        store = make(SessionLease(ttl=100, sliding=True, longest=1000))
         ends = float(int(time.time()) + 7)
         its = Binding("w", own="o", expires=ends, fixed=True)
         session, _ = await store.bind("a", its, None)
@@ -81,7 +81,7 @@ def test_very_many_that_expire_at_once_are_dropped_bit_by_bit() -> None:
 
     async def test() -> None:
         nonlocal now
-        store = MemoryStore(Lease(ttl=10, most=10 * DROPPED), lambda: now)
+        store = MemoryStore(SessionLease(ttl=10, most=10 * DROPPED), lambda: now)
         for number in range(10 * DROPPED):
             await store.bind(str(number), Binding("w"), None)
         other, now = asyncio.create_task(others()), 10.0

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from router.sessions.table import Binding, Lease
+from router.sessions.table import Binding, SessionLease
 from tests.sessions.playing import Make, Play
 
 
@@ -10,7 +10,7 @@ def test_what_others_use_is_not_one_s_own(play: Play) -> None:
     """A session can be moved or closed by the one that began it, unless it was used since."""
 
     async def test(make: Make) -> None:
-        store = make(Lease())
+        store = make(SessionLease())
         for key, others in (("a", False), ("b", True)):
             first, _ = await store.bind(key, Binding("w"), None)
             assert first is not None
@@ -31,7 +31,7 @@ def test_another_session_of_the_same_id_is_not_one_s_own(play: Play) -> None:
     """After a close, another session with the same id is not closed by the first one's owner."""
 
     async def test(make: Make) -> None:
-        store = make(Lease())
+        store = make(SessionLease())
         first, _ = await store.bind("a", Binding("w"), None)
         assert first is not None
         assert await store.close("a") is not None
@@ -49,7 +49,7 @@ def test_a_move_is_taken_back_unless_others_have_used_it(play: Play) -> None:
     """A router that moved a session can move it back, unless it was used in between."""
 
     async def test(make: Make) -> None:
-        store = make(Lease())
+        store = make(SessionLease())
         for key, others in (("a", False), ("b", True)):
             await store.bind(key, Binding("w"), None)
             mine = await store.use(key)

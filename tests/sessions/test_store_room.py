@@ -10,7 +10,7 @@ import pytest
 from router.sessions import redis as redis_store
 from router.sessions.lua import CLEARED
 from router.sessions.redis import RedisStore
-from router.sessions.table import Binding, Lease
+from router.sessions.table import Binding, SessionLease
 from router.settings.sessions import RedisSettings
 from tests.sessions.playing import Make, Play
 from tests.sessions.redis_server import RedisServer
@@ -20,7 +20,7 @@ def test_counts_and_room(play: Play) -> None:
     """If there are too many, the least recently used session is evicted."""
 
     async def test(make: Make) -> None:
-        store = make(Lease(ttl=100, most=3))
+        store = make(SessionLease(ttl=100, most=3))
         for key in "abc":
             await store.bind(key, Binding("w"), None)
             await asyncio.sleep(0.002)
@@ -41,7 +41,7 @@ def test_who_has_most_makes_room(play: Play) -> None:
     """Whoever opens most loses the session that was unused for longest; others lose none."""
 
     async def test(make: Make) -> None:
-        store = make(Lease(ttl=100, most=6))
+        store = make(SessionLease(ttl=100, most=6))
 
         async def opens(owner: str, *keys: str) -> None:
             for key in keys:
@@ -71,12 +71,12 @@ def test_one_alone_may_have_all(play: Play) -> None:
     """As long as nobody else has any; those that have ended do not count."""
 
     async def test(make: Make) -> None:
-        store = make(Lease(ttl=0.2, most=3))
+        store = make(SessionLease(ttl=0.2, most=3))
         await store.bind("a", Binding("w", owner="ann"), None)
         await store.bind("b", Binding("w", owner="ann"), None)
         await store.bind("c", Binding("w", owner="bob"), None)
         await asyncio.sleep(0.25)
-        store.lease = Lease(ttl=100, most=3)
+        store.lease = SessionLease(ttl=100, most=3)
         for key in "defg":
             await store.bind(key, Binding("w", owner="bob"), None)
         assert {key for key, _ in await store.listed(10)} == set("efg")
@@ -91,11 +91,11 @@ def test_expired_ones_make_room_and_are_counted(play: Play) -> None:
     """Expired sessions make room first, so no live one is evicted."""
 
     async def test(make: Make) -> None:
-        store = make(Lease(ttl=0.1, most=2))
+        store = make(SessionLease(ttl=0.1, most=2))
         await store.bind("a", Binding("w"), None)
         await store.bind("b", Binding("w"), None)
         await asyncio.sleep(0.15)
-        store.lease = Lease(ttl=100, most=2)
+        store.lease = SessionLease(ttl=100, most=2)
         for key in "cd":
             await store.bind(key, Binding("w"), None)
         kept = await store.look()
@@ -109,10 +109,10 @@ def test_much_less_room_is_made_by_and_by(redis: RedisServer) -> None:
 
     async def test() -> None:
         settings = RedisSettings(url=redis.url, timeout="5s")
-        store = RedisStore(settings, uuid.uuid4().hex, Lease())
+        store = RedisStore(settings, uuid.uuid4().hex, SessionLease())
         for number in range(2 * CLEARED + 50):
             await store.bind(str(number), Binding("w"), None)
-        store.lease = Lease(most=10)
+        store.lease = SessionLease(most=10)
         left = []
         for key in "abcd":
             await store.bind(key, Binding("w"), None)
@@ -131,7 +131,9 @@ def test_many_that_have_expired_are_cleared_away_by_and_by(
     monkeypatch.setattr(redis_store, "SWEPT", 20)
 
     async def test() -> None:
-        store = RedisStore(RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, Lease())
+        store = RedisStore(
+            RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, SessionLease()
+        )
         end = time.time() + 3
         for number in range(50):
             await store.bind(str(number), Binding("w", expires=end), None)

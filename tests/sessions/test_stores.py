@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from router.sessions.table import Binding, Lease, Session
+from router.sessions.table import Binding, OpenSession, SessionLease
 from tests.sessions.playing import Make, Play
 
 
@@ -11,7 +11,7 @@ def test_a_session_s_life(play: Play) -> None:
     """A session is bound, used, moved and closed."""
 
     async def test(make: Make) -> None:
-        store = make(Lease(ttl=100))
+        store = make(SessionLease(ttl=100))
         assert await store.use("a") is None
         before = time.time()
         session, done = await store.bind("a", Binding("w"), None)
@@ -35,12 +35,12 @@ def test_a_session_s_life(play: Play) -> None:
 def test_finding_is_no_use(play: Play) -> None:
     """A session can be looked up without being used: its times stay as they are."""
 
-    def times(session: Session | None) -> tuple[float, float]:
+    def times(session: OpenSession | None) -> tuple[float, float]:
         assert session is not None
         return session.used, session.expires
 
     async def test(make: Make) -> None:
-        store = make(Lease(ttl=100, sliding=True))
+        store = make(SessionLease(ttl=100, sliding=True))
         assert await store.find("a") is None
         bound = times((await store.bind("a", Binding("w"), None)).session)
         await asyncio.sleep(0.01)
@@ -58,7 +58,7 @@ def test_wrong_expectations(play: Play) -> None:
     """A call with a wrong expectation changes nothing, and returns the actual state."""
 
     async def test(make: Make) -> None:
-        store = make(Lease())
+        store = make(SessionLease())
         assert await store.bind("a", Binding("v"), "w") == (None, False)
         await store.bind("a", Binding("w"), None)
         for expected in (None, "u"):
@@ -73,7 +73,7 @@ def test_of_many_at_once_one_binds(play: Play) -> None:
     """Several routers bind one session at once: one succeeds, and all get the same result."""
 
     async def test(make: Make) -> None:
-        stores = [make(Lease()) for _ in range(3)]
+        stores = [make(SessionLease()) for _ in range(3)]
         for number in range(20):
             tries = [stores[n % 3].bind(f"s{number}", Binding(f"w{n}"), None) for n in range(12)]
             told = await asyncio.gather(*tries)

@@ -10,7 +10,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from router.sagemaker.paths import speaks_aws
+from router.api.error_shapes import Surface, surface_of
 from router.settings.model import Settings
 from tests.support import MakeRouter, MakeStub, error_of, head, read_all, send
 
@@ -87,12 +87,13 @@ def test_credentials_for_aws_stay_here(stub: MakeStub, route: MakeRouter, key: s
 
 def test_whose_errors_a_path_has() -> None:
     """An endpoint, or a prefix of the path, may be called `openai`."""
-    assert speaks_aws("/endpoints/openai/invocations")
-    assert speaks_aws("/openai/endpoints/a/invocations-response-stream")
-    assert speaks_aws("/invocations")
-    assert not speaks_aws("/endpoints/x/openai/v1/chat/completions")
-    assert not speaks_aws("/llm/endpoints/x/inference-components/y/openai/v1/models")
-    assert not speaks_aws("/v1/chat/completions")
+    assert surface_of("/endpoints/openai/invocations") is Surface.AWS
+    assert surface_of("/openai/endpoints/a/invocations-response-stream") is Surface.AWS
+    assert surface_of("/invocations") is Surface.AWS
+    assert surface_of("/endpoints/x/openai/v1/chat/completions") is Surface.OPENAI
+    assert surface_of("/endpoints/x/openai/v1/messages") is Surface.ANTHROPIC
+    assert surface_of("/llm/endpoints/x/inference-components/y/openai/v1/models") is Surface.OPENAI
+    assert surface_of("/v1/chat/completions") is Surface.OPENAI
 
 
 def test_methods_of_an_endpoint_s_openai_paths(stub: MakeStub, route: MakeRouter) -> None:

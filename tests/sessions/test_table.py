@@ -5,12 +5,12 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.sessions.table import DROPPED, MOVED, Binding, Lease, Table
+from router.sessions.table import DROPPED, MOVED, Binding, SessionLease, Table
 
 
 def test_expiry_is_strict() -> None:
     """A session is over at its end; the first use at that time is refused already."""
-    table = Table(Lease(ttl=10))
+    table = Table(SessionLease(ttl=10))
     table.bind("a", Binding("w"), None, 100)
     assert table.use("a", 109.999) is not None
     assert table.use("a", 110) is None
@@ -20,7 +20,7 @@ def test_expiry_is_strict() -> None:
 def test_use_does_not_lengthen_it() -> None:
     """Use extends a session only if sessions slide."""
     for sliding in (False, True):
-        table = Table(Lease(ttl=10, sliding=sliding))
+        table = Table(SessionLease(ttl=10, sliding=sliding))
         table.bind("a", Binding("w"), None, 100)
         table.use("a", 105)
         assert (table.find("a", 112) is not None) == sliding
@@ -28,7 +28,7 @@ def test_use_does_not_lengthen_it() -> None:
 
 def test_the_longest_life_ends_a_sliding_one() -> None:
     """`longest` ends a sliding session however often it is used."""
-    table = Table(Lease(ttl=10, sliding=True, longest=25))
+    table = Table(SessionLease(ttl=10, sliding=True, longest=25))
     table.bind("a", Binding("w"), None, 0)
     assert [table.use("a", now) is not None for now in (8, 16, 24, 25)] == [True, True, True, False]
 
@@ -48,7 +48,7 @@ def test_one_who_expects_wrongly_changes_nothing() -> None:
 
 def test_the_one_unused_for_longest_makes_room() -> None:
     """The least recently used session is evicted, not the oldest."""
-    table = Table(Lease(most=2))
+    table = Table(SessionLease(most=2))
     table.bind("a", Binding("w"), None, 0)
     table.bind("b", Binding("w"), None, 1)
     table.use("a", 2)
@@ -59,7 +59,7 @@ def test_the_one_unused_for_longest_makes_room() -> None:
 
 def test_what_expired_makes_room_first() -> None:
     """An expired session makes room, so no live one is evicted."""
-    table = Table(Lease(ttl=10, most=2))
+    table = Table(SessionLease(ttl=10, most=2))
     table.bind("a", Binding("w"), None, 0)
     table.bind("b", Binding("w"), None, 8)
     table.bind("c", Binding("w"), None, 11)
@@ -68,7 +68,7 @@ def test_what_expired_makes_room_first() -> None:
 
 def test_a_sweep_drops_what_has_expired_and_nothing_else() -> None:
     """Sessions that were closed or extended are passed over."""
-    table = Table(Lease(ttl=10, sliding=True))
+    table = Table(SessionLease(ttl=10, sliding=True))
     for key in "abcd":
         table.bind(key, Binding("w"), None, 0)
     table.use("b", 5)
@@ -80,7 +80,7 @@ def test_a_sweep_drops_what_has_expired_and_nothing_else() -> None:
 
 def test_a_sweep_puts_back_only_so_many_that_have_moved() -> None:
     """Putting back all moved ends at once would take long, and they are not what it looks for."""
-    table = Table(Lease(ttl=10, sliding=True))
+    table = Table(SessionLease(ttl=10, sliding=True))
     for number in range(5 * MOVED):
         table.bind(str(number), Binding("w"), None, 0)
     for number in range(1, 5 * MOVED):
@@ -95,7 +95,7 @@ def test_a_sweep_puts_back_only_so_many_that_have_moved() -> None:
 
 def test_a_sweep_drops_only_so_many() -> None:
     """All may expire at once, and a sweep is part of the request that starts the next session."""
-    table = Table(Lease(ttl=10, most=5 * DROPPED))
+    table = Table(SessionLease(ttl=10, most=5 * DROPPED))
     for number in range(5 * DROPPED):
         table.bind(str(number), Binding("w"), None, 0)
     table.bind("next", Binding("w"), None, 10)
@@ -110,7 +110,7 @@ def test_a_sweep_drops_only_so_many() -> None:
 
 def test_uses_put_back_what_has_moved() -> None:
     """Each use puts some moved ends back, so that sweeps keep up."""
-    table = Table(Lease(ttl=10, sliding=True))
+    table = Table(SessionLease(ttl=10, sliding=True))
     keys = [str(number) for number in range(1000)]
     for key in keys:
         table.bind(key, Binding("w"), None, 0)
@@ -122,7 +122,7 @@ def test_uses_put_back_what_has_moved() -> None:
 
 def test_ends_of_closed_sessions_do_not_pile_up() -> None:
     """The heap stays small however many are opened and closed within one lifetime."""
-    table = Table(Lease(ttl=inf))
+    table = Table(SessionLease(ttl=inf))
     for number in range(10_000):
         table.bind(str(number), Binding("w"), None, 0)
         table.close(str(number), 0)
@@ -144,7 +144,7 @@ def test_it_is_what_a_plain_dictionary_would_be(
     steps: list[tuple[str, str, float]], sliding: bool
 ) -> None:
     """The table matches a simple model that implements every rule again."""
-    lease = Lease(ttl=6, sliding=sliding, longest=15, most=4)
+    lease = SessionLease(ttl=6, sliding=sliding, longest=15, most=4)
     table, now = Table(lease), 0.0
     model: dict[str, tuple[float, float]] = {}  # created, expires; ordered by last use
     for what, key, later in steps:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 from tests.commands import started
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, MakeStub, until
@@ -216,7 +216,7 @@ def test_a_request_without_a_session_asks_nobody(
     waiting = threading.Thread(target=ask)
     with redis.hanging():
         waiting.start()
-        until(lambda: router.door._proxy._scheduler.in_flight == 1)
+        until(lambda: router.door.dispatcher.scheduler.in_flight == 1)
         assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
         assert replies == []
     waiting.join(20)

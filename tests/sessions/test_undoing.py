@@ -9,16 +9,16 @@ from typing import Any
 import httpx
 import pytest
 
-from router.sessions.outage import Away
+from router.sessions.outage import Outage
 from router.sessions.store import MemoryStore
-from router.sessions.table import Binding, Bound, Lease, Session
+from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from tests.cancel.leaving import CHAT as PATH
 from tests.cancel.leaving import PATIENT, chat, unreachable
 from tests.support import OK, MakeRouter, MakeStub, Router, post, read_all, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 OPENS = {**CHAT, "requestType": "NEW_SESSION", "extSessionID": "mine"}
-HEADER = "X-Amzn-SageMaker-Session-Id"
+HEADER = "X-Amzn-SageMaker-OpenSession-Id"
 EVENTS = "warmroute_session_events_total"
 
 
@@ -64,10 +64,10 @@ def test_the_same_is_told_to_a_store_that_was_away() -> None:
     """A close recorded during an outage ends only the session that began at that time."""
     now = [1.0]
 
-    async def told() -> Session | None:
-        store = MemoryStore(Lease(), lambda: now[0])
+    async def told() -> OpenSession | None:
+        store = MemoryStore(SessionLease(), lambda: now[0])
         await store.bind("a", Binding("w"), None)
-        away = Away(9)
+        away = Outage(9)
         assert away.close("a", begun=1.0)
         await store.close("a")
         now[0] = 2.0
@@ -80,10 +80,10 @@ def test_the_same_is_told_to_a_store_that_was_away() -> None:
 
 def test_what_was_begun_again_while_it_was_away_stays() -> None:
     """A session begun again with the same id is not closed with its predecessor's start time."""
-    away = Away(9)
-    away.begin("a", Session("w", 1.0, 9.0, 1.0))
+    away = Outage(9)
+    away.begin("a", OpenSession("w", 1.0, 9.0, 1.0))
     away.close("a")
-    away.begin("a", Session("w", 2.0, 9.0, 2.0))
+    away.begin("a", OpenSession("w", 2.0, 9.0, 2.0))
     assert not away.close("a", begun=1.0)
     assert away.find("a") is not None
     assert away.close("a", begun=2.0)
@@ -99,14 +99,14 @@ def test_a_client_that_leaves_while_it_is_bound(
     router = route({"url": worker.url, "stateful": stateful}, strategy="session")
     sessions = router.door.fleet.pools[0].sessions
     assert sessions is not None
-    store = Slow(MemoryStore(Lease(), time.time))
+    store = Slow(MemoryStore(SessionLease(), time.time))
     router.call(lambda: sessions.keep_in(store))
     body = json.dumps(OPENS).encode()
     fields = b"%b: NEW_SESSION" % HEADER.encode()
     client = post(router.port, "/invocations", body, fields)
     until(lambda: store.bound)
     client.close()
-    until(lambda: router.door._proxy._scheduler.in_flight == 0)
+    until(lambda: router.door.dispatcher.scheduler.in_flight == 0)
     until(lambda: store.store.kept().open == 0)
     assert invoke(router, OPENS).status_code == 200
 
@@ -120,7 +120,7 @@ class TestLeavingBeforeItsWorkerIsConnected:
         with post(router.port, path, json.dumps(body).encode(), fields):
             until(lambda: homes(router) == {"mine": worker})
             until(lambda: router.door.fleet.pools[0].named[worker].load.in_flight == 1)
-        until(lambda: router.door._proxy._scheduler.in_flight == 0)
+        until(lambda: router.door.dispatcher.scheduler.in_flight == 0)
 
     @pytest.mark.parametrize("opens", [True, False])
     def test_one_that_was_to_begin(self, stub: MakeStub, route: MakeRouter, opens: bool) -> None:
@@ -177,7 +177,7 @@ def test_one_that_has_moved_stays(stub: MakeStub, route: MakeRouter, ends: str) 
             closes.set()
             read_all(client)
     closes.set()
-    until(lambda: router.door._proxy._scheduler.in_flight == 0)
+    until(lambda: router.door.dispatcher.scheduler.in_flight == 0)
     assert homes(router) == {"mine": other}
     assert router.metric(EVENTS, pool="default", event="spilled") == 1
 
@@ -192,7 +192,7 @@ def test_a_client_that_leaves_while_it_is_undone(
     router = route(*listed, strategy={"name": "session", "over": "leastload", "spill": "1h"})
     sessions = router.door.fleet.pools[0].sessions
     assert sessions is not None
-    store = Busy(MemoryStore(Lease(), time.time))
+    store = Busy(MemoryStore(SessionLease(), time.time))
     router.call(lambda: sessions.keep_in(store))
     before = {}
     if not opens:
@@ -206,7 +206,7 @@ def test_a_client_that_leaves_while_it_is_undone(
         until(lambda: store.undoing)
     until(lambda: len(router.door.clients) == len(before))
     store.free.set()
-    until(lambda: router.door._proxy._scheduler.in_flight == 0)
+    until(lambda: router.door.dispatcher.scheduler.in_flight == 0)
     assert homes(router) == before
     for event, count in {"new": len(before), "spilled": 0, "rebound": 0}.items():
         assert router.metric(EVENTS, pool="default", event=event) == count
@@ -219,7 +219,7 @@ def test_many_that_fail_to_begin_at_once(stub: MakeStub, route: MakeRouter) -> N
     router = route(*(worker.url for worker in workers.values()), strategy="session")
     sessions = router.door.fleet.pools[0].sessions
     assert sessions is not None
-    store = Slow(MemoryStore(Lease(), time.time))
+    store = Slow(MemoryStore(SessionLease(), time.time))
     router.call(lambda: sessions.keep_in(store))
     fields = b"%b: NEW_SESSION" % HEADER.encode(), b"connection: close"
     clients = [
@@ -235,7 +235,7 @@ def test_many_that_fail_to_begin_at_once(stub: MakeStub, route: MakeRouter) -> N
         assert told.startswith(b"HTTP/1.1 502 ")
         assert b"Worker %b closed" % worker.url[7:].encode() in told
     assert store.store.kept().open == 0
-    until(lambda: router.door._proxy._scheduler.in_flight == 0)
+    until(lambda: router.door.dispatcher.scheduler.in_flight == 0)
 
 
 class Slow:
@@ -256,7 +256,7 @@ class Slow:
         await asyncio.sleep(0.2)
         return bound
 
-    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         """Close at once, answer later."""
         closed = await self.store.close(key, begun=begun)
         await asyncio.sleep(0.2)
@@ -282,7 +282,7 @@ class Busy(Slow):
             await self._wait()
         return await self.store.bind(key, to, expected)
 
-    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         """Close it once free."""
         await self._wait()
         return await self.store.close(key, begun=begun)

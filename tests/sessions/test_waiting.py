@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from router.sessions.table import Binding
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from tests.reload.changing import change
 from tests.sessions.asking import Later, ask
 from tests.support import OK, MakeRouter, MakeStub, Router, until
@@ -104,14 +104,14 @@ def test_its_first_worker_is_there_again(
     assert first.worker() == home
 
 
-async def refused(_: Sequence[str]) -> Connection:
+async def refused(_: Sequence[str]) -> UpstreamConnection:
     """Connect to nobody."""
     raise ConnectionRefusedError(111, "Connection refused")
 
 
 def on_loop(router: Router, doing: Coroutine[Any, Any, Any]) -> Any:
     """Do something on the router's event loop."""
-    loop = router._server._loop
+    loop = router.server.loop
     assert loop is not None
     return asyncio.run_coroutine_threadsafe(doing, loop).result(20)
 

@@ -9,25 +9,25 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from router.fleet.breaker import Breaker
 from router.fleet.build import build
-from router.fleet.worker import State, Worker
-from router.http.exchange import Exchange, Source
+from router.fleet.worker import ProbeState, Worker
+from router.http.exchange import AnswerSource, Exchange
 from router.http.parser import Recall
 from router.http.tls import Contexts
-from router.http.validation import Head
+from router.http.validation import RequestHead
 from router.observe.metrics import Metrics
 from router.proxy.proxy import Proxy
 from router.sagemaker.handler import SageMaker
 from router.sagemaker.paths import route
 from router.sessions.sessions import Sessions
 from router.sessions.store import Clock, Kept, Store
-from router.sessions.table import Binding, Bound, Lease, Session
+from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from router.settings.model import Settings
-from router.upstream.connection import Connection
+from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Refused
-from router.upstream.head import Head as AnswerHead
+from router.upstream.response import ResponseHead
 from router.upstream.timeouts import NEVER, Patience
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
@@ -39,7 +39,7 @@ _BODY = b'{"id":"x","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":
 class _Transport(asyncio.Transport):
     """Takes what is sent, and has it answered in the loop's next turn."""
 
-    def __init__(self, connection: Connection, status: int) -> None:
+    def __init__(self, connection: UpstreamConnection, status: int) -> None:
         super().__init__()
         self._connection = connection
         self._answer = (
@@ -73,17 +73,17 @@ class Wire:
         self.name = name
         self.how = "well"
 
-    async def ask(self, head: bytes, body: bytes, _: object = None) -> Connection:
+    async def ask(self, head: bytes, body: bytes, _: object = None) -> UpstreamConnection:
         """Send a request as an upstream does."""
         if self.how == "dead":
             raise Refused("could not be reached")
         status = {"well": 200, "full": 503, "broken": 500}[self.how]
-        recall: Recall[AnswerHead] = Recall()
-        connection = Connection(asyncio.get_running_loop(), _PATIENCE, recall)
+        recall: Recall[ResponseHead] = Recall()
+        connection = UpstreamConnection(asyncio.get_running_loop(), _PATIENCE, recall)
         connection.connection_made(_Transport(connection, status))
         return await connection.ask(head, body)
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: UpstreamConnection) -> None:
         """Do nothing: no connection is kept."""
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class _Line:
     def finished(self, exchange: Exchange) -> None:
         """Do nothing."""
 
-    def feed_from(self, source: Source | None) -> None:
+    def feed_from(self, source: AnswerSource | None) -> None:
         """Do nothing: everything is taken as it comes."""
 
     def cut(self, *, framed: bool) -> None:
@@ -132,11 +132,11 @@ class Yielding:
         self._at = 0
 
     @property
-    def lease(self) -> Lease:
+    def lease(self) -> SessionLease:
         return self.store.lease
 
     @lease.setter
-    def lease(self, lease: Lease) -> None:
+    def lease(self, lease: SessionLease) -> None:
         self.store.lease = lease
 
     def ahead(self) -> float:
@@ -147,13 +147,13 @@ class Yielding:
         for _ in range(self._turns[self._at % len(self._turns)]):
             await asyncio.sleep(0)
 
-    async def use(self, key: str) -> Session | None:
+    async def use(self, key: str) -> OpenSession | None:
         await self._yield()
         found = _copy(await self.store.use(key))
         await self._yield()
         return found
 
-    async def find(self, key: str) -> Session | None:
+    async def find(self, key: str) -> OpenSession | None:
         await self._yield()
         return _copy(await self.store.find(key))
 
@@ -164,14 +164,14 @@ class Yielding:
         await self._yield()
         return found
 
-    async def close(self, key: str, *, begun: float | None = None) -> Session | None:
+    async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         await self._yield()
         return await self.store.close(key, begun=begun)
 
     async def doubt(self, seconds: float) -> None:
         await self.store.doubt(seconds)
 
-    async def listed(self, most: int) -> list[tuple[str, Session]]:
+    async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
         return await self.store.listed(most)
 
     async def look(self) -> Kept:
@@ -181,7 +181,7 @@ class Yielding:
         await self.store.stop()
 
 
-def _copy(one: Session | None) -> Session | None:
+def _copy(one: OpenSession | None) -> OpenSession | None:
     """Return a copy, as from another process: a session returned does not change later."""
     if one is None:
         return None
@@ -195,7 +195,7 @@ class Machine:
         workers = [{"url": f"http://{name}:1", "name": name, "models": ["m"]} for name in names]
         self._settings = Settings.model_validate({"workers": workers, **settings})
         fleet = build(self._settings, Contexts())
-        self._proxy = Proxy(fleet, Metrics(fleet, list), self._settings)
+        self._proxy = Proxy(fleet, Metrics(), self._settings)
         self._sagemaker = SageMaker(fleet, self._proxy, self._settings)
         self.pool = fleet.pools[0]
         self.wires = {name: Wire(name) for name in names}
@@ -204,13 +204,13 @@ class Machine:
 
     def begin(self, store: Store, clock: Clock) -> None:
         """Reset everything, and keep sessions in this store."""
-        stays = self.pool.strategy.stays  # type: ignore[attr-defined]  # it is `session`
+        stays = not self.pool.capabilities.moves_sessions
         self.pool.sessions = Sessions(self._settings.session, stays=stays, clock=clock)
         self.pool.sessions.keep_in(store)
         for worker in self.pool.workers:
             worker.load, worker.pace, worker.breaker = Load(), Pace(), Breaker(worker.name)
             worker.draining = False
-            worker.become(State.READY, "for a test")
+            worker.become(ProbeState.READY, "for a test")
             self.wires[worker.name].how = "well"
         self.pool.change(self.pool.models, self.pool.workers)
 
@@ -222,7 +222,7 @@ class Machine:
         """Serve one request."""
         named = [(name.replace("_", "-").encode(), text.encode()) for name, text in fields.items()]
         line = _Line()
-        exchange = Exchange(line, Head("POST", "1.1", named, path), keep=True)
+        exchange = Exchange(line, RequestHead("POST", "1.1", named, path), keep=True)
         exchange.body = json.dumps(body).encode()
         asked = route(path)
         if asked is None:

@@ -8,8 +8,10 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from ruamel.yaml import YAML
 
-from router.settings.loader import SettingsError, describe, load, loads, schema, schema_text
+from router.settings.errors import SettingsError
+from router.settings.loader import load, loads
 from router.settings.model import Settings
+from router.settings.schema import describe, schema, schema_text
 
 CONFIG = Path(__file__).parents[2] / "config"
 EXAMPLES = sorted(CONFIG.glob("*.yaml"))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from router.settings.loader import Problem, SettingsError, loads
+from router.settings.errors import Problem, SettingsError
+from router.settings.loader import loads
 from tests.settings.wrong import WORKER, wrong
 
 DURATION = "is not a duration: write a whole number and a unit (ms, s, m, h, d), such as 30s"

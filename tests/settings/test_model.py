@@ -4,8 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from router.settings.fleet import StrategySettings
-from router.settings.loader import describe, loads
-from router.settings.model import PoolSettings, Settings, TokenizerSettings, WorkerSettings
+from router.settings.loader import loads
+from router.settings.model import PoolSettings, Settings, WorkerSettings
+from router.settings.schema import describe
+from router.settings.tokenizer import TokenizerSettings
 from router.settings.types import Address, format_duration
 
 POOLS = """

@@ -3,8 +3,10 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.settings.loader import SettingsError, describe, loads
+from router.settings.errors import SettingsError
+from router.settings.loader import loads
 from router.settings.model import Settings
+from router.settings.schema import describe
 
 WORDS = [
     "workers", "pools", "strategy", "name", "url", "models", "api_key", "timeouts", "connect",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
-from router.runtime.quoting import shown_file
+from router.runtime.quote import shown_file
 from router.settings.types import Secret, resolve_secret
 
 TWO_FORMS = (

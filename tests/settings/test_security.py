@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from router.settings.loader import SettingsError, describe, loads
-from router.settings.model import AuthSettings, Settings
+from router.settings.errors import SettingsError
+from router.settings.loader import loads
+from router.settings.model import Settings
+from router.settings.schema import describe
+from router.settings.server import AuthSettings
 from router.settings.types import Address
 
 WORKER = "workers: [http://a:1]\n"

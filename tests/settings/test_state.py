@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from router.processes.child import opened, seal
-from router.settings.loader import SettingsError, load
+from router.settings.errors import SettingsError
+from router.settings.loader import load
 from router.settings.model import Settings
 
 

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from router.settings.errors import SettingsError
 from router.settings.fleet import StrategySettings
-from router.settings.loader import SettingsError, describe, loads, schema_text
+from router.settings.loader import loads
 from router.settings.model import Settings
+from router.settings.schema import describe, schema_text
 
 OTHER = """
 from dataclasses import dataclass, field

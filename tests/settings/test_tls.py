@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from router.settings.errors import SettingsError
 from router.settings.files import load_chain, load_roots
-from router.settings.loader import SettingsError, load, loads
+from router.settings.loader import load, loads
 from tests.pems import write_pems
 
 PEM = "certificate and key cannot be read as such: both must be PEM"

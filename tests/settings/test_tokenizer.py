@@ -6,8 +6,11 @@ import pytest
 
 from router.processes.child import opened, seal
 from router.reload import changes
-from router.settings.loader import SettingsError, describe, loads
-from router.settings.model import Settings, TokenizerSettings
+from router.settings.errors import SettingsError
+from router.settings.loader import loads
+from router.settings.model import Settings
+from router.settings.schema import describe
+from router.settings.tokenizer import TokenizerSettings
 
 WORKER = "workers: [http://a:1]\n"
 NOT_ONE = (

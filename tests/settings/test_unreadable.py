@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from router.settings.loader import SettingsError, load
+from router.settings.errors import SettingsError
+from router.settings.loader import load
 from tests.settings.wrong import WORKER
 
 

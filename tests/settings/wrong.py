@@ -2,7 +2,8 @@
 
 import pytest
 
-from router.settings.loader import SettingsError, loads
+from router.settings.errors import SettingsError
+from router.settings.loader import loads
 
 WORKER = "workers: [http://a:1]\n"
 

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from simulator.fleet import FleetSettings
-from simulator.thread import FleetThread
+from simulator.fleet import FleetThread
+from simulator.settings import FleetSettings
 
 Start = Callable[..., FleetThread]
 

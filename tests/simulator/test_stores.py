@@ -6,11 +6,11 @@ from hashlib import sha256
 
 import pytest
 
-from simulator.redis_store import RedisStore
-from simulator.store import SharedStore, Store
+from simulator.kv.stores import BlockStore, MemoryBlockStore, RedisBlockStore
 from tests.sessions.redis_server import RedisServer
+from tests.support import until
 
-Make = Callable[[int], Store[bytes]]
+Make = Callable[[int], BlockStore[bytes]]
 KEYS = [sha256(bytes([number])).digest() for number in range(8)]
 
 
@@ -26,11 +26,11 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     """Create empty stores of a given number of blocks."""
     with ExitStack() as stack:
 
-        def made(blocks: int) -> Store[bytes]:
+        def made(blocks: int) -> BlockStore[bytes]:
             if request.param == "in process":
-                return SharedStore(blocks)
+                return MemoryBlockStore(blocks)
             server = request.getfixturevalue("redis")
-            store = RedisStore(server.url, blocks, stem=f"{request.node.name} {blocks}:")
+            store = RedisBlockStore(server.url, blocks, stem=f"{request.node.name} {blocks}:")
             stack.callback(store.close)
             return store
 
@@ -82,7 +82,7 @@ def test_no_room_is_no_store(make: Make) -> None:
 
 def test_two_workers_share_what_is_in_redis(redis: RedisServer) -> None:
     """Stores with the same key stem share their blocks; others do not see them."""
-    one, other, else_ = (RedisStore(redis.url, 10, stem=stem) for stem in ("s:", "s:", "t:"))
+    one, other, else_ = (RedisBlockStore(redis.url, 10, stem=stem) for stem in ("s:", "s:", "t:"))
     one.write(KEYS)
     assert (other.held(KEYS), else_.held(KEYS)) == (8, 0)
     for store in (one, other, else_):
@@ -92,13 +92,12 @@ def test_two_workers_share_what_is_in_redis(redis: RedisServer) -> None:
 def test_without_redis_nothing_is_found_and_nothing_fails() -> None:
     """Until Redis is back, lookups find nothing; `check` raises ConnectionError."""
     with RedisServer() as server:
-        store = RedisStore(server.url, 10)
+        store = RedisBlockStore(server.url, 10)
         store.write(KEYS)
         server.kill()
         assert (store.held(KEYS), store.write(KEYS[:2]), store.failures) == (0, [False, False], 1)
         with pytest.raises(ConnectionError, match="no Redis answers"):
             store.check()
         server.start()
-        store._away_until = 0.0
-        assert store.write(KEYS[:2]) == [True, True]
+        until(lambda: store.write(KEYS[:2]) == [True, True])
         store.close()

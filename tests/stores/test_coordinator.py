@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from router.kv.lmcache.coordinator import Coordinator
-from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.lookup import LookupFailed
 from router.kv.lmcache.names import Chunking
 from tests.stores.conftest import ids
 
@@ -206,14 +206,14 @@ def test_another_size_of_chunks_is_said(directory: Directory) -> None:
 def test_what_is_no_directory_is_down(
     directory: Directory, status: int, body: bytes, said: str
 ) -> None:
-    """It raises StoreDown with the reason."""
+    """It raises LookupFailed with the reason."""
     directory.status, directory.body = status, body
-    with pytest.raises(StoreDown, match=said):
+    with pytest.raises(LookupFailed, match=said):
         held(directory, PROMPT)
 
 
 def test_a_coordinator_that_is_gone_is_down(directory: Directory) -> None:
-    """It raises StoreDown with the reason."""
+    """It raises LookupFailed with the reason."""
     store = Coordinator("http://127.0.0.1:1", Chunking(CHUNK))
 
     async def asked() -> None:
@@ -222,5 +222,5 @@ def test_a_coordinator_that_is_gone_is_down(directory: Directory) -> None:
         finally:
             await store.close()
 
-    with pytest.raises(StoreDown, match="no coordinator answers at http://127"):
+    with pytest.raises(LookupFailed, match="no coordinator answers at http://127"):
         asyncio.run(asked())

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from router.kv.lmcache import names as chunks
-from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.lookup import LookupFailed
 from router.kv.lmcache.names import naming
 from router.kv.lmcache.redis import BATCH, FIRST, TOKENS, RedisChunks
 from router.settings.fleet import LmcacheSettings
@@ -242,16 +242,18 @@ def why(url: str, secret: str | None = None) -> str:
         finally:
             await store.close()
 
-    with pytest.raises(StoreDown) as raised:
+    with pytest.raises(LookupFailed) as raised:
         asyncio.run(run())
     return str(raised.value)
 
 
 def test_a_redis_that_is_gone_is_down(redis: RedisServer) -> None:
-    """It raises StoreDown with the reason."""
+    """It raises LookupFailed with the reason."""
     redis.kill()
     for work in (lambda s: s.check(), lambda s: s.held(ids(*PROMPT), "toy", "")):
-        with pytest.raises(StoreDown, match=f"no Redis answers at {redis.url}: Connection refused"):
+        with pytest.raises(
+            LookupFailed, match=f"no Redis answers at {redis.url}: Connection refused"
+        ):
             asked(redis, work)
     assert why("redis://nobody.invalid") == (
         "no Redis answers at redis://nobody.invalid: Error -2 connecting to nobody.invalid:6379."
@@ -288,7 +290,7 @@ def test_a_redis_that_does_not_let_us_in(
 )
 def test_what_is_no_redis(answer: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Something else listens there, or never answers."""
-    monkeypatch.setattr("router.kv.lmcache.redis.PATIENCE_S", 0.5)
+    monkeypatch.setattr("router.kv.lmcache.redis.TIMEOUT_S", 0.5)
     with ExitStack() as opened:
         server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
 

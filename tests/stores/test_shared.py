@@ -6,12 +6,12 @@ from collections import deque
 
 import pytest
 
-from router.kv.lmcache import shared
-from router.kv.lmcache.lookup import StoreDown
-from router.kv.lmcache.shared import (
-    AGAIN_S,
+from router.kv.lmcache import shared_store as shared
+from router.kv.lmcache.lookup import LookupFailed
+from router.kv.lmcache.shared_store import (
     LONGEST,
-    LOOK_S,
+    MIN_CHECK_INTERVAL_S,
+    MIN_WARNING_INTERVAL_S,
     STAYS_S,
     SUSPECT,
     WAITING,
@@ -41,13 +41,13 @@ class Told:
         return 256
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """Return `tokens`, raise StoreDown, or never answer."""
+        """Return `tokens`, raise LookupFailed, or never answer."""
         del ids, model, salt
         self.asked += 1
         if self.slow:
             await asyncio.Event().wait()
         if self.down:
-            raise StoreDown("it is away")
+            raise LookupFailed("it is away")
         return self.tokens
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
@@ -136,7 +136,11 @@ def test_what_is_computed_and_does_not_come_is_said_under_any_load(
     said = "what workers computed did not come to lie there by the names of toy"
     assert store.wrong == said
     assert set(caplog.messages) == {f"no prompt will be found on L2: {said}"}
-    assert 1200 / AGAIN_S - 1 <= len(caplog.messages) <= 1200 / AGAIN_S + 1
+    assert (
+        1200 / MIN_WARNING_INTERVAL_S - 1
+        <= len(caplog.messages)
+        <= 1200 / MIN_WARNING_INTERVAL_S + 1
+    )
     assert store.written.missing >= 4 * len(caplog.messages)
     assert store.written.came == 0
     for writes in (True, None):
@@ -313,7 +317,7 @@ def test_a_store_without_a_hit_is_looked_at(caplog: pytest.LogCaptureFixture) ->
         clock = Clock()
         store = SharedStore(told, 5.0, clock)
         for number in range(4 * SUSPECT):
-            clock.now += LOOK_S if number == 2 * SUSPECT else 0.0
+            clock.now += MIN_CHECK_INTERVAL_S if number == 2 * SUSPECT else 0.0
             await store.ask(PROMPT)
             await asyncio.sleep(0)
         assert told.looked == 2, "not more often, however many there are"

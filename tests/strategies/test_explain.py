@@ -5,31 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from router.kv.remote import AWAY, SLOW
 from strategies.api import FREE, Candidate, Cost, Decision, Prompt
-from strategies.cost.load import Load
-from strategies.cost.prefill import Pace
 from strategies.cost.tiers import Loading
-from strategies.explain import Refused, Waits, explain, gives_way, terms, words
+from strategies.explain import Rejection, Waits, explain, gives_way, terms, words
 from strategies.policies.kv_aware import KvAware, KvAwareOptions
+from tests.strategies.workers import untold
 
 PROMPT = Prompt("m", 8000, (1, 2, 3))
 
 
-class Stand:
-    """A worker with a name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.load, self.pace = Load(), Pace()
-        self.kv_tokens = self.room_tokens = None
-
-
-HOLDER = Candidate(Stand("a"), Cost(wait=2.0, prefill=0.1), 7500)
-IDLE = Candidate(Stand("b"), Cost(prefill=0.8))
-FULL = Candidate(Stand("b"), Cost(prefill=0.1), 7900)
-REFUSED = Refused(429, "full", "later")
-LOADS = Candidate(Stand("b"), Cost(prefill=0.8), 7500, Loading(0.15, 500, 7000))
+HOLDER = Candidate(untold("a"), Cost(wait=2.0, prefill=0.1), 7500)
+IDLE = Candidate(untold("b"), Cost(prefill=0.8))
+FULL = Candidate(untold("b"), Cost(prefill=0.1), 7900)
+REFUSED = Rejection(429, "full", "later")
+LOADS = Candidate(untold("b"), Cost(prefill=0.8), 7500, Loading(0.15, 500, 7000))
 
 
 @pytest.mark.parametrize(
@@ -42,8 +31,8 @@ LOADS = Candidate(Stand("b"), Cost(prefill=0.8), 7500, Loading(0.15, 500, 7000))
         ((LOADS,), "l2", ("b need not compute 7500 of 8000 tokens: 500 come from L1 and 7000",)),
         ((IDLE, HOLDER), "spill (gap)", ("a holds more, 7500 of 8000",)),
         ((IDLE,), "load", ("b is least loaded",)),
-        ((Candidate(Stand("c"), FREE),), "turn", ("It is c's turn.",)),
-        ((Candidate(Stand("c"), FREE),), "other", ("c was chosen.",)),
+        ((Candidate(untold("c"), FREE),), "turn", ("It is c's turn.",)),
+        ((Candidate(untold("c"), FREE),), "other", ("c was chosen.",)),
     ],
 )
 def test_the_reason_is_said(
@@ -64,7 +53,7 @@ def test_the_reason_is_said(
 def test_two_that_were_drawn(costs: tuple[float, ...], said: str) -> None:
     """Nothing is said of those that were not drawn, which may be less loaded."""
     ranked = [
-        Candidate(Stand(name), Cost(decode=seconds))
+        Candidate(untold(name), Cost(decode=seconds))
         for name, seconds in zip("abc", costs, strict=True)
     ]
     assert words(PROMPT, Decision(ranked, "load", drawn=True)).startswith(said)
@@ -78,9 +67,9 @@ def test_two_that_were_drawn(costs: tuple[float, ...], said: str) -> None:
         ((IDLE,), "rebind", "The session has lost its worker; b takes it over. "),
         ((IDLE, HOLDER), "spill", "The session moves to b: a costs 1.300 s more. "),
         ((IDLE,), "spill", "The session moves to b: a has no room. "),
-        ((Candidate(Stand("c"), FREE),), "session", "The session is bound to c."),
+        ((Candidate(untold("c"), FREE),), "session", "The session is bound to c."),
         (
-            (Candidate(Stand("c"), FREE), Candidate(Stand("a"), FREE)),
+            (Candidate(untold("c"), FREE), Candidate(untold("a"), FREE)),
             "spill",
             "The session moves to c: a says that it is full.",
         ),
@@ -111,10 +100,10 @@ def test_every_doubt_is_documented_and_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "kv.md").read_text("utf-8")
     table = page.partition("what the decision says")[2].partition("\n\n")[0]
     documented = re.findall(r"`\(([a-z ]+)\)`", table)
-    assert {"text", SLOW, AWAY} <= set(documented)
+    assert {"text", "controller slow", "no controller"} <= set(documented)
     for doubt in documented:
         assert "was judged" in words(PROMPT, Decision((IDLE,), f"cold ({doubt})"))
-    alone = KvAware(KvAwareOptions()).rank(PROMPT, [Stand("a")], 0.0)
+    alone = KvAware(KvAwareOptions()).rank(PROMPT, [untold("a")], 0.0)
     assert alone.reason.partition("(")[2].removesuffix(")") in documented
 
 
@@ -135,10 +124,10 @@ def test_all_is_told() -> None:
     ],
 )
 def test_who_gives_way_is_told_of_what_is_sent(
-    waits: Waits, refused: Refused | None, *, said: bool
+    waits: Waits, refused: Rejection | None, *, said: bool
 ) -> None:
     """While the prompt itself waits, nothing gives way to it."""
-    over = Decision((Candidate(Stand("a"), Cost(prefill=0.1), preempts=2),), "cold")
+    over = Decision((Candidate(untold("a"), Cost(prefill=0.1), preempts=2),), "cold")
     found = explain(PROMPT, over, waits, refused=refused)
     assert ("2 longer prompts give way to it there." in found.words) == said
 
@@ -149,7 +138,7 @@ def test_terms_stand_in_a_line() -> None:
         "held=7500; wait=2.000s; prefill=0.100s; price=0.000s; decode=0.000s; room=0.000s; "
         "home=0.000s"
     )
-    assert terms(Candidate(Stand("c"), FREE)) == ""
+    assert terms(Candidate(untold("c"), FREE)) == ""
 
 
 @pytest.mark.parametrize(
@@ -162,8 +151,8 @@ def test_terms_stand_in_a_line() -> None:
 )
 def test_who_gives_way_is_said(preempts: int, said: str) -> None:
     """On the first worker, after the reason; and in the terms of each worker."""
-    first = Candidate(Stand("b"), Cost(prefill=0.8), preempts=preempts)
-    other = Candidate(Stand("a"), Cost(prefill=0.9), preempts=3)
+    first = Candidate(untold("b"), Cost(prefill=0.8), preempts=preempts)
+    other = Candidate(untold("a"), Cost(prefill=0.9), preempts=3)
     decision = Decision((first, other), "load")
     assert gives_way(decision) == said
     found = explain(PROMPT, decision)

@@ -157,8 +157,8 @@ def test_total_off(route: MakeRouter, stack: ExitStack) -> None:
     checked = []
 
     def a_century_later() -> None:
-        for connection in tuple(router.worker().upstream._busy):
-            if connection._paused:
+        for connection in tuple(router.worker().upstream.in_use):
+            if connection.paused:
                 connection.check(connection._loop.time() + CENTURY_S)
                 checked.append(connection)
 
@@ -186,7 +186,7 @@ def test_total_while_the_client_is_slow(route: MakeRouter, stack: ExitStack) -> 
     stack.callback(worker.stop)
     router = route(worker.url, timeouts=only("total", "2s"), health=QUIET)
     with Reader(router.port):
-        until(lambda: any(c._paused for c in tuple(router.worker().upstream._busy)))
+        until(lambda: any(c.paused for c in tuple(router.worker().upstream.in_use)))
         assert worker.open == 1
         until(lambda: worker.open == 0)
         until(router.idle)

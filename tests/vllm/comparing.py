@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from router.api.request import ENDPOINTS
-from router.rendering.errors import Unlike
-from router.rendering.tokens import Exact
+from router.api.endpoints import ENDPOINTS
+from router.rendering.errors import NotReproducible
+from router.rendering.tokens import PromptTokenizer
 from tests.vllm.conversations import Bodies, Body
 from tests.vllm.engine import MODEL, Engine
 
@@ -43,16 +43,16 @@ def chat(client: httpx.Client, body: Body) -> list[int] | None:
     return None if said is None else list(said["prompt_token_ids"])
 
 
-def ours(exact: Exact, path: str, body: Body) -> list[int] | str:
+def ours(exact: PromptTokenizer, path: str, body: Body) -> list[int] | str:
     """Return the router's ids, or why there are none."""
     try:
         return array("I", exact.ids(ENDPOINTS[path], json.dumps(body).encode())).tolist()
-    except Unlike as unlike:
+    except NotReproducible as unlike:
         return unlike.reason
 
 
 def compare(
-    engine: Engine, exact: Exact, path: str, bodies: Bodies, *, cases: int, ask: Ask
+    engine: Engine, exact: PromptTokenizer, path: str, bodies: Bodies, *, cases: int, ask: Ask
 ) -> str:
     """Compare until enough requests were accepted by both; fail at the first difference.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tests.identity.families import FAMILIES, folder, train
+from tests.rendering.families import FAMILIES, folder, train
 from tests.vllm.program import Program
 
 #: The variable with the path of the command.

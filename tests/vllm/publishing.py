@@ -9,8 +9,9 @@ from random import Random, SystemRandom
 
 import httpx
 
-from controller.memory import Memory
-from router.api.request import ENDPOINTS, parse
+from controller.kv_memory import KvMemory
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from tests.support import MakeRouter, Router, until
 from tests.vllm.engine import BLOCK, MODEL, Engine
 
@@ -96,7 +97,7 @@ def trusted(router: Router) -> bool:
     return {memory(router).doubt(worker.name) for worker in workers} == {""}
 
 
-def memory(router: Router) -> Memory:
+def memory(router: Router) -> KvMemory:
     """Return the memory of all engines."""
     ((_, found),) = router.door.memories.pools()
     return found
@@ -104,7 +105,7 @@ def memory(router: Router) -> Memory:
 
 def held(router: Router, worker: str) -> int:
     """Return how many blocks an engine has announced."""
-    return sum(place.blocks for place in memory(router).index.places() if place.worker == worker)
+    return sum(place.blocks for place in memory(router).index.caches() if place.worker == worker)
 
 
 def ask(router: Router, text: str, **more: object) -> httpx.Response:
@@ -154,7 +155,7 @@ def memory_of(router: Router, text: str, worker: str, **more: object) -> int:
     depth = 0
     for size, keys in prompt.blocks.items():
         for bit, blocks in index.find(keys).depths.items():
-            if index.place_of(bit).worker == worker:
+            if index.cache_of(bit).worker == worker:
                 depth = max(depth, blocks * size)
     return depth
 

@@ -6,8 +6,8 @@ Its vocabulary and template are those of the tests of prompts with images.
 import json
 from pathlib import Path
 
-from tests.identity.families import Family, folder, train
-from tests.identity.test_media import SEEING, TOKENS
+from tests.rendering.families import Family, folder, train
+from tests.rendering.test_media import SEEING, TOKENS
 from tests.vllm.engine import LONGEST, config
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from router.api.request import ENDPOINTS
-from tests.identity.folders import TOOL
-from tests.identity_live.asking import keyed, knows
+from router.api.endpoints import ENDPOINTS
+from tests.rendering.folders import TOOL
 from tests.support import MakeRouter, until
+from tests.tokenizers.asking import keyed, knows
 from tests.vllm.conftest import StartEngine
 from tests.vllm.engine import MODEL, make_model
 

@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from router.api.request import ENDPOINTS
-from router.tokenizers.loader import Shelf
-from router.tokenizers.probe import square
-from tests.identity.test_media import part
-from tests.identity_live.asking import keyed, knows, tokenizer
+from router.api.endpoints import ENDPOINTS
+from router.tokenizers.loader import TokenizerCache
+from router.tokenizers.probes import square
+from tests.rendering.test_media import part
 from tests.support import MakeRouter, until
+from tests.tokenizers.asking import keyed, knows, tokenizer
 from tests.vllm.conftest import StartEngine
 from tests.vllm.engine import BLOCK, MODEL, Engine
 from tests.vllm.seeing import make_seeing
@@ -47,7 +47,7 @@ def engine(vllm: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> Engin
 @pytest.mark.parametrize("messages", CHATS)
 def test_tokens_before_the_first_image(engine: Engine, messages: list[Any]) -> None:
     """The engine's tokens begin with ours, and then comes the image."""
-    exact = Shelf().open(engine.folder).exact
+    exact = TokenizerCache().open(engine.folder).exact
     head = exact.head(ENDPOINTS[CHAT], json.dumps({"messages": messages}).encode())
     ids = array("I", head.ids).tolist()
     asked = {"model": MODEL, "messages": messages}
@@ -71,7 +71,11 @@ def test_a_router_knows(engine: Engine, route: MakeRouter) -> None:
         answer = router.http.post(CHAT, json=asked, timeout=60).json()
         details = answer["usage"].get("prompt_tokens_details") or {}
         cached.append(int(details.get("cached_tokens") or 0))
-        head = Shelf().open(engine.folder).exact.head(ENDPOINTS[CHAT], json.dumps(asked).encode())
+        head = (
+            TokenizerCache()
+            .open(engine.folder)
+            .exact.head(ENDPOINTS[CHAT], json.dumps(asked).encode())
+        )
     known = len(head.ids) // 4 // BLOCK * BLOCK
     assert cached[:2] == [0, known]
     assert cached[2] >= known

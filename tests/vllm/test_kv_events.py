@@ -138,7 +138,7 @@ def test_200_chats_are_predicted_exactly(pair: list[Publishing], kvaware: MakeRo
         hits += cached(answer) > 0
         told(router, answer, text)
     assert hits > 100
-    truth = memory(router).truths[pair[0].name]
+    truth = memory(router).track_records[pair[0].name]
     assert (truth.compared, truth.sum, truth.demoted) == (200, 0, False)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from router.tokenizers.loader import Shelf
-from tests.identity.other_formats import KINDS, make_mistral, make_sentencepiece
+from router.tokenizers.loader import TokenizerCache
+from tests.rendering.other_formats import KINDS, make_mistral, make_sentencepiece
 from tests.vllm.comparing import CHAT, COMPLETION, chat, compare, tokenize
 from tests.vllm.conftest import StartEngine
 from tests.vllm.conversations import completions, orderly
@@ -24,7 +24,7 @@ def test_mistrals_format(vllm: StartEngine, tmp_path: Path, kind: str) -> None:
     folder = make_mistral(tmp_path / kind, kind)
     size = 140_000 if (folder / "tekken.json").is_file() else 33_000
     (folder / "config.json").write_text(json.dumps(config(size)), encoding="utf-8")
-    engine, volume = vllm(folder, "--tokenizer-mode", "mistral"), Shelf().open(folder)
+    engine, volume = vllm(folder, "--tokenizer-mode", "mistral"), TokenizerCache().open(folder)
     assert volume.library == "mistral-common"
     print()
     print(kind, compare(engine, volume.exact, CHAT, orderly(), cases=_FEW, ask=chat))
@@ -37,7 +37,7 @@ def test_sentencepiece(vllm: StartEngine, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     folder = make_sentencepiece(tmp_path / "llama")
     (folder / "config.json").write_text(json.dumps(config(400)), encoding="utf-8")
-    engine, exact = vllm(folder), Shelf().open(folder).exact
+    engine, exact = vllm(folder), TokenizerCache().open(folder).exact
     print()
     print(compare(engine, exact, CHAT, orderly(), cases=_FEW, ask=tokenize))
     print(compare(engine, exact, COMPLETION, completions, cases=_FEW, ask=tokenize))

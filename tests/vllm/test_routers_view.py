@@ -7,11 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from router.api.request import ENDPOINTS, parse
+from router.api.endpoints import ENDPOINTS
+from router.api.request import parse
 from router.prompt.forward import with_ids
 from tests.commands import run
-from tests.identity_live.asking import keyed, knows, states, tokenizer
 from tests.support import MakeRouter, Router, until
+from tests.tokenizers.asking import keyed, knows, states, tokenizer
 from tests.vllm.adapters import make_adapter
 from tests.vllm.conftest import StartEngine
 from tests.vllm.engine import BLOCK, MODEL, Engine, make_model

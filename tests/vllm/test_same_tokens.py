@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from router.tokenizers.loader import Shelf
-from tests.identity.families import FAMILIES, train
+from router.tokenizers.loader import TokenizerCache
+from tests.rendering.families import FAMILIES, train
 from tests.vllm.comparing import CHAT, COMPLETION, chat, compare, tokenize
 from tests.vllm.conftest import StartEngine
 from tests.vllm.conversations import chats, completions, orderly
@@ -31,7 +31,7 @@ def test_conversations(
     """A quarter of the cases each; a few of them as chats that are actually answered."""
     folder = tmp_path_factory.mktemp(name)
     make_model(folder, name, train(FAMILIES[name], _texts(), 6000))
-    engine, exact = vllm(folder, *TOOLS), Shelf().open(folder).exact
+    engine, exact = vllm(folder, *TOOLS), TokenizerCache().open(folder).exact
     bodies = orderly() if name == "mistral" else chats
     print()
     print(name, compare(engine, exact, CHAT, bodies, cases=CASES // 4, ask=tokenize))

@@ -13,11 +13,11 @@ import httpx
 import pytest
 from redis import Redis
 
-from controller.agreement import First, way
-from controller.events import Tier
+from controller.index.agreement import FirstBlock, hash_algorithm
+from controller.index.block_events import Tier
 from router.kv.lmcache.build import lookup_of
 from router.kv.lmcache.names import Chunking, digests
-from router.settings.model import TiersSettings
+from router.settings.fleet import TiersSettings
 from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
@@ -174,7 +174,7 @@ def test_gpu_then_l1_then_l2_then_a_cold_engine(fleet: Fleet, router: Router) ->
     left_l1(router, one, text)
     assert reason(found(router, cold, text, Held(0, 0, chunked))) == "l2"
     for host in (one, cold):
-        assert memory(router).truths[host.engine.name].sum == 0
+        assert memory(router).track_records[host.engine.name].sum == 0
 
 
 def test_part_of_it_is_on_the_gpu(fleet: Fleet, router: Router) -> None:
@@ -195,7 +195,7 @@ def test_it_names_chunks_in_a_way_of_its_own(fleet: Fleet, router: Router, model
     with hearing(one.engine) as heard:
         answer = one.engine.direct(text, return_token_ids=True)
         ids = answer.json()["prompt_token_ids"]
-        place = memory(router).index.place
+        place = memory(router).index.cache
         lies(router, fleet.cold, text, Held(0, 0, whole(answer, CHUNK)))
         until(lambda: believed(router, one.engine, text).gpu == whole(answer), PATIENCE)
         events = heard.all()
@@ -204,8 +204,8 @@ def test_it_names_chunks_in_a_way_of_its_own(fleet: Fleet, router: Router, model
     chunks = [int.from_bytes(name[-8:], "big") for name in named]
     assert set(blocks).isdisjoint(chunks)
     assert blocks in [event.hashes for event in events]
-    first = First(blocks[0], array("I", ids[:BLOCK]).tobytes())
-    assert way(first) == "sha256, PYTHONHASHSEED=0"
+    first = FirstBlock(blocks[0], array("I", ids[:BLOCK]).tobytes())
+    assert hash_algorithm(first) == "sha256, PYTHONHASHSEED=0"
     told = [event for event in events if set(event.hashes) & set(chunks)]
     assert {(event.medium, event.fields["block_size"]) for event in told} == {("CPU", CHUNK)}
     assert [event.hashes for event in told] == [[chunk] for chunk in chunks]
@@ -215,7 +215,7 @@ def test_it_names_chunks_in_a_way_of_its_own(fleet: Fleet, router: Router, model
         assert client.exists(*keys) == len(keys) > 5
     host = place(one.engine.name, Tier.L1)
     assert host is not None
-    assert host.usual == CHUNK
+    assert host.usual_block_size == CHUNK
 
 
 def test_engines_need_not_agree_on_names(fleet: Fleet, router: Router) -> None:

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from redis import Redis
 
-from controller.agreement import First, way
-from controller.events import Tier
+from controller.index.agreement import FirstBlock, hash_algorithm
+from controller.index.block_events import Tier
 from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
@@ -159,7 +159,7 @@ def test_gpu_then_l1_then_l2_then_a_cold_engine(fleet: Fleet, router: Router) ->
     for each in fleet.pair:
         assert 0 < told[each.name]["gpu"] < GPU
         assert full // BLOCK <= told[each.name]["l1"] <= L1
-        assert memory(router).truths[each.name].sum == 0
+        assert memory(router).track_records[each.name].sum == 0
 
 
 def test_part_of_it_is_on_the_gpu(fleet: Fleet, router: Router) -> None:
@@ -305,7 +305,7 @@ def test_l1_is_dropped_without_a_word(fleet: Fleet, router: Router) -> None:
     assert hits(one).since(before) == Hits(0, 0, full), "the store had it"
     lies(router, one, text, Held(full))
     (place,) = [
-        p for p in memory(router).index.places() if (p.worker, p.tier) == (one.name, Tier.L1)
+        p for p in memory(router).index.caches() if (p.worker, p.tier) == (one.name, Tier.L1)
     ]
     until(lambda: place.blocks < full // BLOCK + 10, PATIENCE)
     assert place.copies == {}
@@ -383,12 +383,12 @@ def test_names_can_be_computed(fleet: Fleet, router: Router) -> None:
     with Redis.from_url(fleet.redis.url) as client:
         until(lambda: client.exists(*keys) == len(keys) > 15, PATIENCE)
     until(lambda: believed(router, one, text).gpu == len(keys) * BLOCK, PATIENCE)
-    place = memory(router).index.place(one.name, Tier.GPU)
+    place = memory(router).index.cache(one.name, Tier.GPU)
     assert place is not None
     told = [int.from_bytes(name[-8:], "big") for name in names]
     assert all(place.names.get(name) is not None for name in told)
-    first = First(told[0], array("I", ids[:BLOCK]).tobytes())
-    assert way(first) == "sha256_cbor, PYTHONHASHSEED=0"
+    first = FirstBlock(told[0], array("I", ids[:BLOCK]).tobytes())
+    assert hash_algorithm(first) == "sha256_cbor, PYTHONHASHSEED=0"
 
 
 def test_a_tier_that_fails_takes_its_engine_along(fleet: Fleet, router: Router) -> None:
@@ -428,5 +428,5 @@ def states(router: Router) -> dict[str, str]:
 
 def blocks(router: Router) -> dict[tuple[str, Tier], int]:
     """Return the known blocks by worker and tier, where there are any."""
-    places = memory(router).index.places()
+    places = memory(router).index.caches()
     return {(one.worker, one.tier): one.blocks for one in places if one.blocks}

@@ -1,11 +1,11 @@
 """Creates the lookup of a shared store from the settings, and checks it before serving."""
 
 from router.fleet.build import CannotBuild
-from router.kv.lmcache.lookup import Lookup, StoreDown
+from router.kv.lmcache.lookup import Lookup, LookupFailed
 from router.kv.lmcache.names import chunking, naming
-from router.kv.lmcache.shared import SharedStore
-from router.settings.fleet import StrategySettings
-from router.settings.model import Settings, TiersSettings
+from router.kv.lmcache.shared_store import SharedStore
+from router.settings.fleet import StrategySettings, TiersSettings
+from router.settings.model import Settings
 from strategies.registry import make
 
 
@@ -60,7 +60,7 @@ async def refuse_lost_stores(settings: Settings) -> None:
     store = SharedStore(lookup, 0.0)
     try:
         await store.look()
-    except StoreDown as error:
+    except LookupFailed as error:
         raise CannotBuild(f"{field}: {error}") from None
     finally:
         await store.close()
@@ -68,5 +68,4 @@ async def refuse_lost_stores(settings: Settings) -> None:
 
 def asks(strategy: StrategySettings) -> bool:
     """Whether the strategy, or the one below it, has a memory, which a store complements."""
-    made = make(strategy.name, strategy.options)
-    return hasattr(getattr(made, "over", made), "memory_bytes")
+    return make(strategy.name, strategy.options).kv is not None

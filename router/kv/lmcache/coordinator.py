@@ -10,12 +10,12 @@ from array import array
 import httpx
 import msgspec
 
-from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.lookup import LookupFailed
 from router.kv.lmcache.names import Chunking
 
 #: Largest answer in bytes, and most tokens of a prompt that are sent.
-LARGEST, MOST_TOKENS = 16 << 20, 1 << 20
-PATIENCE_S = 5.0
+MAX_ANSWER_BYTES, MAX_PROMPT_TOKENS = 16 << 20, 1 << 20
+TIMEOUT_S = 5.0
 
 
 class _Placement(msgspec.Struct):
@@ -28,7 +28,7 @@ class _Chunk(msgspec.Struct):
     token_ids: list[int] = []
 
 
-class _Said(msgspec.Struct):
+class _LookupAnswer(msgspec.Struct):
     chunks: int = 0
     results: list[_Chunk] = []
 
@@ -40,7 +40,7 @@ class Coordinator:
         """`url` is the coordinator's address, without a path."""
         self._url = url
         self._chunking = chunking
-        self._client = httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False)
+        self._client = httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False)
         self._wrong = ""
 
     @property
@@ -50,7 +50,7 @@ class Coordinator:
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
         """See `Lookup`."""
-        tokens = array("I", ids)[:MOST_TOKENS].tolist()
+        tokens = array("I", ids)[:MAX_PROMPT_TOKENS].tolist()
         if len(tokens) < self._chunking.tokens:
             return 0
         said = await self._ask(tokens, model, salt)
@@ -62,7 +62,7 @@ class Coordinator:
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
         """See `Lookup`."""
-        tokens = array("I", ids)[:MOST_TOKENS].tolist()
+        tokens = array("I", ids)[:MAX_PROMPT_TOKENS].tolist()
         there = _there(await self._ask(tokens, model, salt))
         return there[-1] if there else None
 
@@ -73,7 +73,7 @@ class Coordinator:
             f" engines' own, and see that their servers report to {self._url}"
         )
 
-    def _compared(self, tokens: int, said: _Said) -> int:
+    def _compared(self, tokens: int, said: _LookupAnswer) -> int:
         """Return the coordinator's chunk size, as stated or as evident; 0 if unknown."""
         told = next((len(one.token_ids) for one in said.results if one.token_ids), 0)
         expected = self._chunking.tokens
@@ -98,7 +98,7 @@ class Coordinator:
             )
         return self._wrong
 
-    async def _ask(self, tokens: list[int], model: str, salt: str) -> _Said:
+    async def _ask(self, tokens: list[int], model: str, salt: str) -> _LookupAnswer:
         question = {
             "token_ids": tokens,
             "model_name": self._chunking.model or model,
@@ -108,22 +108,22 @@ class Coordinator:
         try:
             answer = await self._client.post("/directory/lookup", content=_encode(question))
         except (TimeoutError, httpx.HTTPError, OSError) as error:
-            raise StoreDown(
+            raise LookupFailed(
                 f"no coordinator answers at {self._url}: {type(error).__name__}"
             ) from None
-        if answer.status_code != 200 or len(answer.content) > LARGEST:
-            raise StoreDown(f"{self._url} answers {answer.status_code} to /directory/lookup")
+        if answer.status_code != 200 or len(answer.content) > MAX_ANSWER_BYTES:
+            raise LookupFailed(f"{self._url} answers {answer.status_code} to /directory/lookup")
         try:
-            return msgspec.json.decode(answer.content, type=_Said)
+            return msgspec.json.decode(answer.content, type=_LookupAnswer)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            raise StoreDown(f"{self._url} answers something else than a directory") from None
+            raise LookupFailed(f"{self._url} answers something else than a directory") from None
 
     async def close(self) -> None:
         """See `Lookup`."""
         await self._client.aclose()
 
 
-def _there(said: _Said) -> list[bool]:
+def _there(said: _LookupAnswer) -> list[bool]:
     """Return for each chunk whether the parts of all GPUs are where every worker can load them."""
     fan_out = len(said.results) // said.chunks if said.chunks else 0
     shared = [any(one.shared for one in part.placements) for part in said.results]

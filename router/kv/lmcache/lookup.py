@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class StoreDown(Exception):
+class LookupFailed(Exception):
     """The store cannot be asked; the message is a sentence."""
 
 
@@ -15,7 +15,7 @@ class Lookup(Protocol):
         """Tokens per chunk; anything shorter is never stored."""
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
-        """Return how many of the first tokens are stored. Raises StoreDown.
+        """Return how many of the first tokens are stored. Raises LookupFailed.
 
         `ids` are token ids, 32 bits each in the machine's byte order. `model` is the name in the
         request, `salt` what separates caches.
@@ -24,7 +24,7 @@ class Lookup(Protocol):
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
         """Return whether the last full chunk of these tokens is stored, whatever comes before it.
 
-        None if that cannot be asked. Raises StoreDown.
+        None if that cannot be asked. Raises LookupFailed.
         """
 
     def compare(self, model: str) -> str:
@@ -36,7 +36,7 @@ class Lookup(Protocol):
     async def check(self) -> str:
         """Return what is wrong with the store's content, as a sentence; empty if nothing is.
 
-        Raises StoreDown.
+        Raises LookupFailed.
         """
 
     async def close(self) -> None:

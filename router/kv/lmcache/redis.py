@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Collection
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from router.kv.lmcache.lookup import StoreDown
+from router.kv.lmcache.lookup import LookupFailed
 from router.kv.lmcache.names import Chunking, EngineChunking, Kind, kind_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ SAMPLE, MODELS = 1000, 64
 #: The part of a chunk whose size is not the chunk's.
 _APART = b"metadata"
 #: Seconds that a check may take: no request waits for it.
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 
 
 class RedisChunks:
@@ -57,9 +57,9 @@ class RedisChunks:
             str(settings.redis),
             password=self._password.get_secret_value() if self._password else None,
             max_connections=CONNECTIONS,
-            timeout=PATIENCE_S,
-            socket_timeout=PATIENCE_S,
-            socket_connect_timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
+            socket_timeout=TIMEOUT_S,
+            socket_connect_timeout=TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),  # callers have a deadline
         )
         self._redis = client.Redis.from_pool(pool)
@@ -112,7 +112,7 @@ class RedisChunks:
                         line.exists(*keys)
                 counts = iter(await line.execute())
         except self._errors as error:
-            raise StoreDown(self._down(error)) from None
+            raise LookupFailed(self._down(error)) from None
         whole = [[next(counts) == len(keys) for keys in sets] for sets in asked]
         there = [any(sets) for sets in whole]
         return there.index(False) if False in there else len(there)
@@ -123,7 +123,7 @@ class RedisChunks:
             await cast("Awaitable[Any]", self._redis.ping())
             return await self._wrong()
         except self._errors as error:
-            raise StoreDown(self._down(error)) from None
+            raise LookupFailed(self._down(error)) from None
 
     async def _wrong(self) -> str:
         """Return what is wrong with our models' chunks; those of other models do not matter."""

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import httptools
 
-from router.api.request import ENDPOINTS
+from router.api.endpoints import ENDPOINTS
 from tests.http.raw.answers import Answer
 from tests.http.raw.play import Seen
 from tests.http.raw.row import End, Outcome, Row

@@ -1,0 +1,95 @@
+"""A body that Python's `json` reads is made one that msgspec reads alike."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.api.lenient_json import MAX_REWRITTEN_VALUES, rewrite
+
+#: Pieces of JSON, and of what is nearly that.
+PIECES = [
+    *("\\ud83d", "\\uDE00", "\\ue03d", "\\\\", '\\"', "\\n", "\\u", "\\", "ud83d", "d83d"),
+    *("NaN", "Infinity", "-Infinity", "-", "1", "null", "a", "é", "😀", "\ud83d", "\udc00"),
+    *('"', '"', '"', ":", ",", "[", "]", "{", "}", " "),
+]
+ENCODINGS = ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+ESCAPES = [*PIECES[:6], "ud83d", "NaN", "-Infinity", "é", "\udc00"]
+TEXTS = st.lists(st.sampled_from(ESCAPES), max_size=6).map(lambda some: '"' + "".join(some) + '"')
+CONSTANTS = st.sampled_from(["NaN", "Infinity", "-Infinity", "1", "null", "-0.5e3", "true"])
+
+
+def lists(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """JSON lists and objects."""
+    pairs = st.tuples(TEXTS, inner).map(": ".join)
+    return st.lists(inner, max_size=4).map(lambda some: f"[{', '.join(some)}]") | st.lists(
+        pairs, max_size=4
+    ).map(lambda some: "{" + ",".join(some) + "}")
+
+
+def plain(value: object) -> object:
+    """The value with other characters for unpaired surrogates, and objects for constants."""
+    if isinstance(value, str):
+        return "".join(
+            chr(ord(one) + 0x800) if "\ud800" <= one <= "\udfff" else one for one in value
+        )
+    if isinstance(value, list):
+        return list(map(plain, value))
+    if isinstance(value, dict):
+        return {plain(key): plain(one) for key, one in value.items()}
+    return value
+
+
+def check(text: str, encoding: str, *, marked: bool) -> None:
+    """Compare what is made of a body with what Python reads in it."""
+    body = text.encode(encoding, "surrogatepass")
+    if marked and encoding == "utf-8":
+        body = b"\xef\xbb\xbf" + body
+    try:
+        expected = plain(json.loads(body, parse_constant=lambda _: {}))
+    except ValueError:
+        with pytest.raises((msgspec.DecodeError, ValueError)):
+            msgspec.json.decode(rewrite(body).seen)
+        return
+    made = rewrite(body)
+    assert msgspec.json.decode(made.seen) == expected
+    assert len(made.seen) == len(made.body)
+    if encoding == "utf-8":
+        assert made.body == body
+    assert plain(json.loads(made.body, parse_constant=lambda _: {})) == expected
+
+
+@given(st.recursive(TEXTS | CONSTANTS, lists), st.sampled_from(ENCODINGS), st.booleans())
+def test_what_python_reads(text: str, encoding: str, marked: bool) -> None:
+    """It has the same values, whatever its encoding, and the worker's copy keeps all of them."""
+    check(text, encoding, marked=marked)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), st.sampled_from(ENCODINGS))
+def test_anything(text: str, encoding: str) -> None:
+    """What is no JSON to Python is none to msgspec either."""
+    check(text, encoding, marked=False)
+
+
+@pytest.mark.parametrize("value", ["\\ud83d\\ude00", "\\ud83d", "\udc00", "\\\\ud83d", '",NaN,"'])
+def test_where_a_long_body_is_cut(value: str) -> None:
+    """What stands there is whole, and read once."""
+    for shift in range(20):
+        check(f'["{"x" * ((1 << 20) - shift)}{value * 2}"]', "utf-8", marked=False)
+
+
+@pytest.mark.parametrize("value", ["NaN", '"\\ud83d"', '"\udc00"'])
+def test_a_long_body(value: str) -> None:
+    """Wherever in it such a value is; but not more of them than are worth the time."""
+    for before in ("x" * (1 << 20), '\\\\\\"' * (1 << 18), "\\u00e9" * (1 << 18), "\\" * (1 << 21)):
+        for shift in range(9):
+            check(f'["{before}{"." * shift}", {value}]', "utf-8", marked=False)
+    few = f"[{','.join([value] * MAX_REWRITTEN_VALUES)}]"
+    assert (
+        len(msgspec.json.decode(rewrite(few.encode("utf-8", "surrogatepass")).seen))
+        == MAX_REWRITTEN_VALUES
+    )
+    with pytest.raises(ValueError, match="more than"):
+        rewrite(f"[{value},{few[1:]}".encode("utf-8", "surrogatepass"))

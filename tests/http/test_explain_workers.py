@@ -1,0 +1,314 @@
+"""Explanations: workers that are left out, and requests of sessions."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from router.fleet.worker import ProbeState
+from strategies.api import Decision, Prompt, Strategy, WorkerView
+from tests.commands import run
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, error_of, post, until
+
+PATH = "/v1/chat/completions"
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+QUIET = {"interval": "30s"}
+FAILS: list[Action] = [b"HTTP/1.1 500 Broken\r\ncontent-length: 2\r\n\r\n{}"]
+
+
+def explain(router: Router, session: str | None = None) -> dict[str, Any]:
+    """The router's explanation."""
+    named = {"x-session-id": session} if session else {}
+    answer = router.http.post("/explain", json=CHAT, headers=named)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def left_out(router: Router) -> dict[str, tuple[str, str]]:
+    """State and reason of each worker that is left out."""
+    return {one["worker"]: (one["state"], one["reason"]) for one in explain(router)["left_out"]}
+
+
+@contextmanager
+def busy(router: Router, worker: Stub, *fields: bytes) -> Iterator[None]:
+    """One request is in flight on the worker."""
+    done: list[int] = []
+    worker.script = [lambda: bool(done), *OK]
+    count = len(worker.requests)
+    client = post(router.port, PATH, json.dumps(CHAT).encode(), *fields)
+    try:
+        until(lambda: len(worker.requests) > count)
+        yield
+    finally:
+        done.append(1)
+        client.close()
+        worker.script = OK
+        until(router.idle)
+
+
+def test_workers_that_are_left_out_are_named_with_the_reason(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """Workers that are down, drain or serve other models are no candidates, and it says why."""
+    router = route(
+        {"name": "a", "url": stub().url},
+        {"name": "drains", "url": stub().url, "drain": True},
+        {"name": "other", "url": stub(model="o").url},
+        {"name": "gone", "url": "http://127.0.0.1:9"},
+        health=QUIET,
+    )
+    assert [one["worker"] for one in explain(router)["workers"]] == ["a"]
+    found = left_out(router)
+    assert set(found) == {"drains", "other", "gone"}
+    assert found["drains"] == ("draining", "the settings say `drain`")
+    assert found["other"] == ("other", "it does not serve 'm'")
+    assert found["gone"][0] == "down"
+    assert "refused" in found["gone"][1]
+
+
+def test_a_full_worker_is_left_out(stub: MakeStub, route: MakeRouter) -> None:
+    """A worker with `limits.in_flight` requests is left out while another one has room."""
+    workers = {name: stub() for name in "ab"}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    router = route(*listed, limits={"in_flight": 1}, health=QUIET)
+    assert left_out(router) == {}
+    first = explain(router)["workers"][0]["worker"]
+    with busy(router, workers[first]):
+        said = "it has 1 requests in flight; `limits.in_flight` is 1"
+        assert left_out(router) == {first: ("full", said)}
+        assert explain(router)["waits"] == ""
+
+
+def test_an_ejected_worker_is_left_out(stub: MakeStub, route: MakeRouter) -> None:
+    """An ejected worker is named with its failures."""
+    workers = {name: stub(FAILS) for name in "ab"}
+    listed = [{"name": name, "url": worker.url} for name, worker in workers.items()]
+    health = {**QUIET, "ejection": {"failures": 1, "first": "1h", "longest": "2h"}}
+    router = route(*listed, health=health)
+    bad = router.http.post(PATH, json=CHAT).headers["x-warmroute-worker"]
+    until(lambda: bad in left_out(router))
+    state, reason = left_out(router)[bad]
+    assert state == "ejected"
+    assert "5xx" in reason
+
+
+def test_a_worker_that_the_strategy_leaves_out_is_not_called_full(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """A strategy may rank only some of the workers; those that it leaves out are `unranked`."""
+    listed = [{"name": name, "url": stub().url} for name in "abc"]
+    router = route(*listed, limits={"in_flight": 1}, health=QUIET)
+    strategy = router.door.fleet.pools[0].strategy
+    router.door.fleet.pools[0].strategy = Picky(strategy)  # type: ignore[assignment]
+    found = explain(router)
+    assert [one["worker"] for one in found["workers"]] == ["a"]
+    said = ("unranked", "the pool's strategy did not rank it")
+    assert left_out(router) == {"b": said, "c": said}
+
+
+def test_a_reason_of_several_lines_is_one_header(stub: MakeStub, route: MakeRouter) -> None:
+    """A strategy of others may give any text; the client gets no header that it made up."""
+    router = route(stub().url, health=QUIET)
+    strategy = router.door.fleet.pools[0].strategy
+    router.door.fleet.pools[0].strategy = Loud(strategy)  # type: ignore[assignment]
+    reply = router.http.post(PATH, json=CHAT)
+    assert reply.status_code == 200
+    assert "x-more" not in reply.headers
+    assert reply.headers["x-warmroute-decision"].startswith(r"'load\r\nx-more: 1'")
+
+
+class Loud:
+    """A strategy whose reason has a line end."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Rank as the strategy does."""
+        return replace(self._strategy.rank(prompt, workers, now), reason="load\r\nx-more: 1")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._strategy, name)
+
+
+class Picky:
+    """A strategy that ranks the worker `a` alone."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
+        """Rank as the strategy does, but only `a`."""
+        ours = [worker for worker in workers if worker.name == "a"]
+        return self._strategy.rank(prompt, ours, now)
+
+
+@pytest.fixture
+def pair(stub: MakeStub) -> dict[str, Stub]:
+    """Two workers, by name."""
+    return {name: stub() for name in "ab"}
+
+
+def in_sessions(route: MakeRouter, pair: dict[str, Stub], **session: object) -> Router:
+    """A router with sessions in front of both workers."""
+    listed = [{"name": name, "url": worker.url} for name, worker in pair.items()]
+    return route(
+        *listed, strategy="session", session=session, limits={"in_flight": 1}, health=QUIET
+    )
+
+
+def test_a_session_s_request_is_explained_as_such(route: MakeRouter, pair: dict[str, Stub]) -> None:
+    """A request that names a session would go to its worker, or wait for it; nothing else would."""
+    router = in_sessions(route, pair)
+    named = {"x-session-id": "s"}
+    home = router.http.post(PATH, json=CHAT, headers=named).headers["x-warmroute-worker"]
+    until(router.idle)
+    found = explain(router, "s")
+    assert (found["reason"], found["workers"][0]["worker"]) == ("session", home)
+    assert explain(router, "t")["reason"] == "bind"
+    assert explain(router)["reason"] == "cold"
+    with busy(router, pair[home], b"x-session-id: s"):
+        assert explain(router, "s")["waits"] == "place"
+        assert explain(router, "t")["waits"] == ""
+
+
+def test_explaining_does_not_use_the_session(route: MakeRouter, pair: dict[str, Stub]) -> None:
+    """An explanation neither starts a session nor extends one."""
+    router = in_sessions(route, pair, sliding=True, ttl="2s")
+    router.http.post(PATH, json=CHAT, headers={"x-session-id": "s"})
+    until(router.idle)
+    assert [session["id"] for session in router.http.get("/sessions").json()] == ["s"]
+    explain(router, "t")
+    assert [session["id"] for session in router.http.get("/sessions").json()] == ["s"]
+    until(lambda: explain(router, "s")["reason"] == "bind")
+
+
+def test_a_session_that_may_not_move_is_refused_as_the_request_would_be(
+    route: MakeRouter, pair: dict[str, Stub]
+) -> None:
+    """With `on_worker_lost: error` a lost worker is a 410; the session stays open all the same."""
+    router = in_sessions(route, pair, on_worker_lost="error")
+    named = {"x-session-id": "s"}
+    home = router.http.post(PATH, json=CHAT, headers=named).headers["x-warmroute-worker"]
+    until(router.idle)
+    worker = router.door.fleet.pools[0].named[home]
+    router.call(lambda: worker.become(ProbeState.DOWN, "gone"))
+    for _ in range(2):
+        refused = router.http.post("/explain", json=CHAT, headers=named)
+        assert (refused.status_code, error_of(refused)["code"]) == (410, "session_lost")
+    assert explain(router, "t")["reason"] == "bind"
+    assert len(router.http.get("/sessions").json()) == 1
+    assert router.http.post(PATH, json=CHAT, headers=named).status_code == 410
+
+
+def test_the_header_that_separates_prompts_counts(route: MakeRouter, pair: dict[str, Stub]) -> None:
+    """SageMaker's `PrefixAwareId` separates what is remembered, in explanations too."""
+    listed = [{"name": name, "url": worker.url} for name, worker in pair.items()]
+    router = route(*listed, health=QUIET)
+    chat = {"model": "m", "messages": [{"role": "user", "content": "hello " * 3000}]}
+    named = {"x-amzn-sagemaker-prefix-aware-id": "mine"}
+    router.http.post(PATH, json=chat, headers=named)
+    until(router.idle)
+    found = [router.http.post("/explain", json=chat, headers=each).json() for each in (named, {})]
+    assert [each["reason"] for each in found] == ["prefix", "cold"]
+
+
+def test_a_session_that_cannot_be_used_cannot_be_explained(
+    route: MakeRouter, pair: dict[str, Stub]
+) -> None:
+    """With `create: false` an unknown id is a 404, as it would be for the request."""
+    router = in_sessions(route, pair, create=False)
+    answer = router.http.post("/explain", json=CHAT, headers={"x-session-id": "s"})
+    assert answer.status_code == 404
+    new = {"x-amzn-sagemaker-session-id": "NEW_SESSION"}
+    assert router.http.post("/explain", json=CHAT, headers=new).json()["reason"] == "bind"
+
+
+@pytest.mark.parametrize(
+    "named", [{"x-session-id": "s"}, {"x-session-id": "a b"}, {"x-amzn-sagemaker-session-id": "s"}]
+)
+def test_without_sessions_their_names_are_said_to_be_ignored(
+    route: MakeRouter, pair: dict[str, Stub], named: dict[str, str]
+) -> None:
+    """Where the strategy keeps no sessions, the request is served as if it named none."""
+    router = route(*(worker.url for worker in pair.values()), health=QUIET)
+    served = router.http.post(PATH, json=CHAT, headers=named)
+    assert (served.status_code, "x-warmroute-session" in served.headers) == (200, False)
+    said = "The session that it names is ignored: its pool's strategy keeps none."
+    found = router.http.post("/explain", json=CHAT, headers=named).json()
+    assert said in found["words"]
+    assert said not in explain(router)["words"]
+
+
+def test_the_command(route: MakeRouter, pair: dict[str, Stub], tmp_path: Path) -> None:
+    """`--session` asks about a session's request; the workers left out follow the table."""
+    router = in_sessions(route, pair)
+    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    file.write_text("workers: [{url: 'http://127.0.0.1:9'}]\nsession: {header: x-session-id}\n")
+    body.write_text(json.dumps(CHAT))
+    home = router.http.post(PATH, json=CHAT, headers={"x-session-id": "s"})
+    until(router.idle)
+    worker = home.headers["x-warmroute-worker"]
+    command = ("explain", file, "--request", body)
+    done = run(*command, "--url", router.url, "--session", "s")
+    assert f"session: The session is bound to {worker}." in done.stdout
+    lacking = tmp_path / "lacking.yaml"
+    lacking.write_text(file.read_text() + "auth: {keys: [{name: chat, key: '${NOT_SET_HERE}'}]}\n")
+    done = run("explain", lacking, *command[2:], "--url", router.url, "--session", "s")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "environment variable NOT_SET_HERE is not set" in done.stderr
+    assert f"--session: only its header is taken from {lacking}" in done.stderr
+    done = run("explain", lacking, *command[2:], "--url", router.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    with busy(router, pair[worker], b"x-session-id: s"):
+        full = run(*command, "--url", router.url)
+    assert f"\n{worker} is left out, full: it has 1 requests" in full.stdout
+    offline = run(*command, "--session", "s")
+    assert (offline.returncode, "add --url" in offline.stderr) == (2, True)
+    home = router.http.post(PATH, json=CHAT, headers={b"x-session-id": "a é".encode()})
+    odd = run(*command, "--url", router.url, "--session", "a é")
+    assert f"session: The session is bound to {home.headers['x-warmroute-worker']}." in odd.stdout
+    empty = run(*command, "--url", router.url, "--session", " ")
+    assert (empty.returncode, "--session: an empty id" in empty.stderr) == (2, True)
+
+
+def test_offline_draining_workers_are_left_out(tmp_path: Path) -> None:
+    """The file alone says which workers drain or have other models, also if none is left."""
+    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    drains = {"name": "x", "url": "http://127.0.0.1:9", "drain": True}
+    listed = [{"name": "y", "url": "http://127.0.0.1:8", "models": ["m"]}, drains]
+    listed.append({"name": "z", "url": "http://127.0.0.1:7", "models": ["n"]})
+    file.write_text(json.dumps({"workers": listed}))
+    body.write_text(json.dumps(CHAT))
+    done = run("explain", file, "--request", body, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [one["worker"] for one in found["workers"]] == ["y"]
+    assert [(one["worker"], one["state"]) for one in found["left_out"]] == [
+        ("x", "draining"),
+        ("z", "other"),
+    ]
+    file.write_text(json.dumps({"workers": [drains]}))
+    none = run("explain", file, "--request", body)
+    assert none.returncode == 0, none.stderr
+    assert "refused: It would get 503 (no_worker): Every worker that serves this" in none.stdout
+    assert "x is left out, draining: the settings say `drain`" in none.stdout
+
+
+def test_offline_what_the_router_would_refuse_is_not_explained(tmp_path: Path) -> None:
+    """A model that no listed worker has is unknown; without a model, several pools are too many."""
+    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    pools = [
+        {"name": "a", "workers": [{"url": "http://127.0.0.1:9", "models": ["m"]}]},
+        {"name": "b", "models": ["b"], "workers": ["http://127.0.0.1:8"]},
+    ]
+    file.write_text(json.dumps({"pools": pools}))
+    for model, why in (("x", "'x' does not exist"), (None, "`model` is missing")):
+        body.write_text(json.dumps({**CHAT, "model": model}))
+        refused = run("explain", file, "--request", body)
+        assert (refused.returncode, why in refused.stderr) == (2, True), refused.stderr

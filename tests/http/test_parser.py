@@ -1,0 +1,122 @@
+"""Requests whose head is recognised from the one before, however their bytes are split."""
+
+import tracemalloc
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.api.errors import BodyTooLarge
+from router.http.bounds import Bounds
+from router.http.exchange import Exchange
+from router.http.parser import RequestParser
+from router.settings.server import ClientSettings, LimitSettings
+
+#: The longest body allowed, in bytes.
+LIMIT = 100
+
+
+class Listener:
+    """Collects the bodies that are read."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def admit(self, exchange: Exchange) -> int:
+        """Admit every request."""
+        assert exchange.headers[0] == (b"host", b"a")
+        return LIMIT
+
+    def received(self, exchange: Exchange) -> None:
+        """Keep its body."""
+        self.bodies.append(exchange.body)
+
+    def write(self, data: bytes) -> None:
+        """Answer nothing."""
+
+    finished = feed_from = cut = write
+
+
+def request(length: int, body: bytes, more: bytes = b"") -> bytes:
+    """Build a request, or the beginning of one."""
+    return b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n%b\r\n%b" % (length, more, body)
+
+
+def reader() -> tuple[Listener, RequestParser]:
+    """Return a reader that has already read one request."""
+    listener: Any = Listener()
+    reading = RequestParser(listener, Bounds.of(ClientSettings(), LimitSettings()))
+    reading.feed(request(3, b"one"))
+    return listener, reading
+
+
+@given(
+    st.lists(st.binary(max_size=20), max_size=6),
+    st.lists(st.integers(0, 2000), max_size=30),
+)
+def test_cut_anywhere(bodies: list[bytes], cuts: list[int]) -> None:
+    """Every body arrives whole, wherever the bytes are split."""
+    listener, reading = reader()
+    data = b"".join(request(len(body), body) for body in bodies)
+    places = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data)})
+    for start, end in pairwise(places):
+        reading.feed(data[start:end])
+    assert listener.bodies == [b"one", *bodies]
+    assert not reading.in_head
+    assert reading.current is None
+
+
+def test_what_is_missing() -> None:
+    """A recognised head needs no parser; its body under way counts as progress."""
+    listener, reading = reader()
+    reading.__setattr__("_parser", None)
+    reading.feed(request(5, b"t"))
+    under_way = reading.current
+    assert under_way
+    before = reading.progress
+    reading.feed(b"w")
+    assert reading.progress > before
+    reading.feed(b"o..")
+    assert reading.current is None
+    assert listener.bodies == [b"one", b"two.."]
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"x" * (LIMIT + 1)])
+def test_too_long(body: bytes) -> None:
+    """A body that is too long is refused as soon as its length is known."""
+    listener, reading = reader()
+    with pytest.raises(BodyTooLarge):
+        reading.feed(request(LIMIT + 1, body))
+    assert listener.bodies == [b"one"]
+
+
+def test_a_client_that_waits_to_be_told() -> None:
+    """A head with `Expect` is parsed every time, as the client waits for a reply to it."""
+    listener, reading = reader()
+    waiting = request(3, b"", b"expect: 100-continue\r\n")
+    for _ in range(2):
+        reading.feed(waiting)
+        assert reading.expects
+        reading.feed(b"two")
+        assert not reading.expects
+    assert listener.bodies == [b"one", b"two", b"two"]
+
+
+def test_a_body_in_tiny_pieces() -> None:
+    """It takes a few times its size in memory, not a hundred times."""
+    listener: Any = Listener()
+    listener.admit = lambda _: 1 << 20
+    reading = RequestParser(listener, Bounds.of(ClientSettings(), LimitSettings()))
+    reading.feed(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+    some = b"1\r\nx\r\n" * 4096
+    tracemalloc.start()
+    try:
+        for _ in range(64):
+            reading.feed(some)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+    reading.feed(b"0\r\n\r\n")
+    assert listener.bodies == [b"x" * (64 * 4096)]

@@ -1,0 +1,133 @@
+"""What the prefix tree knows of one prompt: who uses it, and where another copy is wanted."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.api import Outcome
+from strategies.prefix.match import NOT_WANTED
+from strategies.prefix.node import Node
+from strategies.prefix.tree import PrefixTree
+from tests.strategies.prefix.tries import (
+    APART,
+    LARGE,
+    ONE,
+    OTHER,
+    PROMPTS,
+    STEPS,
+    Prompt,
+    keys,
+    nodes,
+)
+from tests.strategies.workers import LONG, Run, fleet, prompt
+
+
+def path(node: Node) -> int:
+    """Return a node's last key, which identifies the path down to it; 0 for the root."""
+    return node.keys[-1] if node.parent is not None else 0
+
+
+@given(STEPS, st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39)))
+def test_a_node_knows_how_many_use_it(
+    steps: list[tuple[str, Prompt]], ended: set[int], refused: set[int]
+) -> None:
+    """A node counts the running requests whose prompt begins with its path, also after runs were
+    split."""
+    tree, users = PrefixTree(LARGE), dict[int, int]()
+    placements = [tree.insert(keys(asked), worker) for worker, asked in steps]
+    for number, (_, asked) in enumerate(steps):
+        if number not in ended | refused:
+            for key in [0, *keys(asked)]:
+                users[key] = users.get(key, 0) + 1
+            continue
+        tree.close(placements[number])
+        if number in refused:
+            tree.take_back(placements[number])
+    assert {path(node): node.users for node in nodes(tree.root) if node.users} == {
+        path(node): users[path(node)] for node in nodes(tree.root) if users.get(path(node))
+    }
+
+
+@given(STEPS, st.integers(0, 40), st.sampled_from(["a", "b", "c"]))
+def test_nobody_uses_it_when_all_have_ended(
+    steps: list[tuple[str, Prompt]], when: int, gone: str
+) -> None:
+    """No users are left, even if a worker was forgotten meanwhile and sent the same prompts
+    again."""
+    tree, placements = PrefixTree(LARGE), []
+    for number, (worker, asked) in enumerate(steps):
+        if number == when:
+            tree.forget(gone)
+        placements.append(tree.insert(keys(asked), worker))
+    for placement in placements:
+        tree.close(placement)
+    assert {node.users for node in nodes(tree.root)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("sent", "workers", "blocks", "tokens"),
+    [
+        # A single request shares nothing.
+        ([("a", ONE)], 8, 0, 0.0),
+        # All running requests have the prefix, so most workers should hold it.
+        ([("a", ONE)] * 3, 8, 4, 4.0),
+        # Two requests count (not the first) of four: half of four workers should hold it, one does.
+        ([("a", ONE), ("a", ONE), ("a", ONE), ("b", APART)], 4, 4, 4.0),
+        # One of four requests counts: half a copy on two workers, and one worker holds it.
+        ([("a", ONE), ("a", ONE), ("b", APART), ("b", APART)], 2, 0, 0.0),
+        # One of three requests counts: 4/3 copies on four workers, so a third of a copy is missing.
+        ([("a", ONE), ("a", ONE), ("b", APART)], 4, 4, 4 / 3),
+        # Both workers hold it.
+        ([("a", ONE), ("b", ONE)], 2, 0, 0.0),
+        # Only as many blocks as the two prompts share.
+        ([("a", ONE), ("a", OTHER)], 4, 2, 2.0),
+    ],
+)
+def test_what_many_ask_for_is_wanted_on_as_many_workers(
+    sent: list[tuple[str, Prompt]], workers: int, blocks: int, tokens: float
+) -> None:
+    """A prefix is wanted on as large a share of the workers as it has of the running requests."""
+    tree = PrefixTree(LARGE)
+    placements = [tree.insert(keys(asked), worker) for worker, asked in sent]
+    wanted = tree.match(keys(ONE)).wanted(workers)
+    assert wanted.blocks == blocks
+    assert wanted.tokens == pytest.approx(tokens)
+    for placement in placements:
+        tree.close(placement)
+    assert tree.match(keys(ONE)).wanted(workers) == NOT_WANTED
+
+
+@given(STEPS, PROMPTS, st.integers(1, 8))
+def test_no_more_is_wanted_than_there_is(
+    steps: list[tuple[str, Prompt]], asked: Prompt, workers: int
+) -> None:
+    """Never more tokens than the wanted blocks have, and no blocks that no worker was sent."""
+    tree = PrefixTree(LARGE)
+    for worker, sent in steps:
+        tree.insert(keys(sent), worker)
+    wanted = tree.match(keys(asked)).wanted(workers)
+    held = max(tree.held(keys(asked)).values(), default=0)
+    assert 0.0 <= wanted.tokens <= wanted.blocks <= held
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_prefix_that_many_have_gets_a_second_copy(*, alike: bool) -> None:
+    """Six answers are decoding on the holder, with the same prefix or with others. Its queue is
+    empty, so joining them would be cheapest; if they share the prefix, a second copy is made
+    instead."""
+    run = Run("prefixaware", fleet(4))
+    holder = run.workers[0]
+    for number in range(7):
+        text = LONG if alike or not number else f"{number} " + LONG
+        asked = prompt(text + f"question {number} " * 40)
+        run.strategy.placed(asked, holder, 0.0)
+        holder.load.first_byte(holder.load.book(0.0, 0.0, asked.tokens + 100), 0.0)
+    for number in range(60):  # most prompts are held, so later turns are expected
+        asked = prompt(LONG + f"another {number} " * 40)
+        found = run.strategy.rank(asked, run.workers, 0.0).candidates
+        run.strategy.placed(asked, holder, 0.0)
+        run.strategy.settled(
+            asked, next(c for c in found if c.worker is holder), Outcome(ok=True), 0.0
+        )
+    chosen = run.strategy.rank(prompt(LONG + "and one more"), run.workers, 0.0).candidates[0]
+    assert (chosen.worker.name == "w0") is not alike

@@ -1,0 +1,277 @@
+"""Reported usage is found wherever it stands in an answer, however the bytes are split."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.upstream.usage import TAIL_BYTES, Usage, UsageTail
+
+
+def read(*chunks: bytes) -> Usage:
+    """Return the prompt's usage that is read from these chunks."""
+    tail = UsageTail()
+    for chunk in chunks:
+        tail.add(chunk)
+    return tail.read()._replace(answer=None)
+
+
+def cut(answer: bytes, places: list[int]) -> list[bytes]:
+    """Split the answer at these places."""
+    at = [0, *sorted(place % (len(answer) + 1) for place in places), len(answer)]
+    return [answer[start:end] for start, end in pairwise(at)]
+
+
+def sse(*events: object) -> bytes:
+    """Build a whole stream of events."""
+    lines = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+    return b"".join([*lines, b"data: [DONE]\n\n"])
+
+
+USAGE = {
+    "prompt_tokens": 120,
+    "total_tokens": 125,
+    "completion_tokens": 5,
+    "prompt_tokens_details": {"cached_tokens": 96},
+}
+FOUND = Usage(120, 96)
+CHUNK = {"choices": [{"delta": {"content": "word"}}], "usage": None}
+
+
+@given(st.text(max_size=3000), st.lists(st.integers(0), max_size=12))
+def test_a_whole_answer_in_any_pieces(text: str, places: list[int]) -> None:
+    """`usage` follows the text, and other fields may follow it."""
+    body = {"choices": [{"message": {"content": text}}], "usage": USAGE, "prompt_logprobs": None}
+    for answer in (
+        json.dumps(body),
+        json.dumps(body, indent=2),
+        json.dumps(body).replace(": ", ":"),
+    ):
+        assert read(*cut(answer.encode(), places)) == FOUND
+
+
+@given(st.integers(0, 200), st.lists(st.integers(0), max_size=30))
+def test_a_stream_in_any_pieces(events: int, places: list[int]) -> None:
+    """`usage` is in the last event but one."""
+    answer = sse(*[CHUNK] * events, {"choices": [], "usage": USAGE})
+    assert read(*cut(answer, places)) == FOUND
+
+
+@given(st.binary(max_size=3 * TAIL_BYTES), st.lists(st.integers(0), max_size=12))
+def test_anything_is_read(answer: bytes, places: list[int]) -> None:
+    """Any bytes can be read, and splitting them changes nothing."""
+    assert read(*cut(answer, places)) == read(answer)
+
+
+ALMOST = st.sampled_from(
+    ['"usage"', '"usage":', "{", "}", "[", '"prompt_tokens":', "7", "null", ",", "\\", '"', "é"]
+)
+
+
+@given(st.lists(ALMOST, max_size=30))
+def test_almost_usage_is_read(pieces: list[str]) -> None:
+    """Answers that resemble a report can be read."""
+    assert isinstance(read("".join(pieces).encode()), Usage)
+
+
+def test_the_last_one_counts() -> None:
+    """With continuous usage every event has a report; the last one has the totals."""
+    events = [{"usage": {**USAGE, "prompt_tokens": n}} for n in range(101, 109)]
+    assert read(sse(*events)) == Usage(108, 96)
+
+
+def test_null_after_it_does_not_hide_it() -> None:
+    """An event without usage may follow the report."""
+    assert read(sse({"usage": USAGE}, CHUNK)) == FOUND
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"{}",
+        b'{"usage":null}',
+        b'{"usage":7}',
+        b'{"usage":[]}',
+        b'{"usage":{}}',
+        b'{"usage":{"prompt_tokens":',
+        b'{"usage":{"prompt_tokens":"7","completion_tokens":-1}}',
+        b'{"usage":{"prompt_tokens":null,"prompt_tokens_details":7}}',
+        b'{"usage":' + b"[" * 4000,
+        b'{"usage":' + b'{"a":' * 700,
+        b'{"text":"usage"}',
+        b"data: [DONE]\n\n",
+    ],
+    ids=lambda answer: repr(answer[:30]),
+)
+def test_no_usage(answer: bytes) -> None:
+    """Without a valid report nothing is made up."""
+    assert read(answer) == Usage()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"usage"',
+        '"usage": {"prompt_tokens": 1}',
+        "usage",
+        '{"usage":{"prompt_tokens":1}}',
+        '"usage"{',
+    ],
+)
+def test_text_that_speaks_of_usage(text: str) -> None:
+    """Text that mentions usage is not taken for a report, whether it precedes or follows it."""
+    before = {"choices": [{"message": {"content": text}}], "usage": USAGE}
+    after = {"usage": USAGE, "choices": [{"message": {"content": text}}]}
+    assert read(json.dumps(before).encode()) == FOUND
+    assert read(json.dumps(after).encode()) == FOUND
+    assert read(json.dumps({"choices": [{"text": text}]}).encode()) == Usage()
+
+
+OTHERS: list[tuple[dict[str, Any], Usage]] = [
+    (
+        {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 2},
+        Usage(9, 4),
+    ),
+    ({"input_tokens": 9, "output_tokens": 2}, Usage(9, None)),
+    # Anthropic counts cached tokens in addition to the input, not as part of it.
+    ({"input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": 4}, Usage(9, 4)),
+    (
+        {"input_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 4},
+        Usage(9, 0),
+    ),
+    ({"input_tokens": 5, "cache_read_input_tokens": None}, Usage(5, None)),
+    ({"prompt_tokens": 9, "total_tokens": 9}, Usage(9, None)),
+    ({"prompt_tokens": 9, "prompt_tokens_details": None}, Usage(9, None)),
+    ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}, Usage(9, 0)),
+]
+
+
+@pytest.mark.parametrize(("usage", "expected"), OTHERS)
+def test_other_names(usage: dict[str, Any], expected: Usage) -> None:
+    """Responses and Messages have their own names; what is missing is unknown, not zero."""
+    assert read(json.dumps({"usage": usage}).encode()) == expected
+
+
+@pytest.mark.parametrize(
+    ("usage", "answer"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 5}, 5),
+        ({"input_tokens": 9, "output_tokens": 2}, 2),
+        ({"input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": 4}, 2),
+        ({"prompt_tokens": 9}, None),
+        ({"completion_tokens": -1}, None),
+    ],
+)
+def test_how_long_an_answer_was(usage: dict[str, Any], answer: int | None) -> None:
+    """Output tokens are read by any of their names; missing or negative ones are unknown."""
+    tail = UsageTail()
+    tail.add(json.dumps({"usage": usage}).encode())
+    assert tail.read().answer == answer
+
+
+def test_memory_is_bounded() -> None:
+    """Of an endless answer, at most twice the tail is kept."""
+    tail = UsageTail()
+    for _ in range(10_000):
+        tail.add(b"x" * 100)
+        assert len(tail._tail) <= 2 * TAIL_BYTES
+    tail.add(json.dumps({"usage": USAGE}).encode())
+    assert tail.read()[:2] == FOUND[:2]
+
+
+def test_an_end_that_looks_like_a_whole_answer() -> None:
+    """If an earlier part was cut off, the braces that are left belong to an inner object."""
+    inner = json.dumps({"of": {"usage": USAGE}}).encode().ljust(TAIL_BYTES)
+    assert read(b"x" * TAIL_BYTES, b"x" * TAIL_BYTES, inner)[:2] == FOUND[:2]
+
+
+STATS = {
+    "num_vllm_cached_tokens": 32,
+    "num_lmcache_cached_tokens": 96,
+    "num_lmcache_extra_cached_tokens": 64,
+}
+LMCACHE = {"kv_transfer_params": {"cached_token_stats": STATS}}
+SGLANG = {"sglext": {"cached_tokens_details": {"device": 32, "host": 48, "storage": 16}}}
+SUMLESS = {key: value for key, value in USAGE.items() if key != "prompt_tokens_details"}
+
+
+def wholly(*events: object, streamed: bool) -> Usage:
+    """Return everything that is read of an answer."""
+    tail = UsageTail()
+    tail.add(sse(*events) if streamed else b"".join(json.dumps(one).encode() for one in events))
+    return tail.read()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("usage", [USAGE, SUMLESS])
+@pytest.mark.parametrize(("more", "host"), [(LMCACHE, None), (SGLANG, 48)])
+def test_where_cached_tokens_lay(
+    streamed: bool, usage: dict[str, Any], more: dict[str, Any], host: int | None
+) -> None:
+    """Tiers are read as LMCache's server or SGLang reports them, even if `usage` has no sum."""
+    found = Usage(120, 96, 5, 32, host)
+    assert wholly({"usage": usage, **more}, streamed=streamed) == found
+    assert wholly({**more, "usage": usage}, streamed=streamed) == found
+    long = {"choices": [{"text": "x" * TAIL_BYTES}], "usage": usage, **more}
+    assert wholly(long, streamed=streamed) == found
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"kv_transfer_params": None, "sglext": 7},
+        {"kv_transfer_params": {"cached_token_stats": True}},
+        {"kv_transfer_params": {"cached_token_stats": {**STATS, "num_vllm_cached_tokens": -1}}},
+        {"kv_transfer_params": {"cached_token_stats": {"num_vllm_cached_tokens": 96}}},
+        {"kv_transfer_params": {"cached_token_stats": {**STATS, "num_vllm_cached_tokens": 33}}},
+        {"sglext": {"cached_tokens_details": {"device": 96}}},
+        {"sglext": {"cached_tokens_details": {"device": 1, "host": 2, "storage": "3"}}},
+        {"sglext": {"cached_tokens_details": []}},
+    ],
+)
+def test_parts_that_do_not_make_the_whole(more: dict[str, Any]) -> None:
+    """Tiers that do not add up to the sum are ignored."""
+    assert wholly({"usage": USAGE, **more}, streamed=False) == Usage(120, 96, 5)
+    assert wholly({"usage": USAGE, **more}, streamed=True) == Usage(120, 96, 5)
+
+
+LONG = "x" * (3 * TAIL_BYTES)
+IDS = list(range(10_000))
+#: Usage that is not the answer's own, in objects that clients or tools have written.
+NESTED = {"usage": {"prompt_tokens": 1, "completion_tokens": 1}, "text": '{"\\'}
+PLACES: list[dict[str, Any]] = [
+    {"usage": USAGE, "choices": [{"text": LONG}]},
+    {"choices": [{"text": LONG}], "usage": USAGE, "prompt_token_ids": IDS},
+    {"choices": [], "usage": USAGE, "prompt_logprobs": [{"7": {"decoded_token": "}"}}] * 500},
+    {"choices": [], "usage": USAGE, "kv_transfer_params": {"remote_block_ids": IDS}},
+    {"content": [{"type": "tool_use", "input": NESTED}], "usage": USAGE, "metrics": LONG},
+    {"usage": USAGE, "content": [{"type": "tool_use", "input": NESTED}], "metrics": LONG},
+    {"usage": USAGE, "metrics": LONG, "content": [{"type": "tool_use", "input": NESTED}]},
+    {"usage": USAGE, "choices": [{"text": json.dumps(NESTED)}] * 300},
+    {"a": {"b": {"c": NESTED}}, "ids": IDS, "usage": USAGE, "more": IDS, "d": [NESTED] * 300},
+]
+
+
+@pytest.mark.parametrize("size", [1 << 30, 1, 1000, TAIL_BYTES, 2 * TAIL_BYTES + 1])
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("answer", PLACES)
+def test_it_may_stand_anywhere(answer: dict[str, Any], indent: int | None, size: int) -> None:
+    """Long fields may come before or after it, and objects of that name may be within others."""
+    said = json.dumps(answer, indent=indent).encode()
+    pieces = [said[at : at + size] for at in range(0, len(said), size)]
+    assert read(*pieces) == FOUND
+    others = {key: value for key, value in answer.items() if key != "usage"}
+    for without in (others, {**others, "usage": None}):
+        assert read(json.dumps(without).encode()) == Usage()
+
+
+def test_a_stream_may_repeat_all_after_it() -> None:
+    """The last event of `/v1/responses` may have long fields after its report."""
+    response = {"usage": USAGE, "output_messages": [{"text": LONG}], "tools": [{"usage": {}}]}
+    said = sse(CHUNK, {"type": "response.completed", "response": response})
+    for size in (len(said), 100, TAIL_BYTES):
+        assert read(*[said[at : at + size] for at in range(0, len(said), size)]) == FOUND
