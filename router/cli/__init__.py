@@ -6,5 +6,5 @@ replay) have the options of the commands. `explain.py`, `check_live.py` and `dem
 one each. `terminal.py` is shared by all.
 
 Only the module of the requested command is loaded: a server would keep the others in memory. What a
-server does is not here but in `router/serving.py` and `router/processes/`.
+server does is not here but in `router/app.py` and `router/processes/`.
 """

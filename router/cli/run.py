@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import uvloop
 
+from router.app import RouterServer
 from router.fleet.build import build
 from router.http.server import bind
 from router.http.tls import Contexts
@@ -16,7 +17,6 @@ from router.processes.supervisor import Processes
 from router.reload import Reload, Source, refuse_what_needs_one
 from router.runtime import logs
 from router.runtime.process import obeying, raise_descriptors, settle
-from router.serving import Serving
 from router.settings.model import Settings
 from router.settings.types import Address
 from router.settings.watch import Watch
@@ -51,7 +51,7 @@ def _alone(reload: Reload, _: int, announce: Announce) -> int:
     reload.look_at_certificate()
     raise_descriptors(settings.clients.connections)
     uvloop.run(refuse_lost_stores(settings))
-    serving = Serving(settings)
+    serving = RouterServer(settings)
     serving.door.metrics.add(reload.metrics)
 
     async def run() -> None:

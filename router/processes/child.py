@@ -13,6 +13,7 @@ import msgspec
 import uvloop
 from pydantic import SecretStr, ValidationError
 
+from router.app import RouterServer
 from router.fleet.build import CannotBuild
 from router.http.server import PortTaken, bind
 from router.replicas.channel import Channel, Lost, Refusal, first
@@ -20,7 +21,6 @@ from router.replicas.replication import Sharing
 from router.replicas.sockets import Wires
 from router.runtime import logs
 from router.runtime.process import obeying, raise_descriptors, settle
-from router.serving import Serving
 from router.settings.errors import dotted
 from router.settings.model import LogSettings, Settings
 from router.settings.types import SEALED, SEALED_MARK, Address
@@ -82,7 +82,7 @@ class Child:
 
     def __init__(self, order: Order, settings: Settings) -> None:
         """Raises CannotBuild and PortTaken."""
-        self._serving = Serving(settings, order.place)
+        self._serving = RouterServer(settings, order.place)
         self._server = self._serving.server
         door, wires = self._serving.door, order.wires
         self._sharing: Sharing | None = None

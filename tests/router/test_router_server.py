@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from router import serving
-from router.serving import Serving
+from router import app as serving
+from router.app import RouterServer
 from router.settings.model import Settings
 
 
@@ -22,7 +22,7 @@ def test_nothing_is_learned_while_it_is_left(
             raise LookupError
 
     async def run() -> None:
-        one = Serving(Settings.model_validate({"workers": ["http://127.0.0.1:1"]}))
+        one = RouterServer(Settings.model_validate({"workers": ["http://127.0.0.1:1"]}))
         one.at_rest = lambda: happened.append("at rest")
         monkeypatch.setattr(one.server, "serve", serve)
         await one.run([])
