@@ -125,7 +125,8 @@ AREA_S: Final = 4.6
 #: idle until it suffices for a large prompt, which waits no longer than the small ones it delays.
 LACKING_S: Final = 20.0
 #: The longest wait in seconds for a worker that is about to be free; then a request goes before all
-#: others to any that accepts it. Less than the default of `timeouts.queue`, so that time is left.
+#: others to any that accepts it. One that came so long ago does not give way any more: each time it
+#: would wait anew. Less than the default of `timeouts.queue`, so that time is left.
 LONGEST_S: Final = 27.0
 
 # How much of them is looked at (`queue.py`).
