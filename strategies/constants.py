@@ -96,9 +96,6 @@ LATE_S: Final = 30.0
 
 # What workers hold, by what was sent there (`tree.py`, `lru.py`, `prefix_aware.py`).
 
-#: Capacity of a worker that reports cached tokens, as a multiple of its GPU's, if nothing is known
-#: of what lies behind the GPU (such as host memory), and until it has lost something.
-BEHIND: Final = 5.0
 #: One report can remove at most this share of what is believed to be held, as it may be wrong.
 MOST_LOST: Final = 0.5
 #: Tokens. A report of cached tokens that is below the prediction by no more confirms it.
