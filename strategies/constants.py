@@ -115,7 +115,8 @@ READY_TOKENS: Final = 2_048
 AGING: Final = 0.05
 #: The longest wait in seconds, for room in a KV cache or for a worker that is about to be free.
 #: Then a request goes before all others, to any that accepts it. One that came so long ago does not
-#: give way any more, as it would wait anew. Less than the default of `timeouts.queue`: time is left.
+#: give way any more, as it would wait anew. Less than the default of `timeouts.queue`, so that time
+#: is left.
 LONGEST_S: Final = 27.0
 
 # How much of them is looked at (`queue.py`).
