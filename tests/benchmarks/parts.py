@@ -44,12 +44,12 @@ def without_preemption(patch: pytest.MonkeyPatch) -> None:
 def without_home(patch: pytest.MonkeyPatch) -> None:
     """It does not matter that a session's later turns will return to the same worker."""
     patch.setattr(cost, "HOME", 0.0)
-    patch.setattr(cost, "FULL", 0.0)
+    patch.setattr(cost, "FULL_FROM", 9.0)
 
 
 def without_full(patch: pytest.MonkeyPatch) -> None:
     """It does not matter how full a worker's KV cache has been."""
-    patch.setattr(cost, "FULL", 0.0)
+    patch.setattr(cost, "FULL_FROM", 9.0)
 
 
 def without_room(patch: pytest.MonkeyPatch) -> None:
