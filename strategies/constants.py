@@ -72,9 +72,8 @@ STAY_S: Final = 8.0
 
 #: Seconds that a later turn waits on a worker that was busy half of the time.
 HOME: Final = 0.75
-#: Seconds that it waits for room, times the share of the KV cache in use above `FULL_FROM`: a cache
-#: that is two thirds full on average is completely full now and then.
-FULL: Final = 4.0
+#: It finds no room with the chance that the KV cache's share in use is above this on average: a
+#: cache that is two thirds full on average is completely full now and then.
 FULL_FROM: Final = 0.6
 
 # Preemption: a much longer prompt gives way (`preemption.py`).
@@ -96,9 +95,6 @@ LATE_S: Final = 30.0
 
 # What workers hold, by what was sent there (`tree.py`, `lru.py`, `prefix_aware.py`).
 
-#: Capacity of a worker that reports cached tokens, as a multiple of its GPU's, if nothing is known
-#: of what lies behind the GPU (such as host memory), and until it has lost something.
-BEHIND: Final = 5.0
 #: One report can remove at most this share of what is believed to be held, as it may be wrong.
 MOST_LOST: Final = 0.5
 #: Tokens. A report of cached tokens that is below the prediction by no more confirms it.
@@ -117,15 +113,10 @@ READY_TOKENS: Final = 2_048
 
 #: Seconds of prefill that a second of waiting makes up for, so that no long prompt starves.
 AGING: Final = 0.05
-#: Requests that lack room wait for tokens of the KV cache, not only for prefill, so those that take
-#: much of it come later: a prompt that takes all of it as if its prefill took these seconds longer.
-AREA_S: Final = 4.6
-#: After this many seconds, a request that lacks room in the KV cache goes before all others, and
-#: its tokens count as taken. Reserving room at once would mean first come, first served: room stays
-#: idle until it suffices for a large prompt, which waits no longer than the small ones it delays.
-LACKING_S: Final = 20.0
-#: The longest wait in seconds for a worker that is about to be free; then a request goes before all
-#: others to any that accepts it. Less than the default of `timeouts.queue`, so that time is left.
+#: The longest wait in seconds, for room in a KV cache or for a worker that is about to be free.
+#: Then a request goes before all others, to any that accepts it. One that came so long ago does not
+#: give way any more, as it would wait anew. Less than the default of `timeouts.queue`, so that time
+#: is left.
 LONGEST_S: Final = 27.0
 
 # How much of them is looked at (`queue.py`).

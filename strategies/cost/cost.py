@@ -12,7 +12,6 @@ from strategies.api import NO_LOADING, Prompt, WorkerView
 from strategies.constants import (
     CROWD,
     DECODE_S,
-    FULL,
     FULL_FROM,
     HOME,
     LEAST_WAIT,
@@ -105,6 +104,7 @@ class Costs:
         demand, count = self._demand, len(workers)
         charge, turns = _Charge(prompt, demand, match, count), demand.turns() if tokens else 0.0
         rows: list[Row] = []
+        stay_s = sum([worker.load.stay_s for worker in workers]) / count
         busy, curve, computed = 0, None, dict[int, tuple[float, float]]()
         own = tokens - prompt.further_tokens
         for place, worker in enumerate(workers):
@@ -132,11 +132,11 @@ class Costs:
             if space:
                 used = float(load.kv_tokens + tokens + answer)
                 decode = charge.slowness * used / space
-                used += load.promised_tokens - load.shared_tokens
+                used -= load.shared_tokens
                 if used > space >= tokens and load.in_flight:
                     room = charge.room(name, load, used / space, space)
             if turns:
-                home = turns * _turn_waits(load, used, space, now)
+                home = turns * _turn_waits(load, used, space, stay_s, now)
             total = wait + prefill + price + decode + room + home
             row = (
                 total, wait, load.turn, place, worker, prefill, price,
@@ -166,13 +166,17 @@ def _seconds(curve: Curve, prompt: Prompt, uncached: int, held: int) -> float:
     return seconds
 
 
-def _turn_waits(load: Load, used: float, space: float, now: float) -> float:
-    """Return seconds that a later turn will wait there; `used` of `space` tokens are in use."""
+def _turn_waits(load: Load, used: float, space: float, stay_s: float, now: float) -> float:
+    """Return seconds that a later turn will wait there; `used` of `space` tokens are in use.
+
+    `stay_s` is how long requests stay, on average over the workers: that of one depends too much on
+    which requests it happened to get.
+    """
     waits = 0.0
     limit = FULL_FROM * space
     if space and (used > limit or used + load.surplus > limit):  # (the surplus only shrinks)
         usual = min(1.0, (used + load.kv_surplus(now)) / space)
-        waits = FULL * max(0.0, usual - FULL_FROM)
+        waits = LEAST_WAIT * stay_s * max(0.0, usual - FULL_FROM)
     if load.given_s:
         waits += HOME * over_rest(load.given_lately(now) / SMOOTHED_S)
     return waits

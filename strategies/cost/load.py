@@ -48,8 +48,6 @@ class Load:
         """Prefill seconds of requests that wait in the router and would go there."""
         self.promises: list[tuple[float, float]] = []
         """Each of them: its need (the order in which they are sent, least first), and seconds."""
-        self.promised_tokens = 0
-        """KV cache tokens of requests that have waited long for room there."""
         self.stay_s = STAY_S
         """How long a request stays there in seconds, smoothed."""
         self.late_from = 0.0

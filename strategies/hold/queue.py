@@ -5,9 +5,8 @@ it. If it waits in the router instead, the shortest can go first, each to the wo
 cheapest by then. So a request waits here until a worker accepts it that is about to be free; one
 that only some worker will do for waits until that one accepts it. The order:
 
-1. requests that had their turn in vain, that have waited for `LONGEST_S`, or that have lacked room
-   in the KV cache for `LACKING_S`: otherwise small prompts would take every token that comes free
-   before a large one can; in order of arrival,
+1. requests that had their turn in vain, or that have waited for `LONGEST_S` (small prompts could
+   take every token of the KV cache that comes free before a large one can); in order of arrival,
 2. the tenants in turn,
 3. the shortest prefill, where each second since a request came makes up for `AGING` seconds.
 
@@ -24,10 +23,8 @@ from typing import Final, Generic, TypeVar
 from strategies.api import Decision, Prompt, nothing
 from strategies.constants import (
     AGING,
-    AREA_S,
     COMPARED,
     FULL_LOOK_S,
-    LACKING_S,
     LONGEST_S,
     LOOK_S,
     LOOKED_AT,
@@ -73,7 +70,6 @@ class Entry(Generic[T]):
 
     __slots__ = (
         "again",
-        "area_s",
         "bound",
         "costs",
         "full",
@@ -86,7 +82,6 @@ class Entry(Generic[T]):
         "prefill_s",
         "prompt",
         "tenant",
-        "tokens",
         "wait",
     )
 
@@ -122,16 +117,8 @@ class Entry(Generic[T]):
         """Its cost on each of the best workers, without the wait."""
         self.prefill_s: float = choice.cost.prefill
         """Its prefill time on the best worker."""
-        self.tokens: int = self.prompt.tokens - choice.held_tokens + self.prompt.answer_tokens
-        """Tokens it takes in the KV cache there, beyond those already held."""
         self.full: bool = choice.cost.room > 0.0
-        self.area_s = 0.0
-        """Seconds that it comes later for what it takes of the KV cache."""
-        if self.full:
-            told = [c.worker.room_tokens for c in candidates if c.worker.room_tokens]
-            room = choice.worker.room_tokens or min(told, default=0)
-            self.area_s = AREA_S * self.prompt.tokens / room if room else 0.0
-        self.need: float = self.prefill_s + self.area_s + AGING * self.wait.since
+        self.need: float = self.prefill_s + AGING * self.wait.since
         """By which requests are ordered, least first: the differences stay as time passes."""
         self.look_again(now)
 
@@ -141,20 +128,11 @@ class Entry(Generic[T]):
 
     def is_first(self, now: float) -> bool:
         """Whether it goes before all others, whatever it needs."""
-        return self.wait.first or self.is_over(now) or self.lacks(now)
+        return self.wait.first or self.is_over(now)
 
     def is_over(self, now: float) -> bool:
         """Whether it has waited for `LONGEST_S`."""
         return now - self.wait.entered >= LONGEST_S
-
-    def lacks(self, now: float) -> bool:
-        """Whether it lacks room in the KV cache and has waited for `LACKING_S`."""
-        return self.full and now - self.wait.entered >= LACKING_S
-
-    @property
-    def lacking(self) -> int:
-        """Tokens of the KV cache that count as taken by it once it goes before all others."""
-        return self.tokens if self.full else 0
 
     def gains(self, ready: Mapping[Load, float], accepting: Container[Load], now: float) -> bool:
         """Whether one of the `ready` workers has become the cheapest of those that accept more."""
@@ -351,9 +329,8 @@ class Queue(Generic[T]):
 
     def _first(self, now: float) -> list[Entry[T]]:
         """Return some of the requests that go before all others, in order of arrival."""
-        old = takewhile(lambda entry: now - entry.wait.entered >= LACKING_S, self._entries)
-        first = (entry for entry in old if entry.is_first(now))
-        found = dict.fromkeys(islice(first, LOOKED_AT))
+        old = takewhile(lambda entry: entry.is_over(now), self._entries)
+        found = dict.fromkeys(islice(old, LOOKED_AT))
         found.update(self._vain)
         return nsmallest(LOOKED_AT, found, key=lambda entry: entry.wait.since)
 
@@ -408,10 +385,7 @@ class Queue(Generic[T]):
         entry.over()
 
     def _promise(self, entry: Entry[T], now: float) -> None:
-        load, need = entry.load, entry.need
-        if entry.is_first(now):
-            need = -inf
-            load.promised_tokens += entry.lacking
+        load, need = entry.load, -inf if entry.is_first(now) else entry.need
         self._promised[entry] = promise = need, entry.prefill_s
         load.promised_s += entry.prefill_s
         load.promises.append(promise)
@@ -423,8 +397,6 @@ class Queue(Generic[T]):
             load, promise = entry.load, self._promised.pop(entry)
             load.promises.remove(promise)
             load.promised_s = load.promised_s - entry.prefill_s if load.promises else 0.0
-            if promise[0] == -inf:
-                load.promised_tokens -= entry.lacking
 
     def _promise_again(self, now: float) -> None:
         """Promise all that was looked at last, or came since, and nothing else.
@@ -441,7 +413,7 @@ class Queue(Generic[T]):
     def _take_back(self) -> None:
         """Take back all promises."""
         for load in self._told:
-            load.promised_s, load.promised_tokens = 0.0, 0
+            load.promised_s = 0.0
             load.promises.clear()
         self._told.clear()
         self._promised.clear()

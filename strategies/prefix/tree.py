@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from sys import maxsize
 
-from strategies.constants import BEHIND
 from strategies.prefix.lru import UNBOUNDED, Shadow
 from strategies.prefix.match import Match
 from strategies.prefix.node import Node, count
@@ -96,7 +95,7 @@ class PrefixTree:
         node.users += 1
         tokens = UNBOUNDED if capacity is None else capacity
         if gpu_only:
-            tokens = max(tokens, min(shadow.limit, BEHIND * tokens))
+            tokens = max(tokens, shadow.limit)
         share = self._share()
         if shadow.size > tokens or shadow.bytes > share:
             shadow.shrink(share, tokens, most=MAX_DROPPED)

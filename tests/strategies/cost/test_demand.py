@@ -124,16 +124,21 @@ def test_what_requests_have_in_common_fills_a_worker_once() -> None:
 
 
 def test_turns_wait_where_it_is_full() -> None:
-    """The home term grows once much of the KV cache is in use, and is bounded if all of it is."""
-    homes = []
-    for used in (0.0, 0.5, 0.8, 0.9, 1.0, 3.0):
+    """The home term grows once much of the KV cache is in use, and is bounded if all of it is;
+    it is in proportion to how long requests stay."""
+
+    def home(used: float, times: float = 1.0) -> float:
         worker = Stand("w")
         assert worker.room_tokens is not None
         worker.load.book(0.0, 0.0, int(used * worker.room_tokens))
         worker.load.first_byte(next(iter(worker.load.pending)), 0.0)
+        worker.load.stay_s *= times
         (choice,) = Costs().rank(Prompt("m", 1), [worker], LONG_AFTER_S)
-        homes.append(choice.cost.home)
+        return choice.cost.home
+
+    homes = [home(used) for used in (0.0, 0.5, 0.8, 0.9, 1.0, 3.0)]
     assert homes[:2] == [0.0, 0.0]
+    assert home(0.9, 5.0) == pytest.approx(5.0 * home(0.9))
     assert 0.1 < homes[2] < homes[3] < homes[4] == pytest.approx(homes[5], rel=0.01)
 
 

@@ -56,13 +56,14 @@ def gives(came: float | None, left_s: float, prefill_s: float, now: float) -> bo
 
 def test_who_gives_way() -> None:
     """A prompt that has more to go; each second since it came makes up for some of that, and it
-    must be one that can be dropped."""
+    must be one that can be dropped. One that has waited for very long gives way to none."""
     assert gives(0.0, 2.0, 1.0, 0.0)
     assert not gives(0.0, 0.9, 1.0, 0.0)
     assert not gives(None, 1000.0, 1.0, 0.0)
     assert not gives(-100.0, 2.0, 1.0, 0.0)
     assert not gives(0.0, 2.0, 1.0, 100.0)
-    assert gives(-100.0, 1000.0, 1.0, 0.0)
+    assert gives(-10.0, 1000.0, 1.0, 0.0)
+    assert not gives(-100.0, 1000.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from math import inf
 
 import pytest
 
-from strategies.api import Candidate, Cost, Decision, Prompt
+from strategies.api import Decision, Prompt
 from strategies.cost.cost import Costs
-from strategies.hold.queue import Entry, Queue, Wait
-from tests.strategies.hold.desk import ANY, MANY, Desk, Stand
+from tests.strategies.hold.desk import MANY, Desk, Stand
 
 #: Longer than any request waits before it goes first.
 LONG = 60.0
@@ -107,32 +106,11 @@ def test_who_is_let_go_is_promised_nothing() -> None:
     assert worker.load.promises == [(8.0, 8.0)]
 
 
-def test_who_needs_much_of_a_full_cache_comes_later() -> None:
-    """Where room is short, prompts are sorted by what they take of the KV cache too, not by their
-    prefill alone. A worker that tells no room is taken to have as little as any."""
-    silent, small = Stand("a"), Stand("b")
-    small.room_tokens = 10_000
-    queue: Queue[str] = Queue()
-
-    def come(name: str, tokens: int, prefill_s: float, room_s: float) -> Entry[str]:
-        cost = Cost(prefill=prefill_s, room=room_s)
-        choices = [Candidate(one, cost, held_tokens=tokens - 1) for one in (silent, small)]
-        return queue.enter(name, Prompt(ANY, tokens), Decision(choices, "prefix"), 0.0)
-
-    large, little, waits = (
-        come("large", 5_000, 0.1, 1.0),
-        come("little", 500, 0.2, 1.0),
-        come("waits", 5_000, 0.3, 0.0),
-    )
-    assert waits.need < little.need < large.need
-
-
 @pytest.mark.parametrize(("each", "large", "small"), [(10_000, 50_000, 10_000), (1000, 1600, 600)])
 def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
     each: int, large: int, small: int
 ) -> None:
-    """Once a large prompt has waited long, new requests see its room as taken, and it goes before
-    all others."""
+    """Once a large prompt has waited for long, it goes before all others."""
     worker, costs = Stand("a"), Costs()
     worker.room_tokens = 10 * each
     running = [worker.load.book(0.0, 0.0, each) for _ in range(10)]
@@ -154,36 +132,14 @@ def test_small_prompts_do_not_take_the_room_that_a_large_one_waits_for(
         queue.enter(name, prompt, decision, now)
 
     come("large", large)
-    while not worker.load.promised_tokens:
+    for number in range(5):
         now += 1.0
-        assert now < LONG
-        assert queue.release(rank, now, [worker.load]) is None
-    for number, booking in enumerate(running[: -(-large // each)]):
-        assert queue.release(rank, now, [worker.load]) is None
-        now += 0.5
-        worker.load.release(booking, now)
         come(f"small{number}", small)
+        assert queue.release(rank, now, [worker.load]) is None
+    now += LONG
     released = queue.release(rank, now, [worker.load])
     assert released is not None
     assert released[0].item == "large"
     for entry in queue:
         queue.leave(entry)
-    assert (worker.load.promised_s, worker.load.promised_tokens) == (0.0, 0)
-
-
-def test_reserved_tokens_are_given_up_by_who_leaves() -> None:
-    """Of one that lacked room for long; one that waits for prefill alone reserves none."""
-    worker, prompt, queue = Stand("a", 1000.0), Prompt(ANY, 4), Queue[str]()
-    lacks, waits = Cost(room=1.0, prefill=4.0), Cost(wait=9.0, prefill=4.0)
-    entries = [
-        queue.enter(
-            *(name, prompt, Decision([Candidate(worker, cost, held_tokens=3)], "load"), LONG),
-            wait=Wait(0.0, 0.0),
-        )
-        for name, cost in (("a", lacks), ("b", lacks), ("c", waits))
-    ]
-    each = 1 + prompt.answer_tokens
-    assert worker.load.promised_tokens == 2 * each
-    for entry, left in ((entries[2], 2), (entries[0], 1), (entries[1], 0)):
-        queue.leave(entry)
-        assert worker.load.promised_tokens == left * each
+    assert worker.load.promised_s == 0.0

@@ -139,5 +139,6 @@ def test_a_worker_from_which_requests_were_moved_is_dear() -> None:
     there = costs.rank(PROMPT, [stuck], 20.0)[0]
     assert there.cost.wait > 60.0
     assert there.preempts == 0
+    stuck.load.book(54.0, 50.0, since=54.0)
     there = costs.rank(PROMPT, [stuck], 55.0)[0]
     assert there.preempts == 1, "not for ever"
