@@ -6,6 +6,7 @@ import pytest
 
 from strategies.api import Decision, Prompt
 from strategies.cost.cost import Costs
+from strategies.hold.queue import Entry, Queue
 from tests.strategies.hold.desk import MANY, Desk, Stand
 
 #: Longer than any request waits before it goes first.
