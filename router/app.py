@@ -1,8 +1,8 @@
 """The composition root: makes one router of its parts, serves with it, and changes its settings.
 
-`Door` sends the paths of inference straight to the proxy, and everything else to FastAPI; it owns
-the fleet and what looks after it. `RouterServer` is one serving process: a door, its sockets, and
-settings that may change meanwhile.
+`Application` sends the paths of inference straight to the proxy, and everything else to FastAPI; it
+owns the fleet and what looks after it. `RouterServer` is one serving process: an application, its
+sockets, and settings that may change meanwhile.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ from router.tokenizers.registry import TokenizerRegistry
 from strategies.cost.booking import Booking
 
 
-class Door:
+class Application:
     """Serves the requests of all connections. A dictionary lookup comes before FastAPI's routing.
 
     It owns the fleet and everything that looks after it.
@@ -98,7 +98,7 @@ class Door:
         self._operators = operator_paths(app)
         self._apart = settings.admin.listen is not None
         self._tasks: list[asyncio.Task[None]] = []
-        self.backdoor = Backdoor(self)
+        self.backdoor = AdminListener(self)
         self._rule(settings)
 
     def _add_metrics(self) -> None:
@@ -253,13 +253,13 @@ class Door:
         await asyncio.sleep(0)  # one loop iteration, in which transports close
 
 
-class Backdoor:
+class AdminListener:
     """Serves the connections to `admin.listen`: the same door with its own access rules."""
 
     admit: Callable[[Exchange], int]
-    """As `Door.admit`."""
+    """As `Application.admit`."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Application) -> None:
         self._door = door
         self.clients: set[HttpConnection] = (
             set()
@@ -341,12 +341,12 @@ def _is_for_clients(path: str) -> bool:
     return path in ENDPOINTS or path == MODELS or _is_below(path, MODELS) or bool(stored(path))
 
 
-def create_app(settings: Settings) -> Door:
+def create_app(settings: Settings) -> Application:
     """Make the application that `settings` describe. Raises CannotBuild."""
     contexts = Contexts()
     fleet = build(settings, contexts)
     give_sessions(fleet, settings.session, {})
-    return Door(fleet, settings, contexts)
+    return Application(fleet, settings, contexts)
 
 
 log = logging.getLogger("warmroute.reload")

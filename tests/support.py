@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import httpx
 import uvloop
 
-from router.app import Door, create_app
+from router.app import Application, create_app
 from router.fleet.worker import Worker
 from router.http.server import Server, bind
 from router.http.tls import door_context
@@ -43,7 +43,7 @@ class Router:
         self.port = int(listener.getsockname()[1])
         operators = [bind(parsed.admin.listen)] if parsed.admin.listen else []
         self.admin_port = int(operators[0].getsockname()[1]) if operators else 0
-        self.door: Door = create_app(parsed)
+        self.door: Application = create_app(parsed)
         if tls is not None:
             self.door.metrics.add(tls.handshakes.metrics)
         self.server = Server(self.door, ShutdownSettings.model_construct(delay=0.0), tls)

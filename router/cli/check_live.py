@@ -20,7 +20,7 @@ import msgspec
 from controller.index.agreement import HashAgreement, compare_hashes, hash_algorithm
 from controller.index.block_events import Tier
 from controller.kv_memory import KvMemory
-from router.app import Door, create_app
+from router.app import Application, create_app
 from router.fleet.build import CannotBuild
 from router.fleet.fleet import Fleet
 from router.fleet.inquiries import Inquiries, NoAnswer
@@ -144,7 +144,7 @@ LOOK_S = 0.05
 _IDS = range(100, 250)
 
 
-async def tier_mistakes(door: Door, tiers: TiersSettings) -> list[str]:
+async def tier_mistakes(door: Application, tiers: TiersSettings) -> list[str]:
     """Ask every ready worker of every pool that follows KV events; return what is wrong."""
     memories = door.memories
     followed: list[tuple[Pool, KvMemory | None]] = [

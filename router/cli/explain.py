@@ -39,7 +39,7 @@ from router.settings.model import Settings
 from strategies.explain import Explanation, explain
 
 #: Seconds that a running router may take.
-PATIENCE_S = 30.0
+ANSWER_TIMEOUT_S = 30.0
 
 
 def explained_by(
@@ -59,7 +59,7 @@ def explained_by(
             params={"path": asked.path, "key": asked.key} if asked.key else {"path": asked.path},
             content=asked.body,
             headers=fields,
-            timeout=PATIENCE_S,
+            timeout=ANSWER_TIMEOUT_S,
             verify=trust or ssl.create_default_context(),
             trust_env=False,
         )

@@ -51,11 +51,11 @@ from router.settings.types import Address
 log = logging.getLogger("warmroute.processes")
 
 #: Seconds until an ended process is restarted, doubled each time that it ends early again.
-FIRST_S, LONGEST_S = 0.1, 30.0
+RESTART_DELAY_S, MAX_RESTART_DELAY_S = 0.1, 30.0
 #: A process that ran for this many seconds did not end early.
 LASTED_S = 60.0
 #: Seconds a process has to answer for its metrics or workers.
-PATIENCE_S = 1.0
+ANSWER_TIMEOUT_S = 1.0
 #: Starts the child with this process's module path, and nothing else on it.
 _RUN = (
     "import sys; sys.path = sys.argv[2:]; "
@@ -115,7 +115,7 @@ class Place:
 
     async def run(self) -> bool:
         """Keep a process running until told to stop; return whether the last one ended well."""
-        loop, delay = asyncio.get_running_loop(), FIRST_S / 2
+        loop, delay = asyncio.get_running_loop(), RESTART_DELAY_S / 2
         while not self._told.is_set():
             started = loop.time()
             try:
@@ -127,7 +127,11 @@ class Place:
                 return code == 0
             self.lost += 1
             self.tried.set()
-            delay = FIRST_S if loop.time() - started > LASTED_S else min(LONGEST_S, 2 * delay)
+            delay = (
+                RESTART_DELAY_S
+                if loop.time() - started > LASTED_S
+                else min(MAX_RESTART_DELAY_S, 2 * delay)
+            )
             log.error("%s; it is started again in %gs", how, delay)
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
@@ -283,7 +287,7 @@ class Place:
         if self._channel is None or not self.ready.is_set():
             return None
         with suppress(TimeoutError, Lost, Refusal):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await self._channel.ask(what)
         return None
 

@@ -74,7 +74,7 @@ def test_one_that_has_ended_has_nothing_under_way(
     stub: MakeStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others drop its requests at once, however long its successor takes to start."""
-    monkeypatch.setattr(place, "FIRST_S", 30.0)
+    monkeypatch.setattr(place, "RESTART_DELAY_S", 30.0)
     worker, clients = stub(["stall"]), ExitStack()
     texts = [f"{number} of " * 12_000 for number in range(8)]
 
@@ -112,7 +112,7 @@ def test_one_that_has_ended_has_nothing_under_way(
 
 def test_one_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last known counters still count, and the others' answer does not wait for it."""
-    monkeypatch.setattr(place, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(place, "ANSWER_TIMEOUT_S", 0.2)
     answers: list[bytes] = []
 
     async def script(running: Processes) -> None:
