@@ -12,10 +12,10 @@ from router.fleet.fleet import Fleet
 from router.fleet.worker import Worker
 from router.kv.attach import Memories
 from router.kv.status import KvStatus, kv_statuses, remote_statuses
+from router.observe.exposition import written
 from router.observe.merge import families
 from router.observe.metrics import Metrics
 from router.observe.models import Shown
-from router.observe.series import written
 from router.replicas.channel import Lost, Refusal
 from router.tokenizers.state import SourceCase
 from router.tokenizers.status import TokenizerStatus

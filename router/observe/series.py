@@ -2,21 +2,12 @@
 
 prometheus_client's own counters take a lock and look up labels at every update, some 2 µs each, and
 a request makes a dozen. These are written and read by one thread, so they need no lock.
-
-Metrics in Prometheus' text format, written bit by bit.
-
-A thousand workers have ten thousand series, which take some 70 ms to write. No stream has to wait
-for that.
 """
 
-import asyncio
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
 
 
 class Counter:
@@ -80,38 +71,3 @@ class Histogram:
             total += count
             buckets.append(("+Inf" if bound == float("inf") else str(bound * scale), float(total)))
         family.add_metric(labels, buckets, self._sum * scale)
-
-
-#: Series written at once: about two milliseconds.
-SLICE = 200
-
-
-class _Part(Collector):
-    """Some series of one name, in the form that `generate_latest` asks for."""
-
-    def __init__(self, part: Metric) -> None:
-        self._part = part
-
-    def collect(self) -> Iterator[Metric]:
-        """Return them."""
-        yield self._part
-
-
-async def written(metrics: Iterable[Metric]) -> bytes:
-    """Return the text. All series are read at once; other work goes on while they are written."""
-    text: list[bytes] = []
-    for metric in list(metrics):
-        for piece in _pieces(metric):
-            text.append(piece)
-            await asyncio.sleep(0)
-    return b"".join(text)
-
-
-def _pieces(metric: Metric) -> Iterator[bytes]:
-    """Yield the text of one metric in pieces; the first has its two lines of comment."""
-    samples = metric.samples
-    for first in range(0, len(samples) or 1, SLICE):
-        part = Metric(metric.name, metric.documentation, metric.type)
-        part.samples = samples[first : first + SLICE]
-        piece = generate_latest(_Part(part))
-        yield piece if first == 0 else piece.split(b"\n", 2)[2]

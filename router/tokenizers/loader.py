@@ -6,11 +6,11 @@ The shelf holds only weak references, so a tokenizer that is no longer used is f
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from router.rendering.errors import BadFolder
@@ -25,43 +25,8 @@ from router.rendering.mistral import Mistral, mistrals_library
 from router.rendering.renderer import TemplateRenderer
 from router.rendering.tokenizer import settings_of_ids
 from router.rendering.tokens import PromptTokenizer, Renderer
+from router.tokenizers.tokenizer import LoadedTokenizer, TokenizerLibrary
 from router.tokenizers.trial import OpenedTokenizer, open_tokenizer, try_templates
-
-if TYPE_CHECKING:
-    from router.rendering.mistral import MistralsLibrary
-
-
-@dataclass(frozen=True, eq=False)
-class TokenizerLibrary:
-    """An opened tokenizer library."""
-
-    name: str
-    """The library's name."""
-    why: str
-    library: "OpenedTokenizer | MistralsLibrary"
-
-
-@dataclass(frozen=True, eq=False)
-class LoadedTokenizer:
-    """The result of a folder, a template and keywords; equal ones are the same object."""
-
-    path: Path
-    """A folder that it was read from."""
-    exact: PromptTokenizer
-    opened: TokenizerLibrary
-    sure: bool = True
-    """Whether engines read the same; otherwise a worker has to confirm it."""
-
-    @property
-    def library(self) -> str:
-        """The name of the library that tokenizes."""
-        return self.opened.name
-
-    @property
-    def why(self) -> str:
-        """Why that library was chosen."""
-        return self.opened.why
-
 
 #: Bytes read at a time for a hash.
 _HASH_CHUNK_BYTES = 1 << 20

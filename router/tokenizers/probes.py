@@ -14,7 +14,7 @@ import msgspec
 
 from router.api.endpoints import ENDPOINTS, Endpoint
 from router.rendering.errors import NotReproducible
-from router.rendering.tokenizer import SAMPLES
+from router.rendering.samples import SAMPLES
 from router.rendering.tokens import PromptTokenizer
 
 _CHAT = ENDPOINTS["/v1/chat/completions"]

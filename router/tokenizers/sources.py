@@ -18,8 +18,8 @@ from router.rendering.folder import has_tokenizer
 from router.runtime.threads import aside
 from router.settings.tokenizer import TokenizerSettings, is_hub_id
 from router.tokenizers.hub import NotFetched, snapshot
-from router.tokenizers.loader import LoadedTokenizer
 from router.tokenizers.probes import answers
+from router.tokenizers.tokenizer import LoadedTokenizer
 
 if TYPE_CHECKING:
     from router.tokenizers.loader import TokenizerCache

@@ -19,7 +19,6 @@ from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.settings.tokenizer import TokenizerSettings
-from router.tokenizers.loader import LoadedTokenizer
 from router.tokenizers.sources import (
     NoTokenizerFound,
     Origin,
@@ -31,6 +30,7 @@ from router.tokenizers.sources import (
     is_adapter,
     origin,
 )
+from router.tokenizers.tokenizer import LoadedTokenizer
 from router.tokenizers.verify import Agreement, Difference, Verdict
 
 #: Seconds until a worker that did not agree is asked again; doubled each time, up to an hour.

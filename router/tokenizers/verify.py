@@ -19,8 +19,8 @@ from router.fleet.worker import Worker
 from router.rendering.folder import TOKENIZER
 from router.rendering.tokens import ID_BYTES
 from router.runtime.threads import aside
-from router.tokenizers.loader import LoadedTokenizer
 from router.tokenizers.probes import IMAGE, NO_TOOLS, TOOLS, answers, head_answer
+from router.tokenizers.tokenizer import LoadedTokenizer
 from router.tokenizers.worker_tokenizer import (
     PATH,
     NoTokenizer,

@@ -15,7 +15,7 @@ KNOWING = {
     "kv/snapshots.py",
     "kv/status.py",
     "reload.py",
-    "rendering/environment.py",  # templates that name today's date
+    "rendering/sandbox.py",  # templates that name today's date
     "sagemaker/sigv4.py",
     "sessions/sessions.py",  # sessions shared by several routers end at a wall-clock time
     "sessions/store.py",  # once, at the start

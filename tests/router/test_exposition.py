@@ -7,7 +7,7 @@ from prometheus_client.exposition import generate_latest
 
 from router.admin.views import View
 from router.fleet.metrics import fleet_metrics
-from router.observe.series import SLICE
+from router.observe.exposition import SLICE
 from tests.router.fleets import fleet
 
 

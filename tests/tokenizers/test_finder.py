@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from router.tokenizers.loader import LoadedTokenizer, TokenizerCache
+from router.tokenizers.loader import TokenizerCache
 from router.tokenizers.sources import SourceKind, TokenizerFinder, TokenizerSearch
+from router.tokenizers.tokenizer import LoadedTokenizer
 from tests.tokenizers.models import OTHER, make_model
 
 

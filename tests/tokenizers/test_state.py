@@ -6,7 +6,6 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.tokenizers.loader import LoadedTokenizer
 from router.tokenizers.sources import Origin, SourceKind, TokenizerSearch
 from router.tokenizers.state import (
     DATED_RECHECK_INTERVAL_S,
@@ -14,6 +13,7 @@ from router.tokenizers.state import (
     RETRY_INTERVAL_S,
     SourceCase,
 )
+from router.tokenizers.tokenizer import LoadedTokenizer
 from router.tokenizers.verify import Agreement, Difference, Recount, Verdict
 
 AGREES = Verdict(Agreement.AGREES, "")
