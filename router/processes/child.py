@@ -69,7 +69,7 @@ class Order(msgspec.Struct, frozen=True):
     place: int
     """Its number among the processes, from 1."""
     sealed: bytes
-    """The settings, as `sealed.py` writes them."""
+    """The settings, as `seal` writes them."""
     listen: Address
     """The address with the port that all processes share."""
     admin: Address | None

@@ -2,7 +2,7 @@
 
 If the model's tokenizer and chat template are known (`identity/`), keys are made from the exact
 tokens that the engine will see. Otherwise they are made from the prompt's canonical bytes, and the
-number of bytes per token is estimated (`estimates.py`).
+number of bytes per token is estimated (`Estimates`).
 
 Lengths that are learned from the `usage` that workers report: of prompts, and of answers.
 """

@@ -100,7 +100,7 @@ class Lane:
         self, threads: int, name: str, *, most: int | None = None, sliced: bool = False
     ) -> None:
         """`most`: how many may be in threads or wait for one; None: any number. `sliced`: the work
-        is done in slices (`slices.py`)."""
+        is done in slices."""
         self._sliced = sliced
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._idle = threads

@@ -1,6 +1,6 @@
 """Sessions in Redis, shared by several routers.
 
-Every step is one script (`scripts.py`), so it is atomic: if several routers try at once, one
+Every step is one script (`lua.py`), so it is atomic: if several routers try at once, one
 succeeds.
 
 Run scripts in Redis over kept connections, at the lowest cost per call.
