@@ -2,8 +2,8 @@
 
 Bounded in threads and in waiting prompts; beyond that, prompts are keyed by their text, which costs
 a hundredth. The prompt of a client that disconnects is skipped, unless a thread has begun it.
-Tenants take turns (`runtime/threads.py`). Reading a large body, and keying it by its text, has a thread of
-its own.
+Tenants take turns (`runtime/threads.py`). Reading a large body, and keying it by its text, has a
+thread of its own.
 """
 
 import asyncio
