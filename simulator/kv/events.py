@@ -47,7 +47,7 @@ def encode_batch(changes: Sequence[Change], timestamp: float, encoding: Encoding
 def _as_map(change: Change) -> dict[str, Any]:
     if isinstance(change, StoredEvent):
         return {
-            "type": "StoredEvent",
+            "type": "BlockStored",
             "block_hashes": change.hashes,
             "parent_block_hash": change.parent,
             "token_ids": change.token_ids.tolist(),
@@ -62,7 +62,7 @@ def _as_map(change: Change) -> dict[str, Any]:
         }
     if isinstance(change, RemovedEvent):
         return {
-            "type": "RemovedEvent",
+            "type": "BlockRemoved",
             "block_hashes": [change.hash],
             "medium": change.medium,
             "group_idx": _GROUP,
@@ -73,7 +73,7 @@ def _as_map(change: Change) -> dict[str, Any]:
 def _as_array(change: Change) -> list[Any]:
     if isinstance(change, StoredEvent):
         return [
-            "StoredEvent",
+            "BlockStored",
             change.hashes,
             change.parent,
             change.token_ids.tolist(),
@@ -87,7 +87,7 @@ def _as_array(change: Change) -> list[Any]:
             None,
         ]
     if isinstance(change, RemovedEvent):
-        return ["RemovedEvent", [change.hash], change.medium, _GROUP]
+        return ["BlockRemoved", [change.hash], change.medium, _GROUP]
     return ["AllBlocksCleared"]
 
 

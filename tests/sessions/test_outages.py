@@ -21,7 +21,7 @@ from tests.support import MakeRouter, MakeStub, Router, until
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 OPEN = {"requestType": "NEW_SESSION"}
 CLOSE = {"requestType": "CLOSE"}
-HEADER = "X-Amzn-SageMaker-OpenSession-Id"
+HEADER = "X-Amzn-SageMaker-Session-Id"
 EVENTS = "warmroute_session_events_total"
 
 

@@ -18,7 +18,7 @@ from tests.support import OK, MakeRouter, MakeStub, Router, post, read_all, unti
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 OPENS = {**CHAT, "requestType": "NEW_SESSION", "extSessionID": "mine"}
-HEADER = "X-Amzn-SageMaker-OpenSession-Id"
+HEADER = "X-Amzn-SageMaker-Session-Id"
 EVENTS = "warmroute_session_events_total"
 
 
