@@ -29,16 +29,16 @@ _FILLER = "and so on, as it was said above, "
 
 
 def chat_bodies(
-    size: int, count: int, seed: int, *, stream: bool = False, hurried: bool = False
+    size: int, count: int, seed: int, *, stream: bool = False, bursts: bool = False
 ) -> list[bytes]:
     """Return `count` bodies of `size` bytes each. Other seeds continue the same conversations.
 
-    With `hurried`, the stub worker sends the stream's events as fast as it can.
+    With `bursts`, the stub worker writes several events of the stream at once.
     """
     chance = random.Random(f"{size} {seed}")
     tail = b'"}],"temperature":0.7,"max_tokens":256%s%s}' % (
         b',"stream":true,"stream_options":{"include_usage":true}' if stream else b"",
-        b',"user":"hurried"' if hurried else b"",
+        b',"user":"bursts"' if bursts else b"",
     )
     bodies = []
     for number in range(count):

@@ -54,8 +54,8 @@ class Job:
     concurrency: int
     seed: int
     stream: bool = False
-    hurried: bool = False
-    """Whether stubs send streams as fast as they can."""
+    bursts: bool = False
+    """Whether stubs write several events of a stream at once."""
     events: int = 0
     """Fewest `data:` lines that every stream must have."""
     watched: Sequence[int] = ()
@@ -247,16 +247,16 @@ async def _run(job: Job, requests: Iterator[tuple[bytes, bytes]]) -> Result:
 
 
 @lru_cache(maxsize=1)
-def _bodies(size: int, count: int, seed: int, stream: bool, hurried: bool) -> list[bytes]:
+def _bodies(size: int, count: int, seed: int, stream: bool, bursts: bool) -> list[bytes]:
     """Cached, because one proxy after the other gets the same bodies."""
-    return chat_bodies(size, count, seed, stream=stream, hurried=hurried)
+    return chat_bodies(size, count, seed, stream=stream, bursts=bursts)
 
 
 def run(job: Job) -> Result:
     """Run one job."""
     # Enough to keep all connections busy until the last measured request is answered.
     count = job.warm + job.count + job.concurrency
-    bodies = _bodies(job.size, count, job.seed, job.stream, job.hurried)
+    bodies = _bodies(job.size, count, job.seed, job.stream, job.bursts)
     requests = [((HEADERS % (job.port, len(body))).encode(), body) for body in bodies]
     try:
         return uvloop.run(_run(job, iter(requests)))

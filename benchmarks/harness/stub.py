@@ -28,8 +28,8 @@ _USAGE = (
     b'"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":100,'
     b'"prompt_tokens_details":{"cached_tokens":%d}}'
 )
-#: Marks a request whose stream is to come at full speed.
-HURRIED = b'"user":"hurried"'
+#: Marks a request whose stream is to come in bursts, and how many events a burst has.
+BURSTS, BURST_EVENTS = b'"user":"bursts"', 10
 #: Added to the nanoseconds of a timestamp, so that all have the same number of digits.
 STAMP_ZERO = 10**18
 _WORDS = ("The", " answer", " to", " this", " question", " is", " that", " it", " depends", ",")
@@ -201,6 +201,7 @@ class WorkerConnection(asyncio.Protocol):
         self._slot: set[WorkerConnection] = set()
         self._length = 0
         self._sent = 0
+        self._burst = 1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -235,10 +236,8 @@ class WorkerConnection(asyncio.Protocol):
             if _streamed(body):
                 self._length, self._sent = len(body), 0
                 self._transport.write(STREAM_HEAD)
-                if HURRIED in body:
-                    self._hurry()
-                else:
-                    self._slot = self._engine.add(self)
+                self._burst = BURST_EVENTS if BURSTS in body else 1
+                self._slot = self._engine.add(self)
             else:
                 self._transport.write(_chat_answer(len(body)))
         elif self._path in _PLAIN_PATHS:
@@ -248,24 +247,19 @@ class WorkerConnection(asyncio.Protocol):
         else:
             self._transport.write(_ANSWERS.get(self._path, _MISSING))
 
-    def _hurry(self) -> None:
-        """Send the events one by one, as fast as possible."""
-        if not self._transport.is_closing():
-            self.step()
-            if self._sent < self._engine.events:
-                asyncio.get_running_loop().call_soon(self._hurry)
-
     def step(self) -> None:
-        """Send the next event."""
+        """Send the next event, or burst of events, in one write."""
+        self._transport.write(b"".join([self._next() for _ in range(self._burst)]))
+
+    def _next(self) -> bytes:
+        if self._sent >= self._engine.events:
+            return b""
         self._sent += 1
         stamp = STAMP_ZERO + time.monotonic_ns()
         if self._sent < self._engine.events:
-            event = FIRST if self._sent == 1 else TOKENS[self._sent % len(TOKENS)]
-            self._transport.write(event % stamp)
-        else:
-            self._slot.discard(self)
-            self._transport.write(FINISH % stamp)
-            self._transport.write(_last_events(self._length))
+            return (FIRST if self._sent == 1 else TOKENS[self._sent % len(TOKENS)]) % stamp
+        self._slot.discard(self)
+        return FINISH % stamp + _last_events(self._length)
 
 
 def _streamed(body: bytes) -> bool:

@@ -14,8 +14,9 @@ CONCURRENCY = 32
 #: Paced streams: 12,800 events a second, enough that a proxy's idle work does not count, few enough
 #: that it reads the events one by one.
 STREAM_COUNT, STREAM_CONCURRENCY, STREAM_BYTES = 256, 128, 400
-#: Streams at full speed: events pile up where they are not read at once, as in a busy proxy.
-RUSHED_COUNT, RUSHED_CONCURRENCY = 1024, 32
+#: Streams in bursts: a worker writes several events at once, as a busy proxy finds them. As fast as
+#: possible would leave it to chance how many events a proxy finds, and so how often it reads.
+BURST_COUNT = 1024
 #: Events of a stream: 100 tokens, the usage and [DONE].
 STREAM_EVENTS = 102
 #: Requests before measuring begins, to open connections and warm up code.
@@ -28,7 +29,7 @@ class Arrival(StrEnum):
     ONE = "one at a time"
     MANY = "32 at a time"
     STREAM = "streams"
-    RUSH = "streams at full speed"
+    BURSTS = "streams in bursts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Case:
 
     def job(self, port: int, seed: int, watched: Sequence[int], stubs: Sequence[int]) -> Job:
         """Return the job for the load generator."""
-        stream = self.load in {Arrival.STREAM, Arrival.RUSH}
+        stream = self.load in {Arrival.STREAM, Arrival.BURSTS}
         return Job(
             port=port,
             size=self.size,
@@ -62,9 +63,8 @@ class Case:
             # Different requests for each load, so that none finds its prompts cached by another.
             seed=seed * len(Arrival) + list(Arrival).index(self.load),
             stream=stream,
-            hurried=self.load is Arrival.RUSH,
-            # At full speed a proxy's chunks may cut events in two; those are not counted.
-            events=(STREAM_EVENTS - 10 * (self.load is Arrival.RUSH)) if stream else 0,
+            bursts=self.load is Arrival.BURSTS,
+            events=STREAM_EVENTS if stream else 0,
             watched=watched,
             stubs=stubs,
         )
@@ -104,7 +104,7 @@ def cases(sizes: Sequence[int], divisor: int) -> list[Case]:
     streams = max(STREAM_COUNT // divisor, STREAM_CONCURRENCY)
     return [
         *plain,
-        Case(Arrival.RUSH, STREAM_BYTES, max(RUSHED_COUNT // divisor, 128), RUSHED_CONCURRENCY),
+        Case(Arrival.BURSTS, STREAM_BYTES, max(BURST_COUNT // divisor, 128), CONCURRENCY),
         Case(Arrival.STREAM, STREAM_BYTES, streams, STREAM_CONCURRENCY),
     ]
 

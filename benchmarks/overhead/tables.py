@@ -68,13 +68,13 @@ class OverheadReport:
     def grids(self) -> list[Grid]:
         """Return every table."""
         cpu = [Column(_kilo(size), self._cpu(Arrival.MANY, size)) for size in self._sizes]
-        for load, name in ((Arrival.RUSH, "stream"), (Arrival.STREAM, "paced stream")):
+        for load, name in ((Arrival.BURSTS, "stream"), (Arrival.STREAM, "paced stream")):
             streams = [cell.size for cell in self._cells if cell.load is load]
             if streams:
                 cpu.append(Column(name, self._cpu(load, streams[0])))
         grids = [
             self._grid(
-                "CPU µs of the proxy for a request, and for a stream of 100 events: at full speed,"
+                "CPU µs of the proxy for a request, and for a stream of 100 events: ten at a time,"
                 " and one event after the other",
                 cpu,
                 with_direct=False,
