@@ -10,7 +10,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from controller.events.shared_socket import binds
+from controller.events.source import binds
 
 log = logging.getLogger("warmroute.controller")
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from router.cli.check_live import check_live
-from router.kv.subscriptions import FLAG
+from router.kv.attach import FLAG
 from router.settings.model import Settings
 from simulator.api import generation
 from simulator.fleet import FleetThread

@@ -12,7 +12,7 @@ import pytest
 from router.cli import check_live as check_tiers
 from router.cli.check_live import check_live
 from router.fleet.build import CannotBuild
-from router.kv.lmcache.build import refuse_lost_stores
+from router.kv.attach import refuse_lost_stores
 from router.reload import idle
 from router.settings.model import Settings
 from strategies.api import Prompt

@@ -13,9 +13,9 @@ import httpx
 import pytest
 from redis import Redis
 
-from controller.index.agreement import FirstBlock, hash_algorithm
-from controller.index.block_events import Tier
-from router.kv.lmcache.build import lookup_of
+from controller.index.agreement import hash_algorithm
+from controller.index.block_events import FirstBlock, Tier
+from router.kv.attach import lookup_of
 from router.kv.lmcache.names import Chunking, digests
 from router.settings.fleet import TiersSettings
 from strategies.cost.tiers import Held

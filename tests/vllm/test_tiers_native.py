@@ -13,8 +13,8 @@ import httpx
 import pytest
 from redis import Redis
 
-from controller.index.agreement import FirstBlock, hash_algorithm
-from controller.index.block_events import Tier
+from controller.index.agreement import hash_algorithm
+from controller.index.block_events import FirstBlock, Tier
 from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
