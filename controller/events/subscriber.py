@@ -127,7 +127,7 @@ class Subscriber:
         return _cancel(self._tasks_of(sources))
 
     async def close(self) -> None:
-        """Stop listening to all engines; late steps are left to who requests for their marks."""
+        """Stop listening to all engines; late steps are left to whoever asks for their marks."""
         await _cancel(self._tasks_of(set(self._followed)))
         self._context.destroy(linger=0)
 

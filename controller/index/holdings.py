@@ -86,9 +86,6 @@ class TierCache:
         self.confirmed = None
         self.ignored_misses = 0
 
-    def __repr__(self) -> str:
-        return f"<TierCache {self.worker} {self.tier.name} {self.blocks} blocks>"
-
 
 class Holdings:
     """The blocks of all caches (see `TierCache`)."""
