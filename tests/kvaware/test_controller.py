@@ -289,34 +289,6 @@ def test_a_router_asks_it_and_does_without_it(
     until(lambda: {one["doubt"] for one in httpx.get(f"{url}/streams").json()} == {""})
 
 
-def test_a_worker_that_its_controller_does_not_hear_is_blind(
-    fleet: MakeFleet, route: MakeRouter, folder: Path, tmp_path: Path, stack: ExitStack
-) -> None:
-    """The router counts it as it would without a controller, and only this one."""
-    known, unknown = fleet(workers=2).urls
-    settings = tmp_path / "controller.yaml"
-    settings.write_text(f"strategy: kvaware\nhealth: {{interval: 50ms}}\nworkers: [{known}]\n")
-    args = ("--config", settings, "--listen", "127.0.0.1:0")
-    url, _ = stack.enter_context(controller(tmp_path, *args))
-    until(lambda: [one["doubt"] for one in httpx.get(f"{url}/streams").json()] == [""])
-    router = route(
-        *(known, unknown),
-        strategy="kvaware",
-        tokenizer=str(folder),
-        health=QUICK,
-        controller={"url": url, "deadline": "5s"},
-    )
-    until_known(router, "toy")
-    ask(router, "asked of both " * 30)
-    assert router.http.get("/health/ready").json() == {
-        "status": "degraded",
-        "pools": {"default": 2},
-        "blind": {"default": 1},
-    }
-    doubts = {one["worker"]: one["doubt"] for one in router.http.get("/kv").json()}
-    assert doubts[unknown.removeprefix("http://")] == "no events"
-
-
 def test_nothing_is_kept_of_a_controller_that_nobody_asks(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

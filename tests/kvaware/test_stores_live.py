@@ -106,7 +106,6 @@ def test_a_redis_that_dies_costs_nobody_an_answer(
             1,
             "tiers.l2.lmcache.coordinator: no coordinator answers at http://127.0.0.1:1",
         ),
-        ("kvaware", "redis: http://127.0.0.1:1", 2, "is not a Redis URL: write redis://host:port"),
     ],
 )
 def test_k4_a_wrong_url_ends_the_start(
