@@ -4,6 +4,7 @@ Names with a row (R8, K1 to K6) are those of docs/hyperpod.md; tests that take `
 one.
 """
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from simulator.fleet import FleetThread
 from simulator.kv.tiers import Tiers
+from simulator.settings import FleetSettings
 from tests.kvaware.asking import (
     CHAT,
     EXACT,
@@ -160,6 +162,13 @@ def test_k3_what_a_dead_worker_wrote_is_found(
     assert predicted(answer) == cached(answer) == loaded(simulated)[1] > 300
 
 
+def test_k4_a_store_that_is_not_there_ends_the_start(stack: ExitStack) -> None:
+    """The start fails with a clear error: row K4."""
+    settings = FleetSettings(store_url="redis://127.0.0.1:1", store_tokens=1000)
+    with pytest.raises(ConnectionError, match="no Redis answers"):
+        stack.enter_context(FleetThread(settings))
+
+
 def test_k5_tiers_that_are_off(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
     """Blocks on disabled tiers do not count and have no series: row K5."""
     simulated = fleet(workers=1, **L1, **L2)
@@ -196,6 +205,26 @@ def test_k6_what_the_store_has_goes_to_the_least_loaded(
     assert cached(answer) == predicted(answer) == loaded(simulated)[1] > 300
     prefill = float(said.split("prefill=")[1].split("s")[0])
     assert abs(prefill - cached(answer) / 65_536) < 0.005
+
+
+@pytest.mark.long
+def test_k7_whatever_engines_call_their_blocks(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+    """Engines with different hash seeds are both found, by tokens: row K7."""
+    simulated = fleet(workers=2, hash_seeds=("0", "123"))
+    router = kvaware(*simulated.urls, strategy=EXACT)
+    asked(router, simulated, TEXT)
+    ((pool, memory),) = router.door.memories.pools()
+    holder = next(place.worker for place in memory.index.caches() if place.blocks)
+    (worker,) = [one for one in pool.workers if one.name == holder]
+    with busy(router, worker.name):
+        assert cached(post(router, TEXT)) == 0
+    until(lambda: level(router, simulated))
+    held = [place for place in memory.index.caches() if place.blocks]
+    assert len(held) == 2
+    assert held[0].blocks == held[1].blocks
+    names = [{name for name, _ in place.names} for place in held]
+    assert names[0].isdisjoint(names[1])
+    assert asked(router, simulated, TEXT)[1] > 300
 
 
 @pytest.mark.parametrize("fields", [SGLANG, pytest.param(LMCACHE, marks=pytest.mark.long)])

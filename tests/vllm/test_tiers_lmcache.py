@@ -22,7 +22,6 @@ from router.settings.fleet import TiersSettings
 from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
-from tests.vllm.chains import vllm_pickle
 from tests.vllm.engine import BLOCK, command, free_port
 from tests.vllm.program import Program
 from tests.vllm.publishing import PATIENCE, cached, memory, predicted, start, tokens, trusted, words
@@ -40,6 +39,7 @@ from tests.vllm.tiered import (
     sent,
     start_all,
     step,
+    vllm_pickle,
     whole,
 )
 from tests.vllm.tiered import computed as computes
@@ -302,6 +302,23 @@ def test_it_names_chunks_in_a_way_of_its_own(fleet: Fleet, router: Router, model
     assert host.usual_block_size == CHUNK
 
 
+def test_engines_need_not_agree_on_names(fleet: Fleet, router: Router) -> None:
+    """Different seeds give different names; both are found by tokens: row K7."""
+    text = words(Random(305), 200)
+    told: list[set[int]] = []
+    for host in (fleet.one, fleet.cold):
+        with hearing(host.engine) as heard:
+            answer = host.engine.direct(text)
+            until(lambda: believed(router, host.engine, text).gpu == whole(answer), PATIENCE)  # noqa: B023
+            events = heard.all()
+        on_gpu = [one for one in events if (one.kind, one.medium) == ("BlockStored", "GPU")]
+        told.append({name for event in on_gpu for name in event.hashes})
+        assert len(told[-1]) >= whole(answer) // BLOCK
+        found(router, host, text, Held(whole(answer)))
+    first, second = told
+    assert first.isdisjoint(second)
+
+
 def test_engines_of_one_host_share_its_server(
     fleet: Fleet, route: MakeRouter, model: Path, tmp_path: Path
 ) -> None:
@@ -467,3 +484,15 @@ def test_a_server_that_is_lost(fleet: Fleet, router: Router) -> None:
     assert reason(found(router, one, text, Held(0, 0, chunked))) == "l2"
     chunked = on_l1(router, one, new)
     assert reason(found(router, one, new, Held(0, chunked))) == "l1"
+
+
+def test_a_server_that_starts_again(fleet: Fleet, router: Router) -> None:
+    """The store has everything the server had, so it is predicted from there."""
+    one, text = fleet.one, words(Random(313), 200)
+    chunked = on_l1(router, one, text)
+    one.server.stop()
+    one.engine.direct(words(Random(315), 50))  # otherwise LMCache 0.5 never registers with it
+    one.server.start()
+    resumed(fleet, one)
+    lies(router, one, text, Held(0, 0, chunked))
+    assert reason(found(router, one, text, Held(0, 0, chunked))) == "l2"

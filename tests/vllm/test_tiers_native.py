@@ -17,7 +17,6 @@ from controller.index.block_events import Tier
 from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
-from tests.vllm.chains import vllm_cbor
 from tests.vllm.engine import BLOCK, MODEL
 from tests.vllm.publishing import (
     CHAT,
@@ -47,6 +46,7 @@ from tests.vllm.tiered import (
     sent,
     start_all,
     step,
+    vllm_cbor,
     whole,
 )
 from tests.vllm.tiered import computed as computes
