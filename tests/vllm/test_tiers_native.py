@@ -7,7 +7,7 @@ from functools import partial
 from os import environ, pathsep
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -140,7 +140,7 @@ def lies(router: Router, one: Tiered, text: str, where: Held, **more: object) ->
     until(lambda: believed(router, one, text, **more) == where, PATIENCE)
 
 
-def found(router: Router, one: Tiered, text: str, where: Held, **more: object) -> httpx.Response:
+def found(router: Router, one: Tiered, text: str, where: Held, **more: Any) -> httpx.Response:
     """Ask for what lies there: the engine finds it there, by its own counts."""
     before = hits(one)
     answer = finds(router, one, text, where, **more)

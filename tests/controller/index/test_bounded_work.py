@@ -65,6 +65,7 @@ def test_each_event_makes_a_little_room() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
 def test_a_full_index_stays_nearly_full() -> None:
     """Names of what is dropped are looked for later; no more is dropped meanwhile to make up for
     them, though there are several times as many names as blocks."""
