@@ -158,8 +158,6 @@ def test_what_others_keep_there_says_nothing_of_ours(
     assert "(chunk 64, model toy, gpus 1): compare them with the engines' own" in said
 
 
-
-
 def test_chunks_of_another_size_are_said(redis: RedisServer, write: Write) -> None:
     """This needs the bytes per token."""
     write(PROMPT, 128, size=128 * 512)

@@ -101,6 +101,29 @@ def finish(compaction: Compaction) -> None:
         pass
 
 
+def filled(compaction: Compaction, number: int) -> HashTable:
+    """Return a table with so many names, of which nothing is due."""
+    table = HashTable(compaction)
+    for start in range(0, number, 100):
+        table.add([name * 7919 % 65_521 for name in range(start, start + 100)], range(1, 101))
+        compaction.compact(1)
+    finish(compaction)
+    return table
+
+
+def test_memory_is_given_back_when_most_names_leave() -> None:
+    """Small pages are joined: what few names are left takes the room of few."""
+    compaction = Compaction(TableSizes(page=128, pending=4, slice=32))
+    table = filled(compaction, 4_000)
+    before = compaction.bytes
+    for number, (name, _) in enumerate(sorted(table)):
+        if number % 100:
+            table.pop(name)
+    finish(compaction)
+    assert len(dict(table)) == 40
+    assert compaction.bytes < before // 10
+
+
 def test_lower_names_come_after_the_lowest_page_has_gone() -> None:
     """They belong to the page that is the lowest then."""
     compaction = Compaction(TableSizes(page=4, pending=0, slice=1))
