@@ -40,8 +40,7 @@ from router.http.connection import HttpConnection
 from router.http.exchange import Exchange, date_line
 from router.http.server import Server
 from router.http.tls import Contexts, DoorContext, door_context
-from router.kv.attach import Memories
-from router.kv.lmcache.build import refuse_lacking_stores
+from router.kv.attach import Memories, refuse_lost_stores
 from router.kv.metrics import memory_metrics
 from router.observe.process import own_metrics
 from router.prompt.salts import Salts
@@ -193,7 +192,7 @@ class Application:
         that were removed. Raises CannotBuild; then nothing has changed.
         """
         plan = Plan(self.fleet, self._settings, settings, self._contexts)
-        await refuse_lacking_stores(settings)
+        await refuse_lost_stores(settings, ask=False)
         try:
             await self._health.meet(plan.joining)
             before = sessions_of(self.fleet)

@@ -1,35 +1,46 @@
-"""The rows of docs/hyperpod.md on tiers, over real sockets; tests that take `redis` use one."""
+"""Blocks in host memory (L1) and in a shared store (L2): followed, used, and corrected.
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+Names with a row (R8, K1 to K6) are those of docs/hyperpod.md; tests that take `redis` use a real
+one.
+"""
+
+from contextlib import ExitStack
 from functools import partial
-from time import monotonic
+from typing import Any
 
 import httpx
 import pytest
 
 from simulator.fleet import FleetThread
+from simulator.kv.tiers import Tiers
 from simulator.settings import FleetSettings
-from simulator.worker import SimulatedWorker
+from tests.kvaware.asking import (
+    CHAT,
+    EXACT,
+    TEXT,
+    ask,
+    blocks,
+    busy,
+    cached,
+    chat,
+    forget_gpu,
+    level,
+    predicted,
+    reason,
+)
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
-from tests.kvaware.test_kvaware_live import CHAT, ask, cached, chat, predicted
-from tests.kvaware.test_tiers_live import EXACT, blocks, level
 from tests.sessions.redis_server import RedisServer
+from tests.stores.conftest import redis
 from tests.support import Router, until
 
-#: A little over 400 tokens with the model's tokenizer.
-TEXT = "for everyone " * 60
+__all__ = ["redis"]
 #: Settings of host memory, and of a store.
 L1, L2 = {"host_tokens": 4096}, {"store_tokens": 100_000}
+#: What makes a worker report it: a field of the request.
+LMCACHE: dict[str, Any] = {"kv_transfer_params": {"cached_token_stats": True}}
 
-Asked = Callable[[str], tuple[str, int]]
 
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    """A real Redis server."""
-    with RedisServer() as server:
-        yield server
+SGLANG: dict[str, Any] = {"return_cached_tokens_details": True}
 
 
 def loaded(simulated: FleetThread) -> tuple[int, int]:
@@ -38,17 +49,12 @@ def loaded(simulated: FleetThread) -> tuple[int, int]:
     return sum(one.l1_hits for one in totals), sum(one.l2_hits for one in totals)
 
 
-def asking(router: Router, simulated: FleetThread) -> Asked:
-    """Return a function that asks, checks the prediction, and returns reason and cached tokens."""
-
-    def asked(text: str) -> tuple[str, int]:
-        answer = ask(router, text)
-        assert predicted(answer) == cached(answer)
-        until(lambda: level(router, simulated))
-        reason = answer.headers["x-warmroute-decision"].partition(";")[0]
-        return reason, cached(answer)
-
-    return asked
+def asked(router: Router, simulated: FleetThread, text: str) -> tuple[str, int]:
+    """Ask, check the prediction, and return the reason and the cached tokens."""
+    answer = ask(router, text)
+    assert predicted(answer) == cached(answer)
+    until(lambda: level(router, simulated))
+    return reason(answer), cached(answer)
 
 
 def post(router: Router, text: str) -> httpx.Response:
@@ -58,29 +64,38 @@ def post(router: Router, text: str) -> httpx.Response:
     return answer
 
 
-@contextmanager
-def busy(router: Router, name: str) -> Iterator[None]:
-    """Book 100 seconds of prefill on a worker."""
-    ((pool, _memory),) = router.door.memories.pools()
-    (worker,) = [one for one in pool.workers if one.name == name]
-    booking = worker.load.book(monotonic(), 100.0, 100, stream=True)
-    try:
-        yield
-    finally:
-        worker.load.release(booking, monotonic())
+def hits(router: Router) -> dict[str, float]:
+    """Return the hit tokens by tier, from the metrics."""
+    lines = router.http.get("/metrics").text.splitlines()
+    mark = "warmroute_kv_hit_tokens_total{"
+    return {
+        line.split('tier="')[1].split('"')[0]: float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith(mark)
+    }
 
 
-def forget_gpu(router: Router, simulated: FleetThread) -> None:
-    """Drop what the GPUs hold, and nothing else, and wait until the router knows."""
-    for worker in simulated.workers:
-        assert simulated.call(worker.engine.reset_prefix_cache)
-        simulated.call(partial(_tell, worker))
-    until(lambda: level(router, simulated))
+def behind(simulated: FleetThread) -> list[Tiers[bytes]]:
+    """Return the workers' tiers behind their GPUs."""
+    return [worker.engine.tiers.tiers for worker in simulated.workers if worker.engine.tiers]
 
 
-def _tell(worker: SimulatedWorker) -> None:
-    """Publish the change, which an idle engine would do only with its next step."""
-    worker._publish(worker.engine.step().changes)
+@pytest.mark.parametrize("bare", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_what_the_gpu_lost_is_found_in_the_hosts_memory(
+    fleet: MakeFleet, kvaware: MakeKvAware, bare: bool
+) -> None:
+    """Predictions match reports, whether events contain tokens or only names."""
+    simulated = fleet(workers=1, kv_tokens=512, host_tokens=8192, bare_events=bare)
+    router = kvaware(*simulated.urls, strategy=EXACT)
+    hits = 0
+    for number in range(16):
+        answer = ask(router, f"{number % 4} " * 100)
+        assert predicted(answer) == cached(answer)
+        hits += cached(answer) > 0
+        until(lambda: level(router, simulated))
+    assert hits == 12
+    worker = router.worker().name
+    assert blocks(router)[worker, "L1"] > blocks(router)[worker, "GPU"] > 0
 
 
 def test_r8_a_short_match_falls_back(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
@@ -88,15 +103,15 @@ def test_r8_a_short_match_falls_back(fleet: MakeFleet, kvaware: MakeKvAware) -> 
     holder: row R8."""
     simulated = fleet(workers=2)
     router = kvaware(*simulated.urls, strategy={**EXACT, "threshold": 100})
-    asked, longer = asking(router, simulated), TEXT + "something else entirely " * 90
+    longer = TEXT + "something else entirely " * 90
     home = ask(router, TEXT).headers["x-warmroute-worker"]
     until(lambda: level(router, simulated))
     with busy(router, home):
         answer = post(router, longer)
     assert (answer.headers["x-warmroute-worker"] == home, cached(answer)) == (False, 0)
     until(lambda: router.idle() and level(router, simulated))
-    reason, found = asked(longer)
-    assert (reason, found > 800) == ("prefix", True)
+    why, found = asked(router, simulated, longer)
+    assert (why, found > 800) == ("prefix", True)
     told = router.http.get("/metrics").text
     assert 'warmroute_decisions_total{pool="default",reason="below_threshold"} 2.0' in told
 
@@ -107,39 +122,25 @@ def test_k1_l1_l2_compute_and_promotion(
     """Computed, from L1, from L2 after eviction from L1, and from L1 again: row K1."""
     simulated = fleet(workers=1, host_tokens=1024, store_url=redis.url, **L2)
     router = kvaware(*simulated.urls, strategy=EXACT)
-    asked = asking(router, simulated)
     other = "something else entirely " * 90
 
-    def once(text: str, reason: str, l1: bool, l2: bool) -> None:
+    def once(text: str, why: str, l1: bool, l2: bool) -> None:
         before = loaded(simulated)
-        assert asked(text)[0] == reason
+        assert asked(router, simulated, text)[0] == why
         after = loaded(simulated)
         assert (after[0] > before[0], after[1] > before[1]) == (l1, l2)
 
     once(TEXT, "cold", l1=False, l2=False)
     forget_gpu(router, simulated)
     once(TEXT, "l1", l1=True, l2=False)
-    asked(other)
+    asked(router, simulated, other)
     forget_gpu(router, simulated)
     once(TEXT, "l2", l1=False, l2=True)
     forget_gpu(router, simulated)
     once(TEXT, "l1", l1=True, l2=False)
 
 
-def test_k2_written_to_both(fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer) -> None:
-    """After one request, its blocks are on that worker's L1 and in L2: row K2."""
-    simulated = fleet(workers=2, store_url=redis.url, **L1, **L2)
-    router = kvaware(*simulated.urls, strategy=EXACT)
-    asking(router, simulated)(TEXT)
-
-    def both() -> bool:
-        held = blocks(router)
-        ((writer, on_gpu),) = [(w, n) for (w, tier), n in held.items() if tier == "GPU" and n]
-        return held.get((writer, "L1")) == held.get(("", "L2")) == on_gpu > 20
-
-    until(both)  # writes to the store are announced a moment later
-
-
+@pytest.mark.long
 def test_k3_what_a_dead_worker_wrote_is_found(
     fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer
 ) -> None:
@@ -168,22 +169,6 @@ def test_k4_a_store_that_is_not_there_ends_the_start(stack: ExitStack) -> None:
         stack.enter_context(FleetThread(settings))
 
 
-def test_a_store_that_dies_costs_time_alone(
-    fleet: MakeFleet, kvaware: MakeKvAware, redis: RedisServer
-) -> None:
-    """Every request is answered; what the store held is computed again."""
-    simulated = fleet(workers=2, store_url=redis.url, **L2)
-    router = kvaware(*simulated.urls, strategy=EXACT)
-    ask(router, TEXT)
-    until(lambda: level(router, simulated))
-    redis.kill()
-    for number in range(6):
-        ask(router, f"{number} " + TEXT)
-    forget_gpu(router, simulated)
-    assert cached(ask(router, TEXT)) == 0
-    assert loaded(simulated) == (0, 0)
-
-
 def test_k5_tiers_that_are_off(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
     """Blocks on disabled tiers do not count and have no series: row K5."""
     simulated = fleet(workers=1, **L1, **L2)
@@ -199,18 +184,6 @@ def test_k5_tiers_that_are_off(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
     assert 'tier="gpu"' in told
     assert 'tier="l1"' not in told
     assert 'tier="l2"' not in told
-
-
-def test_k5_l1_that_is_off_hides_no_l2(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """Blocks on both L1, which is disabled, and L2 are found on L2, as predicted: row K5."""
-    simulated = fleet(workers=1, **L1, **L2)
-    router = kvaware(*simulated.urls, strategy=EXACT, tiers={"l1": {"enabled": False}})
-    asked = asking(router, simulated)
-    assert asked(TEXT) == ("cold", 0)
-    forget_gpu(router, simulated)
-    until(lambda: level(router, simulated))
-    reason, found = asked(TEXT)
-    assert (reason, found > 300) == ("l2", True)
 
 
 def test_k6_what_the_store_has_goes_to_the_least_loaded(
@@ -234,12 +207,12 @@ def test_k6_what_the_store_has_goes_to_the_least_loaded(
     assert abs(prefill - cached(answer) / 65_536) < 0.005
 
 
+@pytest.mark.long
 def test_k7_whatever_engines_call_their_blocks(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
     """Engines with different hash seeds are both found, by tokens: row K7."""
     simulated = fleet(workers=2, hash_seeds=("0", "123"))
     router = kvaware(*simulated.urls, strategy=EXACT)
-    asked = asking(router, simulated)
-    asked(TEXT)
+    asked(router, simulated, TEXT)
     ((pool, memory),) = router.door.memories.pools()
     holder = next(place.worker for place in memory.index.caches() if place.blocks)
     (worker,) = [one for one in pool.workers if one.name == holder]
@@ -251,4 +224,70 @@ def test_k7_whatever_engines_call_their_blocks(fleet: MakeFleet, kvaware: MakeKv
     assert held[0].blocks == held[1].blocks
     names = [{name for name, _ in place.names} for place in held]
     assert names[0].isdisjoint(names[1])
-    assert asked(TEXT)[1] > 300
+    assert asked(router, simulated, TEXT)[1] > 300
+
+
+@pytest.mark.parametrize("fields", [SGLANG, pytest.param(LMCACHE, marks=pytest.mark.long)])
+def test_hits_are_counted_where_the_worker_found_them(
+    fleet: MakeFleet, kvaware: MakeKvAware, fields: dict[str, Any]
+) -> None:
+    """If L1 was emptied without an event, hits there are not counted just because they were
+    predicted."""
+    simulated = fleet(workers=1, **L1, **L2)
+    trusted = ({"url": url, "engine_fields": True} for url in simulated.urls)
+    router = kvaware(*trusted, strategy=EXACT)
+    ask(router, TEXT)
+    until(lambda: level(router, simulated))
+    forget_gpu(router, simulated)
+    (tiers,) = behind(simulated)
+    simulated.call(tiers.clear)
+    answer = ask(router, TEXT, **fields)
+    until(lambda: level(router, simulated))
+    assert reason(answer) == "l1"
+    assert predicted(answer) == cached(answer) > 300
+    found = hits(router)
+    if fields is SGLANG:
+        assert found == {"l2": cached(answer)}
+    else:  # it reports only how much came from the GPU, and that the rest did not
+        assert found == {"l1": cached(answer)}
+    forget_gpu(router, simulated)
+    answer = ask(router, TEXT, **fields)
+    assert reason(answer) == "l1", "it came there again when it was loaded, and that was told"
+    assert predicted(answer) == cached(answer)
+    assert sum(hits(router).values()) == 2 * cached(answer)
+
+
+def test_what_a_store_lost_in_silence_is_found_out(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+    """If a store lost blocks without an event, one answer is enough to stop expecting them."""
+    simulated = fleet(workers=2, **L2)
+    router = kvaware(*simulated.urls, strategy=EXACT)
+    ask(router, TEXT)
+    until(lambda: blocks(router).get(("", "L2"), 0) > 20)  # announced a moment later
+    until(lambda: level(router, simulated))
+    on_l2 = blocks(router)["", "L2"]
+    forget_gpu(router, simulated)
+    store = behind(simulated)[0].store
+    for tiers in behind(simulated):
+        simulated.call(partial(setattr, tiers, "store", None))
+    answer = ask(router, TEXT, **SGLANG)
+    assert (reason(answer), cached(answer)) == ("l2", 0)
+    assert predicted(answer) > 300
+    assert blocks(router)["", "L2"] == on_l2 - 1, "none of it is reached without its first"
+    missed = router.http.get("/metrics").text.split("warmroute_kv_blocks_missed_total{")
+    assert 'tier="l2"} 1.0' in "".join(missed)
+    for tiers in behind(simulated):
+        simulated.call(partial(setattr, tiers, "store", store))
+
+
+@pytest.mark.long
+def test_a_promotion_that_was_none_is_taken_back(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+    """The worker reports that it still loads from L2, so that is expected from then on."""
+    simulated = fleet(workers=1, **L2)
+    router = kvaware(*simulated.urls, strategy=EXACT, tiers={"l2": {"promotes": "l1"}})
+    reasons = []
+    for _ in range(4):
+        reasons.append(reason(ask(router, TEXT, **SGLANG)))
+        until(lambda: level(router, simulated))
+        forget_gpu(router, simulated)
+    assert reasons[:3] == ["cold", "l2", "l1"]
+    assert hits(router)["l2"] == sum(hits(router).values())
