@@ -1,6 +1,6 @@
 """Computes a prompt's length in tokens and its chained block keys.
 
-If the model's tokenizer and chat template are known (`identity/`), keys are made from the exact
+If the model's tokenizer and chat template are known (`rendering/`), keys are made from the exact
 tokens that the engine will see. Otherwise they are made from the prompt's canonical bytes, and the
 number of bytes per token is estimated (`Estimates`).
 
@@ -20,8 +20,8 @@ from router.api.endpoints import CHAT, COMPLETION, INPUT, NOTHING, RESPONSES, En
 from router.api.request import Adapted, Request
 from router.prompt.canonical import CanonicalText, apart, canonical, further, measured
 from router.prompt.forward import may_have, written
-from router.rendering.errors import NOT_TEXT, NotReproducible
-from router.rendering.tokens import PromptTokenizer
+from router.rendering.messages import NOT_TEXT, NotReproducible
+from router.rendering.tokens import ID_BYTES, PromptTokenizer
 from strategies.api import NO_BLOCKS, Prompt
 from strategies.prefix.block_keys import TEXT_ENDS, chain, even_chain, even_root, root_key
 
@@ -76,8 +76,6 @@ class Estimates:
         return min(limit or expected, expected)
 
 
-#: Bytes of a token id.
-ID_BYTES = 4
 #: Assumed tokens of a part that is not text, such as an image: in truth 64 to some thousands.
 PART_TOKENS = 768
 #: Metric label: the prompt was keyed by its text because its model's tokenizer is not known.
@@ -161,24 +159,15 @@ class Prompts:
         self.miscounted = before.miscounted
 
     def prompt(self, endpoint: Endpoint, request: Request, body: bytes = b"") -> Prompt:
-        """Turn a request into the prompt that strategies see."""
-        return self.made(endpoint, request, body).prompt
-
-    def made(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
-        """Make a prompt, and return whatever else resulted."""
-        made = self.uncounted(endpoint, request, body)
-        if self.keyed:
-            self.by_reason[made.reason] += 1
-        return made
-
-    def uncounted(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
-        """Like `made`, without counting."""
-        if not self.keyed:
-            return MadePrompt(self._measured(endpoint, request))
-        return self.make(endpoint, request, body)
+        """Turn a request into the prompt that strategies see, and count it."""
+        made = self.make(endpoint, request, body)
+        self.count(made.reason)
+        return made.prompt
 
     def make(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
-        """Make a prompt with keys, without counting it. May run in any thread."""
+        """Make a prompt without counting it. May run in any thread."""
+        if not self.keyed:
+            return MadePrompt(self._measured(endpoint, request))
         known = self.known.get(request.model or "")
         reason = UNKNOWN_MODEL
         if known is not None:
@@ -191,7 +180,7 @@ class Prompts:
                 return MadePrompt(self._of_head(endpoint, request, known, body))
         return MadePrompt(self._by_text(endpoint, request, known), reason)
 
-    async def told(
+    async def ask(
         self, endpoint: Endpoint, request: Request, body: bytes, asked: AskedModel
     ) -> Callable[[], MadePrompt]:
         """Ask a worker for the tokens; return what makes the prompt of them, without counting it.
@@ -211,8 +200,9 @@ class Prompts:
         )
 
     def count(self, reason: str) -> None:
-        """Count a prompt that `make` or `by_text` returned; they count nothing themselves."""
-        self.by_reason[reason] += 1
+        """Count a prompt that `make`, `ask` or `by_text` made, by its reason."""
+        if self.keyed:
+            self.by_reason[reason] += 1
 
     def holds(self, along: ForwardedIds) -> bool:
         """Return true while the ids may be sent: how the model is tokenized can change."""
@@ -248,6 +238,7 @@ class Prompts:
         salt = _salt(request)
         keys = chain(root_key("tokens", identity, salt, *_named(request)), ids)
         keeps = self.keeps_ids and not identity.partition("\0")[2]  # not for adapters
+        several = _several(endpoint, request)
         prompt = Prompt(
             model=request.model or "",
             tokens=len(ids) // ID_BYTES,
@@ -255,14 +246,14 @@ class Prompts:
             ends=TEXT_ENDS,
             unit_tokens=1.0 / ID_BYTES,
             answer_tokens=self._answer(endpoint, request),
-            counted=not _several(endpoint, request),
+            counted=not several,
             stream=_tells_first(endpoint, request),
             path=endpoint.path,
             blocks=self._even(identity, salt, ids) if self.sizes else NO_BLOCKS,
             ids=ids if keeps else b"",
             salt=salt if keeps else "",
         )
-        if not _several(endpoint, request):
+        if not several:
             return prompt
         text = canonical(endpoint, request)
         if not text.further and not text.plain:  # it cannot be read, but its size counts

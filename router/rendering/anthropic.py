@@ -14,8 +14,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from router.rendering.chat import BILLING, Body, Chat, effort, forwarded, keywords
-from router.rendering.errors import NOT_TEXT, Json, NotReproducible
-from router.rendering.messages import Message, Tool, definition, read_messages
+from router.rendering.messages import (
+    NOT_TEXT,
+    Json,
+    Message,
+    NotReproducible,
+    Tool,
+    definition,
+    read_messages,
+)
 from router.rendering.sandbox import TOO_LONG, Sandbox, render
 from router.rendering.template import ChatTemplate
 

@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from router.rendering.errors import Json, NotReproducible
 from router.rendering.messages import (
     BARE,
+    Json,
     Message,
+    NotReproducible,
     TextPart,
     Tool,
     chat_tools,

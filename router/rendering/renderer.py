@@ -15,9 +15,8 @@ import jinja2
 from router.api.endpoints import Endpoint, Prompted
 from router.rendering.anthropic import chat_of_messages, effort_for_none, wants_system_first
 from router.rendering.chat import Body, Chat, chat_of, conversation
-from router.rendering.errors import NOT_TEXT, BadFolder, Json, NotReproducible
-from router.rendering.folder import ModelFolder
-from router.rendering.messages import Message
+from router.rendering.folder import BadFolder, ModelFolder
+from router.rendering.messages import NOT_TEXT, Json, Message, NotReproducible
 from router.rendering.responses import chat_of_responses
 from router.rendering.sandbox import TOO_DEEP
 from router.rendering.template import ChatTemplate

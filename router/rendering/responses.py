@@ -7,8 +7,15 @@ not text.
 """
 
 from router.rendering.chat import Body, Chat, effort, forwarded, keywords
-from router.rendering.errors import NOT_TEXT, Json, NotReproducible
-from router.rendering.messages import Message, TextPart, Tool, definition
+from router.rendering.messages import (
+    NOT_TEXT,
+    Json,
+    Message,
+    NotReproducible,
+    TextPart,
+    Tool,
+    definition,
+)
 
 #: Fields that only the engine can resolve, or that it refuses.
 _ELSEWHERE = ("previous_response_id", "previous_input_messages", "prompt")

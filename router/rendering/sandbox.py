@@ -22,7 +22,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from router.rendering.errors import NotReproducible
+from router.rendering.messages import NotReproducible
 
 #: Longest template in characters: about five times the longest in use.
 MAX_TEMPLATE_CHARS = 128 << 10

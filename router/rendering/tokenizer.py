@@ -20,9 +20,9 @@ import fastokens  # type: ignore[import-untyped]
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from router.rendering.errors import BadFolder, Json
-from router.rendering.folder import SPECIAL, TOKENIZER, UNNAMED, read_folder
-from router.rendering.samples import SAMPLES
+from router.rendering.folder import SPECIAL, TOKENIZER, UNNAMED, BadFolder, read_folder
+from router.rendering.messages import Json
+from router.rendering.probes import SAMPLES
 
 #: Setting that splits special tokens written by users into ordinary tokens.
 SPLIT = "split_special_tokens"
