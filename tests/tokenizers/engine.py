@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from router.api.endpoints import ENDPOINTS
-from router.rendering.errors import NotReproducible
+from router.rendering.messages import NotReproducible
 from router.tokenizers.loader import TokenizerCache
 
 _SHELF = TokenizerCache()
