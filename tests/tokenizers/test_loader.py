@@ -20,7 +20,7 @@ from router.tokenizers.loader import (
     open_tokenizer,
     try_templates,
 )
-from tests.rendering.other_formats import make_sentencepiece
+from tests.rendering.other_formats import make_mistral, make_sentencepiece
 from tests.rendering.templates import LLAMA
 from tests.tokenizers.models import MERGES, OTHER, make_model
 
@@ -186,6 +186,16 @@ def test_trials_that_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for size in (0, 1 << 20):
         with pytest.raises(BadFolder, match=r"tokenizer\.json cannot be read: Model missing"):
             open_tokenizer(folder, size)
+
+
+def test_mistrals_format(tmp_path: Path) -> None:
+    """It is opened with Mistral's library, where the folder or the settings say so."""
+    pytest.importorskip("mistral_common")
+    folder = make_mistral(make_model(tmp_path / "a"), "tekken-v3")
+    assert TokenizerCache().open(folder).library != "mistral-common"
+    volume = TokenizerCache().open(folder, mode="mistral")
+    assert (volume.library, volume.why) == ("mistral-common", "the model is in Mistral's format")
+    assert volume.exact.ids(CHAT, HELLO)
 
 
 @pytest.mark.long

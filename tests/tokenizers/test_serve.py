@@ -1,7 +1,6 @@
 """`warmroute serve` with a tokenizer, in one process and in several; and simulated workers."""
 
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import pytest
 from simulator.fleet import FleetThread
 from simulator.settings import FleetSettings
 from tests.commands import started
-from tests.rendering.other_formats import make_mistral, make_sentencepiece
 from tests.support import MakeRouter, until
-from tests.tokenizers.asking import ask, keyed, knows, states, until_known
-from tests.tokenizers.conftest import QUICK, MakeEngine, Start
+from tests.tokenizers.asking import ask, keyed, states, until_known
+from tests.tokenizers.conftest import QUICK, MakeEngine
 
 
 def shown(url: str) -> dict[str, Any]:
@@ -72,21 +70,3 @@ def test_simulated_workers(route: MakeRouter, folder: Path) -> None:
         assert (keyed(router, "tokens"), keyed(router, "text")) == (3, 0)
         until(router.idle)
         assert router.metric("warmroute_prompts_miscounted_total", pool="default") == 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "make", [partial(make_mistral, kind="tekken-v13"), make_sentencepiece], ids=["tekken", "spm"]
-)
-def test_other_formats(
-    engine: MakeEngine, start: Start, tmp_path: Path, make: Callable[[Path], Path]
-) -> None:
-    """A running router takes them up too; that the ids are vLLM's own is shown in `tests/vllm`."""
-    folder = make(tmp_path / "model")
-    router = start(engine(folder), tokenizer=str(folder))
-    until(lambda: knows(router), 30)
-    assert list(states(router).values()) == ["agrees"]
-    assert ask(router, "Zürich 日本 😀") == 200
-    assert (keyed(router, "tokens"), keyed(router, "text")) == (1, 0)
-    until(router.idle)
-    assert router.metric("warmroute_prompts_miscounted_total", pool="default") == 0

@@ -1,9 +1,7 @@
 """Where a router takes tokenizers from, given what its workers report."""
 
-import gc
 import json
 import logging
-import weakref
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from tests.reload.changing import change
 from tests.support import until
 from tests.tokenizers.asking import (
     ask,
-    exact,
     keyed,
     knows,
     states,
@@ -105,30 +102,6 @@ def test_names_of_one_model_share_keys(engine: MakeEngine, start: Start, folder:
     assert {asked["model"] for asked in worker.tokenized} == {"m"}
 
 
-def test_equal_tokenizers_are_one(
-    engine: MakeEngine, start: Start, tmp_path: Path, folder: Path
-) -> None:
-    """Those in use are shared; unused ones are freed."""
-    twin = make_model(tmp_path / "twin", OTHER)
-    workers = [engine(at, [card(name, at)]) for name, at in (("a", folder), ("b", twin))]
-    twins = engine(folder, [card("c", folder)])
-    router = start(*workers, twins)
-    for model in "abc":
-        until_known(router, model)
-    assert exact(router, "a") is exact(router, "c") is not exact(router, "b")
-    gone = weakref.ref(exact(router, "b"))
-    change(router, workers[0].url, twins.url)
-    until(lambda: not knows(router, "b"))
-    del workers[1].volume
-
-    def is_gone() -> bool:
-        gc.collect()
-        return gone() is None
-
-    until(is_gone)
-    assert knows(router, "a")
-
-
 def test_settings_that_change(engine: MakeEngine, start: Start, folder: Path) -> None:
     """What no longer applies ends at once, and the rest stays. With `bytes` no worker is asked."""
     worker = engine(folder)
@@ -169,23 +142,6 @@ def test_a_template_that_changes(
     file = tmp_path / "settings.yaml"
     read = Settings.model_validate({"workers": [worker.url], **settings})
     assert Source(file).files(read) == [file, template]
-
-
-def test_what_is_missing_is_looked_for_again(
-    engine: MakeEngine, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And the log has a line for each change."""
-    there = make_model(tmp_path / "there")
-    late = tmp_path / "late"
-    worker = engine(there, [card("m", late)])
-    with caplog.at_level(logging.INFO, "warmroute.tokenizers"):
-        router = start(worker)
-        until(lambda: str(late) in tokenizer(router).get("reason", ""))
-        assert ask(router) == 200
-        make_model(late)
-        until_known(router)
-    said = [text for text in caplog.messages if text.startswith("pool default: m: ")]
-    assert ["keyed by text" in text for text in said] == [True, False]
 
 
 def test_a_model_of_which_nothing_is_known(engine: MakeEngine, start: Start, folder: Path) -> None:
