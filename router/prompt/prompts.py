@@ -178,7 +178,7 @@ class Prompts:
         if known is not None and known.media and reason == NOT_TEXT:
             with suppress(NotReproducible):
                 return MadePrompt(self._of_head(endpoint, request, known, body))
-        return MadePrompt(self._by_text(endpoint, request, known), reason)
+        return self.by_text(endpoint, request, reason)
 
     async def ask(
         self, endpoint: Endpoint, request: Request, body: bytes, asked: AskedModel
@@ -192,12 +192,6 @@ class Prompts:
         except NotReproducible as unlike:
             return partial(self.by_text, endpoint, request, unlike.reason)
         return lambda: MadePrompt(self._of_ids(endpoint, request, asked.identity, ids))
-
-    def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> MadePrompt:
-        """Make a prompt keyed by its text, for `reason`, without counting it."""
-        return MadePrompt(
-            self._by_text(endpoint, request, self.known.get(request.model or "")), reason
-        )
 
     def count(self, reason: str) -> None:
         """Count a prompt that `make`, `ask` or `by_text` made, by its reason."""
@@ -285,18 +279,19 @@ class Prompts:
         root = even_root(identity.partition("\0")[2], salt)
         return {size: even_chain(root, ids, size) for size in self.sizes()}
 
-    def _by_text(self, endpoint: Endpoint, request: Request, known: KnownModel | None) -> Prompt:
+    def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> MadePrompt:
+        """Make a prompt keyed by its text, for `reason`, without counting it."""
         text = canonical(endpoint, request)
+        known = self.known.get(request.model or "")
         identity = known.identity if known else request.model or ""
         roots: list[str] = [endpoint.prompted, identity, _salt(request), *_named(request)]
         if more := apart(endpoint, request):
             roots.append(more)
-        root = root_key(*roots)
         per_token = self.estimates.bytes_per_token if text.tokens is None else ID_BYTES
         prompt = Prompt(
             model=request.model or "",
             tokens=int(len(text.data) / per_token) + PART_TOKENS * text.parts,
-            keys=chain(root, text.data),
+            keys=chain(root_key(*roots), text.data),
             ends=TEXT_ENDS,
             unit_tokens=1.0 / per_token,
             answer_tokens=self._answer(endpoint, request),
@@ -304,7 +299,7 @@ class Prompts:
             stream=_tells_first(endpoint, request),
             path=endpoint.path,
         )
-        return self._with_further(prompt, text)
+        return MadePrompt(self._with_further(prompt, text), reason)
 
     def _measured(self, endpoint: Endpoint, request: Request) -> Prompt:
         per_token = self.estimates.bytes_per_token

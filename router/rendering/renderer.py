@@ -59,6 +59,8 @@ class TemplateRenderer:
         self._plain = _template(folder, with_tools=False)
         self._tooled = _template(folder, with_tools=True)
         templates = (self._plain, self._tooled)
+        self.short = tokenizer.short
+        self.dated = any(template is not None and template.dated for template in templates)
         try:
             self._system_first = any(
                 template is None or wants_system_first(template.text) for template in templates
@@ -68,16 +70,6 @@ class TemplateRenderer:
             raise BadFolder(
                 f"the chat template in {folder.path} makes too much of a few words"
             ) from None
-
-    @property
-    def dated(self) -> bool:
-        """Return true if prompts may contain the time."""
-        return any(one is not None and one.dated for one in (self._plain, self._tooled))
-
-    @property
-    def short(self) -> int:
-        """Largest request, in bytes, that is tokenized on the event loop."""
-        return self._tokenizer.short
 
     def chat(self, endpoint: Endpoint, fields: Body, size: int) -> bytes:
         """Return the ids of a chat in any dialect whose body has `size` bytes.
@@ -177,10 +169,10 @@ def _words_for_media(fields: Body) -> tuple[Body, int]:
     messages, count = [], 0
     for message in given if isinstance(given, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
-        media = list(filter(_is_medium, content)) if isinstance(content, list) else []
-        if not media:
+        if not isinstance(content, list) or not any(map(_is_medium, content)):
             messages.append(message)
             continue
+        media = list(filter(_is_medium, content))
         usual = (part.keys() == {"type", part["type"]} and part[part["type"]] for part in media)
         if not all(usual) or not message.keys() <= _PLAIN:
             raise NotReproducible(NOT_TEXT)

@@ -163,16 +163,10 @@ class PromptTokenizer:
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-
-    @property
-    def short(self) -> int:
+        self.short = renderer.short
         """Largest request, in bytes, that is tokenized on the event loop."""
-        return self._renderer.short
-
-    @property
-    def dated(self) -> bool:
-        """Return true if prompts may contain the time: ours may differ from the engine's."""
-        return self._renderer.dated
+        self.dated = renderer.dated
+        """Whether prompts may contain the time: ours may differ from the engine's."""
 
     def ids(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> bytes:
         """Return the prompt's ids, 32 bits each, little-endian. Raises NotReproducible.

@@ -13,7 +13,7 @@ from math import inf
 from router.fleet.worker import Worker
 from router.rendering.tokens import LoadedTokenizer
 from router.tokenizers.sources import Origin, SourceKind, TokenizerSearch
-from router.tokenizers.verify import Agreement, Difference, Verdict
+from router.tokenizers.verify import Agreement, DifferenceStatus, Verdict
 from router.tokenizers.worker_tokenizer import WorkerTokenizer
 
 #: Seconds until a worker that did not agree is asked again; doubled each time, up to an hour.
@@ -58,7 +58,7 @@ class SourceCase:
     trusted: bool = False
     logged: str = ""
     """The last log line about it."""
-    differences: dict[str, Difference] = field(default_factory=dict)
+    differences: dict[str, DifferenceStatus] = field(default_factory=dict)
     """Differences already logged, by the worker's name."""
     choosing: bool = False
     """Clients send tools with `tool_choice: none`, so it matters what workers make of them."""

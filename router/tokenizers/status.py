@@ -14,26 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from router.fleet.pool import Pool
 from router.observe.models import Shown
 from router.tokenizers.state import SourceCase, WorkerRecord
-from router.tokenizers.verify import Agreement, Difference
-
-
-class DifferenceStatus(Shown):
-    """The first token that a worker makes differently."""
-
-    probe: str
-    """Which of our texts."""
-    index: int
-    before: str
-    """The text before that token."""
-    ours: int | None
-    theirs: int | None
-    ours_text: str
-    theirs_text: str
-
-    @classmethod
-    def of(cls, found: Difference) -> Self:
-        """Return the form in which a difference is shown."""
-        return cls(**{name: getattr(found, name) for name in cls.model_fields})
+from router.tokenizers.verify import Agreement, DifferenceStatus
 
 
 class TokenizerWorkerStatus(Shown):
@@ -49,8 +30,7 @@ class TokenizerWorkerStatus(Shown):
     def of(cls, name: str, asked: WorkerRecord) -> Self:
         """Return the form in which a worker's result is shown."""
         verdict = asked.verdict
-        difference = DifferenceStatus.of(verdict.difference) if verdict.difference else None
-        return cls(name=name, state=verdict.state, why=verdict.why, difference=difference)
+        return cls(name=name, state=verdict.state, why=verdict.why, difference=verdict.difference)
 
 
 class TokenizerStatus(Shown):

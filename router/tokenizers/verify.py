@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.worker import Worker
+from router.observe.models import Shown
 from router.rendering.folder import TOKENIZER
 from router.rendering.probes import IMAGE, NO_TOOLS, TOOLS, answers, head_answer
 from router.rendering.tokens import ID_BYTES, LoadedTokenizer
 from router.runtime.threads import aside
 from router.tokenizers.worker_tokenizer import (
-    PATH,
     NoTokenizer,
     PromptRefused,
     leaves_out,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Seconds that our own answers, or the description of a difference, may take.
 OUR_ANSWERS_TIMEOUT_S = 30.0
-#: Seconds that one worker may take for all its answers.
-WORKER_ANSWERS_TIMEOUT_S = 20.0
 #: Tokens shown before the first one that differs.
 _TOKENS_SHOWN_BEFORE = 8
 
@@ -44,21 +42,18 @@ class Agreement(StrEnum):
     DIFFERS = "differs"
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The first token that differs."""
+class DifferenceStatus(Shown):
+    """The first token that a worker makes differently."""
 
     probe: str
+    """Which of our texts."""
     index: int
-    """Position of the token, from 0."""
+    before: str
+    """The text before that token."""
     ours: int | None
-    """None if the tokens end before it."""
     theirs: int | None
-    before: str = ""
-    """The text just before it: the last tokens that both have."""
-    ours_text: str = ""
-    theirs_text: str = ""
-    """What our tokenizer makes of the worker's id, which may not be what the worker means by it."""
+    ours_text: str
+    theirs_text: str
 
     def __str__(self) -> str:
         here, there = (
@@ -75,7 +70,7 @@ class Verdict:
 
     state: Agreement
     why: str
-    difference: Difference | None = None
+    difference: DifferenceStatus | None = None
     media: bool = False
     """The tokens before an image agree too."""
     left_out: bool | None = False
@@ -91,8 +86,11 @@ def first_difference(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> 
     return next((name for name in ours if theirs.get(name, ours[name]) != ours[name]), None)
 
 
-def describe(probe: str, ours: bytes, theirs: bytes, path: Path | None) -> Difference:
-    """Describe where tokens differ, with texts if `path` has a `tokenizer.json`; takes a second."""
+def describe(probe: str, ours: bytes, theirs: bytes, path: Path | None) -> DifferenceStatus:
+    """Describe where tokens differ, with texts if `path` has a `tokenizer.json`; takes a second.
+
+    The text of the worker's id is ours, which may not be what the worker means by it.
+    """
     mine, its = array("I", ours), array("I", theirs)
     pairs = enumerate(zip(mine, its, strict=False))
     index = next((place for place, (a, b) in pairs if a != b), min(len(mine), len(its)))
@@ -101,14 +99,14 @@ def describe(probe: str, ours: bytes, theirs: bytes, path: Path | None) -> Diffe
     def text(ids: Sequence[int]) -> str:
         return tokenizer.decode(list(ids), skip_special_tokens=False) if tokenizer and ids else ""
 
-    return Difference(
-        probe,
-        index,
-        mine[index] if index < len(mine) else None,
-        its[index] if index < len(its) else None,
-        text(mine[max(0, index - _TOKENS_SHOWN_BEFORE) : index]),
-        text(mine[index : index + 1]),
-        text(its[index : index + 1]),
+    return DifferenceStatus(
+        probe=probe,
+        index=index,
+        before=text(mine[max(0, index - _TOKENS_SHOWN_BEFORE) : index]),
+        ours=mine[index] if index < len(mine) else None,
+        theirs=its[index] if index < len(its) else None,
+        ours_text=text(mine[index : index + 1]),
+        theirs_text=text(its[index : index + 1]),
     )
 
 
@@ -158,19 +156,8 @@ class ExpectedTokens:
         for worker in self._workers:
             for model in [name for name in self._models if name in worker.models][:1]:
                 with suppress(NoTokenizer, NoAnswer):
-                    self.answers = await _answers_of(self._inquiries, worker, model)
+                    self.answers = await worker_answers(self._inquiries, worker, model)
                     return
-
-
-async def _answers_of(
-    inquiries: Inquiries, worker: Worker, model: str, names: Sequence[str] = ()
-) -> dict[str, bytes]:
-    """Return a worker's answers. Raises NoTokenizer, or NoAnswer, also if all take too long."""
-    try:
-        async with asyncio.timeout(WORKER_ANSWERS_TIMEOUT_S):
-            return await worker_answers(inquiries, worker, model, names)
-    except TimeoutError:
-        raise NoAnswer(f"{PATH} takes too long") from None
 
 
 async def verify_worker(
@@ -186,11 +173,11 @@ async def verify_worker(
     if not reference.answers:
         return Verdict(Agreement.UNVERIFIED, "there is nothing to compare with")
     try:
-        theirs = await _answers_of(inquiries, worker, model, list(reference.answers))
+        theirs = await worker_answers(inquiries, worker, model, list(reference.answers))
         if first_difference(reference.answers, theirs) is not None:
             # Templates may write the date, and midnight may have been between the two.
             await reference.prepare()
-            theirs = await _answers_of(inquiries, worker, model, list(reference.answers))
+            theirs = await worker_answers(inquiries, worker, model, list(reference.answers))
     except (NoTokenizer, NoAnswer) as lacking:
         return Verdict(Agreement.UNVERIFIED, str(lacking))
     except TimeoutError:

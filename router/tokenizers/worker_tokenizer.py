@@ -13,6 +13,7 @@ one token, as `/tokenize` has no `tool_choice`.
 import asyncio
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -34,8 +35,8 @@ from router.rendering.tokens import (
 PATH = "/tokenize"
 _CHAT_PATH = "/v1/chat/completions"
 _IDS_FIELD = "prompt_token_ids"
-#: Seconds that a worker may take for one answer, and for one token.
-TIMEOUT_S, TOOLS_TIMEOUT_S = 5.0, 10.0
+#: Seconds that a worker may take for one answer, for the answers to all probes, and for one token.
+TIMEOUT_S, ANSWERS_TIMEOUT_S, TOOLS_TIMEOUT_S = 5.0, 20.0, 10.0
 #: Seconds that a request waits for its tokens; after that it is keyed by its text.
 PROMPT_TIMEOUT_S = 1.0
 #: Longest request, in bytes, whose tokens are asked for: it and the answer are read on the event
@@ -122,15 +123,18 @@ async def worker_answers(
 ) -> dict[str, bytes]:
     """Return the worker's ids for the named probes, or all; without those that it refuses.
 
-    Probes are sent one at a time, to keep the load on the worker low. Raises NoTokenizer, NoAnswer.
+    Probes are sent one at a time, to keep the load on the worker low. Raises NoTokenizer, or
+    NoAnswer, also if all take too long.
     """
     ids: dict[str, bytes] = {}
-    for probe in PROBES:
-        if not names or probe.name in names:
-            try:
-                ids[probe.name] = await tokenize(inquiries, worker, model, probe.body)
-            except PromptRefused:
-                continue
+    try:
+        async with asyncio.timeout(ANSWERS_TIMEOUT_S):
+            for probe in PROBES:
+                if not names or probe.name in names:
+                    with suppress(PromptRefused):
+                        ids[probe.name] = await tokenize(inquiries, worker, model, probe.body)
+    except TimeoutError:
+        raise NoAnswer(f"{PATH} takes too long") from None
     return ids
 
 

@@ -96,7 +96,7 @@ MESSAGES: dict[str, list[Any]] = {
     "odd tools": [says("developer", "a", tools=[{"type": "function"}])],
 }
 CHATS: dict[str, list[dict[str, Any]]] = {
-    "no messages": [{"messages": odd} for odd in (None, [], "a", {"0": HI}, 5)],
+    "no messages": [{"messages": None}, {"messages": []}, {"messages": {"0": HI}}],
     "a template of its own": [{"chat_template": "{{ 1 }}"}],
     "odd tools": [
         {"tools": []},

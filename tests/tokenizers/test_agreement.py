@@ -132,7 +132,7 @@ def test_a_worker_that_does_not_answer(
     engine: MakeEngine, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The router does not wait for longer than the time limit."""
-    monkeypatch.setattr("router.tokenizers.verify.WORKER_ANSWERS_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("router.tokenizers.worker_tokenizer.ANSWERS_TIMEOUT_S", 0.1)
     worker = engine(folder)
     worker.hold.clear()
     router = start(worker)

@@ -15,11 +15,11 @@ from router.tokenizers.state import (
     Recount,
     SourceCase,
 )
-from router.tokenizers.verify import Agreement, Difference, Verdict
+from router.tokenizers.verify import Agreement, Verdict, describe
 
 AGREES = Verdict(Agreement.AGREES, "")
 UNVERIFIED = Verdict(Agreement.UNVERIFIED, "")
-DIFFERS = Verdict(Agreement.DIFFERS, "", Difference("chat", 1, 2, 3))
+DIFFERS = Verdict(Agreement.DIFFERS, "", describe("chat", b"", b"\0" * 4, None))
 VOLUME, OTHER = (
     cast("LoadedTokenizer", SimpleNamespace(sure=sure, exact=SimpleNamespace(dated=False)))
     for sure in (True, False)
