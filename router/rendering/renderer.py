@@ -101,12 +101,14 @@ class TemplateRenderer:
             # With a template that takes texts, only the engine knows where it puts an image.
             raise NotReproducible(NOT_TEXT)
         messages = conversation(chat.messages, parts=True)
-        all_, one, none = (
+        with_all, with_first, with_none = (
             self._rendered(template, chat, _media_for_words(messages, most), size)
             for most in (count, 1, 0)
         )
-        before = self.text(_text_before_media(one, all_, none), special=chat.special)
-        whole = self.text(all_, special=chat.special)
+        before = self.text(
+            _text_before_media(with_first, with_all, with_none), special=chat.special
+        )
+        whole = self.text(with_all, special=chat.special)
         same = _same_start(before, whole) // ID_BYTES * ID_BYTES
         return PromptHead(whole[:same], len(whole) // ID_BYTES, count)
 
@@ -230,12 +232,12 @@ def _text_before_media(with_first: str, with_all: str, with_none: str) -> str:
     return before
 
 
-def _same_start(one: AnyStr, other: AnyStr) -> int:
+def _same_start(first: AnyStr, second: AnyStr) -> int:
     """Return the length of the common prefix, by bisection: comparing slices is fast."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle - 1

@@ -230,7 +230,7 @@ class TokenizerRegistry:
             elif case.wanted.template is not None:
                 self._finder.again(case.wanted)
         names = {worker.name for worker in self._fleet.workers}
-        self._described = {name: one for name, one in self._described.items() if name in names}
+        self._described = {name: seen for name, seen in self._described.items() if name in names}
         self._unsorted = True
         self._sort()
         self._publish()
@@ -386,8 +386,8 @@ class TokenizerRegistry:
             known: dict[str, KnownModel] = {}
             asked: dict[str, AskedModel] = {}
             if only is not None:
-                known |= {n: one for n, one in pool.prompts.known.items() if n not in only.models}
-                asked |= {n: one for n, one in pool.prompts.asked.items() if n not in only.models}
+                known = {n: m for n, m in pool.prompts.known.items() if n not in only.models}
+                asked = {n: m for n, m in pool.prompts.asked.items() if n not in only.models}
             for case in cases:
                 if case.trusted and case.pool == pool.name:
                     self._add(case, known, asked)
@@ -401,11 +401,11 @@ class TokenizerRegistry:
             worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
 
     def _decide(self, case: SourceCase) -> None:
-        workers = case.workers
-        case.decide([one.name for one in workers], [one.name for one in workers if is_up(one)])
+        ready = [worker.name for worker in case.workers if is_up(worker)]
+        case.decide([worker.name for worker in case.workers], ready)
         if case.volume is not None or not self._finder.busy:  # else it may be found yet
-            by_blocks = (one.kv is not None for one in self._fleet.pools if one.name == case.pool)
-            log_source(case, by_blocks=any(by_blocks))
+            pools = [pool for pool in self._fleet.pools if pool.name == case.pool]
+            log_source(case, by_blocks=any(pool.kv is not None for pool in pools))
 
     def _add(
         self, case: SourceCase, known: dict[str, KnownModel], asked: dict[str, AskedModel]

@@ -110,7 +110,7 @@ def is_adapter(model: str, described: Described) -> bool:
 
 def fingerprint(described: Described) -> Fingerprint:
     """Return the part of a description whose change requires a new check."""
-    return {name: (_text(one, "root"), _text(one, "parent")) for name, one in described.items()}
+    return {name: (_text(card, "root"), _text(card, "parent")) for name, card in described.items()}
 
 
 def loaded(fingerprint: Fingerprint) -> Mapping[str, str | None]:
@@ -133,7 +133,8 @@ def _root(model: str, described: Described) -> str | None:
     if parent in described and parent != model:
         return _text(described[parent], "root")
     # vLLM repeats the base named by the adapter, which may be any of its names, or none.
-    bases = {_text(one, "root") for one in described.values() if _text(one, "parent") is None}
+    cards = described.values()
+    bases = {_text(base, "root") for base in cards if _text(base, "parent") is None}
     return bases.pop() if len(bases) == 1 else None
 
 

@@ -85,7 +85,7 @@ class SourceCase:
         """Return those of these workers that are to be asked now."""
         if not self.can_be_known:
             return []
-        return [name for name in ready if (one := self.asked.get(name)) is None or one.due <= now]
+        return [name for name in ready if name not in self.asked or self.asked[name].due <= now]
 
     def judged(self, worker: str, verdict: Verdict, now: float, *, choosing: bool = False) -> None:
         """Record what was found about a worker; `choosing`: `tool_choice: none` was checked too.
@@ -120,7 +120,8 @@ class SourceCase:
         open."""
         if not self.choosing:
             self.choosing = True
-            self.doubt([name for name, one in self.asked.items() if one.verdict.left_out is None])
+            records = self.asked.items()
+            self.doubt([name for name, record in records if record.verdict.left_out is None])
 
     def decide(self, workers: Iterable[str], ready: Iterable[str]) -> None:
         """Decide whether to trust the source.
@@ -128,8 +129,10 @@ class SourceCase:
         `workers` are all that serve its models, `ready` those of them that are ready.
         """
         names, present = set(workers), set(ready)
-        self.asked = {name: one for name, one in self.asked.items() if name in names}
-        self.differences = {name: one for name, one in self.differences.items() if name in names}
+        for gone in self.asked.keys() - names:
+            del self.asked[gone]
+        for gone in self.differences.keys() - names:
+            del self.differences[gone]
         self.taking &= names
         if not self.can_be_known or self.counts()[Agreement.DIFFERS]:
             self.trusted = False
@@ -149,7 +152,7 @@ class SourceCase:
     def media(self) -> bool:
         """Return true if all workers agree on the tokens before an image too."""
         asked = self.asked.values()
-        return self.trusted and bool(asked) and all(one.verdict.media for one in asked)
+        return self.trusted and bool(asked) and all(record.verdict.media for record in asked)
 
     @property
     def left_out(self) -> bool | None:
@@ -158,7 +161,7 @@ class SourceCase:
         None (not known) if workers differ in that, one did not tell, or none could be asked.
         """
         verdicts = [record.verdict for record in self.asked.values()]
-        answers = {one.left_out for one in verdicts if one.state is Agreement.AGREES}
+        answers = {each.left_out for each in verdicts if each.state is Agreement.AGREES}
         return answers.pop() if len(answers) == 1 else None
 
     def model_of(self, served: Iterable[str]) -> str | None:
@@ -167,14 +170,14 @@ class SourceCase:
 
     def agrees(self, worker: str) -> bool:
         """Return true if a worker makes the same tokens, as far as is known."""
-        one = self.asked.get(worker)
-        return one is not None and one.verdict.state is Agreement.AGREES
+        record = self.asked.get(worker)
+        return record is not None and record.verdict.state is Agreement.AGREES
 
     def counts(self) -> Mapping[Agreement, int]:
         """Return how many workers are in each state."""
         counts = dict.fromkeys(Agreement, 0)
-        for one in self.asked.values():
-            counts[one.verdict.state] += 1
+        for record in self.asked.values():
+            counts[record.verdict.state] += 1
         return counts
 
     def sentence(self) -> str:

@@ -65,7 +65,7 @@ class TokenizerStatus(Shown):
             library=f"{volume.library}: {volume.why}" if volume else None,
             keyed="tokens" if case.trusted else "text",
             reason=case.reason,
-            workers=[TokenizerWorkerStatus.of(*one) for one in sorted(case.asked.items())],
+            workers=[TokenizerWorkerStatus.of(*asked) for asked in sorted(case.asked.items())],
         )
 
 
