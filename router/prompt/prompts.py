@@ -173,8 +173,8 @@ class Prompts:
         if known is not None:
             try:
                 return self._tokenized(endpoint, request, known, body)
-            except NotReproducible as unlike:
-                reason = unlike.reason
+            except NotReproducible as refusal:
+                reason = refusal.reason
         if known is not None and known.media and reason == NOT_TEXT:
             with suppress(NotReproducible):
                 return MadePrompt(self._of_head(endpoint, request, known, body))
@@ -189,8 +189,8 @@ class Prompts:
         """
         try:
             ids = await asked.ids(endpoint, body)
-        except NotReproducible as unlike:
-            return partial(self.by_text, endpoint, request, unlike.reason)
+        except NotReproducible as refusal:
+            return partial(self.by_text, endpoint, request, refusal.reason)
         return lambda: MadePrompt(self._of_ids(endpoint, request, asked.identity, ids))
 
     def count(self, reason: str) -> None:

@@ -290,6 +290,8 @@ class TokenizerRegistry:
         self._cases = self._groups.sort(self._settings, self._cases)
         self._of_worker = {}
         for case in self._cases.values():
+            for gone in case.askers.keys() - case.models.keys():
+                del case.askers[gone]
             for worker in case.workers:
                 self._of_worker.setdefault(worker, []).append(case)
 
@@ -318,8 +320,8 @@ class TokenizerRegistry:
     ) -> None:
         """Ask workers for their tokens, and compare."""
         ours = self._our_turns
-        reference = ExpectedTokens(self._inquiries, case.volume, ready, list(case.models), ours)
-        async with nullcontext() if case.volume else self._turns:  # else this asks a worker
+        reference = ExpectedTokens(self._inquiries, case.tokenizer, ready, list(case.models), ours)
+        async with nullcontext() if case.tokenizer else self._turns:  # else this asks a worker
             try:
                 await reference.prepare()
             except TimeoutError:  # then nothing can be compared
@@ -347,7 +349,7 @@ class TokenizerRegistry:
             except Exception:  # other workers must still be asked
                 log.exception("internal error with worker %s", worker.name)
                 verdict = Verdict(Agreement.UNVERIFIED, "internal error")
-        if case.volume is not reference.volume:
+        if case.tokenizer is not reference.tokenizer:
             return  # the verdict is about another tokenizer
         if self._described.get(worker.name) is not described:
             return  # it has other models, or was restarted
@@ -403,7 +405,7 @@ class TokenizerRegistry:
     def _decide(self, case: SourceCase) -> None:
         ready = [worker.name for worker in case.workers if is_up(worker)]
         case.decide([worker.name for worker in case.workers], ready)
-        if case.volume is not None or not self._finder.busy:  # else it may be found yet
+        if case.tokenizer is not None or not self._finder.busy:  # else it may be found yet
             pools = [pool for pool in self._fleet.pools if pool.name == case.pool]
             log_source(case, by_blocks=any(pool.kv is not None for pool in pools))
 
@@ -412,8 +414,8 @@ class TokenizerRegistry:
     ) -> None:
         """Add a source's models: those whose tokens are computed here, or asked of workers."""
         for name, called in case.models.items():
-            if case.volume is not None:
-                exact, forward = case.volume.exact, self._forwards(case)
+            if case.tokenizer is not None:
+                exact, forward = case.tokenizer.exact, self._forwards(case)
                 known[name] = KnownModel(called, exact, forward, case.media, case.left_out)
                 continue
             if name not in case.askers:

@@ -342,10 +342,10 @@ class TokenizerFinder:
 
                 self._cache = TokenizerCache()
         keywords = json.loads(wanted.keywords)
-        volume = self._cache.open(path, wanted.template, keywords, wanted.mode)
-        if not answers(volume.exact):
+        tokenizer = self._cache.open(path, wanted.template, keywords, wanted.mode)
+        if not answers(tokenizer.exact):
             raise BadFolder(f"of {wanted.name} engines make tokens in a way that is not known here")
-        return volume
+        return tokenizer
 
 
 def _why(error: Exception, wanted: TokenizerSearch) -> str:

@@ -48,9 +48,9 @@ class SourceCase:
     """The identity of each model, by name; base models before adapters."""
     workers: list[Worker] = field(default_factory=list)
     """All workers that serve its models."""
-    volume: LoadedTokenizer | None = None
+    tokenizer: LoadedTokenizer | None = None
     why: str = ""
-    """Why there is no volume."""
+    """Why there is no tokenizer."""
     asked: dict[str, WorkerRecord] = field(default_factory=dict)
     """Results by the worker's name."""
     missing: TokenizerSearch | None = None
@@ -67,11 +67,11 @@ class SourceCase:
     askers: dict[str, WorkerTokenizer] = field(default_factory=dict)
     """What asks the workers for tokens, by the model's name."""
 
-    def found(self, volume: LoadedTokenizer | None, why: str) -> None:
+    def found(self, tokenizer: LoadedTokenizer | None, why: str) -> None:
         """Take the result of a search; if it has changed, verify everything again."""
         self.why = why
-        if volume is not self.volume:
-            self.volume = volume
+        if tokenizer is not self.tokenizer:
+            self.tokenizer = tokenizer
             self.asked.clear()
             self.taking.clear()
             self.trusted = False
@@ -79,7 +79,7 @@ class SourceCase:
     @property
     def can_be_known(self) -> bool:
         """Return true if there is anything to tokenize with."""
-        return self.volume is not None or self.origin.kind is SourceKind.WORKER
+        return self.tokenizer is not None or self.origin.kind is SourceKind.WORKER
 
     def waiting(self, ready: Iterable[str], now: float) -> list[str]:
         """Return those of these workers that are to be asked now."""
@@ -94,7 +94,7 @@ class SourceCase:
         """
         before = self.asked.get(worker)
         if verdict.state is Agreement.AGREES:
-            dated = self.volume is not None and self.volume.exact.dated
+            dated = self.tokenizer is not None and self.tokenizer.exact.dated
             untold = self.choosing and verdict.left_out is None
             due = now + DATED_RECHECK_INTERVAL_S if dated or untold else inf
             if untold and not choosing:
@@ -145,7 +145,7 @@ class SourceCase:
     @property
     def _unconfirmed(self) -> bool:
         """Return true if engines may tokenize differently and no worker confirmed our tokens."""
-        sure = self.volume is None or self.volume.sure
+        sure = self.tokenizer is None or self.tokenizer.sure
         return not sure and not any(map(self.agrees, self.asked))
 
     @property
@@ -182,10 +182,10 @@ class SourceCase:
 
     def sentence(self) -> str:
         """Return which source is used, and why, as a sentence."""
-        if self.trusted and self.volume is not None:
-            path = f" ({self.volume.path})" if self.origin.kind is SourceKind.HUB else ""
+        if self.trusted and self.tokenizer is not None:
+            path = f" ({self.tokenizer.path})" if self.origin.kind is SourceKind.HUB else ""
             return (
-                f"tokens by {self.volume.library} ({self.volume.why}),"
+                f"tokens by {self.tokenizer.library} ({self.tokenizer.why}),"
                 f" from {self.origin}{path}: {self.origin.why}"
             )
         if self.trusted:

@@ -55,14 +55,14 @@ class TokenizerStatus(Shown):
     @classmethod
     def of(cls, case: SourceCase) -> Self:
         """Return the form in which a source is shown."""
-        volume = case.volume
+        tokenizer = case.tokenizer
         return cls(
             pool=case.pool,
             models=sorted(case.models),
             source=case.origin.kind,
             name=case.origin.name,
             why=case.origin.why,
-            library=f"{volume.library}: {volume.why}" if volume else None,
+            library=f"{tokenizer.library}: {tokenizer.why}" if tokenizer else None,
             keyed="tokens" if case.trusted else "text",
             reason=case.reason,
             workers=[TokenizerWorkerStatus.of(*asked) for asked in sorted(case.asked.items())],

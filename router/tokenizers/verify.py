@@ -125,14 +125,14 @@ class ExpectedTokens:
     def __init__(
         self,
         inquiries: Inquiries,
-        volume: LoadedTokenizer | None,
+        tokenizer: LoadedTokenizer | None,
         workers: Sequence[Worker],
         models: Sequence[str],
         turns: asyncio.Semaphore,
     ) -> None:
         """`turns` limits how many sources compute our tokens at once, as those threads hold up
         others."""
-        self.volume = volume
+        self.tokenizer = tokenizer
         self.answers: Mapping[str, bytes] = {}
         """Ids by the probe's name."""
         self.head = b""
@@ -147,8 +147,8 @@ class ExpectedTokens:
 
         Raises TimeoutError if ours take too long.
         """
-        if self.volume is not None:
-            exact = self.volume.exact
+        if self.tokenizer is not None:
+            exact = self.tokenizer.exact
             async with self._turns:
                 self.answers = await aside(lambda: answers(exact), OUR_ANSWERS_TIMEOUT_S)
                 self.head = await aside(lambda: head_answer(exact), OUR_ANSWERS_TIMEOUT_S)
@@ -184,7 +184,7 @@ async def verify_worker(
         return Verdict(Agreement.UNVERIFIED, "our own tokens take too long")
     ours = reference.answers
     if (probe := first_difference(ours, theirs)) is not None:
-        path = reference.volume.path if reference.volume else None
+        path = reference.tokenizer.path if reference.tokenizer else None
         difference = await aside(
             lambda: describe(probe, ours[probe], theirs[probe], path), OUR_ANSWERS_TIMEOUT_S
         )

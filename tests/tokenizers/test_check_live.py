@@ -43,13 +43,16 @@ def test_all_is_well(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_worker_that_differs(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
-    """Exit code 1, with the first difference."""
+def test_a_worker_that_differs_and_one_that_is_away(
+    engine: MakeEngine, folder: Path, tmp_path: Path, dead_url: str
+) -> None:
+    """Exit code 1, with the first difference; the others are still asked."""
     worker = engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
-    code, lines = check(tmp_path, worker)
+    code, lines = check(tmp_path, dead_url, worker)
     assert code == 1
-    assert lines[1] == "pool default: m: keyed by text: a worker tokenizes differently"
-    assert lines[2].startswith(f'  worker {worker.name}: differs: probe "chat", token 11 after ')
+    assert f"pool default: worker {dead_url[7:]}: down: /health: " in lines[0]
+    assert lines[2] == "pool default: m: keyed by text: a worker tokenizes differently"
+    assert lines[3].startswith(f'  worker {worker.name}: differs: probe "chat", token 11 after ')
 
 
 @pytest.mark.long

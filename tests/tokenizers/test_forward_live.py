@@ -1,8 +1,6 @@
 """Token ids sent along with chats, to workers known to accept them."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from tests.reload.changing import change
 from tests.support import until
 from tests.tokenizers.asking import ask, exact, knows, states, until_asked, until_known
 from tests.tokenizers.conftest import MakeEngine, Start
-from tests.tokenizers.engine import Engine, card, is_routers
+from tests.tokenizers.engine import Engine, card
 from tests.tokenizers.models import OTHER, make_model
 
 ON = {"forward_token_ids": True}
@@ -112,33 +110,17 @@ def test_every_model_of_a_worker_counts(
     assert not router.worker().takes_ids
 
 
-class Slow(Engine):
-    """Answers chats only when told to, except for the router's own probes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.go = threading.Event()
-        super().__init__(folder)
-
-    def post(self, path: str, asked: dict[str, Any], key: str | None) -> tuple[int, bytes]:
-        """Answer a request."""
-        answer = super().post(path, asked, key)
-        if path != "/tokenize" and answer[0] == 200 and not is_routers(asked):
-            self.go.wait(20)
-        return answer
-
-
 def test_tokens_of_another_model_are_not_sent_after_a_wait(
-    start: Start, folder: Path, tmp_path: Path, stack: ExitStack
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
     """A request that was queued while the model changed is tokenized again."""
-    worker = Slow(folder)
-    stack.callback(worker.stop)
-    stack.callback(worker.go.set)
+    worker = engine(folder)
     router = start(worker, tokenizer=ON, limits={"in_flight": 1})
     until(lambda: router.worker().takes_ids)
+    worker.go.clear()
     with ThreadPoolExecutor() as clients:
         first = clients.submit(ask, router)
-        until(lambda: len(worker.chats) == 2)  # one of them is the router's own probe
+        until(lambda: worker.chats)
         second = clients.submit(ask, router)
         until(lambda: router.metric("warmroute_queue_length") == 1)
         old = exact(router)

@@ -1,6 +1,7 @@
 """Model folders by hub id, from a cache on disk."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,13 +9,12 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-from huggingface_hub import errors
+from huggingface_hub import constants, errors
 
 from router.rendering.folder import MAX_FILE_BYTES
 from router.settings.tokenizer import is_hub_id
 from router.tokenizers.sources import NotFetched, snapshot
 from tests.support import until
-from tests.tokenizers import hub_cache
 from tests.tokenizers.asking import ask, knows, states, tokenizer, until_known
 from tests.tokenizers.conftest import MakeEngine, Start
 from tests.tokenizers.engine import card
@@ -27,6 +27,21 @@ BAD_NAMES = (
 )
 
 
+def use_cache(monkeypatch: pytest.MonkeyPatch, cache: Path, *, offline: bool = True) -> None:
+    """Use this cache; without `offline`, the network is tried too."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+
+
+def put(cache: Path, name: str, folder: Path) -> Path:
+    """Put a folder into the cache under a hub id, as the hub's library lays it out."""
+    repository, commit = cache / f"models--{name.replace('/', '--')}", "0123456789abcdef" * 2
+    shutil.copytree(folder, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    return repository / "snapshots" / commit
+
+
 def test_hub_ids() -> None:
     """Names that the hub could not have are never sent there."""
     assert all(map(is_hub_id, ("a/b", NAME, "Org/Model-8B-v0.3", "_a/_b")))
@@ -36,8 +51,8 @@ def test_hub_ids() -> None:
 def test_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
     """What it has is not requested from the hub; if the model or only its tokenizer is missing, it
     is an error when offline."""
-    hub_cache.use(monkeypatch, tmp_path / "cache")
-    there = hub_cache.put(tmp_path / "cache", NAME, folder)
+    use_cache(monkeypatch, tmp_path / "cache")
+    there = put(tmp_path / "cache", NAME, folder)
     assert snapshot(NAME) == snapshot(NAME, fresh=True) == there
     (there / "tokenizer.json").unlink()
     for name in (NAME, "other/model"):
@@ -55,7 +70,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[b
     def set_up(
         download: Callable[[], object], *files: tuple[str, int], cached: Path | None = None
     ) -> list[bool]:
-        hub_cache.use(monkeypatch, tmp_path, offline=False)
+        use_cache(monkeypatch, tmp_path, offline=False)
         tries: list[bool] = []
         siblings = [SimpleNamespace(rfilename=name, size=size) for name, size in files]
 
@@ -134,12 +149,12 @@ def test_a_worker_that_has_it_from_the_hub(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`auto` uses the hub id that a worker reports, and searches again while it is missing."""
-    hub_cache.use(monkeypatch, tmp_path / "cache")
+    use_cache(monkeypatch, tmp_path / "cache")
     worker = engine(folder, [card("m", NAME)])
     router = start(worker)
     until(lambda: "is not in the hub's cache" in tokenizer(router).get("reason", ""))
     assert ask(router) == 200
-    hub_cache.put(tmp_path / "cache", NAME, folder)
+    put(tmp_path / "cache", NAME, folder)
     until_known(router)
     found = tokenizer(router)
     assert (found["source"], found["name"], found["keyed"]) == ("hub", NAME, "tokens")

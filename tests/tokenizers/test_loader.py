@@ -193,9 +193,12 @@ def test_mistrals_format(tmp_path: Path) -> None:
     pytest.importorskip("mistral_common")
     folder = make_mistral(make_model(tmp_path / "a"), "tekken-v3")
     assert TokenizerCache().open(folder).library != "mistral-common"
-    volume = TokenizerCache().open(folder, mode="mistral")
-    assert (volume.library, volume.why) == ("mistral-common", "the model is in Mistral's format")
-    assert volume.exact.ids(CHAT, HELLO)
+    tokenizer = TokenizerCache().open(folder, mode="mistral")
+    assert (tokenizer.library, tokenizer.why) == (
+        "mistral-common",
+        "the model is in Mistral's format",
+    )
+    assert tokenizer.exact.ids(CHAT, HELLO)
 
 
 @pytest.mark.long
@@ -205,14 +208,14 @@ def test_sentencepiece(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     sentencepiece = pytest.importorskip("sentencepiece")
     folder = make_sentencepiece(tmp_path / "llama")
-    volume = TokenizerCache().open(folder)
-    assert volume.why.startswith("made a tokenizer.json by Transformers")
+    tokenizer = TokenizerCache().open(folder)
+    assert tokenizer.why.startswith("made a tokenizer.json by Transformers")
     pieces = sentencepiece.SentencePieceProcessor(str(folder / "tokenizer.model"))
     for text in ("The weather in Zürich 👍", "one\n\ttab", "東京 привет"):
         asked = json.dumps({"prompt": text, "add_special_tokens": False}).encode()
-        found = array("I", volume.exact.ids(COMPLETION, asked)).tolist()
+        found = array("I", tokenizer.exact.ids(COMPLETION, asked)).tolist()
         assert found == pieces.encode(text)
-    bos, *said = array("I", volume.exact.ids(CHAT, HELLO)).tolist()
+    bos, *said = array("I", tokenizer.exact.ids(CHAT, HELLO)).tolist()
     assert (bos, pieces.decode(said)) == (1, "[user]hello")
     (folder / "tokenizer.model").write_bytes(b"nonsense")
     with pytest.raises(BadFolder, match="Transformers makes no tokenizer") as raised:

@@ -104,10 +104,10 @@ class Held(TokenizerCache):
 
     def open(self, *args: Any, **options: Any) -> LoadedTokenizer:
         """Read the folder, then block."""
-        volume = super().open(*args, **options)
+        tokenizer = super().open(*args, **options)
         self.begun.release()
         assert self.go_on.acquire(timeout=20)
-        return volume
+        return tokenizer
 
 
 @pytest.mark.parametrize("fresh", [False, True])
