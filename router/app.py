@@ -57,8 +57,8 @@ from router.sessions.metrics import session_metrics
 from router.settings.files import check_chain
 from router.settings.model import Settings
 from router.settings.server import KeySettings, TlsSettings
-from router.tokenizers.metrics import tokenizer_metrics
 from router.tokenizers.registry import TokenizerRegistry
+from router.tokenizers.status import tokenizer_metrics
 from strategies.cost.booking import Booking
 
 

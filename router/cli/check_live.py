@@ -34,7 +34,8 @@ from router.settings.fleet import TiersSettings
 from router.settings.model import Settings
 from router.settings.types import format_duration
 from router.tokenizers.sources import is_adapter
-from router.tokenizers.state import BLIND, SourceCase
+from router.tokenizers.state import SourceCase
+from router.tokenizers.status import BLIND
 from router.tokenizers.verify import Agreement
 from router.upstream.usage import Usage, UsageTail
 from strategies.api import Prompt

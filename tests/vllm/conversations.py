@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from router.rendering.samples import SAMPLES
+from router.rendering.probes import SAMPLES
 
 Body = dict[str, Any]
 Bodies = SearchStrategy[Body]

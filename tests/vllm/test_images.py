@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from router.api.endpoints import ENDPOINTS
+from router.rendering.probes import square
 from router.tokenizers.loader import TokenizerCache
-from router.tokenizers.probes import square
 from tests.rendering.test_media import part
 from tests.support import MakeRouter, until
 from tests.tokenizers.asking import keyed, knows, tokenizer

@@ -1,7 +1,9 @@
-"""Prompts that both the router and a worker tokenize, to compare the results. Pure.
+# ruff: noqa: RUF001 - characters that look like others are what this is about
+"""Texts and requests for which tokens are compared: those of two libraries, ours and a worker's.
 
-The texts are our own. Each probe is the body of a request as a client would send it, which
-`/tokenize` takes too.
+All texts are our own. `SAMPLES` are texts on which tokenizers have been known to differ: scripts,
+code, emoji, runs, odd spaces. Each of the `PROBES` is the body of a request as a client would send
+it, which `/tokenize` takes too.
 """
 
 import struct
@@ -13,9 +15,52 @@ from typing import NamedTuple
 import msgspec
 
 from router.api.endpoints import ENDPOINTS, Endpoint
-from router.rendering.errors import NotReproducible
-from router.rendering.samples import SAMPLES
+from router.rendering.messages import NotReproducible
 from router.rendering.tokens import PromptTokenizer
+
+_WORDS = "The quick brown fox jumps over the lazy dog, doesn't it? "
+
+SAMPLES: tuple[str, ...] = (
+    "",
+    " ",
+    "a",
+    _WORDS,
+    _WORDS * 40,
+    _WORDS.upper(),
+    "  two  spaces   three    four\ttab\t\ttabs \n newline\n\n\ntwo\r\nwindows\rold mac ",
+    " leading, trailing \u00a0 no-break \u2003 em \u200b zero \u3000 wide \ufeff mark ",
+    "I'm you're he'LL they'Ve we'd it'S don't O'Neill 'quoted' ’twas l’été",
+    "0 1 12 123 1234 12345 123456789 3.14159 1,000,000 1e-9 0x7fff 2026-11-21T18:30:00Z ½ ² Ⅷ ४२",
+    'def f(x: int) -> str:\n    return f"{x!r:>10}"  # comment\n\n\nclass A(B):\n\tpass\n',
+    "for (int i = 0; i < n; ++i) { a[i] += b->c * ~d ^ 0xFFu; } /* ... */ // end\n",
+    "SELECT * FROM \"t\" WHERE a<>'b' AND c>=1;--\n<div class='x'>&nbsp;&lt;</div>\n",
+    "```json\n{}\n``` ~~~ ***bold*** __it__ [a](b) | c | d |\n|---|---|\n- [x] e\n",
+    '{"name":"search","arguments":{"q":"caf\\u00e9 \\n","n":[1,2,3],"ok":true,"none":null}}',
+    "$x^2 + \\frac{a}{b} \\leq \\sum_{i=1}^{n} \\alpha_i$ ∀ε>0 ∃δ: |x−y|<δ ⇒ |f(x)−f(y)|<ε",
+    "https://user@example.com:8080/a/b.html?q=1&r=%20#frag C:\\dir\\file.txt /usr/lib ~/.ssh",
+    "Zürich, naïve façade, señor, Łódź, Đà Nẵng, İstanbul, ß ẞ ﬁ ﬂ Å Å e\u0301 é ñ n\u0303",
+    "Съешь же ещё этих мягких французских булок. Ελληνικά γράμματα. Հայերեն. ქართული.",
+    "今日は良い天気ですね。東京都に住んでいます。カタカナ ｶﾀｶﾅ 漢字，標點「」。",
+    "我喜欢喝茶！한국어 문장입니다.",
+    "مرحبا بالعالم، كيف حالك؟ שלום עולם. \u202bחץ\u202c ",
+    "हिन्दी में वाक्य। ภาษาไทยไม่มีเว้นวรรค ខ្មែរ မြန်မာ தமிழ்",
+    "😀😃👍🏽👩‍👩‍👧‍👦🏳️‍🌈🇩🇪🇯🇵❤️‍🔥 1️⃣ ☃ ☃️ 🧑🏿‍💻 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𐍈 \U0001f9ff",
+    "a" * 3000,
+    "ab" * 1500,
+    " " * 1000 + "x",
+    "\n" * 500,
+    "=" * 300 + "-" * 300 + "." * 300 + "!" * 200 + "?" * 200,
+    "0" * 777,
+    "é" * 500 + "字" * 500 + "👍" * 300,
+    "\x00\x01\x02\x07\x1b[31m\x7f\x80\x9f\u2028\u2029\ufffd\ufffe\uffff",
+    "Zalgo: h\u0315\u0300\u0301\u0302e\u0316\u0317l\u0334\u0335lo",
+    "<|im_start|>system\nYou are<|im_end|>\n<|endoftext|><|im_start|>user\n",
+    "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>",
+    "<s>[INST] Hi [/INST] Hello</s> <unk><pad><mask> [CLS] [SEP] <bos><start_of_turn>user\n",
+    "<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜><think>\n</think> <tool_call>\n</tool_call>",
+    " <|im_end|> <|im_end|><|im_en d|> <|IM_END|> <|im_end|>\u00a0</s> \n</s>\n",
+    "▁underline ▁▁ Ġ Ċ ĉ âĢĻ <0x0A> <0xFF> ##piece Ã©",
+)
 
 _CHAT = ENDPOINTS["/v1/chat/completions"]
 _COMPLETION = ENDPOINTS["/v1/completions"]
@@ -52,14 +97,11 @@ _CALL = {
 
 
 class Probe(NamedTuple):
-    """One probe."""
+    """One probe: its name in logs, and a request's body without a model's name."""
 
     name: str
-    """The probe's name in logs."""
     endpoint: Endpoint
-    """The endpoint that the body is for."""
     body: dict[str, object]
-    """The request's body, without a model's name."""
 
 
 def square(side: int) -> dict[str, object]:
