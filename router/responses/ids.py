@@ -19,7 +19,7 @@ _VALID: Final = re.compile(ID.encode())
 #: The methods of each path: those that vLLM and SGLang serve, and the others of OpenAI's.
 _METHODS: Final = {"": "GET, DELETE", "/cancel": "POST", "/input_items": "GET"}
 #: Bytes of an answer in which its id is looked for.
-BEGINNING: Final = 4096
+MAX_BEGINNING_BYTES: Final = 4096
 #: What matters of JSON; a quotation mark alone begins a string that is cut off.
 _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|["{}\[\],:]', re.DOTALL)
 
@@ -63,7 +63,7 @@ def asked(raw: msgspec.Raw) -> str:
         return ""  # the worker says what is wrong with it
 
 
-def told(beginning: bytes) -> str:
+def id_in(beginning: bytes) -> str:
     """Return the id of a response by the beginning of its answer; empty if it is not there.
 
     That is the field `id` of an answer in one piece, or of the `response` in a stream's event.

@@ -16,7 +16,7 @@ from router.api.errors import LostPrevious, LostResponse, NoWorker
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import ProbeState, Worker
-from router.responses.ids import BEGINNING, told
+from router.responses.ids import MAX_BEGINNING_BYTES, id_in
 from router.responses.messages import OwnerQuery, ResponseOwner
 from router.sessions.redis import RedisStore
 from router.sessions.store import StoreDown
@@ -234,14 +234,14 @@ class IdReader:
 
     async def begins(self, data: bytes) -> bool:
         """Look at the first bytes, before any is relayed; return whether the id is there."""
-        self._look(data[:BEGINNING])
+        self._look(data[:MAX_BEGINNING_BYTES])
         await self.ends()
         return self._news is not None
 
     def add(self, data: bytes) -> None:
         """Look at more bytes, which are about to be relayed."""
-        if self._news is None and len(self._beginning) < BEGINNING:
-            self._beginning += data[: BEGINNING - len(self._beginning)]
+        if self._news is None and len(self._beginning) < MAX_BEGINNING_BYTES:
+            self._beginning += data[: MAX_BEGINNING_BYTES - len(self._beginning)]
             self._look(self._beginning)
 
     async def ends(self) -> None:
@@ -251,7 +251,7 @@ class IdReader:
             await self._responses.share(self._news)
 
     def _look(self, beginning: bytes) -> None:
-        if response := told(beginning):
+        if response := id_in(beginning):
             self._news = self._responses.learn(response, self._worker, self._tenant)
 
 

@@ -3,13 +3,11 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from router.fleet.worker import ProbeState
-from tests.commands import run
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, error_of, post, until
 
 PATH = "/v1/chat/completions"
@@ -78,7 +76,6 @@ def test_without_any_worker_all_are_named_with_the_reason(empty: Router) -> None
         "code": error["code"],
         "message": error["message"],
     }
-    assert found["words"] == f"It would get 503 (no_worker): {error['message']}"
     assert (found["reason"], found["pool"], found["workers"]) == ("refused", "default", [])
     assert found["tokens"] > 0
     assert left_out(found) == {
@@ -86,36 +83,6 @@ def test_without_any_worker_all_are_named_with_the_reason(empty: Router) -> None
         "drains": ("draining", "the settings say `drain`"),
         "other": ("other", "it does not serve 'm'"),
     }
-
-
-def test_before_any_model_is_known_every_worker_is_named(route: MakeRouter, dead_url: str) -> None:
-    """A request without a model could go to any pool: the workers of all are named."""
-    pools = [
-        {"name": "p", "workers": [{"name": "a", "url": dead_url}]},
-        {"name": "q", "models": ["q"], "workers": [{"name": "b", "url": "http://127.0.0.1:9"}]},
-    ]
-    router = route(pools=pools, health=QUIET)
-    found = explain(router, {**CHAT, "model": None})
-    assert (found["refused"]["status"], found["pool"]) == (503, "")
-    assert {name: state for name, (state, _) in left_out(found).items()} == {
-        "a": "down",
-        "b": "down",
-    }
-
-
-def test_the_command_lists_them_too(empty: Router, tmp_path: Path) -> None:
-    """It prints what the request would get and each worker's state, and no empty table."""
-    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
-    file.write_text("workers: [{url: 'http://127.0.0.1:9'}]\n")
-    body.write_text(json.dumps(CHAT))
-    command = ("explain", file, "--request", body, "--url", empty.url)
-    done = run(*command)
-    assert done.returncode == 0, done.stderr
-    assert "refused: It would get 503 (no_worker): No worker that serves 'm'" in done.stdout
-    assert "\na is left out, down: it was unplugged\n" in done.stdout
-    assert "prefill" not in done.stdout
-    found = json.loads(run(*command, "--json").stdout)
-    assert (found["refused"]["code"], len(found["left_out"])) == ("no_worker", 3)
 
 
 @pytest.mark.parametrize("overflow", [{}, {"status": 503, "body": "hyperpod"}])
@@ -138,8 +105,6 @@ def test_a_full_queue_refuses(stub: MakeStub, route: MakeRouter, overflow: dict[
     said = answer.json()["error"] if overflow else error_of(answer)["message"]
     assert found["refused"] == {"status": status, "code": code, "message": said}
     assert (found["waits"], len(found["workers"])) == ("", 1)
-    assert f"But it would get {status}" in found["words"]
-    assert "Before that it would queue" not in found["words"]
 
 
 @pytest.mark.usefixtures("keys")

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
 
 
 class Engine:
-    """One worker; `restart` makes it forget everything, as another process would."""
+    """One worker; if it is started again, it has forgotten everything, as another process would."""
 
     def __init__(self, models: tuple[str, ...] = ("m",)) -> None:
         self.models = models
@@ -52,7 +52,6 @@ class Engine:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
-        self._running: ExitStack | None = None
 
     def start(self) -> None:
         """Listen; what was made before is forgotten."""
@@ -68,11 +67,6 @@ class Engine:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join(10)
-
-    def restart(self) -> None:
-        """Stop, and start as a new process."""
-        self.stop()
-        self.start()
 
     def _run(self, ready: threading.Event) -> None:
         self._loop.run_until_complete(self._serve(ready))

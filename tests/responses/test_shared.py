@@ -36,7 +36,7 @@ def test_another_router_knows(
     """At once, whichever of them made it; also after that one has ended."""
     workers = engines(3)
     one, other = pair(workers, route, redis.url)
-    for here, there in ((one, other), (other, one)) * 3:
+    for here, there in ((one, other), (other, one)):
         assert create(here, **fields).status_code == 200
         [name] = [name for worker in workers for name in worker.kept]
         assert get(there, name).status_code == 200
@@ -135,7 +135,7 @@ def processes(engines: MakeEngines, tmp_path: Path) -> Iterator[Processes]:
 def test_another_process_knows_at_once(processes: Processes) -> None:
     """Whichever process takes the next connection."""
     client, workers = processes.client, processes.workers
-    for turn in range(20):
+    for turn in range(10):
         body = {"model": "m", "input": "x", "stream": turn % 2 == 1}
         assert client.post(PATH, json=body).status_code == 200
         [name] = [name for worker in workers for name in worker.kept]
@@ -147,6 +147,7 @@ def test_another_process_knows_at_once(processes: Processes) -> None:
     assert client.get(f"{PATH}/resp_none").status_code == 404
 
 
+@pytest.mark.long
 def test_a_process_that_starts_later_asks_the_others(processes: Processes) -> None:
     """One that replaces another has heard of nothing, but finds everything."""
     client = processes.client
