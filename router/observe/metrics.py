@@ -104,9 +104,9 @@ class PoolMetrics:
         """Observe reported minus expected cached tokens."""
         self.error.observe(cached - expected)
 
-    def hit(self, found: Held) -> None:
+    def hit(self, held: Held) -> None:
         """Count cached tokens by tier, as the worker reported them or as they were believed."""
-        for tier, tokens in found._asdict().items():
+        for tier, tokens in held._asdict().items():
             if tokens:
                 self._hits.inc((self._pool, tier), tokens)
 

@@ -46,8 +46,8 @@ def stored(path: str) -> Stored | None:
     """Parse a path; None if it is not one of a single response."""
     if not path.startswith(_BEFORE):
         return None
-    found = _PATH.fullmatch(path)
-    return None if found is None else Stored(found[1], found[2])
+    match = _PATH.fullmatch(path)
+    return None if match is None else Stored(match[1], match[2])
 
 
 def every(response: str) -> list[Stored]:
@@ -71,7 +71,7 @@ def id_in(beginning: bytes) -> str:
     if beginning.lstrip()[:1] == b"{":
         return _id(beginning)
     events = (line[5:] for line in beginning.splitlines() if line.startswith(b"data:"))
-    return next((found for found in map(_id, events) if found), "")
+    return next(filter(None, map(_id, events)), "")
 
 
 def _id(json: bytes) -> str:
@@ -92,8 +92,8 @@ def _id(json: bytes) -> str:
         elif mark == b'"':
             break
         elif key == b'"id"' and (depth == 1 or (within and depth == 2)):
-            found = mark[1:-1]
-            return found.decode() if _VALID.fullmatch(found) else ""
+            response = mark[1:-1]
+            return response.decode() if _VALID.fullmatch(response) else ""
         else:
             last = mark
     return ""

@@ -116,8 +116,13 @@ def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter) -> None:
     """A worker without metrics gets requests; a metric tells that its cache size is unknown."""
     half, none, other = stub(), stub(), stub()
     half.fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf"
-    workers = [half.url, none.url, {"url": other.url, "kv_tokens": 1000}]
-    router = route(*workers, strategy="roundrobin", health={"timeout": "500ms", "interval": "10ms"})
+    router = route(
+        half.url,
+        none.url,
+        {"url": other.url, "kv_tokens": 1000},
+        strategy="roundrobin",
+        health={"timeout": "500ms", "interval": "10ms"},
+    )
     states = [(one["state"], one["kv_tokens"]) for one in router.http.get("/workers").json()]
     assert states == [("ready", None), ("ready", None), ("ready", 1000)]
     passed = len(half.probes)

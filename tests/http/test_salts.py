@@ -109,7 +109,8 @@ def test_an_odd_salt_is_refused(stub: MakeStub, route: MakeRouter) -> None:
     """An invalid salt gets 400, as vLLM would refuse it too."""
     worker = stub()
     router = route(**settings(worker.url))
-    for own in ("", 7, [], False):
+    odd: tuple[object, ...] = ("", 7, [], False)
+    for own in odd:
         reply = ask(router, "a", cache_salt=own)
         assert (reply.status_code, error_of(reply)["param"]) == (400, "cache_salt")
     assert not worker.requests

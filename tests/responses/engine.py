@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
+from uuid import uuid4
 
 #: What an answer to `POST /v1/responses` has besides its id, which stands in various places.
 REST = {"object": "response", "created_at": 1, "model": "m", "output": []}
@@ -48,7 +49,7 @@ class Engine:
         self.open = 0
         """Connections on which it answers."""
         self._made = 0
-        self._place = f"{id(self):x}"
+        self._place = uuid4().hex[:12]
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"

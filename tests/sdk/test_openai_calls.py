@@ -180,7 +180,7 @@ def address_of(reply: Any) -> Any:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_cancelled_task_stops_the_engine(stage: Stage, stream: bool) -> None:
     """Cancelling the client's tasks frees every engine that they kept busy."""
-    endless = {"max_tokens": 15_000, "extra_body": {"ignore_eos": True}}
+    endless: dict[str, Any] = {"max_tokens": 15_000, "extra_body": {"ignore_eos": True}}
 
     async def ask(client: openai.AsyncOpenAI) -> None:
         answer: Any = await client.chat.completions.create(
