@@ -28,7 +28,13 @@ from router.sagemaker.invocation import (
 )
 from router.sagemaker.paths import Operation, Route, is_name
 from router.sagemaker.response import InvocationExchange
-from router.sagemaker.sessions import SessionCalls, WorkerRefusal, open_there, sessions_of
+from router.sagemaker.sessions import (
+    WorkerRefusal,
+    close_call,
+    open_call,
+    open_there,
+    sessions_of,
+)
 from router.sagemaker.sigv4 import Verifier
 from router.sessions.ids import Names
 from router.sessions.use import SessionUse
@@ -55,7 +61,6 @@ class SageMaker:
     def __init__(self, fleet: Fleet, proxy: Proxy, settings: Settings) -> None:
         self._fleet = fleet
         self._proxy = proxy
-        self._sessions = SessionCalls(fleet)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
@@ -141,9 +146,9 @@ class SageMaker:
             await exchange.read_laxly()
             invocation = await self._apart(exchange, reading)
         if invocation.act is Act.OPEN:
-            await self._sessions.open(invocation)
+            await open_call(self._fleet, invocation)
         elif invocation.act is Act.CLOSE:
-            await self._sessions.close(invocation)
+            await close_call(self._fleet, invocation)
         else:
             await self._infer(invocation)
 

@@ -291,14 +291,14 @@ def _without(fields: bytes, names: tuple[bytes, ...]) -> bytes:
     return b"".join([line for line in lines if not line.startswith(names)])
 
 
-def session_answer(
-    identity: bytes, headers: Headers, line: bytes, body: bytes, *, framed: bool
-) -> tuple[bytes, bytes]:
-    """Return header lines and body of an answer about a session; `line` names the session."""
-    fields = _ours(headers, identity) + _custom(headers) + b"x-request-id: %b\r\n" % identity
+def answer_session(exchange: Exchange, line: bytes, body: bytes, *, framed: bool) -> None:
+    """Answer a call about a session; `line` is the header line that names it."""
+    identity = exchange.identity
+    fields = _ours(exchange.headers, identity) + _custom(exchange.headers)
     kind, body = b"application/json", body or b"{}"
     typed = _framed(kind) if framed else b"content-type: %b\r\n" % kind
-    return fields + line + typed + date_line(), parts(body) if framed else body
+    fields += b"x-request-id: %b\r\n" % identity + line + typed + date_line()
+    exchange.answer(200, fields, parts(body) if framed else body)
 
 
 def _framed(kind: bytes) -> bytes:

@@ -26,7 +26,7 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Availability, Worker, common
 from router.http.headers import header
 from router.sagemaker.invocation import Invocation
-from router.sagemaker.response import session_answer
+from router.sagemaker.response import answer_session
 from router.sessions import ids
 from router.sessions.ids import AWS_HEADER, NEW_SESSION, announced, fits
 from router.sessions.sessions import Sessions
@@ -219,54 +219,51 @@ _CLOSED = b"x-amzn-sagemaker-closed-session-id: %b\r\n"
 _NEW_SESSION = b"x-amzn-sagemaker-new-session-id: %b\r\n"
 
 
-class SessionCalls:
-    """Opens and closes sessions, also at workers that keep sessions themselves."""
+async def open_call(fleet: Fleet, invocation: Invocation) -> None:
+    """Start a session; its worker is chosen now. Raises a DoorError, and WorkerRefusal."""
+    pool, model, workers = await _place(fleet, invocation.model)
+    if pool.stateful:
+        visit = await open_there(invocation, pool, model, workers)
+    else:
+        visit = sessions_of(pool).opening(invocation.session, invocation.call)
+        visit.owner = invocation.exchange.tenant
+        await visit.look(pool, workers)
+        await _choose(pool, model, workers, visit)
+    visit.accepted(200)
+    line = _NEW_SESSION % announced(visit.id, visit.expires).encode()
+    line += b"x-warmroute-worker: %b\r\n" % visit.bound.encode()
+    answer_session(invocation.exchange, line, b"", framed=invocation.streams)
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
 
-    async def open(self, invocation: Invocation) -> None:
-        """Start a session; its worker is chosen now. Raises a DoorError, and WorkerRefusal."""
-        pool, model, workers = await self._place(invocation.model)
-        if pool.stateful:
-            visit = await open_there(invocation, pool, model, workers)
-        else:
-            visit = sessions_of(pool).opening(invocation.session, invocation.call)
-            visit.owner = invocation.exchange.tenant
-            await visit.look(pool, workers)
-            await _choose(pool, model, workers, visit)
-        visit.accepted(200)
-        line = _NEW_SESSION % announced(visit.id, visit.expires).encode()
-        _answer(invocation, line + b"x-warmroute-worker: %b\r\n" % visit.bound.encode(), b"")
+async def close_call(fleet: Fleet, invocation: Invocation) -> None:
+    """Close a session. Raises UnknownSession, and as `open_call`."""
+    key, exchange = invocation.session or "", invocation.exchange
+    answer = await end_everywhere(fleet, key, exchange.body, exchange.identity)
+    answer_session(exchange, _CLOSED % key.encode(), answer, framed=invocation.streams)
 
-    async def close(self, invocation: Invocation) -> None:
-        """Close a session. Raises UnknownSession, and as `open`."""
-        key, exchange = invocation.session or "", invocation.exchange
-        answer = await end_everywhere(self._fleet, key, exchange.body, exchange.identity)
-        _answer(invocation, _CLOSED % key.encode(), answer)
 
-    async def _place(self, model: str) -> tuple[Pool, str, list[Worker]]:
-        """Return pool, model and workers for a session without a prompt. Raises as `Fleet.find`.
+async def _place(fleet: Fleet, model: str) -> tuple[Pool, str, list[Worker]]:
+    """Return pool, model and workers for a session without a prompt. Raises as `Fleet.find`.
 
-        Without a model, it is the base model of the only pool that keeps sessions. If that pool has
-        several models, any of its workers may be chosen.
-        """
-        if model:
-            return await self._fleet.find(model)
-        pools = [pool for pool in self._fleet.pools if pool.sessions is not None]
-        if len(pools) > 1:
-            raise BadRequest(
-                "Several pools keep sessions: name the `model`, or give the endpoint one in the"
-                " settings.",
-                param="model",
-            )
-        pool = pools[0] if pools else self._fleet.pools[0]
-        if names := common(worker.bases for worker in pool.workers if worker.models):
-            return pool, names[0], pool.eligible(names[0])
-        up = [worker for worker in pool.taking if _is_up(worker)]
-        if not up:
-            raise NoWorker("No worker is ready; please try again.")
-        return pool, "", pool.breakers.admitted(monotonic(), up)
+    Without a model, it is the base model of the only pool that keeps sessions. If that pool has
+    several models, any of its workers may be chosen.
+    """
+    if model:
+        return await fleet.find(model)
+    pools = [pool for pool in fleet.pools if pool.sessions is not None]
+    if len(pools) > 1:
+        raise BadRequest(
+            "Several pools keep sessions: name the `model`, or give the endpoint one in the"
+            " settings.",
+            param="model",
+        )
+    pool = pools[0] if pools else fleet.pools[0]
+    if names := common(worker.bases for worker in pool.workers if worker.models):
+        return pool, names[0], pool.eligible(names[0])
+    up = [worker for worker in pool.taking if _is_up(worker)]
+    if not up:
+        raise NoWorker("No worker is ready; please try again.")
+    return pool, "", pool.breakers.admitted(monotonic(), up)
 
 
 def sessions_of(pool: Pool) -> Sessions:
@@ -373,11 +370,3 @@ def _count(pool: Pool, prompt: Prompt, choice: Candidate) -> None:
     pool.strategy.settled(prompt, choice, outcome, now)
     if pool.tells is not None:
         pool.tells.ended(pool.tells.booked(pool, prompt, choice, now), outcome, now)
-
-
-def _answer(invocation: Invocation, line: bytes, answer: bytes) -> None:
-    exchange = invocation.exchange
-    fields, body = session_answer(
-        exchange.identity, exchange.headers, line, answer, framed=invocation.streams
-    )
-    exchange.answer(200, fields, body)

@@ -42,7 +42,7 @@ def test_parts_come_as_the_worker_makes_them(boto: Boto, stub: MakeStub, route: 
     worker = stub([STREAM_HEAD, chunk(EVENTS[0]), lambda: bool(seen), *last])
     router = route(worker.url, strategy="session")
     number = boto.start(router.url, "invoke_endpoint_with_response_stream", CHAT)
-    seen.append(boto.part(number))
+    seen.append(boto.event(number))
     assert boto.reply(number).good.parts == EVENTS[:2]
 
 

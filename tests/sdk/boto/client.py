@@ -1,25 +1,19 @@
 """boto3 in a separate environment for each generation, and the results of its calls."""
 
 import gzip
-import itertools
 import json
 import os
-import queue
-import subprocess
 import sys
-import threading
 from base64 import b64decode, b64encode
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from tests.sdk.driven import Driven
 from tests.sdk.installed import installed
 
 #: The oldest with SessionId in InvokeEndpoint, the last before retries changed, and the newest.
 GENERATIONS = {"1.35": "1.35.15", "1.43": "1.43.127", "1.44": "1.44.5"}
 HERE = Path(__file__).parent
-#: Timeout of every wait, in seconds.
-PATIENCE_S = 60.0
 
 
 class Reply(NamedTuple):
@@ -79,8 +73,8 @@ class Reply(NamedTuple):
         return int(self.failure["response"]["ResponseMetadata"]["HTTPStatusCode"])
 
 
-class Boto:
-    """One generation of boto3 in a process of its own; many calls may run at once."""
+class Boto(Driven):
+    """One generation of boto3."""
 
     def __init__(self, generation: str, **environment: str) -> None:
         """`environment` is added to this process's, without what that says of AWS."""
@@ -94,27 +88,9 @@ class Boto:
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         }
-        self._ids = itertools.count(1)
-        self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
-        self._parts: dict[int, queue.SimpleQueue[int]] = {}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", HERE / "requests_of.py", str(self.folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=own | environment,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            told = json.loads(line)
-            if "part" in told:
-                self._parts[told["id"]].put(told["part"])
-            else:
-                self._replies[told["id"]].put(told)
+        script = HERE / "requests_of.py"
+        command = (sys.executable, "-P", "-W", "ignore", script, self.folder)
+        super().__init__(*command, env=own | environment)
 
     def start(
         self,
@@ -126,23 +102,14 @@ class Boto:
         **arguments: Any,
     ) -> int:
         """Make a call; return its number. A body that is not bytes is sent as JSON."""
-        number = next(self._ids)
-        self._replies[number], self._parts[number] = queue.SimpleQueue(), queue.SimpleQueue()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         arguments = {"EndpointName": "llama", **arguments, "Body": b64encode(data).decode()}
-        order = {"id": number, "url": url, "operation": operation, "arguments": arguments}
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({**order, **(options or {})}) + "\n")
-        self._process.stdin.flush()
-        return number
-
-    def part(self, number: int) -> int:
-        """Wait for the next part of an event stream; return its number."""
-        return self._parts[number].get(timeout=PATIENCE_S)
+        order = {"url": url, "operation": operation, "arguments": arguments}
+        return self.begin({**order, **(options or {})})
 
     def reply(self, number: int) -> Reply:
         """Wait for a call to end."""
-        told = self._replies[number].get(timeout=PATIENCE_S)
+        told = self.result(number)
         return Reply(
             told.get("status", 0),
             told.get("headers", {}),
@@ -168,23 +135,3 @@ class Boto:
         path = "botocore/data/sagemaker-runtime/2017-05-13/service-2.json.gz"
         shapes: dict[str, Any] = json.loads(gzip.decompress((self.folder / path).read_bytes()))
         return dict(shapes["shapes"][name])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the process by closing its input."""
-        with self._process:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            try:
-                self._process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                raise
-            self._reader.join(PATIENCE_S)

@@ -93,7 +93,7 @@ def ask(order: dict[str, Any]) -> None:
         else:
             for event in body:
                 reply["parts"].append(b64encode(event["PayloadPart"]["Bytes"]).decode())
-                say({"id": order["id"], "part": len(reply["parts"])})
+                say({"id": order["id"], "event": len(reply["parts"])})
     except Exception as error:  # noqa: BLE001 - whatever a caller would see is reported
         reply["error"] = {
             "class": type(error).__name__,
