@@ -259,7 +259,9 @@ class InvocationExchange(Exchange):
     def _give(self, error: AwsError) -> None:
         kept, _ = _typed(self._kept)
         if self._status < 400:
-            self.failed, kept = True, _without(kept, _SESSION_LINES)
+            self.failed = True
+            if _SESSION_LINES[0] in kept:  # a session that did not begin after all
+                kept = _without(kept, _SESSION_LINES)
         self._outer.answer(error.status, kept + error.fields(), error.body)
 
 
