@@ -1,4 +1,4 @@
-"""Explanations: workers that are left out, and requests of sessions."""
+"""Explanations: workers that are left out, refusals, and requests of sessions."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,6 +18,8 @@ PATH = "/v1/chat/completions"
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 QUIET = {"interval": "30s"}
 FAILS: list[Action] = [b"HTTP/1.1 500 Broken\r\ncontent-length: 2\r\n\r\n{}"]
+KEYS = {f"KEY_{name.upper()}": name * 40 for name in "abo"}
+OPS = {"authorization": f"Bearer {KEYS['KEY_O']}"}
 
 
 def explain(router: Router, session: str | None = None) -> dict[str, Any]:
@@ -35,20 +37,125 @@ def left_out(router: Router) -> dict[str, tuple[str, str]]:
 
 
 @contextmanager
-def busy(router: Router, worker: Stub, *fields: bytes) -> Iterator[None]:
-    """One request is in flight on the worker."""
+def busy(router: Router, worker: Stub, *fields: bytes, count: int = 1) -> Iterator[None]:
+    """So many requests are with the router: one at this worker, the others in the queue."""
     done: list[int] = []
     worker.script = [lambda: bool(done), *OK]
-    count = len(worker.requests)
-    client = post(router.port, PATH, json.dumps(CHAT).encode(), *fields)
+    before = len(worker.requests)
+    clients = [post(router.port, PATH, json.dumps(CHAT).encode(), *fields) for _ in range(count)]
     try:
-        until(lambda: len(worker.requests) > count)
+        until(lambda: len(worker.requests) > before)
+        until(lambda: router.metric("warmroute_queue_length") == count - 1)
         yield
     finally:
         done.append(1)
-        client.close()
+        for client in clients:
+            client.close()
         worker.script = OK
         until(router.idle)
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys `a`, `b`, and `o` of an operator are in the environment."""
+    for name, key in KEYS.items():
+        monkeypatch.setenv(name, key)
+
+
+@pytest.fixture
+def empty(stub: MakeStub, route: MakeRouter) -> Router:
+    """A router whose workers are down, draining, or of another model."""
+    router = route(
+        {"name": "a", "url": stub().url},
+        {"name": "drains", "url": stub().url, "drain": True},
+        {"name": "other", "url": stub(model="o").url},
+        health=QUIET,
+    )
+    router.call(lambda: router.worker().become(ProbeState.DOWN, "it was unplugged"))
+    return router
+
+
+def test_without_any_worker_all_are_named_with_the_reason(empty: Router) -> None:
+    """The explanation has the very error that the request gets, and says why nobody takes it."""
+    found = explain(empty)
+    refused = empty.http.post(PATH, json=CHAT)
+    error = error_of(refused)
+    assert found["refused"] == {
+        "status": refused.status_code,
+        "code": error["code"],
+        "message": error["message"],
+    }
+    assert (found["reason"], found["pool"], found["workers"]) == ("refused", "default", [])
+    assert found["tokens"] > 0
+    assert left_out(empty) == {
+        "a": ("down", "it was unplugged"),
+        "drains": ("draining", "the settings say `drain`"),
+        "other": ("other", "it does not serve 'm'"),
+    }
+
+
+@pytest.mark.parametrize("overflow", [{}, {"status": 503, "body": "hyperpod"}])
+def test_a_full_queue_refuses(stub: MakeStub, route: MakeRouter, overflow: dict[str, Any]) -> None:
+    """If it would not even queue, the explanation has the error that the request gets."""
+    worker = stub()
+    limits = {"in_flight": 1, "queue": 1, "overflow": overflow}
+    router = route(worker.url, limits=limits, health=QUIET)
+    with busy(router, worker):
+        found = explain(router)
+        assert (found["waits"], found["refused"]) == ("place", None)
+    with busy(router, worker, count=2):
+        found = explain(router)
+        answer = router.http.post(PATH, json=CHAT)
+    status, code = 503 if overflow else 429, "queue_full"
+    assert answer.status_code == status
+    assert overflow or error_of(answer)["code"] == code  # HyperPod's body has no code
+    said = answer.json()["error"] if overflow else error_of(answer)["message"]
+    assert found["refused"] == {"status": status, "code": code, "message": said}
+    assert (found["waits"], len(found["workers"])) == ("", 1)
+
+
+@pytest.mark.usefixtures("keys")
+def test_another_key_would_displace_a_request_in_a_full_queue(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """The key that has filled the queue is refused; one that has nothing there still queues."""
+    worker = stub()
+    keys = [{"name": name, "key": f"${{KEY_{name.upper()}}}"} for name in "abo"]
+    router = route(
+        worker.url,
+        auth={"keys": keys[:2], "separate_caches": True},
+        admin={"keys": keys[2:]},
+        limits={"in_flight": 1, "queue": 2},
+        health=QUIET,
+    )
+
+    def explained(key: str) -> dict[str, Any]:
+        answer = router.http.post("/explain", params={"key": key}, json=CHAT, headers=OPS)
+        found: dict[str, Any] = answer.json()
+        return found
+
+    bearer = f"authorization: Bearer {KEYS['KEY_A']}".encode()
+    with busy(router, worker, bearer, count=3):
+        assert explained("a")["refused"]["code"] == "queue_full"
+        assert (explained("b")["refused"], explained("b")["waits"]) == (None, "place")
+
+
+@pytest.mark.usefixtures("keys")
+def test_an_operator_s_own_name_does_not_count_where_clients_have_no_keys(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """The request would come without a key, as those before it that have filled the queue."""
+    worker = stub()
+    router = route(
+        worker.url,
+        auth="none",
+        admin={"keys": [{"name": "o", "key": "${KEY_O}"}]},
+        limits={"in_flight": 1, "queue": 2},
+        health=QUIET,
+    )
+    with busy(router, worker, count=3):
+        found = router.http.post("/explain", json=CHAT, headers=OPS).json()
+        assert found["refused"]["code"] == "queue_full"
 
 
 def test_workers_that_are_left_out_are_named_with_the_reason(
