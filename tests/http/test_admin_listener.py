@@ -7,13 +7,18 @@ from pathlib import Path
 import httpx
 import pytest
 
+from router.http.server import PortTaken, bind
+from router.settings.types import Address
 from tests.authority import Authority
 from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, head, read_all, send, until
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": []}
 DOOR, ADMIN = "sk-door-0123456789", "sk-admin-0123456789"
-FOR_OPERATORS = ["/workers", "/metrics", "/docs", "/docs/swagger-ui.css", "/openapi.json"]
+FOR_OPERATORS = [
+    *("/workers", "/metrics", "/kv", "/tokenizers", "/docs", "/docs/swagger-ui.css"),
+    "/openapi.json",
+]
 PROBES = ["/health/live", "/health/ready"]
 APART = {"listen": "127.0.0.1:0"}
 
@@ -135,3 +140,9 @@ def test_its_connections_end_with_the_others(stub: MakeStub, route: MakeRouter) 
         until(lambda: not router.thread.is_alive())
         with pytest.raises(httpx.TransportError):
             http.get("/workers")
+
+
+def test_the_second_of_two_servers_hears_of_it() -> None:
+    """Binding a port that another server has bound raises PortTaken, before either listens."""
+    with bind(Address("127.0.0.1", 0)) as first, pytest.raises(PortTaken, match="in use"):
+        bind(Address("127.0.0.1", first.getsockname()[1]))

@@ -151,6 +151,19 @@ def test_text_that_speaks_of_it_is_not_it(
     until(lambda: counted(router, "worker_errors") == {"closed": 1})
 
 
+def test_comments_before_it_do_not_matter(stub: MakeStub, route: MakeRouter) -> None:
+    """A stream that begins with comments of the worker's ends alike."""
+    script: list[Action] = [
+        STREAM_HEAD,
+        chunk(b": keep-alive\n\n"),
+        0.05,
+        chunk(WORD + DONE),
+        "close",
+    ]
+    router = route(stub(script).url, **PATIENT)
+    assert ask(router, CHAT) == b": keep-alive\n\n" + WORD + DONE
+
+
 def test_a_stream_of_sagemaker_s_ends_alike(stub: MakeStub, route: MakeRouter) -> None:
     """Below an endpoint no exception follows the last event."""
     router = route(stub([STREAM_HEAD, chunk(WORD + COUNTS + DONE), "close"]).url, **PATIENT)

@@ -49,6 +49,21 @@ def test_another_router_knows(
     assert follow(late, name).status_code == 200
 
 
+def test_an_id_that_is_chosen_again_is_where_it_was_last(
+    engines: MakeEngines, route: MakeRouter, redis: RedisServer
+) -> None:
+    """Clients of vLLM may choose ids: another router goes by the latest."""
+    workers = engines(2)
+    one, other = pair(workers, route, redis.url)
+    made(one, request_id="resp_mine")
+    owner(workers, "resp_mine").kept.clear()
+    made(one, request_id="resp_mine")
+    newest = owner(workers, "resp_mine")
+    assert [len(worker.seen) for worker in workers] == [1, 1]
+    assert get(other, "resp_mine").status_code == 200
+    assert newest.seen[-1].method == "GET"
+
+
 def test_an_id_in_the_middle_of_an_answer_is_told_too(
     engines: MakeEngines, route: MakeRouter, redis: RedisServer
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sdk.boto.client import Boto
 from tests.sdk.documents import answer
-from tests.support import JSON, OK, MakeRouter, MakeStub, head, read_all, send, until
+from tests.support import JSON, OK, Action, MakeRouter, MakeStub, head, read_all, send, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
 
@@ -40,8 +40,8 @@ def test_a_full_fleet(boto: Boto, stub: MakeStub, route: MakeRouter, dies: bool)
 
     A worker that dies after it has said that it is full has not begun either.
     """
-    cut = [b"HTTP/1.1 503 Full\r\ncontent-length: 9\r\n\r\n{", 0.05, "close"]
-    worker = stub(cut if dies else answer(b"{}", 503))  # type: ignore[arg-type]
+    cut: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 9\r\n\r\n{", 0.05, "close"]
+    worker = stub(cut if dies else answer(b"{}", 503))
     router = route(worker.url, strategy="session", limits={"queue": 0})
     reply = boto.invoke(router.url, CHAT)
     assert (reply.kind, reply.refusal) == ("ServiceUnavailable", 503)
@@ -57,7 +57,8 @@ def tries(most: int) -> dict[str, Any]:
 
 def test_back_pressure(boto: Boto, stub: MakeStub, route: MakeRouter, dead_url: str) -> None:
     """Full and absent workers are a 503, and a full queue a 429, after which boto3 retries."""
-    full = route(stub(answer(b"{}", 503)).url, limits={"queue": 0})
+    cut: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 9\r\n\r\n{", 0.05, "close"]
+    full = route(stub(cut).url, limits={"queue": 0})  # its status is enough
     reply = httpx.post(f"{full.url}/invocations", json=CHAT)
     assert (reply.status_code, "retry-after" in reply.headers) == (503, True)
     absent = route({"url": dead_url, "models": ["m"]}, strategy="session")

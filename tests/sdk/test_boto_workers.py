@@ -147,6 +147,9 @@ class TestDialects:
         assert not any(one.startswith((b"authorization", b"x-amz-")) for one in head)
         assert boto.invoke(router.url, CLOSE, SessionId=key).good.output["ClosedSessionId"] == key
         assert boto.invoke(router.url, CHAT, SessionId=key).code == "ValidationError"
+        worker.script = [_said(line)]
+        answered = boto.invoke(router.url, CHAT, SessionId="NEW_SESSION").good
+        assert (answered.output["NewSessionId"].partition(";")[0], answered.json) == ("w-1", {})
 
     def test_a_worker_that_is_lost_takes_its_sessions_along(
         self, boto: Boto, stub: MakeStub, route: MakeRouter
