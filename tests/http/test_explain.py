@@ -127,6 +127,7 @@ def test_the_command(stub: MakeStub, route: MakeRouter, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(180)
 def test_the_command_with_wrong_input(stub: MakeStub, route: MakeRouter, tmp_path: Path) -> None:
     """Wrong input gives exit code 2 and a message, with a running router too.
 

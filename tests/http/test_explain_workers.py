@@ -301,6 +301,7 @@ def test_without_sessions_their_names_are_said_to_be_ignored(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(180)
 def test_the_command(route: MakeRouter, pair: dict[str, Stub], tmp_path: Path) -> None:
     """`--session` asks about a session's request; the workers left out follow the table."""
     router = in_sessions(route, pair)
@@ -318,7 +319,7 @@ def test_the_command(route: MakeRouter, pair: dict[str, Stub], tmp_path: Path) -
     assert (offline.returncode, "add --url" in offline.stderr) == (2, True)
     empty = run(*asked[:-1], " ", "--url", router.url)
     assert (empty.returncode, "--session: an empty id" in empty.stderr) == (2, True)
-    with busy(router, pair[worker], b"x-session-id: s"):
+    with busy(router, pair[worker], b"x-session-id: " + key):
         full = run(*asked[:-2], "--url", router.url)
     assert " is left out, full: it has 1 requests" in full.stdout
     file.write_text(file.read_text() + "auth: {keys: [{name: chat, key: '${NOT_SET_HERE}'}]}\n")
