@@ -95,14 +95,12 @@ def _parts(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> list[_Part]:
 
 def _decoded_parts(items: Sequence[msgspec.Raw]) -> list[_Part]:
     """Return those that are objects; a string is text."""
-    if len(items) <= ELEMENTS:
-        some = [_decoded(_part, one) for one in items]
-        return [part for part in some if part is not None]
     parts = list[_Part]()
     for start in range(0, len(items), ELEMENTS):
-        some = [_decoded(_part, one) for one in items[start : start + ELEMENTS]]
-        parts += [part for part in some if part is not None]
-        rest()
+        if start:
+            rest()
+        decoded = [_decoded(_part, item) for item in items[start : start + ELEMENTS]]
+        parts += [part for part in decoded if part is not None]
     return parts
 
 

@@ -7,6 +7,7 @@ that two parsers could read differently is refused, never repaired.
 import re
 import string
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address
 
@@ -30,67 +31,36 @@ _UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 _MAX_LENGTH_DIGITS = 19
 
 
+@dataclass(slots=True, eq=False)
 class RequestHead:
     """The head of a request, without the length of its body.
 
-    Immutable, because it is reused for requests with an equal head.
+    Not to be changed, because it is reused for requests with an equal head.
     """
 
-    __slots__ = (
-        "_passing",
-        "chunked",
-        "codings",
-        "expects",
-        "headers",
-        "identity",
-        "keep",
-        "method",
-        "named",
-        "origin",
-        "path",
-        "query",
-        "version",
-    )
-
-    def __init__(
-        self,
-        method: str = "GET",
-        version: str = "1.1",
-        headers: Headers | None = None,
-        path: str = "",
-        query: bytes = b"",
-        *,
-        identity: bytes = b"",
-        named: frozenset[bytes] | None = None,
-        keep: bool = False,
-        expects: bool = False,
-        chunked: bool = False,
-        origin: bytes = b"",
-        codings: Sequence[bytes] = (),
-    ) -> None:
-        self.method = method
-        self.version = version
-        self.headers = headers or []
-        """In order, names in lower case."""
-        self.path = path
-        """With unreserved characters percent-decoded; or `*`."""
-        self.query = query
-        """With its question mark; or empty."""
-        self.identity = identity
-        """The client's request id, if it is safe in a log and a header; or empty."""
-        self.named = named
-        """Names of the fields that `Connection` lists; None without any."""
-        self.keep = keep
-        """The client wants to use the connection again."""
-        self.expects = expects
-        """The client waits for `100 Continue` before it sends the body."""
-        self.chunked = chunked
-        """The body is chunked, so its length is not known in advance."""
-        self.origin = origin
-        """Origin of the web page for which a browser sends the request; or empty."""
-        self.codings = codings
-        """Content codings of the body, in the order in which they were applied."""
-        self._passing: dict[int, bytes] = {}
+    method: str = "GET"
+    version: str = "1.1"
+    headers: Headers = field(default_factory=list)
+    """In order, names in lower case."""
+    path: str = ""
+    """With unreserved characters percent-decoded; or `*`."""
+    query: bytes = b""
+    """With its question mark; or empty."""
+    identity: bytes = b""
+    """The client's request id, if it is safe in a log and a header; or empty."""
+    named: frozenset[bytes] | None = None
+    """Names of the fields that `Connection` lists; None without any."""
+    keep: bool = False
+    """The client wants to use the connection again."""
+    expects: bool = False
+    """The client waits for `100 Continue` before it sends the body."""
+    chunked: bool = False
+    """The body is chunked, so its length is not known in advance."""
+    origin: bytes = b""
+    """Origin of the web page for which a browser sends the request; or empty."""
+    codings: Sequence[bytes] = ()
+    """Content codings of the body, in the order in which they were applied."""
+    _passing: dict[int, bytes] = field(default_factory=dict, init=False)
 
     def passing(self, *, keyed: bool, steers: bool = False) -> bytes:
         """Return the header lines for a worker, as `passing_fields`.
@@ -146,7 +116,7 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
     if hosts != 1 and (hosts or version == "1.1"):
         raise BadRequest("A request needs one header field `Host`, and not more than one.")
     chunked = _is_chunked(version, lengths, codings)
-    length = body_length(lengths[0]) if lengths else 0
+    length = _body_length(lengths[0]) if lengths else 0
     keep = version == "1.1"
     if options:
         named, keep = _options(options, version)
@@ -168,19 +138,18 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
     return head, length
 
 
-def body_length(value: bytes) -> int:
-    """Parse a `Content-Length`; one with too many digits counts as 10**19. Raises BadRequest."""
-    digits = value.rstrip(b" \t")
-    if not digits.isdigit():
-        raise BadRequest("The header field `Content-Length` must be a number of bytes.")
-    return int(digits) if len(digits) <= _MAX_LENGTH_DIGITS else 10**_MAX_LENGTH_DIGITS
-
-
 def _expects(value: bytes) -> bool:
     """Check an `Expect` field (RFC 9110 section 10.1.1). Raises Unmet."""
     if value.lower() != b"100-continue":
         raise Unmet("The only expectation that is met here is 100-continue.")
     return True
+
+
+def _body_length(digits: bytes) -> int:
+    """Parse a `Content-Length`; one with too many digits counts as 10**19. Raises BadRequest."""
+    if not digits.isdigit():
+        raise BadRequest("The header field `Content-Length` must be a number of bytes.")
+    return int(digits) if len(digits) <= _MAX_LENGTH_DIGITS else 10**_MAX_LENGTH_DIGITS
 
 
 @lru_cache(maxsize=256)

@@ -36,7 +36,7 @@ def bare(body: bytes) -> bytes:
 
 def streamed(body: bytes) -> bytes:
     """A frame of zstd that does not say its length, as streams have it."""
-    coder = zstandard.ZstdCompressor(level=19).compressobj()
+    coder = zstandard.ZstdCompressor().compressobj()
     return coder.compress(body) + coder.flush()
 
 
@@ -148,18 +148,15 @@ def test_what_is_decoded_is_what_is_judged(worker: Stub, door: Router) -> None:
         (["zstd", "zstd"], zstandard.compress(BODY)),
     ],
 )
-@pytest.mark.parametrize("path", [CHAT, "/invocations", "/explain"])
-def test_what_is_not_taken(
-    worker: Stub, door: Router, path: str, codings: list[str], body: bytes
-) -> None:
+def test_what_is_not_taken(worker: Stub, door: Router, codings: list[str], body: bytes) -> None:
     """An unknown coding, and a body that is not in the one it names: 415, with those taken."""
     worker.requests.clear()
-    reply = sent(door, path, body, *codings)
-    assert reply.status_code == 415
-    assert set(reply.headers["accept-encoding"].split(", ")) == TAKEN
-    assert codings[-1][:4] in reply.text
+    for path in (CHAT, "/invocations", "/explain"):
+        reply = sent(door, path, body, *codings)
+        assert reply.status_code == 415
+        assert set(reply.headers["accept-encoding"].split(", ")) == TAKEN
+        assert codings[-1][:4] in reply.text
     assert worker.requests == []
-    assert door.http.post(CHAT, content=BODY).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -171,14 +168,13 @@ def test_what_is_not_taken(
         ("gzip, gzip", lambda body: gzip.compress(gzip.compress(body))),
     ],
 )
-@pytest.mark.parametrize("path", [CHAT, "/invocations", "/explain"])
-def test_a_bomb(worker: Stub, door: Router, coding: str, coder: Coder, path: str) -> None:
+def test_a_bomb(worker: Stub, door: Router, coding: str, coder: Coder) -> None:
     """What decodes to more than the limit is a 413."""
     worker.requests.clear()
-    body = BODY + b" " * 64_000_000
-    reply = sent(door, path, coder(body), coding)
-    assert reply.status_code == 413
-    assert "decoded" in reply.text
+    body = coder(BODY + b" " * 64_000_000)
+    for path in (CHAT, "/invocations", "/explain"):
+        reply = sent(door, path, body, coding)
+        assert (reply.status_code, "decoded" in reply.text) == (413, True)
     assert worker.requests == []
 
 
