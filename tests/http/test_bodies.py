@@ -143,7 +143,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
 ODD_MESSAGES: list[Any] = [
     *(None, 7, "hello", {}, [], [None], ["hello"], [[]], [{}], [{"role": "user"}]),
     *([{"content": "no role"}], [{"role": None, "content": "x"}], [{"role": 1, "content": "x"}]),
-    *([message(content)] for content in (None, 7, {"a": 1}, [], [None, 1, "x", {}])),
+    *([message(None)], [message(7)], [message({"a": 1})], [message([])]),
+    [message([None, 1, "x", {}])],
     [message([{"type": "text", "text": "What is this?"}, IMAGE])],
     [{"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {}}]}],
     *([{"role": "assistant", "tool_calls": 5}], [message("x" * 20_000), None]),

@@ -1,6 +1,7 @@
 """Limits of one request: up to a limit it is relayed unchanged, beyond it is refused."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -48,18 +49,10 @@ def refused(door: Router, path: str, body: bytes | dict[str, Any]) -> str | None
     reply = door.http.post(path, content=raw)
     if reply.status_code == 200:
         return None
-    assert reply.status_code == 400
     error = error_of(reply)
-    assert error["type"] == "invalid_request_error"
-    assert "limit" in error["message"]
-    field = str(error["param"])
-    setting = field if field in {"n", "best_of"} else "max_tokens"
-    if "images" in error["message"]:
-        setting = "images"
-    elif field in {"messages", "input"}:
-        setting = "messages"
-    assert f" {LIMITS[setting]}" in error["message"]
-    return field
+    assert (reply.status_code, error["type"]) == (400, "invalid_request_error")
+    assert re.search("limit.* [0-9]+|[0-9]+.* limit", error["message"])
+    return str(error["param"])
 
 
 @pytest.mark.parametrize("field", ["n", "best_of", "max_tokens"])
@@ -86,27 +79,29 @@ def test_what_is_no_number_is_for_the_worker_to_judge(tight: Router) -> None:
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, CLAUDE, "/v1/completions"])
-def test_every_name_of_the_answer_s_length(tight: Router, path: str, field: str) -> None:
+def test_every_name_of_the_answer_s_length(tight: Router, field: str) -> None:
     """The limit on tokens applies to each API's name for it."""
-    assert refused(tight, path, {field: 100}) is None
-    assert refused(tight, path, {field: 101}) == field
+    for path in (CHAT, RESPONSES, CLAUDE, "/v1/completions"):
+        assert refused(tight, path, {field: 100}) is None
+        assert refused(tight, path, {field: 101}) == field
 
 
-def test_without_a_limit_on_tokens(stub: MakeStub, route: MakeRouter) -> None:
-    """By default `max_tokens` has no limit; the other limits have theirs."""
-    router = route(stub().url)
+def test_the_defaults(stub: MakeStub, route: MakeRouter) -> None:
+    """By default `max_tokens` has no limit; the other limits have theirs. `images: 0`: none."""
+    router, without = route(stub().url), route(stub().url, limits={"images": 0})
     for body, status in (
-        ({"max_tokens": 10**9}, 200),
-        ({"n": 128, "best_of": 128}, 200),
+        ({"max_tokens": 10**9, "n": 128, "best_of": 128}, 200),
         ({"n": 129}, 400),
         ({"best_of": 129}, 400),
         ({"messages": [{}] * 4096}, 200),
         ({"messages": [{}] * 4097}, 400),
-        ({"messages": [{"content": [{"type": "image_url"}] * 256}]}, 200),
-        ({"messages": [{"content": [{"type": "image_url"}] * 257}]}, 400),
+        ({"messages": [{"content": [IMAGE] * 256}]}, 200),
+        ({"messages": [{"content": [IMAGE] * 257}]}, 400),
     ):
         assert router.http.post(CHAT, json={"model": "m", **body}).status_code == status
+    for part, status in ((TEXT, 200), (IMAGE, 400)):
+        reply = without.http.post(CHAT, json={"messages": [{"content": [TEXT, part]}]})
+        assert reply.status_code == status
 
 
 @pytest.mark.parametrize(
@@ -181,14 +176,13 @@ IMAGES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("image", IMAGES, ids=json.dumps)
-def test_images(tight: Router, image: object) -> None:
+def test_images(tight: Router) -> None:
     """Everything that vLLM treats as media counts, over all messages and amid any text."""
-    apart = [{"content": [TEXT, image]}, {"content": "text"}, {"content": [image, TEXT, "text"]}]
-    assert refused(tight, CHAT, {"messages": apart}) is None
-    assert refused(tight, CHAT, {"messages": [{"content": [image] * 2}]}) is None
-    assert refused(tight, CHAT, {"messages": [*apart, {"content": [image]}]}) == "messages"
-    assert refused(tight, CHAT, {"messages": [{"content": [image] * 3}]}) == "messages"
+    for image in IMAGES:
+        apart = [{"content": [TEXT, image]}, {"content": "text"}, {"content": [image, TEXT]}]
+        assert refused(tight, CHAT, {"messages": apart}) is None
+        assert refused(tight, CHAT, {"messages": [*apart, {"content": [image]}]}) == "messages"
+        assert refused(tight, CHAT, {"messages": [{"content": [image] * 3}]}) == "messages"
 
 
 def test_images_in_what_tools_return(tight: Router) -> None:
@@ -235,16 +229,8 @@ def test_words_are_no_images(tight: Router) -> None:
 def test_many_images_in_messages_elsewhere(tight: Router, path: str) -> None:
     """They count, however many parts there are, although such paths also take something else."""
     for count in (3, 2000):
-        messages = [{"role": "user", "content": [{"type": "image_url"}] * count}]
+        messages = [{"content": [{"type": "image_url"}] * count}]
         assert refused(tight, path, {"messages": messages}) == "messages"
-
-
-def test_no_images_at_all(stub: MakeStub, route: MakeRouter) -> None:
-    """With `images: 0` text is allowed and an image is not."""
-    router = route(stub().url, limits={"images": 0})
-    assert router.http.post(CHAT, json={"messages": [{"content": [TEXT]}]}).status_code == 200
-    reply = router.http.post(CHAT, json={"messages": [{"content": [TEXT, IMAGE]}]})
-    assert (reply.status_code, error_of(reply)["param"]) == (400, "messages")
 
 
 WORDS = st.sampled_from(["a", '{"', "[{}]", "\\", "é", "image_url", "},{", ""])
@@ -272,27 +258,14 @@ def counted(messages: list[Any]) -> int:
 
 
 @settings(deadline=None)
-@given(
-    messages=MESSAGES,
-    most=st.integers(1, 5),
-    images=st.integers(0, 5),
-    ascii_only=st.booleans(),
-    indent=st.sampled_from([None, 1]),
-    texts=st.booleans(),
-)
+@given(MESSAGES, st.integers(1, 5), st.integers(0, 5), st.booleans(), st.booleans())
 def test_it_is_refused_exactly_when_it_is_too_much(
-    *,
-    messages: list[Any],
-    most: int,
-    images: int,
-    ascii_only: bool,
-    indent: int | None,
-    texts: bool,
+    messages: list[Any], most: int, images: int, spaced: bool, texts: bool
 ) -> None:
     """The fast ways of counting agree with the reference, whatever the text and spacing."""
     limits = Limits(LimitSettings(messages=most, images=images))
-    body = json.dumps({"messages": messages}, ensure_ascii=ascii_only, indent=indent).encode()
-    endpoint = ENDPOINTS[CHAT]
+    written = json.dumps({"messages": messages}, ensure_ascii=spaced, indent=1 if spaced else None)
+    body, endpoint = written.encode(), ENDPOINTS[CHAT]
     too_much = len(messages) > most or counted(messages) > images
     request = parse(endpoint, body, b"", texts=texts)
     if too_much:

@@ -13,7 +13,19 @@ from tests.http.raw.request import (
     head,
     post,
 )
-from tests.http.raw.row import CLOSED, KEPT, SERVED, End, Row, Wait, answered, each, row, served
+from tests.http.raw.row import (
+    CLOSED,
+    KEPT,
+    SERVED,
+    End,
+    Row,
+    Value,
+    Wait,
+    answered,
+    each,
+    row,
+    served,
+)
 
 CLOSE = "RFC 9112 section 9.6: after `close` nothing more is processed"
 PERSIST = "RFC 9112 section 9.3: persistent unless somebody says otherwise"
@@ -33,18 +45,18 @@ WEBSOCKET = (
 H2C = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABk")
 _SWITCHES = {"websocket": WEBSOCKET, "h2c": H2C}
 
-CLOSING = [
+CLOSING: list[Value] = [
     *(b"connection: close", b"CONNECTION: CLOSE", b"connection: \t close "),
     *(b"connection: x-y, close", b"connection: close,x-y", b"connection: , close ,"),
     *((b"connection: x-y", b"connection: close"), (b"connection: close", b"connection: x-y")),
     *(b"connection: keep-alive, close", b"connection: close, keep-alive"),
 ]
-KEEPING = [
+KEEPING: list[Value] = [
     *((), b"connection: keep-alive", b"Connection: Keep-Alive", b"connection: x-y"),
     *(b"connection:", b"connection: closed", b"x-connection: close"),
 ]
 #: Fields that must not be forwarded, with the Connection fields that name them, if any.
-DROPPED = [
+DROPPED: list[Value] = [
     (b"connection: x-evil", b"x-evil: evil"),
     (b"connection: X-EVIL", b"x-evil: evil"),
     (b"connection: a ,\tx-evil\t, b", b"x-evil: evil"),
@@ -63,7 +75,7 @@ UPGRADES = {
     "websocket-of-another-version": (*WEBSOCKET[:3], b"sec-websocket-version: 99"),
     "tls": (b"connection: upgrade", b"upgrade: TLS/1.0"),
 }
-NOT_QUITE_UPGRADES = {
+NOT_QUITE_UPGRADES: dict[str, Value] = {
     "to-nothing": (b"connection: upgrade", b"upgrade:"),
     "not-announced": WEBSOCKET[1:],
     "announced-and-missing": b"connection: upgrade",
@@ -72,12 +84,12 @@ NAMED = [
     *(b"host", b"content-length", b"transfer-encoding", b"authorization", b"AUTHORIZATION"),
     *(b"close, x-y,\tAuthorization", b"close,content-length", b",,host,,"),
 ]
-NAMED_APART = [
+NAMED_APART: list[Value] = [
     (b"authorization: k", b"connection: close", b"connection: authorization"),
     (b"connection: authorization", b"authorization: k", b"connection: close"),
     b"connection: transfer-encoding",
 ]
-OLD_CLOSING = [
+OLD_CLOSING: list[Value] = [
     *((), b"connection: close", b"connection: keep-alive, close"),
     b"proxy-connection: keep-alive",
 ]

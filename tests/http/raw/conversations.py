@@ -9,6 +9,7 @@ from tests.http.raw.row import (
     End,
     Outcome,
     Row,
+    Steps,
     Wait,
     answered,
     each,
@@ -79,6 +80,7 @@ GARBAGE = {
 _AFTER = {name: GARBAGE[name] for name in ("tls", "http2", "nul", "proxy-protocol-1")}
 _UNKNOWN = refused(400, 405, 501, 505)
 
+_EMPTY: Steps = [b"\r\n", Wait.SILENCE, get()]
 _TWENTY = _numbered(20)
 _LIKE_A_REQUEST = b'{"model":"m","prompt":"POST / HTTP/1.1\\r\\n\\r\\n"}'
 _TURNS = post(_name(0)) + get(_name(1)) + post(_name(2)) + get(_name(3))
@@ -141,10 +143,7 @@ ROWS: list[Row] = [
     *(_cut(f"half/{_SHORT[:at]!r}", _SHORT, at, answered(200, end=End.KEPT)) for at in _CUTS),
     _cut("half/body", post(), -1, KEPT),
     *(_cut(f"half/chunk-{at}", chunked(WHOLE), len(chunked(b"")) + at, KEPT) for at in _CHUNK_CUTS),
-    row(
-        *("half/only-an-empty-line", EMPTY_LINE, [b"\r\n", Wait.SILENCE, get()]),
-        answered(200, end=End.KEPT),
-    ),
+    row("half/only-an-empty-line", EMPTY_LINE, _EMPTY, answered(200, end=End.KEPT)),
     row("half/nothing", WHOLE_ONLY, [Wait.SILENCE, get()], answered(200, end=End.KEPT)),
     *each("garbage", NO_HTTP, bytes, GARBAGE, _UNKNOWN, DROPPED),
     *each(

@@ -21,6 +21,8 @@ from tests.http.raw.row import (
     End,
     Outcome,
     Row,
+    Steps,
+    Value,
     Wait,
     answered,
     each,
@@ -48,12 +50,12 @@ _CAPITALS = head(LINE, HOST, LENGTH, b"EXPECT: 100-Continue")
 _CLOSES = head(LINE, HOST, LENGTH, _EXPECT, b"connection: close")
 
 
-def _told(name: str, rfc: str, sent: list[bytes | Wait], outcome: Outcome, times: int = 1) -> Row:
+def _told(name: str, rfc: str, sent: Steps, outcome: Outcome, times: int = 1) -> Row:
     """A row in which the client is told to go on so many times."""
     return row(f"expect/{name}", rfc, sent, outcome, interims=[times])
 
 
-def _perhaps(name: str, rfc: str, sent: bytes | list[bytes | Wait], *allowed: Outcome) -> Row:
+def _perhaps(name: str, rfc: str, sent: bytes | Steps, *allowed: Outcome) -> Row:
     """A row in which the client may be told to go on."""
     return row(f"expect/{name}", rfc, sent, *allowed, interims=[0, 1])
 
@@ -64,10 +66,14 @@ BAD_HEADS = {
     "length": (HOST, b"content-length: -1"),
     "length-and-coding": (HOST, LENGTH, CHUNKED),
 }
-EXPECTATIONS = [
+EXPECTATIONS: list[Value] = [
     *(b"expect: 200-ok", b"expect: 100-continue;a=b", b"expect: 100-continue=yes"),
     *(b"expect: 100-continue, foo", (_EXPECT, b"expect: foo"), (b"expect: foo", _EXPECT)),
 ]
+_TWICE: Steps = [_HEAD, Wait.INTERIM, BODY, Wait.FINAL] * 2
+_AND_ANOTHER: Steps = [_HEAD, Wait.INTERIM, BODY + get()]
+_AFTER_ANOTHER: Steps = [post() + _HEAD, Wait.FINAL, Wait.INTERIM, BODY]
+_USUAL: Steps = [_HEAD, Wait.INTERIM, BODY]
 _TOO_LARGE = head(LINE, HOST, b"content-length: 65537", _EXPECT)
 _AND_IT_COMES = head(LINE, HOST, b"content-length: 70000", _EXPECT) + HIDDEN * 500
 _CODED = head(LINE, HOST, b"transfer-encoding: gzip, chunked", _EXPECT)
@@ -81,15 +87,15 @@ ROWS: list[Row] = [
     _told("chunks", MEET, [_CHUNKS, Wait.INTERIM, WHOLE], KEPT),
     _told("capitals", CASE, [_CAPITALS, Wait.INTERIM, BODY], KEPT),
     _told(
-        *("twice-on-a-connection", MEET, [_HEAD, Wait.INTERIM, BODY, Wait.FINAL] * 2),
-        *(served(BODY, BODY, end=End.KEPT), 2),
+        *("twice-on-a-connection", MEET, _TWICE, served(BODY, BODY, end=End.KEPT)),
+        times=2,
     ),
     _told(
-        *("and-another-request", MEET, [_HEAD, Wait.INTERIM, BODY + get()]),
+        *("and-another-request", MEET, _AND_ANOTHER),
         SERVED.then(answered(200, end=End.KEPT)),
     ),
     _told(
-        *("after-another-request", MEET, [post() + _HEAD, Wait.FINAL, Wait.INTERIM, BODY]),
+        *("after-another-request", MEET, _AFTER_ANOTHER),
         served(BODY, BODY, end=End.KEPT),
     ),
     _told("and-close", MEET, [_CLOSES, Wait.INTERIM, BODY + HIDDEN], CLOSED),
@@ -122,7 +128,7 @@ ROWS: list[Row] = [
     _perhaps("not-found", MEET, [_NOT_FOUND, Wait.INTERIM, BODY], answered(404)),
     row("expect/wrong-method", FINAL, _WRONG_METHOD, refused(405, 501)),
     row(
-        *("expect/not-forwarded", MEET, [_HEAD, Wait.INTERIM, BODY], SERVED),
+        *("expect/not-forwarded", MEET, _USUAL, SERVED),
         interims=[1],
         never=[b"100-continue"],
     ),

@@ -1,7 +1,7 @@
 """Header fields: their names, values, line ends, number and size."""
 
 from tests.http.raw.request import BODY, HIDDEN, HOST, LENGTH, LINE, head, post
-from tests.http.raw.row import BAD, KEPT, SERVED, Row, answered, each, refused, row
+from tests.http.raw.row import BAD, KEPT, SERVED, Row, Value, answered, each, refused, row
 
 NAME = "RFC 9110 section 5.1: a field's name is a token; RFC 9112 section 5.1: and then a colon"
 VALUE = "RFC 9110 section 5.5: CR, LF, NUL and other controls are invalid in values"
@@ -40,7 +40,7 @@ LINE_ENDS = [
     *(b"x: y\n", b"x: y\n z\r\n", b"x: y\n\n", b"x: y\r", b"x: y\r\r\n", b"x: y\n\r"),
     *(b"\nx: y\r\n", b"\rx: y\r\n", b"x: y\r\n\rz: 1\r\n"),
 ]
-FIRST_LINES = [(b" x: y", HOST), (b"\tx: y", HOST), (b" ", HOST), b" host: a"]
+FIRST_LINES: list[Value] = [(b" x: y", HOST), (b"\tx: y", HOST), (b" ", HOST), b" host: a"]
 TOO_MANY = {
     "101": [b"x-%d: y" % n for n in range(99)],
     "10000": [b"x-%d: y" % n for n in range(10000)],

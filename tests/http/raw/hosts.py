@@ -1,7 +1,7 @@
 """`Host`: exactly one, and with a valid value; lenient servers have been exploited through it."""
 
 from tests.http.raw.request import BODY, HIDDEN, LENGTH, LINE, OLD_LINE, head
-from tests.http.raw.row import SERVED, Row, answered, each, row
+from tests.http.raw.row import SERVED, Row, Value, answered, each, row
 
 ONE = "RFC 9112 section 3.2: none, more than one, or an invalid one is answered with 400"
 SYNTAX = "RFC 9110 section 7.2 and RFC 3986 section 3.2.2: uri-host [ ':' port ]"
@@ -47,11 +47,11 @@ TWO = [
     *((b"host: a", b"host:"), (b"host:", b"host: a"), (b"host: a", b"x: y", b"host: b")),
     (b"host: a", b"host: a", b"host: a"),
 ]
-MISSPELLED = [
+MISSPELLED: list[Value] = [
     *(b"host : a", (b"host: a", b"host : b"), (b"host: a", b" host: b"), b" host: a"),
     *(b"host:\r\n a", b"host: a\r\n b", b"host\x00: a"),
 ]
-OLD_BAD = [b"host: a/b", (b"host: a", b"host: a")]
+OLD_BAD: list[Value] = [b"host: a/b", (b"host: a", b"host: a")]
 
 ROWS: list[Row] = [
     *each("host/", SYNTAX, _host, GOOD, SERVED),

@@ -1,7 +1,19 @@
 """`Content-Length`: which values are numbers, and what happens if there are several."""
 
 from tests.http.raw.request import BODY, HIDDEN, HOST, LENGTH, LIMIT, LINE, head, post, sized
-from tests.http.raw.row import BAD, KEPT, SERVED, End, Row, answered, each, refused, row, served
+from tests.http.raw.row import (
+    BAD,
+    KEPT,
+    SERVED,
+    End,
+    Row,
+    Value,
+    answered,
+    each,
+    refused,
+    row,
+    served,
+)
 
 INVALID = "RFC 9112 section 6.3, item 5: an invalid length is answered with 400, and closed"
 GRAMMAR = "RFC 9110 section 8.6: Content-Length = 1*DIGIT"
@@ -42,7 +54,7 @@ HUGE = [
     *(b"18446744073709551615", b"18446744073709551616", b"18446744073709551629"),
     *(b"9" * 40, b"9" * 1000, b"0" * 5000 + b"5"),
 ]
-SEVERAL = [
+SEVERAL: list[Value] = [
     *((LENGTH, b"content-length: 14"), (b"content-length: %d" % (13 + len(HIDDEN)), LENGTH)),
     *((b"content-length: 0", LENGTH), (b"content-length:", LENGTH)),
     *((LENGTH, b"content-length: x"), (LENGTH, b"x: y", b"Content-Length: 14")),

@@ -46,6 +46,7 @@ class Outcome:
 
 
 Sent = bytes | Wait
+Steps = list[Sent]
 
 
 @dataclass(frozen=True, slots=True)
