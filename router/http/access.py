@@ -45,9 +45,6 @@ class Keys:
         """
         self._digests = [(name, sha256(key.encode()).digest()) for name, key in named]
 
-    def __len__(self) -> int:
-        return len(self._digests)
-
     def identify(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         """Return the name of the key in a request, or None if it is not let in.
 

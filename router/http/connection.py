@@ -17,7 +17,7 @@ from router.api.endpoints import PROBES
 from router.api.errors import BadRequest, DoorError, NoWorker, Stopping, TooSlow, parted
 from router.http.exchange import AnswerSource, Exchange
 from router.http.parser import RequestParser
-from router.http.sockets import has_ended, reset, unacked_bytes
+from router.http.sockets import reset, unacked_bytes
 from router.settings.model import Settings
 
 NEVER: Final = float("inf")
@@ -421,8 +421,7 @@ class HttpConnection(asyncio.Protocol):
             unsent = transport.get_write_buffer_size()
             if unsent < self._unsent:  # slow, but it makes progress
                 self._unsent, self._write_deadline = unsent, now + self._settings.write
-            # (TLS does not report a FIN without close_notify while bytes wait to be taken.)
-            if now >= self._write_deadline or has_ended(transport.get_extra_info("socket")):
+            if now >= self._write_deadline:
                 transport.abort()
             else:
                 self.deadline = min(now + LINGER_S, self._write_deadline)
@@ -436,9 +435,8 @@ class HttpConnection(asyncio.Protocol):
         before, self._unsent = self._unsent, unacked_bytes(transport)
         if self._unsent < before:
             self._write_deadline = now + self._settings.write
-        if (
-            before == 0 or now >= self._write_deadline
-        ):  # a TLS close_notify may remain unread; that is fine
+        # A TLS close_notify may remain unread; that is fine.
+        if before == 0 or now >= self._write_deadline:
             transport.abort()
         else:
             self.deadline = min(now + LINGER_S, self._write_deadline)

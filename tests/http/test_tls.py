@@ -185,21 +185,6 @@ def test_who_stays_after_a_refusal_is_sent_away(
     until(lambda: not router.door.clients)
 
 
-def test_who_ends_without_a_farewell_and_reads_nothing_has_left(
-    ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
-) -> None:
-    """A half-close without close_notify is a disconnect, noticed well before `clients.write`."""
-    size = 64 << 20
-    worker.script = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size, bytes(size)]
-    router = route(worker.url, tls=ours.issue(), clients={"write": "1h"})
-    client = connect(router, ours.client())
-    client.sendall(head(CHAT, 13) + b'{"model":"m"}')
-    until(lambda: any(one.write_paused for one in router.door.clients))
-    socket.socket.shutdown(client, socket.SHUT_WR)
-    until(lambda: worker.closed_by_peer == 1)
-    until(lambda: not router.door.clients and router.idle())
-
-
 BEGINS = datetime(2020, 2, 29, 1, 2, 3, tzinfo=UTC)
 
 
