@@ -78,14 +78,8 @@ class RequestHead:
 #: The fields that `check` looks at.
 _CHECKED_FIELDS = frozenset(
     (
-        b"host",
-        b"content-length",
-        b"transfer-encoding",
-        b"connection",
-        b"content-encoding",
-        b"expect",
-        b"origin",
-        b"x-request-id",
+        *(b"host", b"content-length", b"transfer-encoding", b"connection", b"content-encoding"),
+        *(b"expect", b"origin", b"x-request-id"),
     )
 )
 

@@ -109,7 +109,7 @@ def test_bodies_that_drip(stub: MakeStub, route: MakeRouter) -> None:
 def test_an_answer_that_comes_slowly(stub: MakeStub, route: MakeRouter) -> None:
     """The client timeouts do not run while a client waits for its worker."""
     soon = dict.fromkeys(("header", "body", "write", "keepalive"), "1s")
-    worker = stub([2.5, *OK])
+    worker = stub([1.5, *OK])
     router = route(worker.url, clients=soon, health=QUIET)
     with Crowd(router.port, {"waiting": (post(), b"")}, 20) as crowd:
         until(crowd.over, 30)

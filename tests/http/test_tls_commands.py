@@ -28,7 +28,7 @@ def router(fleet: FleetThread, ours: Authority, route: MakeRouter) -> Router:
     return route(*fleet.urls, tls=ours.issue())
 
 
-@pytest.fixture(params=["explain", "replay"])
+@pytest.fixture(params=["explain", pytest.param("replay", marks=pytest.mark.long)])
 def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
     """A command that asks a router, but for its `--url`."""
     file, body, trace = (tmp_path / name for name in ("c.yaml", "body.json", "trace.jsonl"))

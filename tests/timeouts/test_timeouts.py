@@ -138,11 +138,11 @@ def test_connect(stub: MakeStub, route: MakeRouter) -> None:
 
 def test_each_piece_has_its_own_time(stub: MakeStub, route: MakeRouter) -> None:
     """An answer may take longer than `first_byte` and `idle`, as long as bytes keep coming."""
-    worker = stub([SSE, *steadily(CHUNK, 260), b"0\r\n\r\n"])
-    settings = {**NEVER, "first_byte": "2s", "idle": "2s"}
+    worker = stub([SSE, *steadily(CHUNK, 130), b"0\r\n\r\n"])
+    settings = {**NEVER, "first_byte": "1s", "idle": "1s"}
     router = route(worker.url, timeouts=settings, health=QUIET)
     reply = router.http.post(PATH, content=body(stream=True))
-    assert reply.content == b"data: 1\n\n" * 260
+    assert reply.content == b"data: 1\n\n" * 130
     assert timeouts(router) == 0
 
 
@@ -172,8 +172,8 @@ def test_total_off(route: MakeRouter, stack: ExitStack) -> None:
 def test_total_holds_for_each_request(stub: MakeStub, route: MakeRouter) -> None:
     """`total` limits each request, not the connection that they share."""
     worker = stub([0.05, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"])
-    router = route(worker.url, timeouts=only("total", "2s"), health=QUIET)
-    assert ask(router, 60) == [200] * 60
+    router = route(worker.url, timeouts=only("total", "1s"), health=QUIET)
+    assert ask(router, 25) == [200] * 25
     assert worker.connections == 2  # one of them is for probes
 
 
