@@ -415,28 +415,25 @@ class HttpConnection(asyncio.Protocol):
         """Act on a deadline that has passed."""
         transport = self._transport
         assert transport is not None  # noqa: S101 - it has a deadline since it was connected
-        if self._closing:
-            self._linger(transport, now)
-        elif self.write_paused:
-            unsent = transport.get_write_buffer_size()
-            if unsent < self._unsent:  # slow, but it makes progress
-                self._unsent, self._write_deadline = unsent, now + self._settings.write
-            if now >= self._write_deadline:
-                transport.abort()
-            else:
-                self.deadline = min(now + LINGER_S, self._write_deadline)
+        if self._closing or self.write_paused:
+            self._check_progress(transport, now)
         elif self._reader.in_head or self._reader.current is not None:
             self._refuse(TooSlow("The request did not arrive in time."))
         else:
             self.close()  # idle
 
-    def _linger(self, transport: asyncio.Transport, now: float) -> None:
-        """Abort once the client has taken everything, or has stopped taking anything."""
-        before, self._unsent = self._unsent, unacked_bytes(transport)
-        if self._unsent < before:
+    def _check_progress(self, transport: asyncio.Transport, now: float) -> None:
+        """Abort if the client has stopped taking bytes, or has taken the last ones.
+
+        After the last ones a TLS close_notify may remain unread; that is fine.
+        """
+        before = self._unsent
+        self._unsent = (
+            unacked_bytes(transport) if self._closing else transport.get_write_buffer_size()
+        )
+        if self._unsent < before:  # slow, but it makes progress
             self._write_deadline = now + self._settings.write
-        # A TLS close_notify may remain unread; that is fine.
-        if before == 0 or now >= self._write_deadline:
+        if now >= self._write_deadline or (self._closing and before == 0):
             transport.abort()
         else:
             self.deadline = min(now + LINGER_S, self._write_deadline)

@@ -82,13 +82,13 @@ def test_a_text_for_a_container(worker: Stub, route: MakeRouter) -> None:
     assert worker.requests[-1].partition(b"\r\n\r\n")[2] == body
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
 @pytest.mark.parametrize("path", [CHAT, "/invocations"])
-def test_other_encodings(worker: Stub, door: Router, encoding: str, path: str) -> None:
+def test_other_encodings(worker: Stub, door: Router, path: str) -> None:
     """`json.loads` finds out about them; the worker gets the same in UTF-8."""
     text = f'{{{REST},"user":"é\\ud83d😀"}}'
-    assert door.http.post(path, content=text.encode(encoding)).status_code == 200
-    assert json.loads(worker.requests[-1].partition(b"\r\n\r\n")[2]) == json.loads(text)
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"):
+        assert door.http.post(path, content=text.encode(encoding)).status_code == 200
+        assert json.loads(worker.requests[-1].partition(b"\r\n\r\n")[2]) == json.loads(text)
 
 
 @pytest.mark.parametrize(
