@@ -53,7 +53,7 @@ def test_byte_by_byte(door: Router, worker: Stub, row: Row) -> None:
 
 
 @settings(
-    max_examples=300,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
