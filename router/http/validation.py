@@ -7,7 +7,6 @@ that two parsers could read differently is refused, never repaired.
 import re
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address
 
@@ -31,36 +30,56 @@ _UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 _MAX_LENGTH_DIGITS = 19
 
 
-@dataclass(slots=True, eq=False)
 class RequestHead:
     """The head of a request, without the length of its body.
 
-    Not to be changed, because it is reused for requests with an equal head.
+    Immutable, because it is reused for requests with an equal head.
     """
 
-    method: str = "GET"
-    version: str = "1.1"
-    headers: Headers = field(default_factory=list)
-    """In order, names in lower case."""
-    path: str = ""
-    """With unreserved characters percent-decoded; or `*`."""
-    query: bytes = b""
-    """With its question mark; or empty."""
-    identity: bytes = b""
-    """The client's request id, if it is safe in a log and a header; or empty."""
-    named: frozenset[bytes] | None = None
-    """Names of the fields that `Connection` lists; None without any."""
-    keep: bool = False
-    """The client wants to use the connection again."""
-    expects: bool = False
-    """The client waits for `100 Continue` before it sends the body."""
-    chunked: bool = False
-    """The body is chunked, so its length is not known in advance."""
-    origin: bytes = b""
-    """Origin of the web page for which a browser sends the request; or empty."""
-    codings: Sequence[bytes] = ()
-    """Content codings of the body, in the order in which they were applied."""
-    _passing: dict[int, bytes] = field(default_factory=dict, init=False)
+    __slots__ = (
+        *("_passing", "chunked", "codings", "expects", "headers", "identity", "keep", "method"),
+        *("named", "origin", "path", "query", "version"),
+    )
+
+    def __init__(
+        self,
+        method: str = "GET",
+        version: str = "1.1",
+        headers: Headers | None = None,
+        path: str = "",
+        query: bytes = b"",
+        *,
+        identity: bytes = b"",
+        named: frozenset[bytes] | None = None,
+        keep: bool = False,
+        expects: bool = False,
+        chunked: bool = False,
+        origin: bytes = b"",
+        codings: Sequence[bytes] = (),
+    ) -> None:
+        self.method = method
+        self.version = version
+        self.headers = headers or []
+        """In order, names in lower case."""
+        self.path = path
+        """With unreserved characters percent-decoded; or `*`."""
+        self.query = query
+        """With its question mark; or empty."""
+        self.identity = identity
+        """The client's request id, if it is safe in a log and a header; or empty."""
+        self.named = named
+        """Names of the fields that `Connection` lists; None without any."""
+        self.keep = keep
+        """The client wants to use the connection again."""
+        self.expects = expects
+        """The client waits for `100 Continue` before it sends the body."""
+        self.chunked = chunked
+        """The body is chunked, so its length is not known in advance."""
+        self.origin = origin
+        """Origin of the web page for which a browser sends the request; or empty."""
+        self.codings = codings
+        """Content codings of the body, in the order in which they were applied."""
+        self._passing: dict[int, bytes] = {}
 
     def passing(self, *, keyed: bool, steers: bool = False) -> bytes:
         """Return the header lines for a worker, as `passing_fields`.
