@@ -9,11 +9,11 @@ from math import inf
 
 from router.http.parser import Recall
 from router.http.tls import explain
+from router.settings.server import TimeoutSettings
 from router.upstream.connection import UpstreamConnection
 from router.upstream.dns import Addresses
 from router.upstream.errors import Refused, Stale
 from router.upstream.response import ResponseHead
-from router.upstream.timeouts import Patience
 from strategies.api import nothing
 
 #: Errors of the router itself: out of file descriptors, memory or local ports.
@@ -33,7 +33,7 @@ class Upstream:
         port: int,
         *,
         tls: ssl.SSLContext | None,
-        patience: Patience,
+        timeouts: TimeoutSettings,
         addresses: Addresses | None = None,
     ) -> None:
         """`addresses` are those of `host`, if they are shared with another Upstream."""
@@ -42,7 +42,7 @@ class Upstream:
         self._addresses = addresses or Addresses(host)
         self.tls = tls
         """The TLS context; None without TLS."""
-        self._patience = patience
+        self._timeouts = timeouts
         self._recall: Recall[ResponseHead] = Recall()
         self.kept: list[UpstreamConnection] = []
         """Idle connections, the most recently used last."""
@@ -62,16 +62,16 @@ class Upstream:
             self._control = Upstream(
                 *(self._host, self._port),
                 tls=self.tls,
-                patience=self._patience,
+                timeouts=self._timeouts,
                 addresses=self._addresses,
             )
             if self._closed:
                 self._control.close()
         return self._control
 
-    def serves(self, tls: ssl.SSLContext | None, patience: Patience) -> bool:
+    def serves(self, tls: ssl.SSLContext | None, timeouts: TimeoutSettings) -> bool:
         """Whether this Upstream was made with these settings; if not, it must be replaced."""
-        return self.tls is tls and self._patience == patience
+        return self.tls is tls and self._timeouts == timeouts
 
     async def ask(
         self, head: bytes, body: bytes, sends: Callable[[], object] = nothing
@@ -134,7 +134,7 @@ class Upstream:
 
     async def _dial(self) -> UpstreamConnection:
         try:
-            async with asyncio.timeout(self._patience.connect):
+            async with asyncio.timeout(self._timeouts.connect):
                 return await self._connect(await self._addresses.current())
         except TimeoutError:
             raise Refused("could not be reached in time") from None
@@ -150,14 +150,14 @@ class Upstream:
         *others, last = addresses
         for address in others:
             with suppress(OSError):
-                async with asyncio.timeout(self._patience.connect / len(addresses)):
+                async with asyncio.timeout(self._timeouts.connect / len(addresses)):
                     return await self._connect_to(address)
         return await self._connect_to(last)
 
     async def _connect_to(self, address: str) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: UpstreamConnection(loop, self._patience, self._recall),
+            lambda: UpstreamConnection(loop, self._timeouts, self._recall),
             address,
             self._port,
             ssl=self.tls,

@@ -13,10 +13,10 @@ from router.fleet.inquiries import Inquiries, InquiryAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.settings.model import Settings
+from router.settings.server import TimeoutSettings
 from router.tokenizers.registry import TokenizerRegistry
 from router.tokenizers.verify import Agreement
 from router.upstream.pool import Upstream
-from router.upstream.timeouts import Patience
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 from tests.support import until
 from tests.tokenizers.asking import ask, knows, states, tokenizer, until_asked, until_known
@@ -53,7 +53,7 @@ class Answers:
 def serving(name: str, **roots: str) -> Worker:
     """Return a ready worker that has loaded these models."""
     worker = Worker(
-        name, f"http://{name}", Upstream("127.0.0.1", 1, tls=None, patience=Patience(1, 1, 1, 1))
+        name, f"http://{name}", Upstream("127.0.0.1", 1, tls=None, timeouts=TimeoutSettings())
     )
     worker.models = {model: card(model, root) for model, root in roots.items()}
     worker.ready = True

@@ -1,22 +1,22 @@
 """How many workers of a pool are ejected at once, and when ejections are ignored."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.fleet.breaker import BreakerState
 from router.settings.fleet import EjectionSettings
-from tests.router.breakers import SETTINGS, Pool, fail, work
+from tests.fleet.breakers import SETTINGS, Pool, fail, work
 
 
 @pytest.mark.parametrize(
     ("size", "share", "most"),
     [
-        (1, 0.5, 0),
         (1, 1.0, 0),
         (2, 0.5, 1),
         (2, 0.49, 0),
         (2, 1.0, 1),
         (3, 0.5, 1),
-        (4, 0.5, 2),
         (10, 0.3, 3),
         (100, 0.29, 29),
         (4, 0.0, 0),
@@ -43,25 +43,16 @@ def test_one_that_was_denied_is_left_out_once_there_is_room() -> None:
     assert pool.admitted(10) == [0]
 
 
-def test_one_that_nobody_tried_makes_room() -> None:
-    """A worker whose time is over and who had no trial is let in, so another can be ejected."""
+@pytest.mark.parametrize("trial", [False, True])
+def test_who_makes_room(trial: bool) -> None:
+    """A worker whose time is over is let in, so that another can be ejected, unless its trial is
+    under way."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
+    if trial:
+        pool[0].began(10)
     fail(pool[1], 10, 3)
-    assert pool.admitted(10) == [0]
-    work(pool[1], 20)
-    fail(pool[0], 20)
-    assert pool.admitted(20) == [1]
-    assert pool[0].until == 40
-
-
-def test_one_on_trial_makes_no_room() -> None:
-    """A worker whose trial is under way stays ejected until the trial has ended."""
-    pool = Pool(2)
-    fail(pool[0], 0, 3)
-    pool[0].began(10)
-    fail(pool[1], 10, 3)
-    assert pool.admitted(10) == [1]
+    assert pool.admitted(10) == ([1] if trial else [0])
 
 
 def test_too_few_healthy_workers_and_nobody_is_left_out() -> None:
@@ -95,16 +86,19 @@ def test_the_share_of_the_healthy_is_exact() -> None:
     assert pool.admitted(0) == list(range(7))
 
 
-def test_it_ends_with_the_last_ejection() -> None:
-    """Panic ends when no worker is ejected any more."""
+@pytest.mark.parametrize("leaves", [False, True])
+def test_it_ends_with_the_last_ejection(leaves: bool) -> None:
+    """Panic ends when no worker is ejected any more, because it works or has left the pool."""
     pool = Pool(2)
     fail(pool[0], 0, 3)
     pool.members[1].ready = False
     assert pool.admitted(10) == [0]
-    work(pool[0], 10)
+    if leaves:
+        pool.breakers.change(SETTINGS, pool.members[1:])
+    else:
+        work(pool[0], 10)
     assert pool.breakers.panicking is False
-    assert pool.told[-3] == "0 of 2 workers are healthy: ejections are ignored"
-    assert pool.told[-1] == "1 of 2 workers are healthy: ejections count again"
+    assert pool.told[-1].endswith("workers are healthy: ejections count again")
 
 
 def test_requests_that_panic_sends_there_say_nothing() -> None:
@@ -129,15 +123,8 @@ def test_a_request_that_only_they_could_answer_is_sent() -> None:
     fail(pool[0], 0, 3)
     only = [pool.members[0]]
     assert pool.breakers.admitted(1, only) == only
-    assert not pool.breakers.panicking
-    assert pool.breakers.ignored == 1
-
-
-def test_nobody_is_still_nobody() -> None:
-    """Without candidates none is admitted."""
-    pool = Pool(2)
-    fail(pool[0], 0, 3)
     assert pool.breakers.admitted(1, []) == []
+    assert not pool.breakers.panicking
 
 
 def test_a_reload_keeps_who_is_left_out() -> None:
@@ -192,25 +179,114 @@ def test_who_has_left_is_not_left_out_any_more() -> None:
     gone = pool.members[0].breaker
     pool.breakers.change(SETTINGS, pool.members[1:])
     fail(gone, 0, 10)
-    assert gone.closed
-    assert pool.told == []
+    assert (gone.closed, pool.told) == (True, [])
 
 
-def test_panic_ends_when_those_left_out_leave() -> None:
-    """Without ejections there is nothing left to ignore."""
-    pool = Pool(2)
-    fail(pool[0], 0, 3)
-    pool.members[1].ready = False
-    assert pool.admitted(1) == [0]
-    pool.breakers.change(SETTINGS, pool.members[1:])
-    assert pool.breakers.panicking is False
-    assert pool.told[-1] == "0 of 1 workers are healthy: ejections count again"
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["send", "answering", "worked", "failed", "neutral", "ready", "wait"]),
+        st.integers(0, 7),
+        st.floats(0, 30),
+    ),
+    max_size=80,
+)
 
 
-def test_a_large_pool_keeps_its_few() -> None:
-    """A reload lets nobody in if the pool may have that many ejections."""
-    pool = Pool(6)
-    fail(pool[0], 0, 3)
-    fail(pool[1], 0, 3)
-    pool.breakers.change(SETTINGS, pool.members)
-    assert pool.admitted(1) == [2, 3, 4, 5]
+@given(st.integers(1, 6), st.floats(0, 1), st.floats(0, 1), steps)
+def test_whatever_happens(
+    size: int, share: float, panic: float, actions: list[tuple[str, int, float]]
+) -> None:
+    """Share, single trials and panic are right after every step; then every worker comes back."""
+    play = Play(size, share, panic)
+    for what, which, seconds in actions:
+        if what == "wait":
+            play.now += seconds
+        elif what == "ready":
+            member = play.pool.members[which % size]
+            member.ready = not member.ready
+        elif what == "send":
+            play.send(which)
+        elif play.sent:
+            play.report(what, which % len(play.sent))
+        play.check(share)
+    play.recover()
+
+
+class Play:
+    """A pool, the requests under way, and which of them are trials."""
+
+    def __init__(self, size: int, share: float, panic: float) -> None:
+        settings = EjectionSettings.model_construct(
+            failures=2, first=10, longest=60, share=share, panic=panic
+        )
+        self.pool = Pool(size, settings)
+        self.now = 0.0
+        self.sent: list[tuple[int, int]] = []
+        self.trials: dict[tuple[int, int], float] = {}
+        """When each trial expires."""
+
+    def send(self, which: int) -> None:
+        """Send a request to one of the admitted workers, and check that it may go there."""
+        pool, now = self.pool, self.now
+        admitted = pool.admitted(now)
+        ready = [place for place, member in enumerate(pool.members) if member.ready]
+        assert set(admitted) <= set(ready)
+        assert bool(admitted) is bool(ready)
+        if not admitted:
+            return
+        place = admitted[which % len(admitted)]
+        state = pool[place].state(now)
+        heeded = not pool.breakers.panicking and any(pool[each].admits(now) for each in ready)
+        assert not (heeded and state is BreakerState.OPEN)
+        may_try = pool[place].admits(now)
+        assert may_try or not heeded
+        mark = pool[place].began(now)
+        self.sent.append((place, mark))
+        if may_try and state is BreakerState.HALF_OPEN:
+            assert all(until <= now for (on, _), until in self.trials.items() if on == place)
+            self.trials[place, mark] = now + 60
+
+    def report(self, what: str, which: int) -> None:
+        """Report the outcome of one of the requests."""
+        place, mark = self.sent[which]
+        breaker = self.pool[place]
+        self.trials.pop((place, mark), None)
+        if what == "answering":
+            breaker.answering(self.now, mark)
+            return
+        del self.sent[which]
+        if what == "worked":
+            breaker.worked(self.now, mark)
+        elif what == "failed":
+            breaker.failed(self.now, mark, "closed")
+        else:
+            breaker.neutral(mark)
+
+    def check(self, share: float) -> None:
+        """Check what must hold after every step."""
+        pool, now = self.pool, self.now
+        out = [
+            each.breaker
+            for each in pool.members
+            if each.breaker.state(now) is not BreakerState.CLOSED
+        ]
+        assert pool.breakers.any_open is bool(out)
+        assert len(out) <= share * len(pool.members) + 1e-6
+        assert len(out) < len(pool.members)
+        assert pool.breakers.any_open or not pool.breakers.panicking
+        for breaker in out:
+            assert breaker.until <= now + 60
+            assert breaker.reason(now)
+        panics = [line for line in pool.told if "healthy" in line]
+        assert all(("ignored" in line) is (at % 2 == 0) for at, line in enumerate(panics))
+
+    def recover(self) -> None:
+        """After two longest ejections, let all requests succeed: every worker is in again."""
+        for member in self.pool.members:
+            member.ready = True
+        now = self.now + 120
+        for place in self.pool.admitted(now):
+            work(self.pool[place], now)
+        everyone = list(range(len(self.pool.members)))
+        assert (self.pool.out(), self.pool.admitted(now)) == ([], everyone)
+        assert not self.pool.breakers.panicking
