@@ -32,7 +32,7 @@ from router.upstream.response import ResponseHead
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
 
-_TIMEOUTS = TimeoutSettings(connect=9, first_byte=9, idle=9)
+_TIMEOUTS = TimeoutSettings()
 _BODY = b'{"id":"x","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1}}'
 
 
