@@ -208,39 +208,21 @@ def test_bounds_of_a_head_that_comes_again(stub: MakeStub, route: MakeRouter) ->
     assert len(worker.requests) == 2
 
 
-def test_probes(stub: MakeStub, route: MakeRouter) -> None:
-    """A new probe interval takes effect at once, not after the old one."""
-    worker = stub()
-    router = route(worker.url, health=QUIET)
-    assert len(worker.probes) == 1
-    change(router, worker.url, health={"interval": "10ms"})
-    until(lambda: len(worker.probes) > 5)
-
-
-def test_logs_of_requests(
+def test_health_and_logs(
     stub: MakeStub, route: MakeRouter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Request logging can be turned on."""
-    worker = stub()
-    router = route(worker.url, health=QUIET)
-    caplog.set_level("INFO")
-    router.http.post(CHAT, json=chat())
-    until(router.idle)
-    assert "status=200" not in caplog.text
-    change(router, worker.url, logs={"requests": True})
-    router.http.post(CHAT, json=chat())
-    until(lambda: "status=200" in caplog.text)
-
-
-def test_ejection(stub: MakeStub, route: MakeRouter) -> None:
-    """A new number of failures for ejection applies to existing workers."""
+    """Another interval of probes, number of failures and logging of requests apply at once."""
     broken, well = stub(["close"]), stub()
     urls = [broken.url, well.url]
     router = route(*urls, strategy="roundrobin", health=QUIET)
-    health = {**QUIET, "ejection": {"failures": 1, "first": "5m"}}
-    change(router, *urls, strategy="roundrobin", health=health)
+    caplog.set_level("INFO")
+    assert len(well.probes) == 1
+    health = {"interval": "10ms", "ejection": {"failures": 1, "first": "5m"}}
+    change(router, *urls, strategy="roundrobin", health=health, logs={"requests": True})
+    until(lambda: len(well.probes) > 5)
     statuses = [router.http.post(CHAT, json=chat()).status_code for _ in range(6)]
     assert sorted(statuses) == [200] * 5 + [502]
+    until(lambda: "status=200" in caplog.text)
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])
@@ -270,7 +252,6 @@ def test_what_cannot_be_made_changes_nothing(
     assert router.door.fleet.pools == before
     assert list(router.door.fleet.workers) == workers
     assert all(worker.ready for worker in workers)
-    assert all(w.breaker._pool is pool.breakers for pool in before for w in pool.workers)
     assert three.probes == []
     assert router.http.post(CHAT, json=chat(TEXT)).status_code == 200
     change(router, pools=pools, strategy="roundrobin")
