@@ -28,10 +28,9 @@ from router.http.parser import RequestParser
 from router.prompt.prompts import Prompts
 from router.proxy.limits import Limits
 from router.proxy.relay import Relay
-from router.settings.server import ClientSettings, LimitSettings
+from router.settings.server import ClientSettings, LimitSettings, TimeoutSettings
 from router.upstream.connection import UpstreamConnection
 from router.upstream.pool import Upstream
-from router.settings.server import TimeoutSettings
 from router.upstream.usage import UsageTail
 from strategies.api import Outcome
 from strategies.registry import make

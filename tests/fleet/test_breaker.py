@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.fleet.breaker import Breaker, BreakerState
+from router.fleet.breaker import BreakerState
 from router.settings.fleet import EjectionSettings
 from tests.fleet.breakers import Pool, fail, work
 
@@ -152,16 +152,6 @@ def test_an_answer_that_begins_lets_others_in_on_probation() -> None:
     assert pool.out() == []
 
 
-def test_an_answer_that_begins_is_no_news_of_a_closed_one() -> None:
-    """Streams that always break are failures in a row, although each of them began."""
-    pool = Pool(2)
-    for _ in range(3):
-        mark = pool[0].began(0)
-        pool[0].answering(0, mark)
-        pool[0].failed(0, mark, "closed")
-    assert pool.out() == [0]
-
-
 def test_words_for_people() -> None:
     """The reason and the log lines say why, and until when."""
     pool = Pool(2)
@@ -189,10 +179,3 @@ def test_ejections_are_counted_by_their_last_failure() -> None:
     fail(pool[0], 30, 1, "timeout")
     pool[1].answered(0, pool[1].began(0), 500)
     assert [pool[place].ejections for place in (0, 1)] == [{"closed": 1, "timeout": 2}, {}]
-
-
-def test_a_breaker_without_a_pool_never_opens() -> None:
-    """Without a pool it has no settings that would let it open."""
-    alone = Breaker()
-    fail(alone, 0, 100)
-    assert alone.admits(0)

@@ -32,17 +32,6 @@ def test_no_more_than_a_share_is_left_out(size: int, share: float, most: int) ->
     assert pool.out() == list(range(most))
 
 
-def test_one_that_was_denied_is_left_out_once_there_is_room() -> None:
-    """Its failures still count, so the first one after another worker came back ejects it."""
-    pool = Pool(2)
-    fail(pool[0], 0, 3)
-    fail(pool[1], 0, 3)
-    assert pool.admitted(1) == [1]
-    work(pool[0], 10)
-    fail(pool[1], 10)
-    assert pool.admitted(10) == [0]
-
-
 @pytest.mark.parametrize("trial", [False, True])
 def test_who_makes_room(trial: bool) -> None:
     """A worker whose time is over is let in, so that another can be ejected, unless its trial is
@@ -117,16 +106,6 @@ def test_requests_that_panic_sends_there_say_nothing() -> None:
     assert pool.out() == [0]
 
 
-def test_a_request_that_only_they_could_answer_is_sent() -> None:
-    """If all candidates are ejected, asking one is better than a refusal."""
-    pool = Pool(4)
-    fail(pool[0], 0, 3)
-    only = [pool.members[0]]
-    assert pool.breakers.admitted(1, only) == only
-    assert pool.breakers.admitted(1, []) == []
-    assert not pool.breakers.panicking
-
-
 def test_a_reload_keeps_who_is_left_out() -> None:
     """If the changed pool allows fewer ejections, the workers due back first are let in."""
     pool = Pool(4)
@@ -140,14 +119,6 @@ def test_a_reload_keeps_who_is_left_out() -> None:
     pool.breakers.change(EjectionSettings.model_construct(share=0), smaller)
     assert pool.out() == []
     assert pool.told[2:] == ["worker w0 is let back in", "worker w1 is let back in"]
-
-
-def test_other_settings_hold_at_once() -> None:
-    """New settings apply to the failures that follow."""
-    pool = Pool(2)
-    pool.breakers.change(EjectionSettings.model_construct(failures=1, first=7), pool.members)
-    fail(pool[0], 0)
-    assert pool[0].until == 7
 
 
 def test_who_leaves_the_pool_takes_its_state_along() -> None:
@@ -171,15 +142,6 @@ def test_who_has_come_before_it_left_stays() -> None:
     pool.breakers.change(SETTINGS, pool.members[1:])
     fail(moved.breaker, 0, 3)
     assert (pool.breakers.any_open, other.breakers.any_open) == (False, True)
-
-
-def test_who_has_left_is_not_left_out_any_more() -> None:
-    """Late failures of a worker that was removed change and log nothing."""
-    pool = Pool(3)
-    gone = pool.members[0].breaker
-    pool.breakers.change(SETTINGS, pool.members[1:])
-    fail(gone, 0, 10)
-    assert (gone.closed, pool.told) == (True, [])
 
 
 steps = st.lists(

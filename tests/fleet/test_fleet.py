@@ -14,7 +14,6 @@ from router.fleet.fleet import MAX_COMPARED_NAMES, MAX_ROUTES, Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import ProbeState, Worker
 from strategies.api import Candidate, Cost, NoOptions, Prompt, WorkerView
-from strategies.cost.booking import Booking
 from strategies.policies.least_load import LeastLoad
 from strategies.registry import make
 from tests.fleet import fleets
@@ -169,13 +168,6 @@ def test_the_base_model(
             assert fleet.route(model)[1] == base
 
 
-def test_the_base_model_by_a_name_that_a_pool_takes() -> None:
-    """Other names of it are unknown here."""
-    one = worker("m")
-    one.models = {name: {"id": name, "root": "/m"} for name in ("inner", "public")}
-    assert Fleet([pool("a", "public", workers=[one])]).route(None)[1] == "public"
-
-
 def test_the_base_model_changes_with_the_list() -> None:
     """A worker may be restarted with another model, or more of them."""
     one = worker("m")
@@ -240,12 +232,6 @@ def test_which_of_several_is_meant(models: Sequence[str], asked: str, meant: str
     """The only model there is, or the one whose name is nearest."""
     fleet = Fleet([pool("a", "*", workers=[worker(*models), worker(models[0])])])
     assert hint(fleet, asked) == meant
-
-
-def test_what_was_asked_for_is_not_meant() -> None:
-    """A worker of another pool may have it, where requests for it do not go."""
-    fleet = Fleet([pool("a", "m*", workers=[worker("n")]), pool("b", "*", workers=[worker("m")])])
-    assert hint(fleet, "m") == ""
 
 
 def test_not_many_names_are_compared() -> None:
@@ -332,30 +318,6 @@ def test_a_broken_strategy_is_told_of_those_that_are_held(
     over()
     assert len(strategy.placements) == [2, 1, 0][first + then]
     assert caplog.text.count("pool p: its strategy raised an error") == logged
-
-
-@given(st.lists(st.integers(0, 2), max_size=40))
-def test_many_bookings_return_to_nothing(order: list[int]) -> None:
-    """Once all bookings are released, whatever their order, nothing is booked on any worker."""
-    workers = [worker("m") for _ in range(3)]
-    found = Pool("p", ["*"], workers, make("leastload", {}))
-    open_: list[tuple[Worker, Booking]] = []
-    for place in order:
-        one = workers[place]
-        open_.append((one, found.book(PROMPT, Candidate(one, Cost(prefill=0.1)), monotonic())))
-        assert sum(w.load.in_flight for w in workers) == len(open_)
-    for one, booking in open_[::2] + open_[1::2]:
-        one.load.release(booking, monotonic())
-    assert all((w.load.in_flight, w.load.kv_tokens, w.wait()) == (0, 0, 0.0) for w in workers)
-
-
-def test_turns() -> None:
-    """The worker chosen last has the largest turn."""
-    first, second = worker("m"), worker("m")
-    found = Pool("p", ["*"], [first, second], make("roundrobin", {}))
-    for one, other in ((first, second), (second, first), (first, second)):
-        found.book(PROMPT, Candidate(one, Cost()), monotonic())
-        assert one.load.turn > other.load.turn
 
 
 @pytest.mark.parametrize("prefill_s", [nan, inf, -1.0])

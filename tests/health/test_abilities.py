@@ -267,26 +267,3 @@ def test_what_sglang_tells_of_its_model(stub: MakeStub, route: MakeRouter) -> No
     for _ in range(4):
         assert post(router, CHAT, messages=said).status_code == 200
     assert len(writes.requests) == 2
-
-
-def test_they_are_asked_once(stub: MakeStub, route: MakeRouter) -> None:
-    """Making the description takes a worker some time; a single worker needs none."""
-    asked: list[bytes] = []
-
-    class Counting(dict[bytes, bytes]):
-        def __getitem__(self, path: bytes) -> bytes:
-            asked.append(path)
-            return super().__getitem__(path)
-
-    workers = [serving(stub(), CHAT), serving(stub(), CHAT)]
-    for worker in workers:
-        worker.fixed = Counting(worker.fixed)
-    route(workers[0].url, health=QUIET)
-    assert b"/openapi.json" not in asked
-    router = route(*(worker.url for worker in workers), health={"interval": "10ms"})
-    before = [len(worker.probes) for worker in workers]
-    until(lambda: all(len(w.probes) > n + 5 for w, n in zip(workers, before, strict=True)))
-    assert asked.count(b"/openapi.json") == 2
-    router.call(lambda: router.worker().lost("gone"))
-    until(lambda: router.worker().ready)
-    assert asked.count(b"/openapi.json") == 3

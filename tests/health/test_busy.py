@@ -171,16 +171,3 @@ def test_sleeping_workers(stub: MakeStub, route: MakeRouter) -> None:
     until(lambda: shown(router, 1)["state"] == "asleep")
     ask(router, 4)
     assert len(workers[1].requests) == 6
-
-
-def test_one_that_dies_in_its_sleep(stub: MakeStub, route: MakeRouter) -> None:
-    """A sleeping worker whose probes fail is down; without metrics it is ready when it is back."""
-    worker = stub()
-    worker.tell(sleep_state(awake=False))
-    router = route(worker.url, health=OFTEN)
-    assert shown(router)["state"] == "asleep"
-    worker.well = False
-    until(lambda: shown(router)["state"] == "down")
-    worker.tell("")
-    worker.well = True
-    until(lambda: shown(router)["state"] == "ready")

@@ -139,17 +139,6 @@ def test_only_by_workers_that_could_have_it(stub: MakeStub, route: MakeRouter) -
     assert [one.asked for one in lists] == [1, 0, 0]
 
 
-def test_one_whose_worker_is_away(stub: MakeStub, route: MakeRouter) -> None:
-    """Another may have loaded it meanwhile; otherwise it is a 503, as it may come back."""
-    away, other = stub(model="sql"), stub()
-    router = route(away.url, other.url, health=QUIET)
-    away.well = False
-    router.call(lambda: router.worker().lost("gone"))
-    listing(other, "m", "sql")
-    assert ask(router, "sql").status_code == 200
-    assert len(other.requests) == 1
-
-
 def test_one_that_was_unloaded(stub: MakeStub, route: MakeRouter) -> None:
     """After the worker's 404 its list is read; then the name is unknown, and found again later."""
     worker = stub()

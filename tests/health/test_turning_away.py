@@ -116,7 +116,7 @@ def test_one_that_lets_nobody_in(
     closed = stub()
     closed.fixed[b"/v1/models"] = b"HTTP/1.1 401 X\r\ncontent-length: 0\r\n\r\n"
     router = route(
-        {"url": closed.url, **({"api_key": "${WORKER_KEY}"} if status == 401 else {})}, health=QUIET
+        {"url": closed.url, **({"api_key": "${WORKER_KEY}"} if key else {})}, health=QUIET
     )
     (shown,) = router.http.get("/workers").json()
     assert shown["state"] == "down"

@@ -9,7 +9,6 @@ import pytest
 
 from router.fleet import build as rebuild
 from router.fleet.build import CannotBuild
-from router.prompt.prompts import UNKNOWN_MODEL
 from strategies.api import Candidate, NoOptions, Outcome, Prompt, Strategy, WorkerView
 from strategies.policies.least_load import LeastLoad
 from strategies.registry import make
@@ -77,24 +76,6 @@ def test_a_strategy_settles_what_it_placed(
     until(router.idle)
 
 
-def test_counters_do_not_fall(stub: MakeStub, route: MakeRouter) -> None:
-    """Prompts that were counted under another strategy stay counted."""
-    worker = stub()
-    router = route(worker.url, strategy="prefixaware", health=QUIET)
-
-    def counted() -> tuple[float, float]:
-        labels = {"pool": "default", "reason": UNKNOWN_MODEL}
-        by_text = router.metric("warmroute_prompts_by_text_total", **labels)
-        return by_text, router.metric("warmroute_prompts_total", pool="default", keyed="text")
-
-    for turn, strategy in enumerate(("prefixaware", "roundrobin", "kvaware"), 1):
-        change(router, worker.url, strategy=strategy)
-        assert counted() == (turn - 1, turn - 1)
-        change(router, worker.url, strategy="prefixaware")
-        answered_by(router.http.post(CHAT, json=chat()))
-        assert counted() == (turn, turn)
-
-
 def test_a_strategy_that_fails_to_forget(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,30 +107,6 @@ def test_other_options_are_another_strategy(stub: MakeStub, route: MakeRouter) -
     assert after.prompts.estimates.bytes_per_token == 2.5
     change(router, worker.url)
     assert router.door.fleet.pools[0] not in (before, after)
-
-
-def test_where_models_go(stub: MakeStub, route: MakeRouter) -> None:
-    """New model patterns also apply to models that were routed before."""
-    one, two = stub(), stub()
-    names = [worker.url.removeprefix("http://") for worker in (one, two)]
-    router = route(
-        pools=[
-            {"name": "a", "models": ["m"], "workers": [one.url]},
-            {"name": "b", "workers": [two.url]},
-        ],
-        health=QUIET,
-    )
-    assert answered_by(router.http.post(CHAT, json=chat())) == names[0]
-    change(
-        router,
-        pools=[
-            {"name": "a", "models": ["x"], "workers": [one.url]},
-            {"name": "b", "models": ["m*"], "workers": [two.url]},
-        ],
-    )
-    assert answered_by(router.http.post(CHAT, json=chat())) == names[1]
-    change(router, pools=[{"name": "a", "models": ["x"], "workers": [one.url]}])
-    assert router.http.post(CHAT, json=chat()).status_code == 404
 
 
 def test_bounds_and_keys(

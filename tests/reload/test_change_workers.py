@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from router.fleet.worker import ProbeState
 from tests.pems import write_pems
 from tests.reload.changing import (
     CHAT,
@@ -77,28 +76,6 @@ def test_what_a_worker_keeps(stub: MakeStub, route: MakeRouter) -> None:
     assert [worker.connections for worker in workers[:2]] == connections[:2]
 
 
-def test_a_conversation_goes_on(stub: MakeStub, route: MakeRouter) -> None:
-    """A prompt goes to the worker with its prefix, though other workers and settings changed."""
-    workers = [stub() for _ in range(3)]
-    urls = [worker.url for worker in workers]
-    router = route(*urls[:2], health=QUIET)
-    first = router.http.post(CHAT, json=chat(TEXT))
-    name = answered_by(first)
-    until(router.idle)
-    url = "http://" + name
-    changes: list[list[str | dict[str, Any]]] = [
-        [*urls],
-        [urls[2], {"url": url, "kv_tokens": 100_000}],
-        [url, urls[2]],
-    ]
-    for given in changes:
-        change(router, *given, timeouts={"total": "off"})
-        again = router.http.post(CHAT, json=chat(TEXT))
-        assert answered_by(again) == name
-        assert again.headers["x-warmroute-decision"].startswith("prefix;")
-        until(router.idle)
-
-
 def begun(router: Router, model: str = "m") -> socket.socket:
     """Start a stream and read until its first event has arrived."""
     body = b'{"model":"%b","messages":[],"stream":true}' % model.encode()
@@ -146,36 +123,6 @@ def test_what_is_forgotten_of_a_worker_that_leaves(stub: MakeStub, route: MakeRo
     passed, probes = len(new.probes), len(old.probes)
     until(lambda: len(new.probes) > passed + 5)
     assert len(old.probes) == probes
-
-
-def test_another_worker_of_the_same_name(stub: MakeStub, route: MakeRouter) -> None:
-    """A new URL under an old name is a new worker, believed to hold no prefix."""
-    one, other = stub(), stub()
-    router = route({"url": one.url, "name": "gpu"}, health=QUIET)
-    router.http.post(CHAT, json=chat(TEXT))
-    until(router.idle)
-    (left,) = change(router, {"url": other.url, "name": "gpu"})
-    assert left.url == one.url
-    reply = router.http.post(CHAT, json=chat(TEXT))
-    assert answered_by(reply) == "gpu"
-    assert reply.headers["x-warmroute-decision"].startswith("cold")
-    assert len(other.requests) == 1
-
-
-def test_newcomers_are_probed_first(dead_url: str, stub: MakeStub, route: MakeRouter) -> None:
-    """Replacing the whole fleet leaves no gap, and a dead newcomer delays nothing."""
-    old, new = stub(STREAM), stub(STREAM)
-    router = route(old.url, health=QUIET)
-    with load(router.url) as outcomes:
-        for url in (new.url, old.url) * 5:
-            enough = len(outcomes) + 4
-            change(router, url, dead_url)
-            until(lambda enough=enough: len(outcomes) > enough)  # type: ignore[misc]
-    assert set(outcomes) == {200}
-    assert [worker.state for worker in router.door.fleet.workers] == [
-        ProbeState.READY,
-        ProbeState.DOWN,
-    ]
 
 
 def test_a_newcomer_that_does_not_answer_holds_nobody_up(stub: MakeStub, route: MakeRouter) -> None:

@@ -89,17 +89,6 @@ def test_a_file_that_comes_back_once_it_was_read_as_gone(file: Path) -> None:
     assert settled(watch) == 1
 
 
-def test_back_to_what_it_was(file: Path) -> None:
-    """A change that is undone before it has settled is not reported."""
-    watch = Watch([file])
-    saved = file.with_suffix(".saved")
-    file.rename(saved)
-    file.write_text("for a moment")
-    assert not watch.changed()
-    saved.replace(file)
-    assert settled(watch) == 0
-
-
 def test_a_config_map(tmp_path: Path) -> None:
     """Kubernetes updates a ConfigMap by swapping the link to its folder; that is a change."""
     for name in ("one", "two"):

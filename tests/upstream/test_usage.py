@@ -64,25 +64,6 @@ def test_no_usage(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        '"usage"',
-        '"usage": {"prompt_tokens": 1}',
-        "usage",
-        '{"usage":{"prompt_tokens":1}}',
-        '"usage"{',
-    ],
-)
-def test_text_that_speaks_of_usage(text: str) -> None:
-    """Text that mentions usage is not taken for a report, whether it precedes or follows it."""
-    before = {"choices": [{"message": {"content": text}}], "usage": USAGE}
-    after = {"usage": USAGE, "choices": [{"message": {"content": text}}]}
-    assert read(json.dumps(before).encode()) == FOUND
-    assert read(json.dumps(after).encode()) == FOUND
-    assert read(json.dumps({"choices": [{"text": text}]}).encode()) == Usage()
-
-
-@pytest.mark.parametrize(
     ("usage", "expected"),
     [
         (
@@ -106,12 +87,6 @@ def test_text_that_speaks_of_usage(text: str) -> None:
 def test_other_names(usage: dict[str, Any], expected: Usage) -> None:
     """Responses and Messages have their own names; what is missing is unknown, not zero."""
     assert wholly({"usage": usage}, streamed=False) == expected
-
-
-def test_an_end_that_looks_like_a_whole_answer() -> None:
-    """If an earlier part was cut off, the braces that are left belong to an inner object."""
-    inner = json.dumps({"of": {"usage": USAGE}}).encode().ljust(TAIL_BYTES)
-    assert read(b"x" * TAIL_BYTES, b"x" * TAIL_BYTES, inner)[:2] == FOUND[:2]
 
 
 STATS = {

@@ -113,16 +113,6 @@ def test_a_stream_that_breaks_off(told: list[Event], place: int) -> None:
     assert seen in {Usage(), *(event.told for event in [*whole, *nearly])}
 
 
-@given(reports(), st.integers(0, 3 * TAIL_BYTES), cuts)
-def test_a_report_before_a_long_rest(
-    report: tuple[dict[str, Any], Usage], distance: int, places: list[int]
-) -> None:
-    """How much follows a report does not matter, in a stream or in one piece."""
-    data = json.dumps({"usage": report[0]}).encode() + b" " * distance
-    assert read(*cut(data, places)) == report[1]
-    assert read(*cut(b"data: " + data, places)) == report[1]
-
-
 keys = st.sampled_from(["usage", "a", 'b"', "\\", "input"]) | st.text(max_size=3)
 leaves: st.SearchStrategy[Any] = (
     st.none() | st.integers() | words | st.just({"prompt_tokens": 3}) | st.just({"usage": {}})
@@ -216,16 +206,6 @@ def test_what_is_kept_of_crumbs() -> None:
         tail.add(b"x")
         tail.add(b"")
     assert len(pickle.dumps(tail)) <= 5 * TAIL_BYTES
-
-
-def test_nothing_after_null_is_taken_for_it() -> None:
-    """`null` is not a report, and neither is the object that follows it."""
-    report = b'data: {"usage":{"prompt_tokens":7}}\n\n'
-    null = b'data: {"usage":null}\n\n'
-    other = b'data: {"prompt_tokens":9}\n\n'
-    assert read(report + null + other) == Usage(7, None)
-    assert read(null + other) == Usage()
-    assert read(b'{"usage":null,"a":{"prompt_tokens":9}}') == Usage()
 
 
 @pytest.mark.parametrize("piece", [b'"usage":{', b'"usage":{"a":[', b'"usage":{"a":"'])

@@ -108,18 +108,6 @@ def test_one_endpoint_that_fails_ejects_none(stub: MakeStub, route: MakeRouter) 
     assert sum(b"/v1/embeddings" in request for request in bad.requests) < 10
 
 
-def test_it_comes_back_when_it_answers(stub: MakeStub, route: MakeRouter) -> None:
-    """One good answer ends what speaks against a worker."""
-    bad, good = stub(says(404)), stub()
-    router = route(bad.url, good.url, strategy="roundrobin", health=QUIET)
-    ask(router, 12)
-    bad.script = OK
-    until(lambda: ask(router, 4) and states(router) == ["ready", "ready"])
-    before = len(bad.requests)
-    ask(router, 10)
-    assert len(bad.requests) == before + 5
-
-
 @pytest.mark.parametrize(
     "script",
     [
@@ -228,19 +216,6 @@ def test_answers_that_begin_well(stub: MakeStub, route: MakeRouter, answer: list
 def served(worker: Stub, word: bytes) -> int:
     """How many requests with that word a worker got."""
     return sum(word in request for request in worker.requests)
-
-
-def test_a_worker_that_fails_all_among_bad_requests(stub: MakeStub, route: MakeRouter) -> None:
-    """Bad requests do not hide a worker that fails the good ones too."""
-    workers = [stub() for _ in range(4)]
-    for worker in workers:
-        worker.script_of[b"bad "] = says(500)
-    workers[0].script = says(500)
-    router = route(*(worker.url for worker in workers), strategy="leastload", health=health())
-    for number in range(200):
-        chat(router, by_number(number) if number % 10 == 0 else f"good {number} " * 60)
-    assert ejected(router) == [1, 0, 0, 0]
-    assert served(workers[0], b"good") < 30
 
 
 def test_a_burst_is_no_row(stub: MakeStub, route: MakeRouter) -> None:
