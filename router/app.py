@@ -60,6 +60,7 @@ from router.settings.model import Settings
 from router.settings.server import KeySettings, TlsSettings
 from router.tokenizers.metrics import tokenizer_metrics
 from router.tokenizers.registry import TokenizerRegistry
+from strategies.api import nothing
 from strategies.cost.booking import Booking
 
 
@@ -369,7 +370,7 @@ class RouterServer:
             self.door.metrics.add(self._tls.handshakes.metrics)
         self.server = Server(self.door, settings.shutdown, self._tls)
         self._farewells: set[asyncio.Task[None]] = set()
-        self.at_rest: Callable[[], None] = _nothing
+        self.at_rest: Callable[[], None] = nothing
         """Called when all is answered, before the learned state is saved; it must not change
         after this."""
 
@@ -416,10 +417,6 @@ class RouterServer:
                 self._tls.show(tls)
             except ValueError as error:  # they have changed since `_check`
                 log.error("tls: %s", error)
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _context(settings: Settings) -> DoorContext | None:

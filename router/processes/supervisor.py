@@ -63,6 +63,8 @@ _RUN = (
 )
 
 _decode = msgspec.msgpack.Decoder(list[Family]).decode
+#: What processes are asked for, and how their answers become one.
+_MERGES = {"workers": merged_workers, "tokenizers": merged_tokenizers}
 
 
 def _nothing(*_: int) -> None:
@@ -275,22 +277,15 @@ class Place:
     async def metrics(self) -> list[Family]:
         """Return the metrics of the running process plus the counters of its predecessors."""
         channel = self._channel
-        said = await self._ask("metrics")
+        said = await self.ask("metrics")
         now = self._counted
         if said is not None and channel is self._channel:  # otherwise it is part of `_gone` by now
             now = _decode(said)
             self._counted = growing(now)
         return merged([self._gone, now])
 
-    async def workers(self) -> bytes | None:
-        """Return the workers as the running process sees them; None without an answer."""
-        return await self._ask("workers")
-
-    async def tokenizers(self) -> bytes | None:
-        """Return what the running process knows of tokenizers; None without an answer."""
-        return await self._ask("tokenizers")
-
-    async def _ask(self, what: str) -> bytes | None:
+    async def ask(self, what: str) -> bytes | None:
+        """Return what the running process answers; None if it does not."""
         if self._channel is None or not self.ready.is_set():
             return None
         with suppress(TimeoutError, Lost, Refusal):
@@ -440,12 +435,9 @@ class Processes:
             said = await asyncio.gather(*(place.metrics() for place in self.places))
             own = families(metric for more in self._also for metric in more())
             return text(merged([*said, own]))
-        if what == "workers":
-            seen = await asyncio.gather(*(place.workers() for place in self.places))
-            return merged_workers(one for one in seen if one is not None)
-        if what == "tokenizers":
-            seen = await asyncio.gather(*(place.tokenizers() for place in self.places))
-            return merged_tokenizers(one for one in seen if one is not None)
+        if (merge := _MERGES.get(what)) is not None:
+            answers = await asyncio.gather(*(place.ask(what) for place in self.places))
+            return merge(answer for answer in answers if answer is not None)
         raise Refusal(f"nobody knows {what}")
 
     def _lost(self) -> Iterator[Metric]:

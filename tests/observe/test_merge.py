@@ -81,7 +81,7 @@ def test_counters_add_up() -> None:
 )
 def test_gauges(name: str, told: tuple[float, float], merged_value: float) -> None:
     """Gauges are summed, unless that has no meaning."""
-    found = merged(said(gauge(f"warmroute_{name}", a=value)) for value in told)
+    found = merged([said(gauge(f"warmroute_{name}", a=value)) for value in told])
     assert values(found) == {f"warmroute_{name} a": merged_value}
 
 

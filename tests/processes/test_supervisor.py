@@ -85,7 +85,7 @@ async def has(place: Place, worker: str) -> None:
     """Wait until the process in this place uses that worker; fail after 20 seconds."""
     async with asyncio.timeout(20):
         while True:
-            said = await place.workers()
+            said = await place.ask("workers")
             if said is not None and msgspec.json.decode(said)[0]["url"] == worker:
                 return
             await asyncio.sleep(0.01)
@@ -240,7 +240,7 @@ def test_one_that_has_ended_has_nothing_under_way(stub: MakeStub) -> None:
 
     async def seen(running: Processes) -> tuple[int, float]:
         """Return the worker's requests in flight in the first process, and its wait there."""
-        said = await running.places[0].workers()
+        said = await running.places[0].ask("workers")
         assert said is not None
         (found,) = msgspec.json.decode(said)
         return found["in_flight"], found["wait_seconds"]
