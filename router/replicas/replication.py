@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from router.fleet.fleet import Fleet
-from router.fleet.pool import Peers, Pool
+from router.fleet.pool import Pool
 from router.replicas.messages import (
     Anew,
     Began,
@@ -63,8 +63,8 @@ LETTER_BYTES = MAX_DATAGRAM_BYTES // 4
 _AT_ONCE = 32
 
 
-class Sharing(Peers):
-    """One process's side of the exchange. `place` is counted from 0."""
+class Sharing:
+    """One process's side of the exchange: `Peers` of the pools. `place` is counted from 0."""
 
     def __init__(
         self,
