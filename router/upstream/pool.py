@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
+from operator import attrgetter
 
 from router.http.parser import Recall
 from router.http.tls import explain
@@ -20,6 +21,8 @@ from strategies.api import nothing
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
 #: Noted on a cancellation that came before there was a connection: nothing was sent.
 NOT_SENT = "nothing was sent"
+#: The timeouts that concern connections; the others concern requests that wait.
+_connection_timeouts = attrgetter("connect", "first_byte", "idle", "total", "keepalive")
 #: Seconds between checks for late answers. One timer per worker is cheaper than one per request.
 TICK_S = 0.1
 
@@ -71,7 +74,9 @@ class Upstream:
 
     def serves(self, tls: ssl.SSLContext | None, timeouts: TimeoutSettings) -> bool:
         """Whether this Upstream was made with these settings; if not, it must be replaced."""
-        return self.tls is tls and self._timeouts == timeouts
+        return self.tls is tls and _connection_timeouts(self._timeouts) == _connection_timeouts(
+            timeouts
+        )
 
     async def ask(
         self, head: bytes, body: bytes, sends: Callable[[], object] = nothing

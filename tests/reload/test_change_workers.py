@@ -66,7 +66,8 @@ def test_what_a_worker_keeps(stub: MakeStub, route: MakeRouter) -> None:
     until(router.idle)
     connections = [worker.connections for worker in workers]
     turns = {"strategy": "roundrobin"}
-    change(router, *(w.url for w in workers), limits={"attempts": 1}, **turns)
+    waiting = {"timeouts": {"queue": "1m"}}
+    change(router, *(w.url for w in workers), limits={"attempts": 1}, **waiting, **turns)
     assert list(router.door.fleet.workers)[:2] == before
     assert router.worker().pace.slower == 3.0
     assert sum(worker.upstream.idle for worker in before) == 2
