@@ -92,11 +92,17 @@ class Peer:
         """Write a letter to a process."""
         os.write(self._outboxes[to], encode(Letter(self._place, self._pid, news)))
 
-    def joins(self) -> None:
-        """Ask all others for what they have in flight; they tell it everything from then on."""
-        for to in range(len(self._outboxes)):
-            if to != self._place:
-                self.write(to, Anew(asks=True))
+    async def joins(self, count: int = 1) -> None:
+        """Have the first `count` processes tell it what they send, from what is in flight on."""
+        for to in range(count):
+            self.write(to, Anew(asks=True))
+        answers: list[News] = []
+
+        def answered() -> bool:
+            answers.extend(self.read())
+            return answers.count(Anew(asks=False)) == count
+
+        await until(answered)
 
     def book(self, to: int, number: int = 1, **more: Any) -> None:
         """Tell a process of a request to the first worker."""
