@@ -27,10 +27,9 @@ from router.http.parser import RequestParser
 from router.prompt.prompts import Prompts
 from router.proxy.limits import Limits
 from router.proxy.relay import Relay
-from router.settings.server import LimitSettings
+from router.settings.server import LimitSettings, TimeoutSettings
 from router.upstream.connection import UpstreamConnection
 from router.upstream.pool import Upstream
-from router.upstream.timeouts import Patience
 from router.upstream.usage import UsageTail
 from strategies.api import Outcome
 from strategies.registry import make
@@ -158,7 +157,7 @@ def _deciding(pool: Pool, body: bytes) -> dict[str, float]:
 
 def _answering(line: NullConnection, exchange: Exchange) -> dict[str, float]:
     loop = uvloop.new_event_loop()
-    connection = UpstreamConnection(loop, Patience(1, 1, 1, 1))
+    connection = UpstreamConnection(loop, TimeoutSettings())
     connection.connection_made(_NullTransport())
 
     def reply() -> None:
@@ -189,10 +188,10 @@ def _answering(line: NullConnection, exchange: Exchange) -> dict[str, float]:
 
 
 def _pool(strategy: str) -> Pool:
-    patience = Patience(1, 1, 1, 1)
+    timeouts = TimeoutSettings()
     workers = []
     for number in range(2):
-        upstream = Upstream("127.0.0.1", 1, tls=None, patience=patience)
+        upstream = Upstream("127.0.0.1", 1, tls=None, timeouts=timeouts)
         workers.append(Worker(f"w{number}", "http://127.0.0.1:1", upstream))
         workers[-1].kv_tokens = 400_000
     pool = Pool("p", ["*"], workers, make(strategy, {}))

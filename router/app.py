@@ -58,6 +58,7 @@ from router.settings.model import Settings
 from router.settings.server import KeySettings, TlsSettings
 from router.tokenizers.registry import TokenizerRegistry
 from router.tokenizers.status import tokenizer_metrics
+from strategies.api import nothing
 from strategies.cost.booking import Booking
 
 
@@ -365,7 +366,7 @@ class RouterServer:
             self.door.metrics.add(self._tls.metrics)
         self.server = Server(self.door, settings.shutdown, self._tls)
         self._farewells: set[asyncio.Task[None]] = set()
-        self.at_rest: Callable[[], None] = _nothing
+        self.at_rest: Callable[[], None] = nothing
         """Called when all is answered, before the learned state is saved; it must not change
         after this."""
 
@@ -412,10 +413,6 @@ class RouterServer:
                 self._tls.show(tls)
             except ValueError as error:  # they have changed since `_check`
                 log.error("tls: %s", error)
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _context(settings: Settings) -> DoorContext | None:

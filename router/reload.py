@@ -222,7 +222,7 @@ def _made(pool: PoolSettings) -> Strategy | None:
 log = logging.getLogger("warmroute.reload")
 
 #: Seconds between two polls of the file.
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 
 #: Puts settings into effect; raises CannotBuild, and then nothing has changed.
 Change = Callable[[Settings], Awaitable[None]]
@@ -271,7 +271,13 @@ class Reload:
     """Keeps the settings in effect equal to those of the file."""
 
     def __init__(
-        self, source: Source, watch: Watch, settings: Settings, notes: Sequence[Note] = ()
+        self,
+        source: Source,
+        watch: Watch,
+        settings: Settings,
+        notes: Sequence[Note] = (),
+        *,
+        poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
         self.settings = settings
         """The settings in effect."""
@@ -281,6 +287,7 @@ class Reload:
         self._source = source
         self._watch = watch
         self._notes = tuple(notes)
+        self._poll_interval_s = poll_interval_s
         self._idle: tuple[str, ...] = ()
         self._certificate: Validity | None = None
         self._asked = asyncio.Event()
@@ -350,7 +357,7 @@ class Reload:
         """Watch and reload until cancelled."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(self._poll_interval_s):
                     await self._asked.wait()
             if self._asked.is_set():
                 self._asked.clear()

@@ -19,9 +19,7 @@ from router.fleet.worker import Worker
 from router.http.tls import Contexts
 from router.settings.fleet import StrategySettings
 from router.settings.model import PoolSettings, Settings, WorkerSettings
-from router.settings.server import TimeoutSettings
 from router.upstream.pool import Upstream
-from router.upstream.timeouts import NEVER, Patience
 from strategies.api import Strategy
 from strategies.registry import make
 
@@ -41,7 +39,7 @@ class Plan:
         """Workers that the fleet does not have yet."""
         self._fleet = fleet
         self._contexts = contexts
-        self._patience = _patience(new.timeouts)
+        self._timeouts = new.timeouts
         self._ejection = new.health.ejection
         self._keyed = bool(new.door_keys)
         _check_installed(new)
@@ -89,7 +87,7 @@ class Plan:
         worker = self._workers.get(new.name)
         if worker is not None and worker.url == new.url:
             self._steps.append(partial(self._change, worker, new))
-            if not worker.upstream.serves(tls, self._patience):
+            if not worker.upstream.serves(tls, self._timeouts):
                 self._steps.append(partial(worker.reach, self._upstream(new, tls)))
             return worker
         worker = Worker(new.name, new.url, self._upstream(new, tls))
@@ -110,7 +108,7 @@ class Plan:
         )
 
     def _upstream(self, new: WorkerSettings, tls: SSLContext | None) -> Upstream:
-        return Upstream(new.address.host, new.address.port, tls=tls, patience=self._patience)
+        return Upstream(new.address.host, new.address.port, tls=tls, timeouts=self._timeouts)
 
     def _context(self, new: WorkerSettings) -> SSLContext | None:
         try:
@@ -149,13 +147,3 @@ def _strategy(settings: PoolSettings) -> Strategy:
         raise CannotBuild(
             f"pool {settings.name}: strategy {name} cannot be made: {' '.join(reason.split())}"
         ) from error
-
-
-def _patience(timeouts: TimeoutSettings) -> Patience:
-    return Patience(
-        connect=timeouts.connect,
-        first_byte=timeouts.first_byte,
-        idle=timeouts.idle,
-        keepalive=timeouts.keepalive,
-        total=timeouts.total or NEVER,
-    )

@@ -8,7 +8,7 @@ here, and `pod_name` the worker.
 
 import logging
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from prometheus_client import Metric
@@ -20,7 +20,7 @@ from prometheus_client.core import (
 
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import ProbeState
+from router.fleet.worker import ProbeState, Worker
 from router.observe.metrics import Metrics
 from router.observe.series import Counter, Histogram
 
@@ -35,25 +35,36 @@ def fleet_metrics(fleet: Fleet) -> Metrics:
     return metrics
 
 
+#: Gauges of each worker: the name, what it tells, and how it is read.
+_WORKER_GAUGES: tuple[tuple[str, str, Callable[[Worker], float]], ...] = (
+    ("worker_up", "1 if ready, else 0.", lambda worker: worker.state is ProbeState.READY),
+    ("in_flight", "Requests booked and not ended.", lambda worker: worker.load.here),
+    ("kv_tokens_booked", "KV tokens booked.", lambda worker: worker.load.tokens_here),
+    (
+        "pace_factor",
+        "Learned prefill time over the first guess.",
+        lambda worker: worker.pace.factor,
+    ),
+    (
+        "worker_ejected",
+        "1 while left out for its failures, else 0.",
+        lambda worker: not worker.breaker.closed,
+    ),
+    (
+        "worker_size_unknown",
+        "1 while neither it nor the settings tell how much its KV cache holds, else 0.",
+        lambda worker: worker.room_tokens is None,
+    ),
+)
+
+
 def worker_metrics(pools: Iterable[Pool]) -> Iterator[Metric]:
     """Yield the state of workers, their bookings, and the sizes that strategies report."""
     labels = ("pool", "worker")
-    up = GaugeMetricFamily("warmroute_worker_up", "1 if ready, else 0.", labels=labels)
-    flying = GaugeMetricFamily(
-        "warmroute_in_flight", "Requests booked and not ended.", labels=labels
-    )
-    booked = GaugeMetricFamily("warmroute_kv_tokens_booked", "KV tokens booked.", labels=labels)
-    pace = GaugeMetricFamily(
-        "warmroute_pace_factor", "Learned prefill time over the first guess.", labels=labels
-    )
-    out = GaugeMetricFamily(
-        "warmroute_worker_ejected", "1 while left out for its failures, else 0.", labels=labels
-    )
-    unsized = GaugeMetricFamily(
-        "warmroute_worker_size_unknown",
-        "1 while neither it nor the settings tell how much its KV cache holds, else 0.",
-        labels=labels,
-    )
+    gauges = [
+        (GaugeMetricFamily(f"warmroute_{name}", text, labels=labels), value)
+        for name, text, value in _WORKER_GAUGES
+    ]
     ejections = CounterMetricFamily(
         "warmroute_ejections",
         "How often a worker was left out, by the kind of its last failure.",
@@ -63,21 +74,17 @@ def worker_metrics(pools: Iterable[Pool]) -> Iterator[Metric]:
     for pool in pools:
         for worker in pool.workers:
             where = (pool.name, worker.name)
-            up.add_metric(where, float(worker.state is ProbeState.READY))
-            flying.add_metric(where, worker.load.here)
-            booked.add_metric(where, worker.load.tokens_here)
-            pace.add_metric(where, worker.pace.factor)
-            out.add_metric(where, float(not worker.breaker.closed))
-            unsized.add_metric(where, float(worker.room_tokens is None))
+            for family, value in gauges:
+                family.add_metric(where, float(value(worker)))
             for kind, count in worker.breaker.ejections.items():
                 ejections.add_metric((*where, kind), count)
-        for name, value in _sizes(pool).items():
+        for name, size in _sizes(pool).items():
             if name not in sizes:
                 sizes[name] = GaugeMetricFamily(
                     f"warmroute_{name}", "Size kept by the strategy.", labels=("pool",)
                 )
-            sizes[name].add_metric((pool.name,), value)
-    yield from (up, flying, booked, pace, out, unsized, ejections, *sizes.values())
+            sizes[name].add_metric((pool.name,), size)
+    yield from (*(family for family, _ in gauges), ejections, *sizes.values())
 
 
 def prompt_metrics(pools: Iterable[Pool]) -> Iterator[Metric]:

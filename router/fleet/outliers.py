@@ -316,10 +316,6 @@ class Breakers:
         """Whether `admitted` needs to be called."""
         self.panicking = False
         """Too few workers are healthy, so ejections are ignored."""
-        self.ignored = 0
-        """Requests for which ejections were ignored, as there was no other worker."""
-        self.denied = 0
-        """Ejections that did not happen because too many workers were ejected already."""
         self._members: tuple[Ejectable, ...] = ()
         self._tell = tell
         self.change(settings, members)
@@ -349,10 +345,7 @@ class Breakers:
         """
         if not self.any_open:
             return candidates
-        chosen = self.healthy(now, candidates)
-        if not chosen:
-            self.ignored += 1
-        return chosen or candidates
+        return self.healthy(now, candidates) or candidates
 
     def healthy(self, now: float, candidates: list[E]) -> list[E]:
         """Return the `candidates` that are not ejected; none if ejections are to be ignored."""
@@ -379,7 +372,6 @@ class Breakers:
             if breaker.admits(now):
                 breaker.let_in(now)
                 return True
-        self.denied += 1
         return False
 
     def changed(self, news: str) -> None:

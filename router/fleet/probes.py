@@ -230,17 +230,17 @@ class Health:
         """
         if not worker.fixed_models:
             worker.models = _models(await self._get(worker, "/v1/models"))
-        told = _NOTHING
+        metrics = _NO_METRICS
         with suppress(NoAnswer):  # routing works without metrics
-            told = _told(await self._get(worker, "/metrics"))
-            worker.gpu_tokens, worker.reuses = told.gpu_tokens, told.reuses
-            worker.sleeps = told.sleeps
-        restarted = _restarted(worker, told.started)
+            metrics = _parse_metrics(await self._get(worker, "/metrics"))
+            worker.gpu_tokens, worker.reuses = metrics.gpu_tokens, metrics.reuses
+            worker.sleeps = metrics.sleeps
+        restarted = _restarted(worker, metrics.started)
         if restarted:  # its cache is empty, earlier failures are void
             self._fleet.restarted(worker)
             worker.breaker.restarted(monotonic())
         if restarted or worker.started is None:  # several processes may answer in turns
-            worker.started = told.started
+            worker.started = metrics.started
         if restarted or not (worker.ready and worker.told):
             await self._ask_served(worker)
         self._fleet.compare(worker)
@@ -321,7 +321,7 @@ def _deep(models: dict[str, dict[str, Any]]) -> bool:
     return any(isinstance(one, list | dict) for one in level)
 
 
-class _Told(NamedTuple):
+class _WorkerMetrics(NamedTuple):
     """What a worker's metrics say."""
 
     gpu_tokens: int | None = None
@@ -334,7 +334,7 @@ class _Told(NamedTuple):
     """Whether an engine of it is asleep."""
 
 
-_NOTHING = _Told()
+_NO_METRICS = _WorkerMetrics()
 _CACHE, _STARTED = b"vllm:cache_config_info", b"process_start_time_seconds"
 _AWAKE = re.compile(
     rb'^vllm:engine_sleep_state\{[^}\n]*\bsleep_state="awake"[^}\n]*\} ([01](?:\.0)?)$',
@@ -358,7 +358,7 @@ def _lines(metrics: bytes, name: bytes) -> list[bytes]:
     return found
 
 
-def _told(metrics: bytes) -> _Told:
+def _parse_metrics(metrics: bytes) -> _WorkerMetrics:
     """Parse `vllm:cache_config_info` and the process start time that prometheus_client exports."""
     lines = _lines(metrics, _STARTED) + _lines(metrics, _CACHE)
     text = b"\n".join(lines).decode(errors="replace")
@@ -372,7 +372,7 @@ def _told(metrics: bytes) -> _Told:
             elif family.name == _STARTED.decode():
                 times = (sample.value for sample in family.samples if sample.value > 0)
                 started = next(times, None)
-    return _Told(gpu_tokens, started, reuses, _sleeps(metrics))
+    return _WorkerMetrics(gpu_tokens, started, reuses, _sleeps(metrics))
 
 
 def _sleeps(metrics: bytes) -> bool | None:

@@ -18,9 +18,9 @@ from controller.accuracy import TrackRecord
 from controller.index.block_events import MAX_BLOCK_TOKENS
 from controller.kv_memory import DEFAULT_BLOCK_SIZES
 from router.kv.answers import Answers
+from router.settings.server import TimeoutSettings
 from router.upstream.errors import Silent
 from router.upstream.pool import Upstream
-from router.upstream.timeouts import Patience
 from router.upstream.usage import MAX_TOKENS
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
@@ -102,7 +102,9 @@ class RemoteMemory:
             parts.hostname or "",
             parts.port or (443 if secure else 80),
             tls=ssl.create_default_context() if secure else None,
-            patience=Patience(deadline, deadline, deadline, IDLE_TIMEOUT_S),
+            timeouts=TimeoutSettings.model_construct(
+                connect=deadline, first_byte=deadline, idle=deadline, keepalive=IDLE_TIMEOUT_S
+            ),
         )
 
     def sizes(self) -> Sequence[int]:

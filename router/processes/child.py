@@ -24,6 +24,7 @@ from router.runtime.process import obeying, raise_descriptors, settle
 from router.settings.errors import dotted
 from router.settings.model import LogSettings, Settings
 from router.settings.types import SEALED, SEALED_MARK, Address
+from strategies.api import nothing
 
 
 def seal(settings: Settings) -> bytes:
@@ -102,7 +103,7 @@ class Child:
 
     async def run(self, end: socket.socket) -> None:
         """Serve until told to stop, or until the parent is gone."""
-        with obeying(self._end, _nothing):
+        with obeying(self._end, nothing):  # new settings come over the channel, not by a signal
             channel = await Channel.open(end, self._hear)
             self._view.ask = channel.ask
             if self._sharing is not None:
@@ -181,7 +182,3 @@ def main(descriptor: int) -> None:
             log.error("%s", error)
             raise SystemExit(1) from None
         uvloop.run(child.run(end))
-
-
-def _nothing() -> None:
-    """Ignore the signal to reload: new settings come over the channel."""

@@ -63,6 +63,8 @@ _RUN = (
 )
 
 _decode = msgspec.msgpack.Decoder(list[Family]).decode
+#: What processes are asked for, and how their answers become one.
+_MERGES = {"workers": merged_workers, "tokenizers": merged_tokenizers}
 
 
 def _nothing(*_: int) -> None:
@@ -81,11 +83,13 @@ class Place:
         *,
         number: int = 1,
         patience: ChannelTimeouts = USUAL,
+        restart_delay_s: float = RESTART_DELAY_S,
     ) -> None:
         """`order` is called at every start; `answer` handles what the process asks.
 
         The process inherits `descriptors`. `gone` is called with its pid when it has ended.
-        `patience` says how long it may not answer. `number` is that of its own log lines.
+        `patience` says how long it may not answer. `number` is that of its own log lines. One that
+        has ended is restarted after `restart_delay_s`, if it did not end early.
         """
         self.ready = asyncio.Event()
         """Set once a process has begun to serve."""
@@ -101,8 +105,10 @@ class Place:
         self._descriptors = tuple(descriptors)
         self._has_gone = gone
         self._patience = patience
+        self._restart_delay_s = restart_delay_s
         self._watching: asyncio.Task[None] | None = None
-        self._hangs = asyncio.Event()
+        self.hangs = asyncio.Event()
+        """Set while the running process does not answer."""
         self._told = asyncio.Event()
         self._process: Process | None = None
         self._channel: Channel | None = None
@@ -115,7 +121,7 @@ class Place:
 
     async def run(self) -> bool:
         """Keep a process running until told to stop; return whether the last one ended well."""
-        loop, delay = asyncio.get_running_loop(), RESTART_DELAY_S / 2
+        loop, delay = asyncio.get_running_loop(), self._restart_delay_s / 2
         while not self._told.is_set():
             started = loop.time()
             try:
@@ -128,7 +134,7 @@ class Place:
             self.lost += 1
             self.tried.set()
             delay = (
-                RESTART_DELAY_S
+                self._restart_delay_s
                 if loop.time() - started > LASTED_S
                 else min(MAX_RESTART_DELAY_S, 2 * delay)
             )
@@ -141,8 +147,12 @@ class Place:
     def _ended(self, code: int) -> str:
         """Return a sentence on how the last process ended, which names it."""
         how = "ended unexpectedly" if self._served else "ended before it served"
-        pid = self._process.pid if self._process else 0
-        return f"a process {how} ({_how(code)}): [{self._number}], pid {pid}"
+        return f"a process {how} ({_how(code)}): [{self._number}], pid {self.pid}"
+
+    @property
+    def pid(self) -> int:
+        """That of the process that was started last; 0 before the first."""
+        return self._process.pid if self._process else 0
 
     async def _one(self) -> int:
         """Start a process and wait for its end; return its exit code."""
@@ -157,7 +167,7 @@ class Place:
             return await process.wait()
         finally:
             self._unwatch()
-            self._hangs.clear()
+            self.hangs.clear()
             self.serves = False
             self._channel = None
             self._has_gone(process.pid)
@@ -208,16 +218,16 @@ class Place:
             self._watching = None
 
     def _changed(self, patience: ChannelTimeouts, sign: Sign) -> None:
-        pid = self._process.pid if self._process else 0
+        pid = self.pid
         match sign:
             case Sign.SILENT:
-                self._hangs.set()
+                self.hangs.set()
                 log.error(
                     "process %d has not answered for %gs: if it has not after %gs it is killed",
                     *(pid, patience.silent_s, patience.dead_s),
                 )
             case Sign.BACK:
-                self._hangs.clear()
+                self.hangs.clear()
                 log.warning("process %d answers again", pid)
             case Sign.DEAD:
                 log.error("process %d has not answered for %gs: killed", pid, patience.dead_s)
@@ -249,9 +259,8 @@ class Place:
         """
         if self._channel is None:
             return False
-        pid = self._process.pid if self._process else 0
         asking = asyncio.create_task(self._channel.ask("settings", settings))
-        hanging = asyncio.create_task(self._hangs.wait())
+        hanging = asyncio.create_task(self.hangs.wait())
         try:
             await asyncio.wait((asking, hanging), return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
@@ -262,28 +271,21 @@ class Place:
         finally:
             hanging.cancel()
             asking.cancel()  # the settings were sent; only the answer is not awaited
-        log.error("process %d does not answer: it takes the new settings when it does", pid)
+        log.error("process %d does not answer: it takes the new settings when it does", self.pid)
         return False
 
     async def metrics(self) -> list[Family]:
         """Return the metrics of the running process plus the counters of its predecessors."""
         channel = self._channel
-        said = await self._ask("metrics")
+        said = await self.ask("metrics")
         now = self._counted
         if said is not None and channel is self._channel:  # otherwise it is part of `_gone` by now
             now = _decode(said)
             self._counted = growing(now)
         return merged([self._gone, now])
 
-    async def workers(self) -> bytes | None:
-        """Return the workers as the running process sees them; None without an answer."""
-        return await self._ask("workers")
-
-    async def tokenizers(self) -> bytes | None:
-        """Return what the running process knows of tokenizers; None without an answer."""
-        return await self._ask("tokenizers")
-
-    async def _ask(self, what: str) -> bytes | None:
+    async def ask(self, what: str) -> bytes | None:
+        """Return what the running process answers; None if it does not."""
         if self._channel is None or not self.ready.is_set():
             return None
         with suppress(TimeoutError, Lost, Refusal):
@@ -315,21 +317,29 @@ class Processes:
         listen: Address,
         admin: Address | None,
         patience: ChannelTimeouts = USUAL,
+        *,
+        restart_delay_s: float = RESTART_DELAY_S,
+        grace_s: float = GRACE_S,
     ) -> None:
-        """The addresses are reserved, each with a port; `patience` is for processes that hang."""
-        self._settings = settings
+        """The addresses are reserved, each with a port; `patience` is for processes that hang.
+
+        `restart_delay_s` is as for `Place`. Processes that are told to end are killed `grace_s`
+        after their own deadlines.
+        """
+        self._settings, self._grace_s = settings, grace_s
         self._listen, self._admin = listen, admin
         self._told = False
         self._also: list[Callable[[], Iterable[Metric]]] = [process_metrics, self._lost]
         self._wiring = Wiring(count)
-        self._places = [
+        self.places = [
             Place(
                 partial(self._order, number),
-                self._answer,
+                self.answer,
                 self._wiring.wires(number - 1).all,
                 partial(self._gone, number),
                 number=number,
                 patience=patience,
+                restart_delay_s=restart_delay_s,
             )
             for number in range(1, count + 1)
         ]
@@ -340,7 +350,7 @@ class Processes:
         `started` is called once each process serves, or has ended before that, which is tried
         again.
         """
-        runs = [asyncio.create_task(place.run()) for place in self._places]
+        runs = [asyncio.create_task(place.run()) for place in self.places]
         try:
             served = await self._all_tried(runs)
             failed = not served and not self._told
@@ -365,10 +375,10 @@ class Processes:
     def stop(self) -> None:
         """Begin the orderly shutdown; called again, end at once."""
         now, self._told = self._told, True
-        for place in self._places:
+        for place in self.places:
             place.stop(now=now)
         ending = self._settings.shutdown
-        grace = GRACE_S if now else ending.delay + ending.drain + GRACE_S
+        grace = self._grace_s + (0.0 if now else ending.delay + ending.drain)
         asyncio.get_running_loop().call_later(grace, self._kill)
 
     async def change(self, settings: Settings) -> None:
@@ -377,7 +387,7 @@ class Processes:
         before, self._settings = self._settings, settings
         sealed = seal(settings)
         # Those that serve come first: one that starts may hang, and judges if nobody else answers.
-        silent, others = list[Place](), sorted(self._places, key=lambda place: not place.serves)
+        silent, others = list[Place](), sorted(self.places, key=lambda place: not place.serves)
         try:
             while others and not await others[0].change(sealed):  # who answers judges for all
                 silent.append(others.pop(0))
@@ -405,10 +415,10 @@ class Processes:
         tried = asyncio.create_task(self._tried())
         await asyncio.wait({tried, *runs}, return_when=asyncio.FIRST_COMPLETED)
         tried.cancel()
-        return any(place.ready.is_set() for place in self._places)
+        return any(place.ready.is_set() for place in self.places)
 
     async def _tried(self) -> None:
-        for place in self._places:
+        for place in self.places:
             await place.tried.wait()
 
     def _order(self, number: int) -> Order:
@@ -416,30 +426,27 @@ class Processes:
         return Order(number, seal(self._settings), self._listen, self._admin, wires)
 
     def _gone(self, number: int, pid: int) -> None:
-        for place in self._places:
+        for place in self.places:
             place.tell("gone", msgspec.msgpack.encode((number - 1, pid)))
 
-    async def _answer(self, what: str, _: bytes) -> bytes:
+    async def answer(self, what: str, _: bytes) -> bytes:
         """Answer a process that asks for something merged from all processes. Raises Refusal."""
         if what == "metrics":
-            said = await asyncio.gather(*(place.metrics() for place in self._places))
+            said = await asyncio.gather(*(place.metrics() for place in self.places))
             own = families(metric for more in self._also for metric in more())
             return text(merged([*said, own]))
-        if what == "workers":
-            seen = await asyncio.gather(*(place.workers() for place in self._places))
-            return merged_workers(one for one in seen if one is not None)
-        if what == "tokenizers":
-            seen = await asyncio.gather(*(place.tokenizers() for place in self._places))
-            return merged_tokenizers(one for one in seen if one is not None)
+        if (merge := _MERGES.get(what)) is not None:
+            answers = await asyncio.gather(*(place.ask(what) for place in self.places))
+            return merge(answer for answer in answers if answer is not None)
         raise Refusal(f"nobody knows {what}")
 
     def _lost(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
             "warmroute_processes_lost",
             "Processes that ended by themselves, or were killed as they hung.",
-            sum(place.lost for place in self._places),
+            sum(place.lost for place in self.places),
         )
 
     def _kill(self) -> None:
-        for place in self._places:
+        for place in self.places:
             place.kill()

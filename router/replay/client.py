@@ -19,18 +19,18 @@ import msgspec
 from router.replay.plan import NoModel, Options
 from router.replay.report import Sample
 from router.replay.stream import Answer, Fault, error_message
+from router.settings.server import TimeoutSettings
 from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Refused, Silent, WorkerError
 from router.upstream.pool import Upstream
-from router.upstream.timeouts import Patience
 
 
 class LeanTransport(httpx.AsyncBaseTransport):
     """HTTP/1.1 with as many connections as there are concurrent requests."""
 
-    def __init__(self, patience: Patience, trust: ssl.SSLContext | None = None) -> None:
+    def __init__(self, timeouts: TimeoutSettings, trust: ssl.SSLContext | None = None) -> None:
         """`trust` is the context for https, by default one that trusts the system's roots."""
-        self._patience = patience
+        self._timeouts = timeouts
         self._trust = trust
         self._upstreams: dict[tuple[str, str, int | None], Upstream] = {}
 
@@ -58,7 +58,7 @@ class LeanTransport(httpx.AsyncBaseTransport):
             if url.scheme == "https":
                 tls = self._trust or ssl.create_default_context()
             port = url.port or (443 if tls else 80)
-            self._upstreams[origin] = Upstream(url.host, port, tls=tls, patience=self._patience)
+            self._upstreams[origin] = Upstream(url.host, port, tls=tls, timeouts=self._timeouts)
         return self._upstreams[origin]
 
 
@@ -116,7 +116,13 @@ class FrontDoor:
         self._client = httpx.AsyncClient(
             headers=_headers(options),
             transport=LeanTransport(
-                Patience(_CONNECT_S, options.timeout_s, options.timeout_s, _KEEPALIVE_S),
+                TimeoutSettings.model_construct(
+                    connect=_CONNECT_S,
+                    first_byte=options.timeout_s,
+                    idle=options.timeout_s,
+                    total=None,
+                    keepalive=_KEEPALIVE_S,
+                ),
                 options.trust,
             ),
             trust_env=False,  # no proxy between this client and the server it measures

@@ -24,7 +24,7 @@ log = logging.getLogger("warmroute.processes")
 _UNKNOWN = Outcome(ok=False)
 
 
-class _Theirs(NamedTuple):
+class _RemoteRequest(NamedTuple):
     """One request that another process has in flight."""
 
     pool: Pool
@@ -39,12 +39,12 @@ class Mirror:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._open: dict[int, dict[int, _Theirs]] = {}
+        self._open: dict[int, dict[int, _RemoteRequest]] = {}
         # By the place of the process, then by the request's number there.
 
     def __len__(self) -> int:
         """Number of requests that other processes have in flight."""
-        return sum(len(theirs) for theirs in self._open.values())
+        return sum(len(requests) for requests in self._open.values())
 
     def take(self, place: int, news: News, now: float) -> None:
         """Apply news from the process at `place`.
@@ -52,15 +52,15 @@ class Mirror:
         News about unknown pools, workers or requests is ignored: settings do not change in all
         processes at the same moment.
         """
-        theirs = self._open.setdefault(place, {})
+        requests = self._open.setdefault(place, {})
         match news:
             case Booked():
-                self._booked(theirs, news, min(now, news.at))
+                self._booked(requests, news, min(now, news.at))
             case Began():
-                if (one := theirs.get(news.number)) is not None:
-                    one.worker.load.first_byte(one.booking, min(now, news.at))
+                if (request := requests.get(news.number)) is not None:
+                    request.worker.load.first_byte(request.booking, min(now, news.at))
             case Ended():
-                if (one := theirs.pop(news.number, None)) is not None:
+                if (request := requests.pop(news.number, None)) is not None:
                     outcome = Outcome(
                         ok=news.ok,
                         began=news.began,
@@ -69,7 +69,7 @@ class Mirror:
                         answer_tokens=news.answer_tokens,
                         kept_tokens=news.kept_tokens,
                     )
-                    _end(one, outcome, min(now, news.at))
+                    _end(request, outcome, min(now, news.at))
             case Anew():
                 self.gone(place, now)
             case GiveWay():  # concerns a request of this process
@@ -79,8 +79,8 @@ class Mirror:
 
     def gone(self, place: int, now: float) -> None:
         """End everything that the process at `place` had in flight, because it has ended."""
-        for one in self._open.pop(place, {}).values():
-            _end(one, _UNKNOWN, now, known=False)
+        for request in self._open.pop(place, {}).values():
+            _end(request, _UNKNOWN, now, known=False)
 
     def has(self, place: int) -> bool:
         """Whether the process at `place` has anything in flight."""
@@ -88,23 +88,23 @@ class Mirror:
 
     def of(self, booking: Booking) -> tuple[int, int] | None:
         """Return the place and the number of the request that was booked so; None: it has ended."""
-        for place, theirs in self._open.items():
-            for number, one in theirs.items():
-                if one.booking is booking:
+        for place, requests in self._open.items():
+            for number, request in requests.items():
+                if request.booking is booking:
                     return place, number
         return None
 
     def goes_before(self, place: int, number: int, booking: Booking, now: float) -> bool:
         """Whether a booking of this process gives way to that request by what is known now."""
-        one = self._open.get(place, {}).get(number)
-        if one is None:
+        request = self._open.get(place, {}).get(number)
+        if request is None:
             return False
-        load, cost = one.worker.load, one.choice.cost
-        if load.late_until or one.booking not in load.pending:
+        load, cost = request.worker.load, request.choice.cost
+        if load.late_until or request.booking not in load.pending:
             return False
-        return booking in ahead(load, one.prompt.keys, cost.prefill, now)[1]
+        return booking in ahead(load, request.prompt.keys, cost.prefill, now)[1]
 
-    def _booked(self, theirs: dict[int, _Theirs], news: Booked, now: float) -> None:
+    def _booked(self, requests: dict[int, _RemoteRequest], news: Booked, now: float) -> None:
         pool = next((pool for pool in self._fleet.pools if pool.name == news.pool), None)
         worker = pool.named.get(news.worker) if pool is not None else None
         if pool is None or worker is None:
@@ -127,21 +127,23 @@ class Mirror:
         except Exception:
             log.exception("pool %s: its strategy raised an error", pool.name)
             return
-        if (before := theirs.pop(news.number, None)) is not None:
+        if (before := requests.pop(news.number, None)) is not None:
             _end(before, _UNKNOWN, now, known=False)
-        theirs[news.number] = _Theirs(pool, worker, prompt, choice, booking)
+        requests[news.number] = _RemoteRequest(pool, worker, prompt, choice, booking)
 
 
-def _end(one: _Theirs, outcome: Outcome, now: float, *, known: bool = True) -> None:
+def _end(request: _RemoteRequest, outcome: Outcome, now: float, *, known: bool = True) -> None:
     """Settle and release a booking; if its end is not `known`, nothing is learned from its time."""
-    load, pool = one.worker.load, one.pool
-    if outcome.kept_tokens is not None and one.booking in load.pending:
-        drop(one.booking, one.choice, one.prompt.tokens, now)  # `release` has no effect then
+    load, pool = request.worker.load, request.pool
+    if outcome.kept_tokens is not None and request.booking in load.pending:
+        drop(
+            request.booking, request.choice, request.prompt.tokens, now
+        )  # `release` has no effect then
     if pool.capabilities.hears_others:
         try:
-            pool.strategy.settled(one.prompt, one.choice, outcome, now)
+            pool.strategy.settled(request.prompt, request.choice, outcome, now)
         except Exception:
             log.exception("pool %s: its strategy raised an error", pool.name)
     if not (known and outcome.began):
-        load.take_back(one.booking, now)
-    load.release(one.booking, now)
+        load.take_back(request.booking, now)
+    load.release(request.booking, now)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from os import getpid
 from time import monotonic
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -34,8 +33,16 @@ from router.replicas.messages import (
 from router.replicas.messages import decode as opened
 from router.replicas.messages import encode as sealed
 from router.replicas.mirror import Mirror
-from router.replicas.sockets import LARGEST, Inbox, Line, Outbox, Wires
+from router.replicas.sockets import (
+    MAX_DATAGRAM_BYTES,
+    MAX_WAITING_BYTES,
+    Inbox,
+    Line,
+    Outbox,
+    Wires,
+)
 from router.responses.messages import OwnerQuery, ResponseOwner
+from router.responses.owners import Responses
 from strategies.api import Candidate, Outcome, Prompt
 from strategies.cost.booking import Booking
 from strategies.prefix.block_keys import TEXT_ENDS
@@ -45,29 +52,19 @@ log = logging.getLogger("warmroute.processes")
 #: Seconds that news is collected before it is sent: short compared with any prefill that matters.
 FLUSH_S = 0.002
 #: Seconds until a process that did not read is tried again.
-AGAIN_S = 0.05
+RETRY_INTERVAL_S = 0.05
 #: Seconds between heartbeats of a process with requests in flight, and seconds without any until
 #: its bookings no longer count.
 BEAT_S, SILENT_S = 1.0, 5.0
 #: A letter is closed when it has this many bytes; with its last piece of news it may exceed that,
-#: but not `LARGEST`.
-LETTER_BYTES = LARGEST // 4
+#: but not `MAX_DATAGRAM_BYTES`.
+LETTER_BYTES = MAX_DATAGRAM_BYTES // 4
 #: Letters that are read in a row before the event loop gets to run.
 _AT_ONCE = 32
 
 
-class Keeps(Protocol):
-    """What is known of responses that workers keep."""
-
-    def hear(self, news: ResponseOwner) -> None:
-        """Remember what another process has learned."""
-
-    def known(self, key: str) -> ResponseOwner | None:
-        """Return what to tell one that asks; None if nothing is known."""
-
-
 class Sharing:
-    """One process's side of the exchange. `place` is counted from 0."""
+    """One process's side of the exchange: `Peers` of the pools. `place` is counted from 0."""
 
     def __init__(
         self,
@@ -77,7 +74,10 @@ class Sharing:
         freed: Callable[[], None],
         gives_way: Callable[[Booking], object],
         *,
-        responses: Keeps | None = None,
+        responses: Responses | None = None,
+        beat_s: float = BEAT_S,
+        silent_s: float = SILENT_S,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         """`freed` is called when a prefill or an answer has ended in another process.
 
@@ -86,6 +86,7 @@ class Sharing:
         """
         self.mirror = Mirror(fleet)
         self._freed, self._gives_way, self._responses = freed, gives_way, responses
+        self._beat_s, self._silent_s = beat_s, silent_s
         self._got_on = False
         """Whether something has ended since `freed` was last called."""
         self._place, self._pid = place, getpid()
@@ -95,7 +96,8 @@ class Sharing:
         """Places of processes that hang, whose bookings do not count."""
         self._inbox = Inbox(socket.socket(fileno=wires.inbox))
         self._outboxes = {
-            number: Outbox(socket.socket(fileno=end)) for number, end in enumerate(wires.outboxes)
+            number: Outbox(socket.socket(fileno=end), max_waiting_bytes)
+            for number, end in enumerate(wires.outboxes)
         }
         self._outboxes.pop(place).close()
         self._numbers = count(1)
@@ -148,7 +150,7 @@ class Sharing:
             if outbox.line is Line.OPEN:
                 self._open_line(outbox, asks=True)
 
-    # Called by attempts: see `router.fleet.pool.Telling`.
+    # What this process sends.
 
     def booked(
         self,
@@ -158,10 +160,7 @@ class Sharing:
         now: float,
         booking: Booking | None = None,
     ) -> int:
-        """Tell that a request is being sent; return its number for the calls below.
-
-        With its `booking`, the others may ask that it gives way, as long as that says so.
-        """
+        """As `Peers.booked`."""
         number, loading = next(self._numbers), choice.loading
         heard = pool.capabilities.hears_others and prompt.ends is TEXT_ENDS
         # The conversions are for third-party strategies, which may use other number types.
@@ -187,12 +186,12 @@ class Sharing:
         return number
 
     def began(self, number: int, now: float) -> None:
-        """Tell that its prompt is computed."""
+        """As `Peers.began`."""
         self._begun.add(number)
         self._tell(Began(number, now))
 
     def ended(self, number: int, outcome: Outcome, now: float) -> None:
-        """Tell that it has ended."""
+        """As `Peers.ended`."""
         del self._open[number]
         self._begun.discard(number)
         cached, answer = outcome.cached_tokens, outcome.answer_tokens
@@ -255,7 +254,7 @@ class Sharing:
     def _follow_up(self, outbox: Outbox) -> None:
         """Retry soon what could not be written, even if there is no further news."""
         if outbox.behind and "again" not in self._timers and self._loop is not None:
-            self._timers["again"] = self._loop.call_later(AGAIN_S, self._retry)
+            self._timers["again"] = self._loop.call_later(RETRY_INTERVAL_S, self._retry)
 
     def _retry(self) -> None:
         """Check whether processes that did not read do so again."""
@@ -292,7 +291,7 @@ class Sharing:
             return
         now = monotonic()
         for place, (_, heard) in self._heard.items():
-            if now - heard > SILENT_S and self.mirror.has(place):
+            if now - heard > self._silent_s and self.mirror.has(place):
                 self.mirror.gone(place, now)
                 self._silent.add(place)
         if self._open:
@@ -301,7 +300,7 @@ class Sharing:
                 if outbox.line is Line.OPEN and not outbox.behind:
                     outbox.write(sign)
                     self._follow_up(outbox)
-        self._timers["beat"] = self._loop.call_later(BEAT_S, self._beat)
+        self._timers["beat"] = self._loop.call_later(self._beat_s, self._beat)
 
     # What the other processes write.
 

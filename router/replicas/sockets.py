@@ -13,10 +13,10 @@ from enum import Enum
 from msgspec import Struct
 
 #: Most bytes of a letter (one datagram).
-LARGEST = 128 << 10
+MAX_DATAGRAM_BYTES = 128 << 10
 #: Most bytes that wait for a process that does not read. Beyond that they are dropped, and it is
 #: told everything again when it reads.
-MOST_WAITING = 16 << 20
+MAX_WAITING_BYTES = 16 << 20
 
 
 class Wires(Struct, frozen=True):
@@ -72,7 +72,7 @@ class Inbox:
     def read(self) -> bytes:
         """Return one letter, or nothing if there is none."""
         try:
-            return self._end.recv(LARGEST)
+            return self._end.recv(MAX_DATAGRAM_BYTES)
         except BlockingIOError:
             return b""
 
@@ -97,8 +97,9 @@ class Line(Enum):
 class Outbox:
     """Writes to one other process, and keeps what it cannot take yet."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, max_waiting_bytes: int = MAX_WAITING_BYTES) -> None:
         self._end = end
+        self._max_waiting_bytes = max_waiting_bytes
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self.line = Line.ABSENT
@@ -113,7 +114,7 @@ class Outbox:
         self._waiting.append(data)
         self._bytes += len(data)
         self.push()
-        if self._bytes > MOST_WAITING:
+        if self._bytes > self._max_waiting_bytes:
             self.drop(Line.LOST)
 
     def reads(self, data: bytes) -> bool:

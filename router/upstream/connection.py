@@ -15,11 +15,12 @@ from router.http.parser import Recall
 from router.http.sockets import enable_keepalive, send_queue_bytes
 from router.http.sse import only_comments
 from router.http.tls import turned_away
+from router.settings.server import TimeoutSettings
 from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
 from router.upstream.faults import begins
 from router.upstream.response import ResponseHead, ResponseParser
-from router.upstream.timeouts import NEVER, Patience
 
+NEVER: Final = inf
 HIGH_WATER: Final = 256 * 1024
 MAX_COPIED_BODY_BYTES: Final = 32 * 1024
 #: If a kept connection ends within so many calls of `check` after a request was sent, the worker
@@ -40,12 +41,12 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        patience: Patience,
+        timeouts: TimeoutSettings,
         recall: Recall[ResponseHead] | None = None,
     ) -> None:
         """`recall` remembers the worker's last answer head, on any of its connections."""
         self._loop = loop
-        self._patience = patience
+        self._timeouts = timeouts
         self._answer = ResponseParser()
         self._recall: Recall[ResponseHead] = recall or Recall()
         self._transport: asyncio.Transport | None = None
@@ -104,8 +105,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._reset()
         self._asked = True
         now = self._loop.time()
-        self._latest = now + self._patience.total
-        self._deadline = min(now + self._patience.first_byte, self._latest)
+        self._latest = now + (self._timeouts.total or NEVER)
+        self._deadline = min(now + self._timeouts.first_byte, self._latest)
 
     @property
     def head(self) -> ResponseHead:
@@ -175,7 +176,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.paused:
             self.paused = False
             self._quiet_checks = 0  # meanwhile nothing could arrive
-            self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
+            self._deadline = min(self._loop.time() + self._timeouts.idle, self._latest)
             if self._transport is not None and not self._closed:
                 self._transport.resume_reading()
 
@@ -233,12 +234,12 @@ class UpstreamConnection(asyncio.Protocol):
         clock, as `now`."""
         if self._answer.head is None or self.paused or self._deadline >= self._latest:
             return -inf
-        return min(now, self._deadline - self._patience.idle)
+        return min(now, self._deadline - self._timeouts.idle)
 
     def fresh(self) -> bool:
         """Whether it is still open, as far as is known, and not idle for too long."""
         idle = self._loop.time() - self.idle_since
-        return not self._closed and idle < self._patience.keepalive
+        return not self._closed and idle < self._timeouts.keepalive
 
     def check(self, now: float) -> None:
         """Fail if a deadline has passed. Called ten times a second while an answer is awaited."""
@@ -344,7 +345,7 @@ class UpstreamConnection(asyncio.Protocol):
         unread = answer.unread
         wrong = answer.feed(data)
         if answer.unread > unread and not self.paused:
-            self._deadline = min(self._loop.time() + self._patience.idle, self._latest)
+            self._deadline = min(self._loop.time() + self._timeouts.idle, self._latest)
         if wrong is not None:
             self._fail(wrong)
         elif answer.last and answer.complete:

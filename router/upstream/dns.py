@@ -38,9 +38,17 @@ def look_up(host: str) -> tuple[str, ...]:
 class Addresses:
     """The IP addresses of one host name; an IP address is its own."""
 
-    def __init__(self, host: str, look_up: LookUp = look_up) -> None:
+    def __init__(
+        self,
+        host: str,
+        look_up: LookUp = look_up,
+        *,
+        fresh_s: float = FRESH_S,
+        refresh_interval_s: float = REFRESH_INTERVAL_S,
+    ) -> None:
         self._host = host
         self._look_up = look_up
+        self._fresh_s, self._refresh_interval_s = fresh_s, refresh_interval_s
         self._is_address = _is_address(host)
         self._known: tuple[str, ...] = (host,) if self._is_address else ()
         self._failure: OSError | None = None
@@ -51,7 +59,7 @@ class Addresses:
         """Return the newest addresses that are known soon; at least one. Raises OSError."""
         if self._is_address:
             return self._known
-        self._refresh(FRESH_S)
+        self._refresh(self._fresh_s)
         if self._pending is not None:
             left = max(0.0, self._began + REFRESH_TIMEOUT_S - asyncio.get_running_loop().time())
             # Without an earlier answer, wait without a limit: the caller has a deadline.
@@ -68,7 +76,7 @@ class Addresses:
     def look(self) -> None:
         """Look the name up again if the last time is long ago; to be called now and then."""
         if not self._is_address:
-            self._refresh(REFRESH_INTERVAL_S)
+            self._refresh(self._refresh_interval_s)
 
     def _refresh(self, age: float) -> None:
         loop = asyncio.get_running_loop()

@@ -6,20 +6,23 @@ import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
+from operator import attrgetter
 
 from router.http.parser import Recall
 from router.http.tls import explain
+from router.settings.server import TimeoutSettings
 from router.upstream.connection import UpstreamConnection
 from router.upstream.dns import Addresses
 from router.upstream.errors import Refused, Stale
 from router.upstream.response import ResponseHead
-from router.upstream.timeouts import Patience
 from strategies.api import nothing
 
 #: Errors of the router itself: out of file descriptors, memory or local ports.
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL))
 #: Noted on a cancellation that came before there was a connection: nothing was sent.
 NOT_SENT = "nothing was sent"
+#: The timeouts that concern connections; the others concern requests that wait.
+_connection_timeouts = attrgetter("connect", "first_byte", "idle", "total", "keepalive")
 #: Seconds between checks for late answers. One timer per worker is cheaper than one per request.
 TICK_S = 0.1
 
@@ -33,7 +36,7 @@ class Upstream:
         port: int,
         *,
         tls: ssl.SSLContext | None,
-        patience: Patience,
+        timeouts: TimeoutSettings,
         addresses: Addresses | None = None,
     ) -> None:
         """`addresses` are those of `host`, if they are shared with another Upstream."""
@@ -42,7 +45,7 @@ class Upstream:
         self._addresses = addresses or Addresses(host)
         self.tls = tls
         """The TLS context; None without TLS."""
-        self._patience = patience
+        self._timeouts = timeouts
         self._recall: Recall[ResponseHead] = Recall()
         self.kept: list[UpstreamConnection] = []
         """Idle connections, the most recently used last."""
@@ -62,16 +65,18 @@ class Upstream:
             self._control = Upstream(
                 *(self._host, self._port),
                 tls=self.tls,
-                patience=self._patience,
+                timeouts=self._timeouts,
                 addresses=self._addresses,
             )
             if self._closed:
                 self._control.close()
         return self._control
 
-    def serves(self, tls: ssl.SSLContext | None, patience: Patience) -> bool:
+    def serves(self, tls: ssl.SSLContext | None, timeouts: TimeoutSettings) -> bool:
         """Whether this Upstream was made with these settings; if not, it must be replaced."""
-        return self.tls is tls and self._patience == patience
+        return self.tls is tls and _connection_timeouts(self._timeouts) == _connection_timeouts(
+            timeouts
+        )
 
     async def ask(
         self, head: bytes, body: bytes, sends: Callable[[], object] = nothing
@@ -134,7 +139,7 @@ class Upstream:
 
     async def _dial(self) -> UpstreamConnection:
         try:
-            async with asyncio.timeout(self._patience.connect):
+            async with asyncio.timeout(self._timeouts.connect):
                 return await self._connect(await self._addresses.current())
         except TimeoutError:
             raise Refused("could not be reached in time") from None
@@ -150,14 +155,14 @@ class Upstream:
         *others, last = addresses
         for address in others:
             with suppress(OSError):
-                async with asyncio.timeout(self._patience.connect / len(addresses)):
+                async with asyncio.timeout(self._timeouts.connect / len(addresses)):
                     return await self._connect_to(address)
         return await self._connect_to(last)
 
     async def _connect_to(self, address: str) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: UpstreamConnection(loop, self._patience, self._recall),
+            lambda: UpstreamConnection(loop, self._timeouts, self._recall),
             address,
             self._port,
             ssl=self.tls,

@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "timeouts": {"first_byte": "30s", "idle": "30s"},
 }
 #: Timeouts for tests in which the router must notice silence.
-SOON = {"first_byte": "2s", "idle": "2s"}
+SOON = {"first_byte": "1s", "idle": "1s"}
 
 
 class Fleet:

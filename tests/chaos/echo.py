@@ -57,8 +57,6 @@ class Echo(Looped):
         """Whether streams use chunked encoding; otherwise they have a Content-Length."""
         self.full = False
         """Whether it answers 503."""
-        self.rejects = False
-        """Whether it answers 400."""
         self._models = models
         super().__init__()
 
@@ -80,7 +78,5 @@ class Echo(Looped):
         marker = request["messages"][0]["content"]
         if self.full:
             return FULL
-        if self.rejects:
-            return b"HTTP/1.1 400 Bad\r\ncontent-length: 2\r\n\r\n{}"
         self.seen.append(marker)
         return answer(marker, stream=request.get("stream", False), chunked=self.chunked)

@@ -45,7 +45,7 @@ def rest_of(made: Fleet, marker: str, end: End | None) -> bytes:
 
 
 @both_ways
-@pytest.mark.parametrize("place", ["nothing", "status", "header", "head"])
+@pytest.mark.parametrize("place", ["nothing", "header", "head"])
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
@@ -53,9 +53,8 @@ def rest_of(made: Fleet, marker: str, end: End | None) -> bytes:
         (Fault("reset"), (502, "closed")),
         (Fault("stall"), (504, "timeout")),
         (Fault("close", garbage=NOISE), (502, "garbled")),
-        (Fault("stall", garbage=NOISE), (502, "garbled")),
     ],
-    ids=["close", "reset", "stall", "garbage", "garbage-open"],
+    ids=["close", "reset", "stall", "garbage"],
 )
 def test_broken_before_the_body(
     fleet: MakeFleet, fault: Fault, told: tuple[int, str], place: str, stream: bool
@@ -64,7 +63,7 @@ def test_broken_before_the_body(
     made = fleet(timeouts=SOON) if told[0] == 504 else fleet()
     marker = "broken"
     start = head(marker, stream=stream)
-    at = {"nothing": 0, "status": 9, "header": start.index(b"\r\n") + 5, "head": len(start)}[place]
+    at = {"nothing": 0, "header": start.index(b"\r\n") + 5, "head": len(start)}[place]
     if place == "head" and fault.garbage and not stream:
         at -= 2  # after a head with a Content-Length any byte would be a valid body
     made.chaos[0].fault = Fault(fault.end, at, fault.garbage, once=True)
@@ -76,13 +75,24 @@ def test_broken_before_the_body(
     made.works()
 
 
-@pytest.mark.parametrize("garbage", [b"", NOISE], ids=["silent", "garbage"])
-@pytest.mark.parametrize("end", ["close", "reset"])
-def test_a_stream_broken_halfway(fleet: MakeFleet, end: End, garbage: bytes) -> None:
+@pytest.mark.parametrize(
+    ("end", "garbage", "kinds"),
+    [
+        ("close", b"", {"closed"}),
+        ("reset", b"", {"closed"}),
+        ("close", NOISE, {"closed", "garbled"}),  # whichever is seen first
+        (None, b"", {"timeout"}),
+    ],
+    ids=["close", "reset", "garbage", "stall"],
+)
+def test_a_stream_broken_halfway(
+    fleet: MakeFleet, end: End | None, garbage: bytes, kinds: set[str]
+) -> None:
     """The client keeps what came, then gets an error event; the answer ends without [DONE]."""
-    made, marker = fleet(), "broken"
+    made, marker = fleet() if end else fleet(timeouts=SOON), "broken"
     with halfway(made, marker, stream=True) as (first, rest):
-        made.chaos[0].drop(end, garbage)
+        if end:
+            made.chaos[0].drop(end, garbage)
         content = first + b"".join(rest)
     assert content.startswith(first)
     assert error_event(content)["code"] == "worker_failed"
@@ -90,42 +100,25 @@ def test_a_stream_broken_halfway(fleet: MakeFleet, end: End, garbage: bytes) -> 
     assert made.seen_by(marker) == [0]
     ((worker, kind),) = made.charged()
     assert worker == made.chaos[0].name
-    assert kind in ({"garbled", "closed"} if garbage else {"closed"})  # whichever is seen first
+    assert kind in kinds
     made.works()
 
 
-@pytest.mark.parametrize("end", ["close", "reset"])
-def test_a_json_answer_broken_halfway(fleet: MakeFleet, end: End) -> None:
+@pytest.mark.parametrize(
+    ("end", "kind"), [("close", "closed"), ("reset", "closed"), (None, "timeout")]
+)
+def test_a_json_answer_broken_halfway(fleet: MakeFleet, end: End | None, kind: str) -> None:
     """The connection is cut, so the client cannot mistake the half for the whole."""
-    made, marker = fleet(), "broken"
+    made, marker = fleet() if end else fleet(timeouts=SOON), "broken"
     with pytest.raises(httpx.RemoteProtocolError):
         rest_of(made, marker, end)
     assert made.seen_by(marker) == [0]
-    assert made.charged() == {(made.chaos[0].name, "closed"): 1}
-    made.works()
-
-
-def test_a_stream_that_stalls_halfway(fleet: MakeFleet) -> None:
-    """After `timeouts.idle` the stream ends with an error event."""
-    made, marker = fleet(timeouts=SOON), "stalled"
-    with halfway(made, marker, stream=True) as (first, rest):
-        content = first + b"".join(rest)
-    assert error_event(content)["code"] == "worker_failed"
-    assert made.charged() == {(made.chaos[0].name, "timeout"): 1}
-    made.works()
-
-
-def test_a_json_answer_that_stalls_halfway(fleet: MakeFleet) -> None:
-    """After `timeouts.idle` the connection is cut."""
-    made, marker = fleet(timeouts=SOON), "stalled"
-    with pytest.raises(httpx.RemoteProtocolError):
-        rest_of(made, marker, None)
-    assert made.charged() == {(made.chaos[0].name, "timeout"): 1}
+    assert made.charged() == {(made.chaos[0].name, kind): 1}
     made.works()
 
 
 @both_ways
-@pytest.mark.parametrize("pieces", [1, 3, 64])
+@pytest.mark.parametrize("pieces", [3, 64])
 def test_an_answer_that_trickles(fleet: MakeFleet, pieces: int, stream: bool) -> None:
     """However small its pieces, an answer arrives complete, and no failure is counted."""
     made, marker = fleet(1), "trickle"
@@ -135,6 +128,7 @@ def test_an_answer_that_trickles(fleet: MakeFleet, pieces: int, stream: bool) ->
     made.works()
 
 
+@pytest.mark.long
 @both_ways
 def test_an_answer_cut_in_two_anywhere(fleet: MakeFleet, stream: bool) -> None:
     """Wherever an answer is cut in two, the client gets the same bytes."""
@@ -146,15 +140,12 @@ def test_an_answer_cut_in_two_anywhere(fleet: MakeFleet, stream: bool) -> None:
 
 
 @both_ways
-@pytest.mark.parametrize("missing", [1, 900])
-def test_an_answer_shorter_than_it_says(fleet: MakeFleet, missing: int, stream: bool) -> None:
+def test_an_answer_shorter_than_it_says(fleet: MakeFleet, stream: bool) -> None:
     """A document is cut, so the client learns of it; a stream lacks nothing after `[DONE]`."""
     made, marker = fleet(timeouts=SOON), "short"
     made.workers[0].chunked = False
-    size = len(body(marker, stream=stream))
-    more_digits = len(str(size + missing)) - len(str(size))
-    end = len(answer(marker, stream=stream, chunked=False)) + more_digits
-    made.chaos[0].fault = Fault("stall", at=end, length=missing, once=True)
+    end = len(answer(marker, stream=stream, chunked=False))
+    made.chaos[0].fault = Fault("stall", at=end, length=1, once=True)
     if stream:
         assert made.ask(marker, stream=True).content == body(marker, stream=True)
         assert made.charged() == {}
@@ -287,27 +278,14 @@ def test_a_kept_connection_that_ends_after_a_byte(fleet: MakeFleet, end: End, st
 
 @both_ways
 @pytest.mark.parametrize("end", ["stall", "close", "reset"])
-@pytest.mark.parametrize("body_bytes", [0, 1])
-def test_a_full_worker_that_breaks_its_refusal(
-    fleet: MakeFleet, body_bytes: int, end: End, stream: bool
-) -> None:
+def test_a_full_worker_that_breaks_its_refusal(fleet: MakeFleet, end: End, stream: bool) -> None:
     """The status alone is enough to ask another worker."""
     made, marker = fleet(), "full"
     made.workers[0].full = True
-    made.chaos[0].fault = Fault(end, at=len(FULL) - 2 + body_bytes)
+    made.chaos[0].fault = Fault(end, at=len(FULL) - 2)
     assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
     assert made.seen_by(marker) == [1]
     assert made.charged() == {(made.chaos[0].name, "full"): 1}
     assert made.router.worker(0).ready
     made.workers[0].full, made.chaos[0].fault = False, None
     made.works()
-
-
-@both_ways
-def test_a_full_worker_that_says_so_slowly(fleet: MakeFleet, stream: bool) -> None:
-    """Another worker answers, and the slow refusal is counted as `full` only."""
-    made, marker = fleet(), "full"
-    made.workers[0].full = True
-    made.chaos[0].fault = Fault(pieces=1)
-    assert_answered(made.ask(marker, stream=stream), marker, stream=stream)
-    assert made.charged() == {(made.chaos[0].name, "full"): 1}

@@ -55,7 +55,9 @@ def fault_of(random: Random) -> Fault | None:
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+)
 def test_every_request_has_one_clear_end(fleet: MakeFleet, seed: int) -> None:
     """Each request is answered or fails clearly and reaches at most one worker; all recovers."""
     made, random = fleet(3, health=LIVELY, timeouts=SOON), Random(seed)
@@ -87,7 +89,7 @@ def test_every_request_has_one_clear_end(fleet: MakeFleet, seed: int) -> None:
     made.works()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_can_be_saved_is_saved(fleet: MakeFleet, seed: int) -> None:
     """While one worker is well, and others are full or refuse connections, all are answered."""
     made, random = fleet(3, health=LIVELY, limits={"retries": 1}), Random(seed)
@@ -102,23 +104,14 @@ def test_what_can_be_saved_is_saved(fleet: MakeFleet, seed: int) -> None:
     made.works()
 
 
-def test_refusals_cost_nobody_an_answer(fleet: MakeFleet) -> None:
-    """A refused connection sent nothing, so another attempt is free of the retry budget."""
-    made, random = fleet(3, health=LIVELY), Random(0)
-    for dead in ([0], [1], [2], [0, 1], [1, 2]):
-        all_answered(made, random, dead=dead)
-    made.works()
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
-def test_a_crowd_before_workers_that_vanished(fleet: MakeFleet, stream: bool) -> None:
+def test_a_crowd_before_workers_that_vanished(fleet: MakeFleet) -> None:
     """Requests whose connection attempts hang are all answered by the one worker that is left."""
     made = fleet(3, timeouts={"connect": "1500ms"}, health={**LIVELY, "timeout": "1s"})
     made.chaos[0].vanish()
     made.chaos[1].vanish()
     markers = [made.marker() for _ in range(24)]
     with ThreadPoolExecutor(len(markers)) as clients:
-        ended = clients.map(lambda marker: outcome(made, marker, stream=stream), markers)
+        ended = clients.map(lambda marker: outcome(made, marker, stream=True), markers)
         assert list(ended) == ["answered"] * len(markers)
     assert all(made.seen_by(marker) == [2] for marker in markers)
 

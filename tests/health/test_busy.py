@@ -85,8 +85,7 @@ def test_only_one_has_the_model(stub: MakeStub, route: MakeRouter) -> None:
     router = route(busy.url, other.url, health=OFTEN)
     busy.busy = True
     probed(router, 0)
-    reply = router.http.post(PATH, json={**CHAT, "model": "special"})
-    assert reply.status_code == 200
+    assert router.http.post(PATH, json={**CHAT, "model": "special"}).status_code == 200
 
 
 @pytest.mark.parametrize("how", ["ill", "gone"])
@@ -120,16 +119,6 @@ def test_what_says_no_but_streams_is_busy(stub: MakeStub, route: MakeRouter) -> 
         assert router.http.get("/health/ready").json()["status"] == "degraded"
 
 
-def test_what_says_no_and_fails_is_down(stub: MakeStub, route: MakeRouter) -> None:
-    """What a worker answered before its probes failed does not keep it."""
-    worker = stub()
-    router = route(worker.url, health={"interval": "1h", "timeout": "10s"})
-    assert ask(router, 3) == [200] * 3
-    worker.well, worker.script = False, ["close"]
-    assert ask(router) == [502]
-    until(lambda: shown(router)["state"] == "down")
-
-
 def test_one_that_is_not_heard_is_down(stub: MakeStub, route: MakeRouter) -> None:
     """A worker that has sent nothing for half a minute is gone; one that streams is not."""
     pieces: list[Action] = [CHUNK, 0.02]
@@ -159,47 +148,26 @@ def sleep_state(*, awake: bool, engines: int = 1) -> str:
     )
 
 
-def test_a_sleeping_worker(stub: MakeStub, route: MakeRouter) -> None:
-    """It gets nothing though its probes succeed, and is used again once it is awake."""
-    workers = [stub(), stub()]
-    for worker in workers:
-        worker.tell(sleep_state(awake=True))
-    router = route(*(w.url for w in workers), strategy="roundrobin", health=OFTEN)
-    assert ask(router, 4) == [200] * 4
-    workers[0].tell(sleep_state(awake=False, engines=2))
-    until(lambda: shown(router)["state"] == "asleep")
-    before = len(workers[0].requests)
-    assert ask(router, 6) == [200] * 6
-    assert len(workers[0].requests) == before
-    workers[0].tell(sleep_state(awake=True, engines=2))
-    until(lambda: shown(router)["state"] == "ready")
-    ask(router, 4)
-    assert len(workers[0].requests) == before + 2
-
-
-def test_all_sleep(stub: MakeStub, route: MakeRouter) -> None:
-    """Clients are told that all workers are asleep, also if they were when the router began."""
+def test_sleeping_workers(stub: MakeStub, route: MakeRouter) -> None:
+    """They get nothing though their probes succeed, clients are told if all sleep, and they are
+    used again once they are awake."""
     workers = [stub(), stub()]
     for worker in workers:
         worker.tell(sleep_state(awake=False))
-    router = route(*(w.url for w in workers), health=OFTEN)
+    router = route(*(w.url for w in workers), strategy="roundrobin", health=OFTEN)
     reply = router.http.post(PATH, json=CHAT)
     assert reply.status_code == 503
     assert "asleep" in error_of(reply)["message"]
     assert [shown(router, place)["state"] for place in (0, 1)] == ["asleep"] * 2
-    workers[1].tell(sleep_state(awake=True))
+    workers[1].tell(sleep_state(awake=True, engines=2))
     until(lambda: shown(router, 1)["state"] == "ready")
-    assert ask(router) == [200]
-
-
-def test_one_that_dies_in_its_sleep(stub: MakeStub, route: MakeRouter) -> None:
-    """A sleeping worker whose probes fail is down; without metrics it is ready when it is back."""
-    worker = stub()
-    worker.tell(sleep_state(awake=False))
-    router = route(worker.url, health=OFTEN)
-    assert shown(router)["state"] == "asleep"
-    worker.well = False
-    until(lambda: shown(router)["state"] == "down")
-    worker.tell("")
-    worker.well = True
+    assert ask(router, 4) == [200] * 4
+    assert [len(worker.requests) for worker in workers] == [0, 4]
+    workers[0].tell(sleep_state(awake=True))
     until(lambda: shown(router)["state"] == "ready")
+    ask(router, 4)
+    assert len(workers[0].requests) == 2
+    workers[1].tell(sleep_state(awake=False, engines=2))
+    until(lambda: shown(router, 1)["state"] == "asleep")
+    ask(router, 4)
+    assert len(workers[1].requests) == 6

@@ -26,42 +26,37 @@ def workers(stub: MakeStub, status: int) -> list[Stub]:
     return [stub(says(status)), *(stub(SLOW) for _ in range(3))]
 
 
-@pytest.mark.parametrize("strategy", ["prefixaware", "leastload"])
-def test_too_many_requests(stub: MakeStub, route: MakeRouter, strategy: str) -> None:
-    """429 is relayed, and the worker rests; otherwise it would always look the least busy."""
-    bad, *good = workers(stub, 429)
-    router = route(bad.url, *(one.url for one in good), strategy=strategy, health=QUIET)
+@pytest.mark.parametrize(
+    ("strategy", "status"), [("prefixaware", 429), ("leastload", 429), ("prefixaware", 401)]
+)
+def test_one_that_refuses_rests(
+    stub: MakeStub,
+    route: MakeRouter,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+    status: int,
+) -> None:
+    """A worker that has too many requests, or rejects the router's own key, would otherwise always
+    look the least busy."""
+    monkeypatch.setenv("WORKER_KEY", "wrong")
+    bad, *good = workers(stub, status)
+    told = {"url": bad.url, **({"api_key": "${WORKER_KEY}"} if status == 401 else {})}
+    router = route(told, *(one.url for one in good), strategy=strategy, health=QUIET)
     statuses = asked(router)
-    assert statuses.count(429) == len(bad.requests) <= 12
+    assert statuses.count(status) == len(bad.requests) <= 12
     assert statuses.count(200) == 60 - len(bad.requests)
     assert router.worker().breaker.closed
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_wrong_key_of_ours(
-    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
-    """If a worker rejects the router's own key, other workers are preferred."""
-    monkeypatch.setenv("WORKER_KEY", "wrong")
-    bad, *good = workers(stub, status)
-    told = {"url": bad.url, "api_key": "${WORKER_KEY}"}
-    router = route(told, *(one.url for one in good), strategy="prefixaware", health=QUIET)
-    assert asked(router).count(status) == len(bad.requests) <= 12
-
-
-@pytest.mark.parametrize("status", [401, 403])
 def test_a_wrong_key_of_the_clients(stub: MakeStub, route: MakeRouter, status: int) -> None:
-    """A client key that only one worker rejects: that one is asked less, and is not ejected."""
+    """A client's key that only one worker rejects: that one is asked less, and is not ejected. One
+    that all reject says nothing of them: they keep their turns."""
     bad, good = stub(says(status)), stub()
     router = route(bad.url, good.url, strategy="roundrobin", health=QUIET)
     statuses = [router.http.post(PATH, json=CHAT).status_code for _ in range(20)]
     assert 2 <= statuses.count(status) == len(bad.requests) < 7
     assert router.worker(0).breaker.closed
-
-
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_key_that_all_reject(stub: MakeStub, route: MakeRouter, status: int) -> None:
-    """A client key that every worker rejects says nothing of them: they keep their turns."""
     workers = [stub(says(status)), stub(says(status))]
     router = route(*(w.url for w in workers), strategy="roundrobin", health=QUIET)
     for _ in range(20):
@@ -120,7 +115,9 @@ def test_one_that_lets_nobody_in(
     monkeypatch.setenv("WORKER_KEY", "not-the-one-that-it-wants")
     closed = stub()
     closed.fixed[b"/v1/models"] = b"HTTP/1.1 401 X\r\ncontent-length: 0\r\n\r\n"
-    router = route({"url": closed.url, **({"api_key": key} if key else {})}, health=QUIET)
+    router = route(
+        {"url": closed.url, **({"api_key": "${WORKER_KEY}"} if key else {})}, health=QUIET
+    )
     (shown,) = router.http.get("/workers").json()
     assert shown["state"] == "down"
     assert hint in shown["reason"]

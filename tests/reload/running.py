@@ -25,7 +25,7 @@ class Running:
         self.refuses = ""
         source = Source(self.file, listen)
         self.watch = Watch([self.file])
-        self.reload = Reload(source, self.watch, source.read())
+        self.reload = Reload(source, self.watch, source.read(), poll_interval_s=0.01)
 
     async def change(self, settings: Settings) -> None:
         if self.refuses:

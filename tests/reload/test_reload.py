@@ -2,13 +2,10 @@
 
 import itertools
 from pathlib import Path
-from threading import current_thread, main_thread
 from time import time
 
 import pytest
 
-from router import reload
-from router.reload import changes, needs_restart
 from router.settings.model import Settings
 from router.settings.types import Address
 from tests.reload.running import KEY, Running, eventually, going
@@ -18,34 +15,6 @@ def told(running: Running) -> dict[str, float]:
     """The metrics about the settings."""
     samples = [sample for metric in running.reload.metrics() for sample in metric.samples]
     return {sample.name.removeprefix("warmroute_settings_"): sample.value for sample in samples}
-
-
-def test_requests_do_not_wait_for_the_list_of_changes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """In a large fleet it takes long, so threads make it."""
-    running = Running(folder, "")
-    caplog.set_level("INFO")
-    threads = list[str]()
-
-    def differences(old: Settings, new: Settings) -> list[str]:
-        threads.append(current_thread().name)
-        return changes(old, new)
-
-    def restart(old: Settings, new: Settings) -> list[str]:
-        threads.append(current_thread().name)
-        return needs_restart(old, new)
-
-    monkeypatch.setattr(reload, "changes", differences)
-    monkeypatch.setattr(reload, "needs_restart", restart)
-
-    async def script() -> None:
-        running.write("limits: {n: 7}\n")
-        await eventually(lambda: "limits.n: 128 → 7" in caplog.text)
-
-    going(running, script)
-    assert len(threads) >= 3  # more if the file is looked at once more
-    assert main_thread().name not in threads
 
 
 def test_what_waits_is_not_in_effect(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from router.hyperpod.loader import Loaded
 from router.reload import Source
 from tests.reload.running import TLS, Running, eventually, going
 
@@ -60,30 +59,6 @@ def test_a_certificate_that_comes_after_the_settings(
 
     going(running, script)
     assert caplog.text.count("settings in use are kept") == 1
-
-
-def test_a_certificate_that_comes_while_the_settings_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was missing when it was looked for; that it is there a moment later is a change."""
-    running = Running(folder, TLS)
-    wanted, take = (folder / "two.pem").read_text(), Source.take
-    (folder / "two.pem").unlink()
-
-    def taken(source: Source) -> Loaded:
-        try:
-            return take(source)
-        finally:
-            if not (folder / "two.pem").exists():
-                (folder / "two.pem").write_text(wanted)
-
-    monkeypatch.setattr(Source, "take", taken)
-
-    async def script() -> None:
-        running.write(TLS.replace("one", "two"))
-        await eventually(lambda: running.given)
-
-    going(running, script)
 
 
 def test_a_certificate_that_is_renewed_after_it_could_not_be_used(

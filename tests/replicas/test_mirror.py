@@ -4,13 +4,14 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import msgpack
 from msgspec.structs import replace
 
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.replicas.messages import Anew, Began, Booked, Ended, Letter, News, decode, encode
+from router.replicas.messages import Anew, Began, Booked, Ended, Letter, News, decode, encode, size
 from router.replicas.mirror import Mirror
 from strategies.api import Candidate, Capabilities, NoOptions, Outcome, Prompt, WorkerView
 from strategies.cost.booking import Booking, late_s
@@ -18,7 +19,7 @@ from strategies.cost.load import Load
 from strategies.cost.preemption import drop
 from strategies.policies.least_load import LeastLoad
 from strategies.policies.prefix_aware import PrefixAware
-from tests.router.fleets import choice, fleet, prompt
+from tests.fleet.fleets import choice, fleet, prompt
 
 TEXT = "the quick brown fox jumps over the lazy dog and so on " * 400
 
@@ -211,7 +212,6 @@ def test_a_pool_that_has_another_strategy_by_then() -> None:
     mirror.take(1, there.end(1, 1.0, began=False), 1.0)
     assert before.workers[0].load.in_flight == 0
     assert isinstance(before.strategy, PrefixAware)
-    assert before.strategy._placed == {}
     assert before.strategy.tree.held(prompt(TEXT).keys) == {}  # taken back
 
 
@@ -237,14 +237,17 @@ class Failing(LeastLoad):
             raise LookupError
 
 
+class Deaf(Failing):
+    """One that hears of requests of this process only."""
+
+    capabilities = Capabilities()
+
+
 @pytest.mark.parametrize("fails", ["", "placed", "settled"])
 @pytest.mark.parametrize("hears", [True, False])
-def test_a_strategy_of_others(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str, *, hears: bool
-) -> None:
+def test_a_strategy_of_others(caplog: pytest.LogCaptureFixture, fails: str, *, hears: bool) -> None:
     """It hears of others' requests only if it wants to, and its errors leave nothing booked."""
-    monkeypatch.setattr(Failing, "capabilities", Capabilities(hears_others=hears))
-    strategy, there = Failing(), There()
+    strategy, there = Failing() if hears else Deaf(), There()
     strategy.fails = fails
     here = fleet()
     pool = Pool("p", ["*"], here.pools[0].workers, strategy)
@@ -256,3 +259,36 @@ def test_a_strategy_of_others(
     assert pool.workers[0].load.in_flight == 0
     assert (strategy.placements, strategy.ends) == ((1, 0 if refused else 1) if hears else (0, 0))
     assert ("its strategy raised an error" in caplog.text) == (hears and bool(fails))
+
+
+_MOST = (1 << 63) - 1
+_count = st.integers(0, _MOST)
+_when = st.floats(0.0, 1e12)
+_tokens = st.none() | _count
+_name = st.text(max_size=60)
+_keys = st.lists(st.integers(0, (1 << 64) - 1), max_size=20)
+
+
+@given(
+    st.builds(
+        Ended, *(_count, _when, st.booleans(), st.booleans()), *(_tokens, _tokens, _tokens, _tokens)
+    )
+    | st.builds(Began, _count, _when)
+    | st.builds(Anew, st.booleans())
+    | st.builds(
+        Booked,
+        *(_count, _when, _name, _name, _count, _count, st.booleans()),
+        *(_when, _count, _count, _count, _when, _keys, st.booleans()),
+        st.none() | _when,
+    )
+)
+@example(Ended(_MOST, 1e12, True, True, _MOST, _MOST, _MOST, _MOST))
+@example(
+    Booked(
+        *(_MOST, 1e12, "", "", _MOST, _MOST, True, 1e12, _MOST, _MOST, _MOST, 0.1, ()),
+        *(True, 1e12),
+    )
+)
+def test_no_news_is_larger_than_it_says(news: News) -> None:
+    """Letters are closed by these sizes, so that none is larger than a datagram may be."""
+    assert len(msgpack.encode(news)) <= size(news)

@@ -1,40 +1,5 @@
-"""A fleet as one router process has it, without sockets or settings."""
+"""The helpers of `tests/fleet/fleets.py`, for the tests that are still here."""
 
-from collections.abc import Sequence
+from tests.fleet.fleets import choice, fleet, prompt
 
-from router.fleet.fleet import Fleet
-from router.fleet.pool import Pool
-from router.fleet.worker import Worker
-from router.upstream.pool import Upstream
-from router.upstream.timeouts import NEVER, Patience
-from strategies.api import Candidate, Cost, Prompt
-from strategies.prefix.block_keys import TEXT_ENDS, chain
-from strategies.registry import make
-
-_PATIENCE = Patience(connect=1.0, first_byte=1.0, idle=1.0, keepalive=1.0, total=NEVER)
-
-
-def fleet(strategy: str = "prefixaware", workers: int = 2, models: Sequence[str] = ("m",)) -> Fleet:
-    """One pool, `p`, of workers `w0`, `w1` and so on; without `models`, they are asked."""
-    upstream = Upstream("127.0.0.1", 1, tls=None, patience=_PATIENCE)
-    found = [Worker(f"w{n}", f"http://w{n}", upstream, models=models) for n in range(workers)]
-    return Fleet([Pool("p", ["*"], found, make(strategy, {}))])
-
-
-def prompt(text: str, *, tokens: int | None = None, stream: bool = True) -> Prompt:
-    """Build the prompt that a router makes of a text it has not tokenized."""
-    data = text.encode()
-    return Prompt(
-        "m",
-        len(data) // 4 if tokens is None else tokens,
-        chain(0, data),
-        TEXT_ENDS,
-        0.25,
-        answer_tokens=100,
-        stream=stream,
-    )
-
-
-def choice(of: Fleet, worker: int, prefill_s: float = 1.0, held: int = 0) -> Candidate:
-    """Build the choice of one worker of the fleet's only pool."""
-    return Candidate(of.pools[0].workers[worker], Cost(prefill=prefill_s), held)
+__all__ = ["choice", "fleet", "prompt"]

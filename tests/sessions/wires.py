@@ -25,14 +25,14 @@ from router.sessions.sessions import Sessions
 from router.sessions.store import Clock, Kept, Store
 from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from router.settings.model import Settings
+from router.settings.server import TimeoutSettings
 from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Refused
 from router.upstream.response import ResponseHead
-from router.upstream.timeouts import NEVER, Patience
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
 
-_PATIENCE = Patience(connect=9.0, first_byte=9.0, idle=9.0, keepalive=9.0, total=NEVER)
+_TIMEOUTS = TimeoutSettings()
 _BODY = b'{"id":"x","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":1}}'
 
 
@@ -79,7 +79,7 @@ class Wire:
             raise Refused("could not be reached")
         status = {"well": 200, "full": 503, "broken": 500}[self.how]
         recall: Recall[ResponseHead] = Recall()
-        connection = UpstreamConnection(asyncio.get_running_loop(), _PATIENCE, recall)
+        connection = UpstreamConnection(asyncio.get_running_loop(), _TIMEOUTS, recall)
         connection.connection_made(_Transport(connection, status))
         return await connection.ask(head, body)
 

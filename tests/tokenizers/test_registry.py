@@ -14,10 +14,10 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.rendering.probes import PROBES
 from router.settings.model import Settings
+from router.settings.server import TimeoutSettings
 from router.tokenizers.registry import TokenizerRegistry
 from router.tokenizers.verify import Agreement
 from router.upstream.pool import Upstream
-from router.upstream.timeouts import Patience
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 from tests.support import until
 from tests.tokenizers.asking import knows, until_known
@@ -52,7 +52,7 @@ class Answers:
 
 def serving(name: str, **roots: str) -> Worker:
     """Return a ready worker that has loaded these models."""
-    upstream = Upstream("127.0.0.1", 1, tls=None, patience=Patience(1, 1, 1, 1))
+    upstream = Upstream("127.0.0.1", 1, tls=None, timeouts=TimeoutSettings())
     worker = Worker(name, f"http://{name}", upstream)
     worker.models = {model: card(model, root) for model, root in roots.items()}
     worker.ready = True

@@ -5,7 +5,8 @@ import pickle
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.upstream.usage import TAIL_BYTES, Usage, UsageTail
@@ -25,8 +26,6 @@ def read(*chunks: bytes) -> Usage:
         tail.add(chunk)
     return tail.read()._replace(answer=None)
 
-
-anyhow = settings(deadline=None)
 
 counts = st.integers(0, 1 << 30)
 words = st.text(max_size=20) | st.sampled_from(['"usage"', '"usage":{', "usage", "\\", '"', "☕"])
@@ -94,7 +93,6 @@ def last_report(told: list[Event]) -> Usage:
     return said[-1] if said else Usage()
 
 
-@settings(deadline=None, max_examples=400)
 @given(streams, cuts)
 def test_the_last_report_counts(told: list[Event], places: list[int]) -> None:
     """The last report is read, whatever surrounds it and however the stream is split."""
@@ -103,15 +101,6 @@ def test_the_last_report_counts(told: list[Event], places: list[int]) -> None:
         assert read(*cut(data, places)) == last_report(told)
 
 
-@anyhow
-@given(streams)
-def test_byte_by_byte(told: list[Event]) -> None:
-    """Reading byte by byte gives the same as one chunk."""
-    data = b"".join(event.data for event in told)
-    assert read(*(bytes([byte]) for byte in data)) == read(data)
-
-
-@anyhow
 @given(streams, st.integers(0))
 def test_a_stream_that_breaks_off(told: list[Event], place: int) -> None:
     """Of a truncated stream, nothing is read that no event has reported."""
@@ -122,28 +111,6 @@ def test_a_stream_that_breaks_off(told: list[Event], place: int) -> None:
     nearly = told[len(whole) : len(whole) + 1]  # its report may be complete, its end is missing
     seen = read(data[:stop])
     assert seen in {Usage(), *(event.told for event in [*whole, *nearly])}
-
-
-@anyhow
-@given(st.binary(max_size=2 * TAIL_BYTES), reports(), st.binary(max_size=200), cuts)
-def test_garbage_around_it(
-    before: bytes, report: tuple[dict[str, Any], Usage], after: bytes, places: list[int]
-) -> None:
-    """Bytes that are neither text nor JSON do not hide a report or add to it."""
-    usage, told = report
-    data = b"\n" + before + b'"usage": ' + json.dumps(usage).encode() + after
-    assert read(*cut(data, places)) == told
-
-
-@anyhow
-@given(reports(), st.integers(0, 3 * TAIL_BYTES), cuts)
-def test_a_report_before_a_long_rest(
-    report: tuple[dict[str, Any], Usage], distance: int, places: list[int]
-) -> None:
-    """How much follows a report does not matter, in a stream or in one piece."""
-    data = json.dumps({"usage": report[0]}).encode() + b" " * distance
-    assert read(*cut(data, places)) == report[1]
-    assert read(*cut(b"data: " + data, places)) == report[1]
 
 
 keys = st.sampled_from(["usage", "a", 'b"', "\\", "input"]) | st.text(max_size=3)
@@ -178,7 +145,6 @@ def documents(draw: st.DrawFn) -> tuple[bytes, Usage]:
     return text.encode("utf-8", "surrogatepass"), told
 
 
-@settings(deadline=None, max_examples=300)
 @given(documents(), cuts)
 def test_only_the_top_level_counts(document: tuple[bytes, Usage], places: list[int]) -> None:
     """Whatever stands around it or within other fields, an answer's own report is read."""
@@ -212,7 +178,6 @@ HOSTILE = st.sampled_from(
 )
 
 
-@anyhow
 @given(st.lists(st.tuples(HOSTILE, st.integers(1, 600)), max_size=6), cuts)
 def test_hostile_answers(parts: list[tuple[bytes, int]], places: list[int]) -> None:
     """Hostile input that fills the tail never raises, and splitting it changes nothing."""
@@ -223,7 +188,6 @@ def test_hostile_answers(parts: list[tuple[bytes, int]], places: list[int]) -> N
     assert usage.cached is None or 0 <= usage.cached < 1 << 31
 
 
-@anyhow
 @given(st.lists(st.integers(0, 70_000) | st.integers(0, 3), min_size=1, max_size=60))
 def test_what_is_kept(sizes: list[int]) -> None:
     """However long the answer, only a few tails and its largest chunk are kept."""
@@ -236,26 +200,15 @@ def test_what_is_kept(sizes: list[int]) -> None:
 
 
 def test_what_is_kept_of_crumbs() -> None:
-    """The bound also holds for 100,000 chunks of one byte, with empty ones between them."""
+    """The bound also holds for many chunks of one byte, with empty ones between them."""
     tail = UsageTail()
-    for _ in range(100_000):
+    for _ in range(10 * TAIL_BYTES):
         tail.add(b"x")
         tail.add(b"")
-    assert len(pickle.dumps(tail)) <= 10 * TAIL_BYTES
+    assert len(pickle.dumps(tail)) <= 5 * TAIL_BYTES
 
 
-def test_nothing_after_null_is_taken_for_it() -> None:
-    """`null` is not a report, and neither is the object that follows it."""
-    report = b'data: {"usage":{"prompt_tokens":7}}\n\n'
-    null = b'data: {"usage":null}\n\n'
-    other = b'data: {"prompt_tokens":9}\n\n'
-    assert read(report + null + other) == Usage(7, None)
-    assert read(null + other) == Usage()
-    assert read(b'{"usage":null,"a":{"prompt_tokens":9}}') == Usage()
-
-
-def test_the_worst_there_is() -> None:
+@pytest.mark.parametrize("piece", [b'"usage":{', b'"usage":{"a":[', b'"usage":{"a":"'])
+def test_the_worst_there_is(piece: bytes) -> None:
     """A tail full of reports that never end yields no usage."""
-    worst = [b'"usage":{' * 1000, b'"usage":{"a":[' * 1000, b'"usage":{"a":"' * 1000]
-    for _ in range(50):
-        assert all(read(answer) == Usage() for answer in worst)
+    assert read(piece * 1000) == Usage()

@@ -92,16 +92,6 @@ def test_bad_requests_make_no_outliers(share: float, at_once: int) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
-@pytest.mark.parametrize("share", [0.02, 0.5])
-def test_nor_if_they_prefer_one_worker(share: float, at_once: int) -> None:
-    """Not even the worker that bad requests prefer becomes one: some are tried elsewhere."""
-    for seed in range(3):
-        play = Play(seed, at_once=at_once)
-        play.run(2_000, share, prefer=True)
-        assert not any(member.outlier for member in play.members)
-
-
-@pytest.mark.parametrize("at_once", [1, 8])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.1])
 @pytest.mark.parametrize("broken", [1, 2])
 def test_a_worker_that_fails_all_is_one(broken: int, share: float, at_once: int) -> None:

@@ -1,5 +1,6 @@
-"""What strategies save at the shutdown, where there is no room for it."""
+"""What strategies save at the shutdown, and what the next run takes over."""
 
+import asyncio
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from router.app import RouterServer
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.state import leave, take_over
+from router.settings.model import Settings
 from strategies.api import Capabilities, NoOptions
 from strategies.policies.least_load import LeastLoad
 from strategies.policies.prefix_aware import PrefixAware
-from tests.router.fleets import choice, fleet, prompt
+from tests.fleet.fleets import choice, fleet, prompt
 
 
 @contextmanager
@@ -41,21 +44,16 @@ def test_half_a_file_is_not_left(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert file.stat().st_size > 100
 
 
-def test_workers_that_are_gone_are_forgotten(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_workers_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     """Names change with every roll-out; each would keep a share of the memory for ever."""
     before, after = fleet(workers=3), fleet(workers=1)
     for number in range(3):
         before.pools[0].book(prompt(f"prefix {number} " * 200), choice(before, number), 0.0)
     leave(before, str(tmp_path), None)
-    caplog.set_level("INFO")
     take_over(after, str(tmp_path), None)
     strategy = after.pools[0].strategy
     assert isinstance(strategy, PrefixAware)
     assert list(strategy.known_workers()) == ["w0"]
-    assert "it goes on with" in caplog.text
-    assert "workers that it has no more: 2; forgotten" in caplog.text
 
 
 class Broken(LeastLoad):
@@ -84,3 +82,21 @@ def test_a_strategy_that_fails_at_it(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert caplog.text.count("pool o: its strategy raised an error") == 2
     assert caplog.text.count("pool p: ") == 1
     assert "pool p: it starts cold" not in caplog.text
+
+
+def test_nothing_is_learned_while_it_is_left(tmp_path: Path) -> None:
+    """`at_rest` stops all changes before a thread saves the learned state."""
+    left_before: list[bool] = []
+    settings = {"workers": ["http://127.0.0.1:1"], "shutdown": {"state": str(tmp_path)}}
+
+    async def run() -> None:
+        router = RouterServer(Settings.model_validate(settings))
+        router.at_rest = lambda: left_before.append(any(tmp_path.iterdir()))
+        serving = asyncio.create_task(router.run([]))
+        await router.server.started.wait()
+        router.server.stop(now=True)
+        await serving
+
+    asyncio.run(run())
+    assert left_before == [False]
+    assert [file.name for file in tmp_path.iterdir()] == ["default.1.prefixes"]

@@ -10,27 +10,20 @@ from router.dispatch.dispatcher import Ranker
 from router.dispatch.retry import RetryBudget
 from router.dispatch.scheduler import Scheduler
 from router.fleet.breaker import MAX_BACKOFF_S, MIN_BACKOFF_S, Backoffs
-from router.fleet.build import build
-from router.http.tls import Contexts
 from router.settings.model import Settings
-from strategies.api import Decision, Prompt
+from strategies.api import Decision
+from tests.fleet.fleets import fleet, prompt
 
 
 def test_it_rests_and_comes_back() -> None:
-    """Others are asked until the rest is over."""
+    """Others are asked until the rest is over; if all rest, one of them is asked all the same."""
     rests = Backoffs()
     assert not rests
     rests.refused("a", 10.0)
     assert rests
     assert rests.awake(["a", "b"], 10.0) == ["b"]
     assert rests.awake(["a", "b"], 10.0 + MIN_BACKOFF_S) == ["a", "b"]
-
-
-def test_all_of_them_rest() -> None:
-    """If all workers rest, asking one of them is better than a refusal."""
-    rests = Backoffs()
-    for worker in "ab":
-        rests.refused(worker, 10.0)
+    rests.refused("b", 10.0)
     assert rests.awake(["a", "b"], 10.0) == ["a", "b"]
 
 
@@ -81,22 +74,22 @@ def test_nobody_is_forgotten_or_kept(refusals: list[tuple[str, float]]) -> None:
     for worker, now in refusals:
         rests.refused(worker, now)
     rests.keep(["a", "b"])
-    assert set(rests._rests) == {worker for worker, _ in refusals} & {"a", "b"}
+    resting = {worker for worker, _ in refusals} & {"a", "b"}
+    assert bool(rests) is bool(resting)
+    assert set(rests.awake([*"abcd", "free"], -inf)) == {*"abcd", "free"} - resting
     assert set(rests.awake(list("abcd"), 1e9)) == set("abcd")
 
 
 def test_those_that_rest_are_ranked_last() -> None:
     """They are told apart from the others: they may cost less."""
-    told = [{"name": name, "url": f"http://127.0.0.1:{port}"} for port, name in enumerate("abc", 1)]
-    settings = Settings.model_validate({"strategy": "leastload", "workers": told})
-    fleet = build(settings, Contexts())
-    (pool,) = fleet.pools
+    (pool,) = fleet("leastload", workers=3).pools
+    settings = Settings.model_validate({"workers": ["http://127.0.0.1:1"]})
     scheduler = Scheduler(settings, RetryBudget(0.2), lambda *_: Decision([], ""))
-    deciding, prompt = Ranker(scheduler), Prompt("m", 1_000)
+    deciding, asked = Ranker(scheduler), prompt("text")
     for worker in pool.workers[1:]:
         worker.load.book(monotonic(), 60.0)
-    assert deciding.among(pool, prompt, pool.workers).aside == 0
+    assert deciding.among(pool, asked, pool.workers).aside == 0
     scheduler.rests.refused(pool.workers[0], inf)
-    decision = deciding.among(pool, prompt, pool.workers)
-    assert [one.worker.name for one in decision.candidates] == ["b", "c", "a"]
+    decision = deciding.among(pool, asked, pool.workers)
+    assert [one.worker.name for one in decision.candidates] == ["w1", "w2", "w0"]
     assert decision.aside == 1

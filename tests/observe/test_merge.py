@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -62,53 +63,26 @@ def test_counters_add_up() -> None:
     assert values(found) == {"requests_total a": 1, "requests_total b": 5, "requests_total c": 4}
 
 
-def test_what_is_under_way_adds_up() -> None:
-    """Gauges are summed, unless they are among the exceptions."""
-    found = merged(
-        [said(gauge("warmroute_in_flight", a=1)), said(gauge("warmroute_in_flight", a=2))]
-    )
-    assert values(found) == {"warmroute_in_flight a": 3}
-
-
-def test_gauges_that_do_not_add_up() -> None:
-    """Up is the minimum, ejected the maximum, and learned estimates are averaged."""
-    found = merged(
-        [
-            said(
-                gauge("warmroute_worker_up", a=1, b=up),
-                gauge("warmroute_worker_ejected", a=0, b=1 - up),
-                gauge("warmroute_pace_factor", a=1 + up, b=1),
-            )
-            for up in (1, 0)
-        ]
-    )
-    assert values(found) == {
-        "warmroute_worker_up a": 1,
-        "warmroute_worker_up b": 0,
-        "warmroute_worker_ejected a": 0,
-        "warmroute_worker_ejected b": 1,
-        "warmroute_pace_factor a": 1.5,
-        "warmroute_pace_factor b": 1,
-    }
-
-
-def test_a_shared_store_that_one_cannot_use() -> None:
-    """It is down or wrong for all if it is for one; load rates are averaged."""
-    found = merged(
-        [
-            said(
-                gauge("warmroute_kv_store_up", a=up),
-                gauge("warmroute_kv_store_wrong", a=1 - up),
-                gauge("warmroute_kv_load_tokens_per_second", a=1000 * (1 + up)),
-            )
-            for up in (1, 0)
-        ]
-    )
-    assert values(found) == {
-        "warmroute_kv_store_up a": 0,
-        "warmroute_kv_store_wrong a": 1,
-        "warmroute_kv_load_tokens_per_second a": 1500,
-    }
+@pytest.mark.parametrize(
+    ("name", "told", "merged_value"),
+    [
+        ("in_flight", (1, 2), 3),  # what is under way adds up
+        ("worker_up", (1, 0), 0),
+        ("worker_ejected", (0, 1), 1),
+        ("pace_factor", (2, 1), 1.5),  # estimates are averaged
+        ("kv_store_up", (1, 0), 0),
+        ("kv_store_wrong", (0, 1), 1),
+        ("kv_load_tokens_per_second", (2000, 1000), 1500),
+        ("kv_trusted", (1, 0), 0),  # one process that cannot be trusted counts
+        ("kv_blocks_held", (5, 4), 5),  # all hear of the same blocks
+        ("kv_wrong", (0.4, 0.2), 0.4),
+        ("kv_behind_seconds", (0, 3), 3),
+    ],
+)
+def test_gauges(name: str, told: tuple[float, float], merged_value: float) -> None:
+    """Gauges are summed, unless that has no meaning."""
+    found = merged([said(gauge(f"warmroute_{name}", a=value)) for value in told])
+    assert values(found) == {f"warmroute_{name} a": merged_value}
 
 
 def test_histograms() -> None:
@@ -188,24 +162,3 @@ def test_tokenizers() -> None:
     other = [told("a", "b", keyed="text"), told("c"), told("d")]
     found = json.loads(merged_tokenizers([json.dumps(one).encode(), json.dumps(other).encode()]))
     assert found == [told("a", "b", keyed="text"), told("c", keyed="text"), told("d")]
-
-
-def test_what_engines_tell_each_process() -> None:
-    """KV events: one process that cannot be trusted counts, and block counts are not summed."""
-    found = merged(
-        [
-            said(gauge("warmroute_kv_trusted", a=1, b=1), gauge("warmroute_kv_blocks_held", a=5)),
-            said(gauge("warmroute_kv_trusted", a=1, b=0), gauge("warmroute_kv_blocks_held", a=4)),
-            said(gauge("warmroute_kv_wrong", a=0.4), gauge("warmroute_kv_wrong", a=0.2)),
-            said(
-                gauge("warmroute_kv_behind_seconds", a=0), gauge("warmroute_kv_behind_seconds", a=3)
-            ),
-        ]
-    )
-    assert values(found) == {
-        "warmroute_kv_trusted a": 1,
-        "warmroute_kv_trusted b": 0,
-        "warmroute_kv_blocks_held a": 5,
-        "warmroute_kv_wrong a": 0.4,
-        "warmroute_kv_behind_seconds a": 3,
-    }

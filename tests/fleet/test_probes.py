@@ -10,12 +10,12 @@ import pytest
 from router.fleet.inquiries import Inquiries, InquiryAnswer, NoAnswer, NotAsked
 from router.fleet.probes import Health
 from router.fleet.worker import ProbeState, Worker
-from router.http.sockets import enable_keepalive
 from router.settings.fleet import HealthSettings
+from router.settings.server import TimeoutSettings
+from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Refused
 from router.upstream.pool import Upstream
-from router.upstream.timeouts import Patience
-from tests.router.fleets import fleet
+from tests.fleet.fleets import fleet
 
 MODELS = b'{"data":[{"id":"m"}]}'
 
@@ -89,19 +89,25 @@ def test_anything_else_does(fall: int) -> None:
         assert set(probed(Asks(None, *few, None, *few, None), fall=fall)) == {ProbeState.READY}
 
 
+class Lacking(Upstream):
+    """Connections that cannot be made."""
+
+    def __init__(self, *, ours: bool) -> None:
+        super().__init__("127.0.0.1", 1, tls=None, timeouts=TimeoutSettings())
+        self._ours = ours
+
+    def control_connections(self) -> Upstream:
+        return self
+
+    async def ask(self, head: bytes, body: bytes, *_: object) -> UpstreamConnection:
+        del head, body
+        raise Refused("could not be reached", ours=self._ours)
+
+
 @pytest.mark.parametrize(("ours", "kind"), [(True, NotAsked), (False, NoAnswer)])
 def test_whose_lack_it_is(ours: bool, kind: type[NoAnswer]) -> None:
     """Missing descriptors are the router's fault, a refused connection is the worker's."""
-
-    class Lacks(Upstream):
-        async def ask(self, head: bytes, body: bytes) -> None:  # type: ignore[override]
-            del head, body
-            raise Refused("could not be reached", ours=ours)
-
-    patience = Patience(connect=1, first_byte=1, idle=1, keepalive=1)
-    worker = next(iter(fleet(workers=1).workers))
-    worker.upstream = Upstream("127.0.0.1", 1, tls=None, patience=patience)
-    worker.upstream._control = Lacks("127.0.0.1", 1, tls=None, patience=patience)
+    worker = Worker("w", "http://w", Lacking(ours=ours))
     with pytest.raises(NoAnswer, match="/health: could not be reached") as raised:
         asyncio.run(Inquiries().ask(worker, "/health", patience=5))
     assert type(raised.value) is kind
@@ -111,28 +117,21 @@ def test_the_system_watches_connections_to_workers() -> None:
     """A node that lost power sends nothing: the kernel probes the connection and gives it up."""
 
     async def play() -> tuple[int, ...]:
-        patience = Patience(connect=5, first_byte=0.2, idle=5, keepalive=5)
-        upstream = Upstream("127.0.0.1", port, tls=None, patience=patience)
-        connection = await upstream._dial()
-        transport = connection._transport
-        assert transport is not None
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(
+            lambda: UpstreamConnection(loop, TimeoutSettings()), *listener.getsockname()
+        )
         end: socket.socket = transport.get_extra_info("socket")
         found = (
             end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
             end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
             end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
         )
-        connection.close()
+        transport.abort()
         await asyncio.sleep(0)
         return found
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
         alive, idle, unacknowledged = asyncio.run(play())
     assert alive
     assert 0 < idle < 60 < unacknowledged < 60_000
-
-
-def test_what_is_no_socket_is_not_watched() -> None:
-    """A transport without a socket is accepted."""
-    enable_keepalive(None)

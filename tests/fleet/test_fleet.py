@@ -4,36 +4,28 @@ import itertools
 from collections.abc import Callable, Sequence
 from math import inf, nan
 from time import monotonic
-from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.api.errors import BadRequest, NoWorker, UnknownModel
-from router.fleet.fleet import Fleet
+from router.fleet.fleet import MAX_COMPARED_NAMES, MAX_ROUTES, Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import ProbeState, Worker
-from router.upstream.pool import Upstream
-from router.upstream.timeouts import Patience
 from strategies.api import Candidate, Cost, NoOptions, Prompt, WorkerView
-from strategies.cost.booking import Booking
 from strategies.policies.least_load import LeastLoad
 from strategies.registry import make
-from tests.router import fleets
+from tests.fleet import fleets
 
-PATIENCE = Patience(1, 1, 1, 1)
 PROMPT = Prompt("m", 1000, (1, 2, 3), answer_tokens=100, stream=True)
-_ports = itertools.count(1)
+_numbers = itertools.count(1)
 
 
-def worker(*models: str, state: ProbeState = ProbeState.READY, fixed: Sequence[str] = ()) -> Worker:
+def worker(*models: str, state: ProbeState = ProbeState.READY) -> Worker:
     """Build a worker that serves these models."""
-    name = f"w{next(_ports)}"
-    upstream = Upstream("127.0.0.1", 1, tls=None, patience=PATIENCE)
-    made = Worker(name, "http://127.0.0.1:1", upstream, models=fixed)
-    if models:
-        made.models = {model: {"id": model} for model in models}
+    made = fleets.worker(f"w{next(_numbers)}")
+    made.models = {model: {"id": model} for model in models}
     made.become(state, "as the test has it")
     return made
 
@@ -110,21 +102,12 @@ def test_eligible() -> None:
     found = pool("p", "*", workers=[down, first, unknown, other, second])
     assert found.eligible("m") == [first, second]
     assert found.eligible("n") == [other, second]
-
-
-def test_nobody_is_ready() -> None:
-    """A model served only by a worker that is down is known: the answer is 503, not 404."""
-    found = pool("p", "*", workers=[worker("m", state=ProbeState.DOWN), worker("n")])
-    with pytest.raises(NoWorker):
-        found.eligible("m")
+    with pytest.raises(NoWorker):  # known, though it is down: 503, not 404
+        pool("p", "*", workers=[down, other]).eligible("m")
     with pytest.raises(UnknownModel):
-        found.eligible("x")
-
-
-def test_nobody_has_told_its_models() -> None:
-    """Until a worker has listed its models, any of them may serve the model."""
-    with pytest.raises(NoWorker):
-        pool("p", "*", workers=[worker(state=ProbeState.UNKNOWN)] * 2).eligible("x")
+        pool("p", "*", workers=[down, other]).eligible("x")
+    with pytest.raises(NoWorker):  # until it has told its models, it may serve any
+        pool("p", "*", workers=[worker(state=ProbeState.UNKNOWN)]).eligible("x")
 
 
 @pytest.mark.parametrize("model", [None, ""])
@@ -185,13 +168,6 @@ def test_the_base_model(
             assert fleet.route(model)[1] == base
 
 
-def test_the_base_model_by_a_name_that_a_pool_takes() -> None:
-    """Other names of it are unknown here."""
-    one = worker("m")
-    one.models = {name: {"id": name, "root": "/m"} for name in ("inner", "public")}
-    assert Fleet([pool("a", "public", workers=[one])]).route(None)[1] == "public"
-
-
 def test_the_base_model_changes_with_the_list() -> None:
     """A worker may be restarted with another model, or more of them."""
     one = worker("m")
@@ -199,34 +175,6 @@ def test_the_base_model_changes_with_the_list() -> None:
     assert fleet.route(None)[1] == "m"
     one.models = {"n": {"id": "n"}, "sql": {"id": "sql", "parent": "n"}}
     assert fleet.route(None)[1] == "n"
-
-
-def test_of_several_models_two_are_looked_at() -> None:
-    """Workers may have thousands of adapters, and any request may leave out its model."""
-    first, second = worker("m", "n"), worker("m")
-    second.models = cast("dict[str, dict[str, object]]", None)  # looking there would fail
-    with pytest.raises(BadRequest, match="several models"):
-        Fleet([pool("a", "*", workers=[first, second])]).route(None)
-
-
-def test_each_model_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool of a name is looked up once, however many workers have that model."""
-    looked: list[str] = []
-    both = Fleet(
-        [
-            pool("a", "m", workers=[worker("m", "n")] * 9),
-            pool("b", "*", workers=[worker("m", "n"), worker("n")]),
-        ]
-    )
-    find = both._pool
-
-    def look(name: str) -> Pool | None:
-        looked.append(name)
-        return find(name)
-
-    monkeypatch.setattr(both, "_pool", look)
-    assert sorted(both.models()) == ["m", "n"]
-    assert sorted(looked) == ["m", "m", "n", "n"]
 
 
 def test_one_model_is_described_as_among_all() -> None:
@@ -245,6 +193,14 @@ def test_one_model_is_described_as_among_all() -> None:
         assert fleet.described(name) == every.get(name)
 
 
+def hint(fleet: Fleet, asked: str) -> str:
+    """Return the model that an unknown name is answered with; empty if none is."""
+    with pytest.raises(UnknownModel) as refused:
+        fleet.route(asked)
+    message = refused.value.message.removeprefix(f"The model {asked!r} does not exist.")
+    return message.removeprefix(" Did you mean '").removesuffix("'?")
+
+
 @pytest.mark.parametrize(
     ("asked", "meant"),
     [
@@ -252,90 +208,53 @@ def test_one_model_is_described_as_among_all() -> None:
         ("META/llama-3.1-8b", "meta/llama-3.1-8b"),
         ("other/QWEN", "qwen"),
         ("llama", ""),
-        ("hidden", ""),
+        ("hidden", ""),  # no pool takes it
+        ("qwen2", ""),
     ],
 )
 def test_a_model_that_was_probably_meant(asked: str, meant: str) -> None:
     """Its name differs in case or by the organization before it, and it can be asked for."""
     pools = pool("a", "meta/*", workers=[worker("meta/llama-3.1-8b", "x/hidden")])
     fleet = Fleet([pools, pool("b", "q*", workers=[worker("qwen")])])
-    with pytest.raises(UnknownModel) as refused:
-        fleet.route(asked)
-    hint = f" Did you mean {meant!r}?" if meant else ""
-    assert refused.value.message == f"The model {asked!r} does not exist.{hint}"
+    assert hint(fleet, asked) == meant
 
 
-def test_a_name_that_differs_only_in_case_is_meant_first() -> None:
-    """Whoever else has a model with the same last part."""
-    fleet = Fleet([pool("a", "*", workers=[worker("x/m", "y/m", "z/m")])])
-    for asked, meant in (("Y/M", "y/m"), ("other/m", "x/m")):
-        with pytest.raises(UnknownModel, match=f"Did you mean '{meant}'"):
-            fleet.route(asked)
+@pytest.mark.parametrize(
+    ("models", "asked", "meant"),
+    [
+        (("x/m", "y/m", "z/m"), "Y/M", "y/m"),  # first the one that differs only in case
+        (("x/m", "y/m", "z/m"), "other/m", "x/m"),
+        (("m",), "gpt-4o", "m"),  # the only one
+        (("m" * 201,), "x", ""),  # too long to show
+    ],
+)
+def test_which_of_several_is_meant(models: Sequence[str], asked: str, meant: str) -> None:
+    """The only model there is, or the one whose name is nearest."""
+    fleet = Fleet([pool("a", "*", workers=[worker(*models), worker(models[0])])])
+    assert hint(fleet, asked) == meant
 
 
-def test_the_only_model_is_meant() -> None:
-    """Whatever was asked for."""
-    fleet = Fleet([pool("a", "*", workers=[worker("m"), worker("m")])])
-    with pytest.raises(UnknownModel, match="Did you mean 'm'"):
-        fleet.route("gpt-4o")
+def test_not_many_names_are_compared() -> None:
+    """A stranger's request must not take long because there are many adapters; nor is a model
+    called the only one if not all were seen."""
+    many = [f"adapter-{number}" for number in range(2 * MAX_COMPARED_NAMES)]
+    fleet = Fleet([pool("a", "*", workers=[worker(*many)])])
+    assert hint(fleet, "ADAPTER-1") == "adapter-1"
+    assert hint(fleet, f"A{many[-1][1:]}") == ""
+    alike = [worker("a")] * MAX_COMPARED_NAMES
+    assert hint(Fleet([pool("a", "*", workers=[*alike, worker("b")])]), "x") == ""
 
 
-def test_what_was_asked_for_is_not_meant() -> None:
-    """A worker of another pool may have it, where requests for it do not go."""
-    fleet = Fleet([pool("a", "m*", workers=[worker("n")]), pool("b", "*", workers=[worker("m")])])
-    with pytest.raises(UnknownModel) as refused:
-        fleet.route("m")
-    assert refused.value.message == "The model 'm' does not exist."
-
-
-def test_a_name_that_is_too_long_to_show_is_not_meant() -> None:
-    """Models are named by the workers."""
-    fleet = Fleet([pool("a", "*", workers=[worker("m" * 201)])])
-    with pytest.raises(UnknownModel) as refused:
-        fleet.route("x")
-    assert refused.value.message == "The model 'x' does not exist."
-
-
-def test_not_many_names_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger's request must not take long because there are many adapters."""
-    monkeypatch.setattr("router.fleet.fleet.MAX_COMPARED_NAMES", 2)
-    fleet = Fleet([pool("a", "*", workers=[worker("a", "b", "c")])])
-    for asked, hint in (("B", " Did you mean 'b'?"), ("C", "")):
-        with pytest.raises(UnknownModel) as refused:
-            fleet.route(asked)
-        assert refused.value.message.removeprefix(f"The model {asked!r} does not exist.") == hint
-
-
-def test_it_is_not_called_the_only_model_if_not_all_were_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Many workers may have the same one, and the last of them another."""
-    monkeypatch.setattr("router.fleet.fleet.MAX_COMPARED_NAMES", 2)
-    fleet = Fleet([pool("a", "*", workers=[worker("a"), worker("a"), worker("b")])])
-    with pytest.raises(UnknownModel) as refused:
-        fleet.route("x")
-    assert refused.value.message == "The model 'x' does not exist."
-
-
-def test_unknown_names_leave_nothing_behind() -> None:
-    """Names of unknown models are not cached, so clients cannot make the fleet's memory grow."""
-    fleet = Fleet([pool("a", "*")])
-    for number in range(100):
-        with pytest.raises(UnknownModel):
-            fleet.route(f"none-{number}")
-    assert fleet._routes == {}
-    fleet.route("m")
-    assert list(fleet._routes) == ["m"]
-
-
-def test_models_that_are_gone_are_not_remembered_for_ever() -> None:
-    """The route cache is bounded: a worker may load another adapter every minute for years."""
+def test_names_do_not_fill_the_memory() -> None:
+    """Unknown names are not kept, and of those of adapters, which come and go, only so many."""
     one = worker("m")
     fleet = Fleet([pool("a", "*", workers=[one])])
-    for number in range(3 * 4096):
+    for number in range(MAX_ROUTES + 10):
+        with pytest.raises(UnknownModel):
+            fleet.route(f"none-{number}")
         one.models = {f"adapter-{number}": {"id": f"adapter-{number}"}}
         fleet.route(f"adapter-{number}")
-    assert len(fleet._routes) <= 4096
+    assert len(fleet._routes) <= 10
     assert fleet.route(f"adapter-{number}")[2] == [one]
 
 
@@ -343,8 +262,7 @@ def test_lost() -> None:
     """A worker that cannot be reached gets no requests and is probed at once."""
     one = worker("m")
     one.lost("connection refused")
-    assert not one.ready
-    assert one.reason == "connection refused"
+    assert (one.ready, one.reason) == (False, "connection refused")
     assert one.attention.is_set()
     with pytest.raises(NoWorker):
         pool("p", "*", workers=[one]).eligible("m")
@@ -402,45 +320,16 @@ def test_a_broken_strategy_is_told_of_those_that_are_held(
     assert caplog.text.count("pool p: its strategy raised an error") == logged
 
 
-def test_booked_by_a_broken_strategy() -> None:
-    """A strategy that raises when it is told of a placement leaves nothing booked."""
-    one, strategy = worker("m"), Watching()
-    strategy.broken = True
-    found = Pool("p", ["*"], [one], strategy)
-    with pytest.raises(RuntimeError):
-        found.book(PROMPT, Candidate(one, Cost(prefill=5.0)), monotonic())
-    assert (one.load.in_flight, one.load.kv_tokens, one.wait()) == (0, 0, 0.0)
-
-
-@given(st.lists(st.integers(0, 2), max_size=40))
-def test_many_bookings_return_to_nothing(order: list[int]) -> None:
-    """Once all bookings are released, whatever their order, nothing is booked on any worker."""
-    workers = [worker("m") for _ in range(3)]
-    found = Pool("p", ["*"], workers, make("leastload", {}))
-    open_: list[tuple[Worker, Booking]] = []
-    for place in order:
-        one = workers[place]
-        open_.append((one, found.book(PROMPT, Candidate(one, Cost(prefill=0.1)), monotonic())))
-        assert sum(w.load.in_flight for w in workers) == len(open_)
-    for one, booking in open_[::2] + open_[1::2]:
-        one.load.release(booking, monotonic())
-    assert all((w.load.in_flight, w.load.kv_tokens, w.wait()) == (0, 0, 0.0) for w in workers)
-
-
-def test_turns() -> None:
-    """The worker chosen last has the largest turn."""
-    first, second = worker("m"), worker("m")
-    found = Pool("p", ["*"], [first, second], make("roundrobin", {}))
-    for one, other in ((first, second), (second, first), (first, second)):
-        found.book(PROMPT, Candidate(one, Cost()), monotonic())
-        assert one.load.turn > other.load.turn
-
-
 @pytest.mark.parametrize("prefill_s", [nan, inf, -1.0])
-def test_a_prediction_that_is_no_time_is_not_booked(prefill_s: float) -> None:
-    """A strategy of others may give any number; that one would stay in the sums for ever."""
-    ours = fleets.fleet(workers=1)
-    load = ours.pools[0].workers[0].load
+def test_what_is_not_booked(prefill_s: float) -> None:
+    """A strategy of others may predict what is no time, which would stay in the sums for ever, or
+    raise when it is told of a placement."""
+    one, strategy = worker("m"), Watching()
+    found = Pool("p", ["*"], [one], strategy)
     with pytest.raises(ValueError, match="s of prefill"):
-        ours.pools[0].book(fleets.prompt("text"), fleets.choice(ours, 0, prefill_s), 0.0)
-    assert (load.in_flight, load.given_s, load.wait(0.0)) == (0, 0.0, 0.0)
+        found.book(PROMPT, Candidate(one, Cost(prefill=prefill_s)), 0.0)
+    assert one.load.given_s == 0.0
+    strategy.broken = True
+    with pytest.raises(RuntimeError):
+        found.book(PROMPT, Candidate(one, Cost(prefill=5.0)), 0.0)
+    assert (one.load.in_flight, one.load.kv_tokens, one.load.wait(0.0)) == (0, 0, 0.0)
