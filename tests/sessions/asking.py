@@ -34,13 +34,13 @@ def invoke(router: Router, body: dict[str, Any], key: str | None = None) -> http
 def opened(reply: httpx.Response) -> str:
     """Return the id of a session that has begun."""
     assert reply.status_code == 200, reply.text
-    return reply.headers[NEW].partition(";")[0]
+    return str(reply.headers[NEW]).partition(";")[0]
 
 
 def state(reply: httpx.Response) -> str:
     """Return what became of the request's session."""
     assert reply.status_code == 200, reply.text
-    return reply.headers.get("x-warmroute-session", "").partition(";")[0]
+    return str(reply.headers.get("x-warmroute-session", "")).partition(";")[0]
 
 
 def homes(router: Router) -> dict[str, str]:

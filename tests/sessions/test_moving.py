@@ -176,7 +176,7 @@ def test_a_first_request_that_is_refused_after_others_have_followed(
         for use in (first, second):
             assert (await use.settle(home, [home, other], pool, "m")) is home
         assert (await first.settle(other, [home, other], pool, "m")) is other
-        return first.state
+        return str(first.state)
 
     assert asyncio.run_coroutine_threadsafe(meet(), loop).result(20) == "spilled"
 
