@@ -12,9 +12,8 @@ from router.api.endpoints import ENDPOINTS
 from router.api.request import parse
 from router.dispatch.preemption import MIN_JUDGED_TOKENS, Preemptions, Running, resumable
 from router.dispatch.request import InferenceRequest
-from router.fleet.breaker import Breaker
 from router.fleet.pool import Pool
-from router.fleet.worker import LOSSES, LOSSES_S, Worker
+from router.fleet.worker import LOSSES, LOSSES_S, ProbeState, Worker
 from router.http.exchange import ClientConnection, Exchange
 from router.http.validation import RequestHead
 from router.sessions.use import SessionUse
@@ -49,20 +48,22 @@ class Sent:
 
 
 def preempting(strategy: str = "prefixaware") -> tuple[Preemptions, Pool, Worker]:
-    """Everything that decides about it: a pool of one worker, which reuses prefixes."""
+    """Everything that decides about it: a pool, and one of its workers, which reuses prefixes."""
     found = Preemptions()
     found.change(2)
-    pool = fleet(strategy, workers=1).pools[0]
-    (worker,) = pool.workers
-    worker.reuses = worker.ready = True
+    pool = fleet(strategy, workers=2).pools[0]
+    for each in pool.workers:
+        each.become(ProbeState.READY, "")
+    worker = pool.workers[0]
+    worker.reuses = True
     return found, pool, worker
 
 
 def eject(worker: Worker) -> None:
-    """Let requests to a worker fail until it is ejected, whatever its pool allows."""
-    worker.breaker = Breaker(worker.name)
-    while worker.breaker.closed:
+    """Let requests to a worker fail until it is ejected."""
+    for _ in range(5):
         worker.breaker.failed(monotonic(), worker.breaker.began(monotonic()), "5xx")
+    assert not worker.breaker.closed
 
 
 def since(found: Preemptions, worker: Worker, asked: Asked) -> float | None:
