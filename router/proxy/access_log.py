@@ -6,7 +6,6 @@ from time import monotonic
 from router.dispatch.lease import Lease
 from router.fleet.worker import Worker
 from router.http.exchange import Exchange
-from router.proxy.decision_headers import explanation
 
 log = logging.getLogger("warmroute.requests")
 
@@ -15,7 +14,7 @@ def log_answer(lease: Lease, exchange: Exchange) -> None:
     """Log an answer that came from a worker, or what went wrong instead."""
     request, worker, status, failure = lease.request, lease.worker, lease.status, lease.failure
     identity, seconds = request.identity.decode(), monotonic() - request.started
-    decision = explanation(request, lease.choice).decode()
+    decision = lease.explanation().decode()
     tokens = request.prompt.too_long or request.prompt.tokens
     fields: dict[str, str | float] = {
         "id": identity,
