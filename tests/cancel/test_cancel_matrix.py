@@ -248,8 +248,8 @@ def test_as_its_last_byte_is_read(stage: Stage, endpoint: Endpoint, stream: bool
     stage.worker.script = ["stall"]
     client = Kind(endpoint, stream).sent(stage, text=LARGE)
     client.close()
-    until(lambda: any(stage.counts().values()))
-    until(stage.rests)
+    until(lambda: any(stage.counts().values()), 30)  # its prompt is large
+    until(stage.rests, 30)
     counts = stage.counts()
     assert Counter(counts["requests"]) + Counter(counts["refused_requests"]) == {"499": 1}
     assert counts["worker_errors"] == {}

@@ -30,16 +30,11 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "Q
 #: Requests that take long to read: those of many bytes, and those of many parts.
 LARGE = {
     "text": (PATH, chat("Hello " * MB)),
-    "messages": (PATH, {"model": "m", "messages": [{"role": "user", "content": "x" * 400}] * 4000}),
     "parts": (PATH, chat([PART] * 10_000)),
     "image": (PATH, chat([PART, IMAGE])),
     "tools": (PATH, chat("Hello", tools=[{"type": "function", "x": "x" * MB}])),
-    "other": (PATH, chat("Hello", anything=["x" * 100] * 10_000)),
-    "system": ("/v1/messages", chat("Hello", system="Hello " * MB)),
     "items": ("/v1/responses", {"model": "m", "input": [{"role": "user", "content": "x" * MB}]}),
     "ids": ("/v1/completions", {"model": "m", "prompt": [12345] * 200_000}),
-    "inputs": ("/v1/embeddings", {"model": "m", "input": ["Hello " * 100] * 2048}),
-    "documents": ("/rerank", {"model": "m", "query": "x", "documents": [PART] * 10_000}),
     "invocation": ("/endpoints/e/invocations", chat("x" * MB)),
     "explained": ("/explain", chat("Hello " * MB)),
 }

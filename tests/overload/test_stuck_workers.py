@@ -2,20 +2,17 @@
 
 import json
 import logging
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from time import monotonic, sleep
 from typing import Any, cast
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
 from router.dispatch.lease import Lease
-from router.fleet.pool import Pool
 from router.http.exchange import Exchange
-from strategies.api import Candidate, Outcome, Prompt
-from strategies.cost.booking import Booking
 from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked
 from tests.overload.giving_way import answer
@@ -61,33 +58,6 @@ def test_another_worker_answers_it(
     until(router.idle)
 
 
-class Told:
-    """What the router's other processes would hear."""
-
-    def __init__(self) -> None:
-        self.booked_s: list[float] = []
-        self.ended_with: list[tuple[int, int | None]] = []
-        """The number of each request that ended, and what its worker kept of it."""
-
-    def booked(
-        self, _: Pool, __: Prompt, ___: Candidate, now: float, ____: Booking | None = None
-    ) -> int:
-        """Count it."""
-        self.booked_s.append(now)
-        return len(self.booked_s)
-
-    def give_way(self, bookings: Sequence[Booking], _: int) -> None:
-        """No other process sends anything."""
-        assert not bookings
-
-    def began(self, number: int, now: float) -> None:
-        """Do nothing."""
-
-    def ended(self, number: int, outcome: Outcome, _: float) -> None:
-        """Note it."""
-        self.ended_with.append((number, outcome.kept_tokens))
-
-
 def test_all_that_wait_there_are_moved(
     route: MakeRouter,
     crowd: ThreadPoolExecutor,
@@ -99,7 +69,8 @@ def test_all_that_wait_there_are_moved(
     after other failures, and the log says once that it is stuck. Other processes are told once that
     each has ended: else it would stay booked there for ever."""
     caplog.set_level(logging.WARNING, "warmroute.fleet")
-    hung, other, told = stub(NEVER), stub(), Told()
+    hung, other, told = stub(NEVER), stub(), Mock()
+    told.booked.side_effect = count(1)
     router = routed(route, hung, health=EJECTS)
     router.door.fleet.pools[0].tells = told
     replies = [ask(router, crowd, f"words{number}", 100) for number in range(3)]
@@ -116,7 +87,8 @@ def test_all_that_wait_there_are_moved(
     assert len(stuck) == 1
     assert "; 1 of 3 that wait there sent elsewhere" in stuck[0]
     until(router.idle)
-    assert sorted(told.ended_with) == [(number, 0) for number in (1, 2, 3)]
+    ended = [(call.args[0], call.args[1].kept_tokens) for call in told.ended.call_args_list]
+    assert sorted(ended) == [(number, 0) for number in (1, 2, 3)]
 
 
 def test_a_worker_that_answers_others_is_not_ejected(
@@ -261,28 +233,22 @@ def test_a_strategy_that_raises_an_error_moves_nothing(
     assert answered_by(first.result()) == other.url[7:]
 
 
-@pytest.mark.parametrize("leaves_before", [True, False])
 def test_a_client_that_leaves_meanwhile(
     route: MakeRouter,
     crowd: ThreadPoolExecutor,
     stub: MakeStub,
     hurry: Hurry,
     monkeypatch: pytest.MonkeyPatch,
-    *,
-    leaves_before: bool,
 ) -> None:
     """In the same turn of the loop: it is sent to nobody, and nothing stays booked."""
     move = Lease.rescue
 
     def leaving(lease: Lease, *, suspected: bool) -> None:
         exchange = cast("Exchange", lease.request.source)
-        if not leaves_before:
-            move(lease, suspected=suspected)
         exchange.leave()
         assert exchange.task is not None
         exchange.task.cancel()
-        if leaves_before:
-            move(lease, suspected=suspected)
+        move(lease, suspected=suspected)
 
     monkeypatch.setattr(Lease, "rescue", leaving)
     router, _, hung, other = both(route, crowd, stub)

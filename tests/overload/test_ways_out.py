@@ -17,7 +17,7 @@ from strategies.api import Candidate, Cost, Decision, Prompt
 from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits
 from tests.reload.changing import change
 from tests.retry.test_failover import full
-from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, error_of, post, until
+from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, post, until
 
 #: What a request waits for: a place at a worker, its turn, or a worker that is not full.
 KINDS = ("place", "turn", "refused")
@@ -163,17 +163,6 @@ def test_the_wait_is_bounded(scene: Callable[..., Scene], kind: str) -> None:
     until(made.router.idle)
 
 
-def test_the_last_refusal_is_not_the_answer(stub: MakeStub, route: MakeRouter) -> None:
-    """Nor is it if its worker may be asked until the very end: the client is told when to retry."""
-    worker = stub(full(b"x"))
-    router = route(worker.url, health=QUIET, timeouts={"queue": "500ms"})
-    reply = router.http.post(PATH, json=asked("waits", 10))
-    assert (reply.status_code, error_of(reply)["code"]) == (503, "overloaded")
-    assert int(reply.headers["retry-after"]) > 0
-    assert len(worker.requests) > 1
-    until(router.idle)
-
-
 @pytest.mark.parametrize("kind", ["place", "refused"])
 def test_new_settings_lose_nothing(scene: Callable[..., Scene], kind: str) -> None:
     """However often they come, also for another strategy: the request waits on, and is answered."""
@@ -228,56 +217,6 @@ def test_a_strategy_that_fails(
     until(waits(made.router, 0))
     assert made.router.http.post(PATH, json=asked("next", 10)).status_code == 200
     until(made.router.idle)
-
-
-def test_a_strategy_that_fails_for_one(
-    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That one gets 500; the others keep their order."""
-    gate, worker = Gate(), stub()
-    worker.script = gate.script()
-    router = route(worker.url, health=QUIET, limits={"in_flight": 1})
-    replies = [ask(router, crowd, "busy", 10)]
-    until(lambda: len(worker.requests) == 1)
-    for number, (words, tokens) in enumerate((("long", 9_000), ("short", 90), ("odd", 10))):
-        replies.append(ask(router, crowd, words, tokens))
-        until(waits(router, number + 1))
-    pool = router.door.fleet.pools[0]
-    picky, rank = Mock(wraps=pool.strategy), pool.strategy.rank
-
-    def ranks(prompt: Prompt, *rest: Any) -> Any:
-        return (raises if prompt.tokens < 50 else rank)(prompt, *rest)
-
-    picky.rank = ranks
-    monkeypatch.setattr(pool, "strategy", picky)
-    gate.opened.set()
-    assert [reply.result().status_code for reply in replies] == [200, 200, 200, 500]
-    for name, sent in zip((b"busy", b"short", b"long"), worker.requests, strict=True):
-        assert name in sent
-    until(router.idle)
-
-
-def test_the_next_worker_is_full_by_now(
-    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, backs_off: None
-) -> None:
-    """A request that its first worker refuses late waits for the second one, which has got as many
-    as it may have."""
-    refuses, gate = Gate(), Gate()
-    first, second = stub([refuses.opened.is_set, *full(b"x")]), stub(gate.script())
-    router = route(
-        *(first.url, second.url), strategy="roundrobin", health=QUIET, limits={"in_flight": 1}
-    )
-    replies = [ask(router, crowd, "refused", 10)]
-    until(lambda: len(first.requests) == 1)
-    replies.append(ask(router, crowd, "taken", 10))
-    until(lambda: len(second.requests) == 1)
-    refuses.opened.set()
-    until(waits(router, 1))
-    assert len(second.requests) == 1
-    gate.opened.set()
-    assert [reply.result().status_code for reply in replies] == [200] * 2
-    assert len(second.requests) == 2
-    until(router.idle)
 
 
 class Slots(list[Action]):

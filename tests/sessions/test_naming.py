@@ -66,7 +66,9 @@ def test_no_name(router: Router, path: str) -> None:
 
 
 def test_what_is_no_name(router: Router) -> None:
-    """What is neither text nor number is refused, and so are two headers that differ."""
+    """What is neither text nor number is refused, and so are two headers that differ, and a body
+    that is no object."""
+    assert router.http.post(PATH, json=[1]).status_code == 400
     wrong: list[object] = [[], {"a": "b"}, True, 1.5]
     for user in wrong:
         reply = router.http.post(PATH, json={**CHAT, "user": user})
