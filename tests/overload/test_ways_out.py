@@ -219,6 +219,29 @@ def test_a_strategy_that_fails(
     until(made.router.idle)
 
 
+def test_the_next_worker_is_full_by_now(
+    stub: MakeStub, route: MakeRouter, crowd: ThreadPoolExecutor, backs_off: None
+) -> None:
+    """A request that its first worker refuses late waits for the second one, which has got as many
+    as it may have."""
+    refuses, gate = Gate(), Gate()
+    first, second = stub([refuses.opened.is_set, *full(b"x")]), stub(gate.script())
+    router = route(
+        *(first.url, second.url), strategy="roundrobin", health=QUIET, limits={"in_flight": 1}
+    )
+    replies = [ask(router, crowd, "refused", 10)]
+    until(lambda: len(first.requests) == 1)
+    replies.append(ask(router, crowd, "taken", 10))
+    until(lambda: len(second.requests) == 1)
+    refuses.opened.set()
+    until(waits(router, 1))
+    assert len(second.requests) == 1
+    gate.opened.set()
+    assert [reply.result().status_code for reply in replies] == [200] * 2
+    assert len(second.requests) == 2
+    until(router.idle)
+
+
 class Slots(list[Action]):
     """The script of a worker that takes one request at a time, and is full for others."""
 
