@@ -44,7 +44,7 @@ class Dispatcher:
         self.ranking = Ranker(self.scheduler)
         self.preempting = Preemptions()
         """The requests that may be taken back from their workers."""
-        self.rescue = Rescue(self.preempting, self._rank_with_room)
+        self.rescue = Rescue(self.preempting, self.ranking.with_room)
 
     def change(self, settings: Settings) -> None:
         """Apply new settings to the requests to come."""
@@ -98,27 +98,23 @@ class Dispatcher:
 
         `called`: its turn has just come.
         """
-        session, pool, prompt, workers = (
-            request.session,
-            request.pool,
-            request.prompt,
-            request.workers,
-        )
-        home, only, wanted = None, request.only, workers
+        session, pool, prompt = request.session, request.pool, request.prompt
+        home, only, wanted = None, request.only, request.workers
         if session is not None:
-            home, stays, wanted = session.options(pool, prompt.model, workers)
+            home, stays, wanted = session.options(pool, prompt.model, wanted)
             only = stays or only
         bound = session is not None or bool(only)
         waits = self._waits(request, wanted, called=called, bound=bound)
         if waits:
             decision = self.ranking.among(pool, prompt, wanted, only)
         elif session is not None:
-            ranked = self.ranking.in_session(pool, prompt, session, home, workers)
-            request.prompt, decision, others = ranked
+            request.prompt, decision, others = self.ranking.in_session(
+                pool, prompt, session, home, request.workers
+            )
         else:
             decision = self._ranked(request)
             waits = not (called or bound) and self.scheduler.holds(decision, request.wait)
-            others = len(decision.candidates) < len(workers)
+            others = len(decision.candidates) < len(request.workers)
         if waits:
             return self.scheduler.turn(
                 *(pool, prompt, decision, request.tenant),
@@ -173,11 +169,6 @@ class Dispatcher:
 
     def _rank(self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]) -> Decision:
         return self.ranking.rank(pool, prompt, workers)
-
-    def _rank_with_room(
-        self, pool: Pool, prompt: Prompt, workers: Sequence[Worker]
-    ) -> Decision | None:
-        return self.ranking.with_room(pool, prompt, workers)
 
     # The candidates of a decision.
 

@@ -1,7 +1,8 @@
 """A lease: one request booked on one worker, from the decision until what came of it is known.
 
 Whoever sends the request tells its lease what happens; the lease tells the worker's load and
-breaker, the pool's outliers and strategy, the metrics, and the router's other processes.
+breaker, the pool's outliers and strategy, the metrics, and the router's other processes. What the
+usage in an answer teaches: cache hits, its worker's pace, its prompt's length.
 """
 
 import logging
@@ -10,7 +11,6 @@ from time import monotonic
 from typing import Final
 
 from router.api.errors import WorkerFailed
-from router.dispatch.feedback import learn, tiers, with_cached
 from router.dispatch.preemption import Preemptions
 from router.dispatch.request import InferenceRequest
 from router.dispatch.retry import RetryBudget, may_retry
@@ -21,7 +21,9 @@ from router.upstream.faults import BAD_REQUEST as BAD
 from router.upstream.faults import NOT_FOUND as NOT_THERE
 from router.upstream.faults import NOT_IMPLEMENTED, MissingAtWorker, missing_at_worker
 from router.upstream.usage import Usage
-from strategies.api import Candidate, Outcome
+from strategies.api import FREE, Candidate, Outcome
+from strategies.cost.tiers import Held
+from strategies.explain import terms
 
 log = logging.getLogger("warmroute.requests")
 
@@ -39,6 +41,8 @@ _NEUTRAL: Final = frozenset((0, TOO_MANY, CLIENT_LEFT, FULL))
 _RETRIABLE: Final = frozenset((FULL, BAD, NOT_THERE, NOT_IMPLEMENTED))
 #: The worker rejects the key. If the key is the router's own, every request there ends like this.
 _NOT_US: Final = frozenset((401, 403))
+#: The first word of the decision where a worker answers that was not the first choice.
+FAILOVER: Final = b"failover"
 #: The outcome of a request that was never sent.
 NOTHING: Final = Outcome(ok=False, began=False)
 
@@ -47,33 +51,10 @@ class Lease:
     """One request on one worker: its booking, its progress and its outcome."""
 
     __slots__ = (
-        "_began",
-        "_begun_well",
-        "_booking",
-        "_first_byte_s",
-        "_flaw",
-        "_instead",
-        "_mark",
-        "_moved",
-        "_number",
-        "_outcome",
-        "_preempting",
-        "_rescued",
-        "_retries",
-        "_rightly",
-        "_scheduler",
-        "_suspected",
-        "_tells",
-        "_theirs",
-        "_timeout",
-        "booked_at",
-        "choice",
-        "failure",
-        "others",
-        "preempted",
-        "request",
-        "status",
-        "worker",
+        *("_began", "_begun_well", "_booking", "_first_byte_s", "_flaw", "_instead", "_mark"),
+        *("_moved", "_number", "_outcome", "_preempting", "_rescued", "_retries", "_rightly"),
+        *("_scheduler", "_suspected", "_tells", "_theirs", "_timeout", "booked_at", "choice"),
+        *("failure", "others", "preempted", "request", "status", "worker"),
     )
 
     def __init__(
@@ -161,10 +142,22 @@ class Lease:
                 self._tells.ended(self._number, self._outcome, now)
         self._scheduler.freed()
 
+    def explanation(self) -> bytes:
+        """Return the reason for the choice and the terms of its cost, as clients and logs see it.
+
+        Of a session, it is told why it is where it is by now.
+        """
+        request, reason = self.request, FAILOVER
+        if request.session is not None or self.choice is request.decision.candidates[0]:
+            word = request.reason  # a third-party strategy may give anything
+            reason = (word if word.isprintable() else ascii(word)).encode()
+        choice = self.choice
+        return reason if choice.cost is FREE else b"%b; %b" % (reason, terms(choice).encode())
+
     async def bind(self) -> bool:
         """Bind the request's session to the worker; return false if it is at another by now.
 
-        Then, or if this raises what `Visit.settle` raises, nothing is to be sent.
+        Then, or if this raises what `SessionUse.settle` raises, nothing is to be sent.
         """
         request = self.request
         if request.session is None:
@@ -346,7 +339,7 @@ class Lease:
         if self.preempted:
             return
         request, now = self.request, monotonic()
-        usage = with_cached(usage, self.worker, request.endpoint.path)
+        usage = _with_cached(usage, self.worker, request.endpoint.path)
         alone = not request.prompt.further  # of several prompts, all counts are sums
         if self.status:
             request.metrics.answered(self.worker.name, self.status)
@@ -362,7 +355,7 @@ class Lease:
             first_byte_s=self._first_byte_s,
             prompt_tokens=usage.prompt if alone else None,
             cached_tokens=usage.cached if alone else None,
-            found=tiers(self.choice, usage) if alone else None,
+            found=self._tiers(usage) if alone else None,
             answer_tokens=usage.answer,
             computed_s=self._booking.computed_s,
         )
@@ -371,7 +364,7 @@ class Lease:
         self._settle(outcome, now)
         if usage.answer and outcome.ok and alone:
             request.pool.prompts.estimates.learn_answer(usage.answer)
-        learn(request, self.worker, self.choice, self._booking, usage, preempting=self._preempting)
+        self._learn(usage)
 
     def _settle(self, outcome: Outcome, now: float) -> None:
         pool = self.request.pool
@@ -419,3 +412,74 @@ class Lease:
             refusal=refusal,
             begun=self._begun_well,
         )
+
+    # What the usage in its answer teaches.
+
+    def _tiers(self, usage: Usage) -> Held | None:
+        """Return on which tiers the worker found them; None if it does not report that."""
+        if usage.cached is None or usage.gpu is None:
+            return None
+        return self.choice.believed.found(usage.cached, usage.gpu, usage.host)
+
+    def _learn(self, usage: Usage) -> None:
+        """Learn from the tokens that its worker reported, if it did, and count them."""
+        request, worker, booking = self.request, self.worker, self._booking
+        prompt_tokens = usage.prompt
+        if prompt_tokens is None:
+            return
+        request.pool.prompts.learn(request.prompt, prompt_tokens)
+        cached = None if usage.cached is None else min(usage.cached, prompt_tokens)
+        held = min(self.choice.held_tokens, prompt_tokens)
+        if request.last is None:
+            self._count(usage, prompt_tokens, cached, held)
+        else:  # it was preempted: what it had got done itself is no hit
+            first = min(request.held_first, prompt_tokens)
+            hits = None if cached is None else min(cached, first)
+            request.metrics.used(prompt_tokens, hits, first)
+            if cached is not None and worker is request.last:
+                self._preempting.judge(worker, held - first, cached - first)
+        if request.prompt.further or not self._all_computed(usage):
+            return
+        if cached is None:
+            cached = held
+        if booking.computed_s is not None:
+            worker.pace.observe(prompt_tokens - cached, cached, booking.computed_s)
+        elif booking.whole_s is not None:
+            worker.pace.bound(prompt_tokens - cached, cached, booking.whole_s)
+
+    def _count(self, usage: Usage, prompt_tokens: int, cached: int | None, expected: int) -> None:
+        """Count the tokens that the worker reported; `cached` is at most `prompt_tokens`."""
+        request = self.request
+        request.metrics.used(prompt_tokens, cached, expected)
+        if cached is None:
+            return
+        if request.pool.prompts.keyed and not request.prompt.further:
+            request.metrics.compared(cached, expected)
+        found, kv = self._tiers(usage), request.pool.kv
+        if found is not None or kv is not None:
+            hit = found or self.choice.believed.found(cached)
+            request.metrics.hit(kv.loads.shown(hit) if kv is not None else hit)
+
+    def _all_computed(self, usage: Usage) -> bool:
+        """Return true if the prefill was all computing.
+
+        Otherwise its time says something about how fast a slower tier loads.
+        """
+        found = self._tiers(usage)
+        loading = self.choice.loading if found is None else found
+        return not (loading.l1 or loading.l2)
+
+
+def _with_cached(usage: Usage, worker: Worker, path: str) -> Usage:
+    """Add a missing 0: older vLLMs report cached tokens only if there are any.
+
+    Done once the worker has reported them on the same path. Source: vLLM 0.9,
+    `entrypoints/openai/serving_chat.py`.
+    """
+    tells = worker.tells_cached
+    if usage.cached is not None:
+        tells.add(path)
+        worker.reused |= usage.cached > 0
+    elif usage.prompt is not None and path in tells:
+        return usage._replace(cached=0)
+    return usage

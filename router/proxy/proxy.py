@@ -8,29 +8,44 @@ unwinds, it closes the connection to the worker, which makes the worker stop.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from router.api.endpoints import Endpoint
 from router.api.error_shapes import error_event
 from router.api.errors import DoorError, Stopping
+from router.api.request import with_field
 from router.dispatch.dispatcher import Dispatcher
-from router.dispatch.lease import CLIENT_LEFT
+from router.dispatch.lease import CLIENT_LEFT, Lease
 from router.dispatch.request import InferenceRequest
 from router.fleet.fleet import Fleet
+from router.fleet.worker import Worker
 from router.http.exchange import Exchange
+from router.http.headers import Incoming, Numbered, header, upstream_head
 from router.http.sse import Comments
 from router.observe.metrics import Metrics
 from router.prompt.executor import MAX_LOOP_BODY_BYTES, PromptExecutor
-from router.proxy.access_log import log, log_refusal
+from router.prompt.forward import with_ids
+from router.proxy.access_log import log, log_answer, log_refusal
 from router.proxy.dry_run import DryRun
 from router.proxy.parse import RequestReader
-from router.proxy.relay import AnswerCut
-from router.proxy.send import Sender
+from router.proxy.relay import AnswerCut, Relay
 from router.responses.owners import Responses
 from router.settings.model import Settings
+from router.upstream.connection import UpstreamConnection
+from router.upstream.errors import Redirected, WorkerError
+from router.upstream.faults import NO_FAULT
+from router.upstream.pool import NOT_SENT as UNSENT
+from router.upstream.pool import Upstream
+from router.upstream.usage import NO_USAGE, Usage
 from strategies.cost.booking import Booking
+from strategies.explain import gives_way, instead, terms, words
 
 T = TypeVar("T")
+
+#: With this header, whatever its value, a client asks for the whole decision.
+DECISION: Final = b"x-warmroute-decision"
+#: How many of the best workers have their cost in a header then.
+MAX_COST_HEADERS = 16
 
 
 class Proxy:
@@ -42,8 +57,7 @@ class Proxy:
         self.responses = Responses(fleet)
         """Which worker has which response."""
         self._parsing = RequestReader(fleet, self._tokenizing, self.responses)
-        self.dispatcher = Dispatcher(fleet, metrics, settings, self._parse_again)
-        self._sender = Sender(self.responses)
+        self.dispatcher = Dispatcher(fleet, metrics, settings, self._parsing.read_again)
         self.large_ended = 0
         """Requests with large bodies that have ended."""
         self.dry_run = DryRun(self.dispatcher, self._parsing, self._tokenizing)
@@ -56,7 +70,6 @@ class Proxy:
         self.responses.change(settings)
         self.dry_run.change(settings)
         self.dispatcher.change(settings)
-        self._sender.change(settings)
         self._comment = settings.timeouts.comment
         self._log_requests = settings.logs.requests
 
@@ -128,7 +141,7 @@ class Proxy:
                 lease = await self.dispatcher.acquire(request)
                 exchange.asked = True
                 try:
-                    answered = await self._sender.send(lease, exchange)
+                    answered = await self._send(lease, exchange)
                 finally:
                     if lease.preempted:
                         exchange.asked = False
@@ -139,8 +152,89 @@ class Proxy:
             request.abandon()
             raise
 
-    async def _parse_again(self, request: InferenceRequest) -> InferenceRequest:
-        return await self._parsing.read_again(request)
+    async def _send(self, lease: Lease, exchange: Exchange) -> bool:
+        """Ask the worker and relay its answer; return false if the request is to be leased again.
+
+        Then nothing of an answer has reached the client. Raise AnswerCut if some has, but not all.
+        """
+        request = lease.request
+        shown: Incoming = exchange
+        if request.session is not None:
+            if not await _bound(lease, exchange):
+                return False
+            shown = request.session.stripped(exchange)
+        if request.preemptions:
+            shown = Numbered(shown, request.preemptions)
+        usage, relay, answered = NO_USAGE, Relay(request.endpoint, exchange), False
+        try:
+            answered = await self._ask(lease, exchange, shown, relay)
+            if answered:
+                usage = relay.usage()
+                lease.relayed(_flaw(lease, relay, usage))
+        except WorkerError as error:
+            lease.failed(error)
+        except AnswerCut as cut:
+            lease.failed(cut.error)
+            raise
+        except asyncio.CancelledError as cancelled:
+            if relay.complete():  # a stream's last event was sent: clients close then
+                usage = relay.usage()
+                lease.relayed(_flaw(lease, relay, usage))
+            else:
+                unsent = UNSENT in getattr(cancelled, "__notes__", ())
+                lease.cancelled(left=exchange.left, unsent=unsent)
+            raise
+        finally:
+            lease.finished(usage)
+            if self._log_requests and not lease.preempted:
+                log_answer(lease, exchange)
+        return answered
+
+    async def _ask(self, lease: Lease, exchange: Exchange, shown: Incoming, relay: Relay) -> bool:
+        """Ask the worker, of which the client's request is `shown`, and relay its answer.
+
+        Return as `_send`. Raise WorkerError, AnswerCut.
+        """
+        request, worker = lease.request, lease.worker
+        upstream = worker.upstream  # a reload may replace it
+        body = _body(request, worker, exchange.body)
+        path, key = request.endpoint.path.encode(), worker.api_key
+        head = upstream_head(path, shown, worker.host, key, len(body))
+        connection = await _connected(lease, upstream, head, body)
+        if connection is None:
+            return False
+        try:
+            status = connection.head.status
+            if lease.retried(status, connection.begins if status >= 400 else b""):
+                return False
+            lease.answered(status)
+            begun: Callable[[], None] | None = None
+            if connection.commented:
+                begun = lease.first_byte
+            else:
+                lease.first_byte(errs=connection.errs)
+            if status >= 400 or request.stores:
+                await self._note(lease, exchange, connection, relay)
+            added = _decision_fields(lease, exchange)
+            if not relay.begin(connection, added):
+                await relay.flow(connection, begun)
+            if relay.naming is not None:
+                await relay.naming.ends()
+        finally:
+            upstream.release(connection)
+        return True
+
+    async def _note(
+        self, lease: Lease, exchange: Exchange, connection: UpstreamConnection, relay: Relay
+    ) -> None:
+        """Restore the session after a failure; note which response the worker keeps, now or as soon
+        as the answer tells."""
+        if lease.status >= 400:
+            await exchange.undo()
+        elif 200 <= lease.status < 300:
+            naming = self.responses.naming(lease.worker, exchange.tenant)
+            if not await naming.begins(connection.begins):
+                relay.naming = naming
 
     def freed_elsewhere(self) -> None:
         """Look at what waits: in another router process, a prefill or an answer has ended."""
@@ -175,6 +269,92 @@ class Proxy:
         self._metrics.refused(status)
         if self._log_requests and exchange is not None:
             log_refusal(exchange, status, reason)
+
+
+async def _bound(lease: Lease, exchange: Exchange) -> bool:
+    """Bind the request's session to the worker; return false if it is at another by now."""
+    bound = False
+    try:
+        bound = await lease.bind()
+    finally:
+        if not bound:
+            lease.cancelled(left=exchange.left, unsent=True)
+            lease.finished(NO_USAGE)
+    return bound
+
+
+async def _connected(
+    lease: Lease, upstream: Upstream, head: bytes, body: bytes
+) -> UpstreamConnection | None:
+    """Send the request and wait for the first byte; return None if it was taken back meanwhile.
+
+    Raise WorkerError if none comes.
+    """
+    try:
+        if lease.movable:
+            async with asyncio.timeout(None) as timeout:
+                lease.interruptible(timeout)
+                connection = await upstream.ask(head, body, lease.sent)
+        else:
+            connection = await upstream.ask(head, body, lease.sent)
+    except (TimeoutError, WorkerError):
+        if not lease.preempted:
+            raise
+        return None
+    finally:
+        lease.committed()
+    redirects = connection.head.redirects
+    if lease.preempted or redirects:  # the former at the very moment when the answer began
+        connection.close()
+        upstream.release(connection)
+    if lease.preempted:
+        return None
+    if redirects:
+        raise Redirected(connection.head)
+    return connection
+
+
+def _flaw(lease: Lease, relay: Relay, usage: Usage) -> tuple[int, str]:
+    """Return what is wrong with an answer whose status does not say that it is an error."""
+    return relay.flaw(usage) if lease.status < 300 else NO_FAULT
+
+
+def _body(request: InferenceRequest, worker: Worker, body: bytes) -> bytes:
+    """Return the body for the worker: with a cache salt, and token ids if the worker takes them."""
+    if request.salt:
+        body = with_field(body, request.salt)
+    along = request.along
+    if along and worker.takes_ids and request.pool.prompts.holds(along):
+        return with_ids(body, along.listed)
+    return body
+
+
+def _decision_fields(lease: Lease, exchange: Exchange) -> bytes:
+    """Return the header lines that tell the client which worker its request went to, and why."""
+    request = lease.request
+    lines = b"x-request-id: %b\r\nx-warmroute-worker: %b\r\nx-warmroute-decision: %b\r\n" % (
+        request.identity,
+        lease.worker.label,
+        lease.explanation(),
+    )
+    if request.preemptions:
+        lines += b"x-warmroute-preempted: %d\r\n" % request.preemptions
+    if request.session is not None:
+        lines += request.session.fields(lease.status)
+        request.metrics.decided(request.reason)
+    return lines + _whole_decision(lease) if header(exchange.headers, DECISION) else lines
+
+
+def _whole_decision(lease: Lease) -> bytes:
+    """Return the reason in words and the cost on each of the best workers, as header lines."""
+    decision = lease.request.decision
+    why = words(lease.request.prompt, decision)
+    why += instead(decision, lease.choice) or gives_way(decision)
+    lines = [b"x-warmroute-reason: %b\r\n" % why.encode()]
+    for candidate in decision.candidates[:MAX_COST_HEADERS]:
+        cost = "; ".join(filter(None, (candidate.worker.name, terms(candidate))))
+        lines.append(b"x-warmroute-cost: %b\r\n" % cost.encode())
+    return b"".join(lines)
 
 
 def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:

@@ -11,7 +11,6 @@ from router.sessions.table import SessionLease
 
 if TYPE_CHECKING:
     from router.fleet.fleet import Fleet
-    from router.fleet.pool import Pool
     from router.settings.sessions import SessionSettings
 
 
@@ -29,26 +28,24 @@ def sessions_of(fleet: "Fleet") -> dict[str, Sessions]:
 def give_sessions(
     fleet: "Fleet", settings: "SessionSettings", before: Mapping[str, Sessions]
 ) -> None:
-    """Give every pool its sessions; those that a pool of its name had `before` stay."""
+    """Give every pool its sessions, if its strategy keeps any.
+
+    Those that a pool of its name had `before` stay.
+    """
     for pool in fleet.pools:
-        _keep(pool, before.get(pool.name), settings)
-
-
-def _keep(pool: "Pool", before: Sessions | None, settings: "SessionSettings") -> None:
-    """Give a pool its sessions, or those it had before, if its strategy keeps any."""
-    if not pool.capabilities.keeps_sessions:
-        pool.sessions = None
-        return
-    stays = not pool.capabilities.moves_sessions
-    sessions = before
-    if sessions is None or (sessions.redis is None) != (settings.redis is None):
-        sessions = Sessions(settings, stays=stays)
-    else:  # also with another Redis: only this router knows what it did while the old one was down
-        sessions.change(settings, stays=stays)
-    if settings.redis is not None and sessions.redis != settings.redis:
-        sessions.keep_in(RedisStore(settings.redis, pool.name, SessionLease.of(settings)))
-        sessions.redis = settings.redis
-    pool.sessions = sessions
+        if not pool.capabilities.keeps_sessions:
+            pool.sessions = None
+            continue
+        stays = not pool.capabilities.moves_sessions
+        sessions = before.get(pool.name)
+        if sessions is None or (sessions.redis is None) != (settings.redis is None):
+            sessions = Sessions(settings, stays=stays)
+        else:  # also with another Redis: only this router knows what it did while the old was down
+            sessions.change(settings, stays=stays)
+        if settings.redis is not None and sessions.redis != settings.redis:
+            sessions.keep_in(RedisStore(settings.redis, pool.name, SessionLease.of(settings)))
+            sessions.redis = settings.redis
+        pool.sessions = sessions
 
 
 async def look_after(fleet: "Fleet") -> None:

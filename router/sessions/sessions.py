@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from itertools import islice
 from time import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from router.api.errors import BadRequest, Headers, NoWorker
 from router.sessions import ids
-from router.sessions.outage import DOUBT_S, Outage
 from router.sessions.store import PERHAPS, Clock, Kept, MemoryStore, Store, StoreDown, steady
 from router.sessions.table import UNNOTED, Binding, Bound, OpenSession, SessionLease
 from router.sessions.use import Requirement, SessionUse
@@ -22,7 +22,100 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warmroute.sessions")
 
+T = TypeVar("T")
+
+#: Reports sent to the store in parallel. One at a time could take minutes; many more would take
+#: over half of the connections away from requests.
+MAX_REPORTS = 16
+#: Seconds after an outage during which an id unknown to the store is accepted as possibly open.
+#: Other routers may need that long to notice that the store is back and to report what they
+#: started.
+DOUBT_S = 3.0
+
 _STATES = ("new", "rebound", "spilled")
+
+
+class Outage:
+    """What this router did to sessions while the store was down, to be reported to it afterwards.
+
+    Sessions started or closed during an outage, and some seen before it; `most` of each kind.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.begun: OrderedDict[str, OpenSession] = OrderedDict()
+        """Sessions bound during the outage, the latest last."""
+        self.seen: OrderedDict[str, OpenSession] = OrderedDict()
+        """The last known binding of sessions that only their own worker can serve (stateful
+        pools)."""
+        self.closed: OrderedDict[str, None] = OrderedDict()
+        """Ids of sessions that this router closed, during an outage or not."""
+        self._untold: OrderedDict[str, None] = OrderedDict()
+        """The closed ids not yet reported to the store."""
+
+    def begin(self, key: str, session: OpenSession) -> None:
+        """Record a session that was bound while the store could not be told."""
+        self.closed.pop(key, None)
+        self._untold.pop(key, None)
+        self._keep(self.begun, key, session)
+
+    def see(self, key: str, session: OpenSession | None) -> None:
+        """Record what the store said about a session; None: it is not open."""
+        if session is None:
+            self.seen.pop(key, None)
+        else:
+            self._keep(self.seen, key, session)
+
+    def close(self, key: str, *, told: bool = False) -> bool:
+        """Close a session; return whether it may have been open. `told`: the store knows it."""
+        self.begun.pop(key, None)
+        self.seen.pop(key, None)
+        if key in self.closed:
+            return False
+        self._keep(self.closed, key, None)
+        if not told:
+            self._keep(self._untold, key, None)
+        return True
+
+    def find(self, key: str) -> OpenSession | None:
+        """Return a session that this router started or has seen."""
+        return self.begun.get(key) or self.seen.get(key)
+
+    async def tell_ends(self, store: Store) -> None:
+        """Report closed sessions to the store.
+
+        Raises StoreDown; what was not reported yet is kept.
+        """
+        while self._untold:
+            keys = list(islice(self._untold, MAX_REPORTS))
+            await asyncio.gather(*(self._tell_end(store, key) for key in keys))
+
+    async def _tell_end(self, store: Store, key: str) -> None:
+        await store.close(key)
+        self._untold.pop(key, None)
+
+    async def tell_begun(self, store: Store) -> None:
+        """Report the sessions started so far, and have other routers accept unknown ids meanwhile.
+
+        Raises StoreDown; what was not reported yet is kept.
+        """
+        for _ in range(0, len(self.begun), MAX_REPORTS):
+            sessions = list(islice(self.begun.items(), MAX_REPORTS))
+            begun = (self._tell_begun(store, key, session) for key, session in sessions)
+            await asyncio.gather(store.doubt(DOUBT_S), *begun)
+
+    async def _tell_begun(self, store: Store, key: str, session: OpenSession) -> None:
+        bound, done = await store.bind(key, Binding.of(session), None)
+        if self.begun.get(key) is session:
+            del self.begun[key]
+        elif done and bound is not None and key in self.closed:  # closed meanwhile
+            await store.close(key, begun=bound.created)
+
+    def _keep(self, among: OrderedDict[str, T], key: str, value: T) -> None:
+        among[key] = value
+        among.move_to_end(key)
+        if len(among) > self.most:
+            among.popitem(last=False)
 
 
 class Sessions:
@@ -215,7 +308,8 @@ class Sessions:
     async def undo(self, key: str, begun: float) -> bool:
         """Undo the start of a session created at `begun`; return whether that was done.
 
-        It stays if others have used it, or if it was closed and another one started under its id.
+        It stays if others have used it, or if it was closed and another one started under its id;
+        while the store is down, that is not known.
         """
         if not self.down:
             store = self._store
@@ -223,7 +317,7 @@ class Sessions:
                 return await store.close(key, begun=begun) is not None
             except StoreDown as down:
                 self._lost(down, store)
-        return self.away.close(key, begun=begun)
+        return self.away.close(key)
 
     async def back(self, key: str, worker: str, home: str | None, used: float) -> bool:
         """Move a session from `worker` back to its home; return whether it is there now.
@@ -310,7 +404,7 @@ class Sessions:
             self.down = False
 
     def _hashed(self, key: str, workers: "Iterable[Worker]") -> OpenSession | None:
-        names = [worker.name for worker in workers if worker.ready]
+        names = [worker.name for worker in workers if worker.takes_new]
         if not names:
             return None
         return OpenSession(owner(key, names), UNNOTED, self.clock() + self._store.lease.ttl, 0.0)

@@ -53,24 +53,8 @@ class SessionUse:
     """A request that belongs to a session."""
 
     __slots__ = (
-        "_before",
-        "_begun",
-        "_expected",
-        "_first",
-        "_sessions",
-        "_tries",
-        "_used",
-        "_wanted",
-        "bound",
-        "call",
-        "counted",
-        "expires",
-        "id",
-        "own",
-        "owner",
-        "state",
-        "told",
-        "undone",
+        *("_before", "_begun", "_expected", "_first", "_sessions", "_tries", "_used", "_wanted"),
+        *("bound", "call", "counted", "expires", "id", "own", "owner", "state", "told", "undone"),
     )
 
     def __init__(self, sessions: "Sessions", key: str, wanted: Requirement, call: str = "") -> None:
@@ -139,9 +123,7 @@ class SessionUse:
             there = session if session.noted else self._sessions.away.find(self.id)
             if there is not None and not self.has_begun(there):
                 raise SessionExists
-        if (
-            self._wanted is Requirement.NEW
-        ):  # a repeated store command that had succeeded the first time
+        if self._wanted is Requirement.NEW:
             self.state = "new"
         self.take(session)
 
@@ -167,23 +149,23 @@ class SessionUse:
     def home(self, pool: "Pool", model: str, workers: "Sequence[Worker]") -> "Worker | None":
         """Return the session's worker, if it can still be asked.
 
-        A draining worker keeps its sessions, unless they may move and another worker is there. An
-        ejected worker is asked all the same if its sessions end with it: no other worker could
-        answer.
+        A worker that takes nothing new, as it drains or is busy, keeps its sessions, unless they
+        may move and another worker is there. An ejected worker is asked all the same if its
+        sessions end with it: no other worker could answer.
         """
         if not self.bound:
             return None
         for worker in workers:
             if worker.name == self.bound:
                 return worker
-        found = pool.named.get(self.bound)
-        if found is None or not pool.serves(found, model):
+        there = pool.named.get(self.bound)
+        if there is None or not pool.serves(there, model):
             return None
         if self._sessions.ends_with_its_worker(pool):
-            return found
-        if not (found.draining and (self._sessions.stays or not workers)):
+            return there
+        if there.takes_new or not (self._sessions.stays or not workers):
             return None
-        return found if pool.breakers.admits(monotonic(), found) else None
+        return there if pool.breakers.admits(monotonic(), there) else None
 
     def options(
         self, pool: "Pool", model: str, workers: "Sequence[Worker]"
@@ -278,11 +260,10 @@ class SessionUse:
             return "new"
         if name == self.bound:
             return "kept"
-        worker = pool.named.get(self.bound)
-        there = worker is not None and not worker.draining and pool.serves(worker, model)
-        if there and worker is not None and pool.breakers.admits(monotonic(), worker):
-            return "spilled"
-        return "rebound"
+        home = pool.named.get(self.bound)
+        if home is None or not (home.takes_new and pool.serves(home, model)):
+            return "rebound"
+        return "spilled" if pool.breakers.admits(monotonic(), home) else "rebound"
 
     def _moved(self, state: str, name: str) -> None:
         if self._sessions.down:
@@ -302,17 +283,17 @@ class SessionUse:
         model: str,
     ) -> Candidate:
         """Another request bound it first: go to its worker, if possible."""
-        if self._wanted is Requirement.NEW and not self.has_begun(session):
-            self.take(None)  # another client started it
-            raise SessionExists
-        if (
-            self._wanted is Requirement.NEW
-        ):  # a repeated store command that had succeeded the first time
-            self.state = "new"
+        if self._wanted is Requirement.NEW:
+            if not self.has_begun(session):
+                self.take(None)  # another client started it
+                raise SessionExists
+            self.state = "new"  # a repeated store command that had succeeded the first time
         self.take(session)
-        for one in candidates:
-            if one.worker.name == session.worker and getattr(one.worker, "ready", True):
-                return one
+        there = pool.named.get(session.worker)
+        if there is not None and there.there:
+            for candidate in candidates:
+                if candidate.worker is there:
+                    return candidate
         home = self.home(pool, model, [w for w in pool.taking if pool.serves(w, model)])
         return Candidate(home, FREE) if home is not None and self._sessions.stays else choice
 

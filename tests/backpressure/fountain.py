@@ -1,11 +1,8 @@
 """A worker that writes as fast as it can, and a client that reads as slowly as it likes."""
 
 import asyncio
-import fcntl
 import http.client
 import socket
-import sys
-import termios
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -41,16 +38,6 @@ class Pour:
     def written(self) -> int:
         """Bytes that the kernel has accepted."""
         return self.given - self.transport.get_write_buffer_size()
-
-    @property
-    def in_kernel(self) -> int:
-        """Bytes of `written` that the other side's kernel has not acknowledged yet."""
-        return queued(self.transport.get_extra_info("socket"), termios.TIOCOUTQ)
-
-
-def queued(raw: socket.socket, which: int) -> int:
-    """Bytes in one of the kernel's two queues of a socket: FIONREAD or TIOCOUTQ, see tcp(7)."""
-    return int.from_bytes(fcntl.ioctl(raw.fileno(), which, bytes(4)), sys.byteorder)
 
 
 class Fountain(Looped):
@@ -136,11 +123,6 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
-
-    @property
-    def in_kernel(self) -> int:
-        """Bytes that have arrived and were not read."""
-        return queued(self.socket, termios.FIONREAD)
 
     def answer(self) -> http.client.HTTPResponse:
         """Return the answer with its head read and its body still to be read."""

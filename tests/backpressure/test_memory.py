@@ -47,6 +47,7 @@ def take(readers: list[Reader], each: int) -> None:
                     selector.unregister(reader.socket)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_thousand_slow_readers(stub: MakeStub, tmp_path: Path, stack: ExitStack) -> None:
     """Memory grows with the number of readers, not with bytes relayed; nothing stays in flight."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,9 +34,30 @@ PATHS = [
         )
     ),
 ]
-everywhere = pytest.mark.parametrize("endpoint", PATHS, ids=lambda each: each.path)
+#: One of each kind: a stream of each API, a list of inputs, an upload, and SageMaker's two forms.
+_KINDS = frozenset(
+    (
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/api/generate",
+        "/v1/embeddings",
+        "/rerank",
+        "/v1/audio/transcriptions",
+        "/invocations",
+        "/endpoints/e/invocations-response-stream",
+    )
+)
+everywhere = pytest.mark.parametrize(
+    "endpoint",
+    [
+        pytest.param(each, id=each.path, marks=() if each.path in _KINDS else pytest.mark.long)
+        for each in PATHS
+    ],
+)
 #: No timeout and no probe of the router ends anything during a test.
-PATIENT = {
+PATIENT: dict[str, Any] = {
     "timeouts": {"connect": "1m", "first_byte": "10m", "idle": "10m", "queue": "10m"},
     "health": {"interval": "1h", "timeout": "10s"},
 }
@@ -95,7 +117,6 @@ def assert_blameless(worker: Worker) -> None:
     """Check that no failure was counted against the worker."""
     assert worker.ready
     assert worker.breaker.closed
-    assert worker.breaker._failures == 0
 
 
 def assert_gone(router: Router, worker: Stub | None = None) -> None:
@@ -112,11 +133,11 @@ def assert_gone(router: Router, worker: Stub | None = None) -> None:
         assert each.upstream.idle == 0
 
 
-def heads_seen(worker: Worker) -> int:
-    """The number of answers from this worker whose head has arrived but whose end has not."""
-    busy = tuple(worker.upstream.in_use)
-    answers = [c._answer for c in busy if not c._closed]
-    return sum(answer.head is not None and not answer.complete for answer in answers)
+def head_seen(worker: Worker) -> bool:
+    """Return true once the head of an answer of this worker has arrived."""
+    with suppress(AssertionError):  # it has not
+        return any(connection.head for connection in tuple(worker.upstream.in_use))
+    return False
 
 
 @contextmanager

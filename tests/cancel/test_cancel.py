@@ -13,22 +13,16 @@ from tests.cancel.leaving import (
     FULL,
     PATIENT,
     SSE,
-    WHOLE,
     Leave,
     assert_gone,
     chat,
     close,
-    connecting,
     counted,
     half_close,
-    heads_seen,
     reset,
     unreachable,
 )
 from tests.support import OK, Action, MakeRouter, MakeStub, head, post, send, until
-
-#: Ways to disconnect other than `close`, which test_cancel_matrix.py covers on every path.
-oddly = pytest.mark.parametrize("leave", [reset, half_close])
 
 
 @pytest.mark.parametrize("leave", [close, reset, half_close])
@@ -52,65 +46,6 @@ def test_while_sending(stub: MakeStub, route: MakeRouter, sent: bytes, leave: Le
     assert worker.requests == []
     assert router.idle()
     assert router.http.post(CHAT, content=chat(stream=False)).status_code == 200
-
-
-@oddly
-@pytest.mark.parametrize("stream", [True, False])
-def test_while_connecting(stub: MakeStub, route: MakeRouter, stream: bool, leave: Leave) -> None:
-    """If the client disconnects before the worker has accepted, the attempt is dropped."""
-    worker = stub()
-    router = route(worker.url, **PATIENT)
-    with unreachable(worker):
-        before = connecting()
-        with post(router.port, CHAT, chat(stream=stream)) as client:
-            until(lambda: connecting() == before + 1)
-            leave(client)
-            assert_gone(router)
-            until(lambda: connecting() == before)
-
-
-@oddly
-@pytest.mark.parametrize("stream", [True, False])
-def test_before_the_answer(stub: MakeStub, route: MakeRouter, stream: bool, leave: Leave) -> None:
-    """If the client disconnects while the worker computes, the worker's connection is closed."""
-    worker = stub(["stall"])
-    router = route(worker.url, **PATIENT)
-    with post(router.port, CHAT, chat(stream=stream)) as client:
-        until(lambda: len(worker.requests) == 1)
-        assert worker.closed_by_peer == 0
-        leave(client)
-        assert_gone(router, worker)
-
-
-@oddly
-@pytest.mark.parametrize("answer", [SSE, WHOLE], ids=["stream", "whole"])
-def test_after_the_head(stub: MakeStub, route: MakeRouter, answer: bytes, leave: Leave) -> None:
-    """A client may disconnect when the worker has sent its head but no byte of the body."""
-    worker = stub([answer, "stall"])
-    router = route(worker.url, **PATIENT)
-    with post(router.port, CHAT, chat(stream=answer == SSE)) as client:
-        until(lambda: heads_seen(router.worker()))
-        leave(client)
-        assert_gone(router, worker)
-
-
-@oddly
-@pytest.mark.parametrize(
-    ("answer", "piece"), [(SSE + CHUNK, EVENT), (WHOLE + b"{" * 500, b"{" * 500)],
-    ids=["stream", "whole"],
-)  # fmt: skip
-def test_in_the_middle(
-    stub: MakeStub, route: MakeRouter, answer: bytes, piece: bytes, leave: Leave
-) -> None:
-    """A client may disconnect after it has read half of its answer."""
-    worker = stub([answer, "stall"])
-    router = route(worker.url, **PATIENT)
-    with post(router.port, CHAT, chat(stream=answer.startswith(SSE))) as client:
-        got = b""
-        while piece not in got:
-            got += client.recv(65536)
-        leave(client)
-        assert_gone(router, worker)
 
 
 def test_while_the_worker_sends(stub: MakeStub, route: MakeRouter) -> None:
@@ -155,17 +90,6 @@ def test_at_the_second_worker(stub: MakeStub, route: MakeRouter) -> None:
     second = {"pool": "default", "worker": router.worker(1).name}
     assert router.metric("warmroute_requests_total", status="499", **second) == 1
     assert all(each.ready for each in router.door.fleet.workers)
-
-
-def test_nobody_is_asked_in_place_of_the_first(stub: MakeStub, route: MakeRouter) -> None:
-    """When a client disconnects, no other worker is tried."""
-    first, second = stub(["stall"]), stub(["stall"])
-    router = route(first.url, second.url, strategy="roundrobin", **PATIENT)
-    client = post(router.port, CHAT, chat(stream=False))
-    until(lambda: first.requests or second.requests)
-    client.close()
-    until(router.idle)
-    assert len(first.requests) + len(second.requests) == 1
 
 
 def test_a_crowd_that_leaves(stub: MakeStub, route: MakeRouter) -> None:

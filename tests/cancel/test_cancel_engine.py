@@ -45,8 +45,7 @@ def rests(worker: SimulatedWorker) -> bool:
     return engine.running == engine.waiting == engine.cache.used == 0
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("path", LONG)
+@pytest.mark.parametrize(("path", "stream"), list(zip(LONG, (True, False) * 2, strict=True)))
 def test_the_engine_stops(fleet: FleetThread, router: Router, path: str, stream: bool) -> None:
     """The engine drops a request while it decodes, streamed or not, on every generating path."""
     (worker,) = fleet.workers

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from router.api.endpoints import Endpoint
+from router.api.endpoints import ENDPOINTS, Endpoint
 from router.fleet.pool import Pool
 from strategies.policies.prefix_aware import PrefixAware
 from tests.cancel.leaving import (
@@ -19,13 +19,17 @@ from tests.cancel.leaving import (
     PATIENT,
     SSE,
     WHOLE,
+    Leave,
     assert_blameless,
     chat,
+    close,
     connecting,
     counted,
     everywhere,
-    heads_seen,
+    half_close,
+    head_seen,
     request_to,
+    reset,
     unreachable,
 )
 from tests.support import OK, Router, Stub, post, read_all, until
@@ -50,7 +54,6 @@ class Stage:
         self.router = Router({"pools": pools, **settings})
         stack.callback(self.router.stop)
         stack.enter_context(unreachable(far))
-        self._probing = len(self.worker._tasks)
         self._connecting = connecting()
 
     def clean(self) -> None:
@@ -86,23 +89,19 @@ class Stage:
     def rests(self) -> bool:
         """Whether nothing is booked, queued or being connected to, and no connection is in use."""
         pools = self.router.door.fleet.pools
-        near = pools[0].workers[0]
-        # A stub that stalls never closes its connection, but it counts the router's close.
-        connections = len(self.worker._tasks) - self.worker.closed_by_peer - self._probing
         return (
             self.router.idle()
             and not self.waiting
-            and not any(_placements(pool) for pool in pools)
-            and not any(w.upstream.in_use for w in self.router.door.fleet.workers)
-            and connections == near.upstream.idle
+            and not any(_placed(pool) for pool in pools)
+            and not any(worker.upstream.in_use for worker in self.router.door.fleet.workers)
             and self.connecting == 0
         )
 
 
-def _placements(pool: Pool) -> int:
+def _placed(pool: Pool) -> int:
     """The number of placed requests whose end the strategy has not been told yet."""
     assert isinstance(pool.strategy, PrefixAware)
-    return len(pool.strategy._placed)
+    return pool.strategy.tree.root.users
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +157,7 @@ def before_the_body(stage: Stage, kind: Kind) -> socket:
     """Stop at the point where the worker has sent its head but no byte of the body."""
     stage.worker.script = [SSE if kind.stream else WHOLE, "stall"]
     client = kind.sent(stage)
-    until(lambda: heads_seen(stage.router.worker(0)))
+    until(lambda: head_seen(stage.router.worker(0)))
     return client
 
 
@@ -178,22 +177,46 @@ ASKED = [while_connecting, before_the_header, before_the_body, in_the_middle]
 streamed = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 
 
+arrives = pytest.mark.parametrize("arrive", ASKED, ids=lambda arrive: arrive.__name__)
+
+
 @streamed
 @everywhere
-@pytest.mark.parametrize("arrive", ASKED, ids=lambda arrive: arrive.__name__)
+@arrives
 def test_once_a_worker_was_chosen(
     stage: Stage, arrive: Callable[[Stage, Kind], socket], endpoint: Endpoint, stream: bool
 ) -> None:
     """The connection to the worker is closed, a 499 is counted, and no worker is blamed."""
-    client = arrive(stage, Kind(endpoint, stream))
+    leaves(stage, arrive, Kind(endpoint, stream), close)
+
+
+@streamed
+@arrives
+@pytest.mark.parametrize("leave", [reset, half_close])
+def test_however_it_leaves(
+    stage: Stage, arrive: Callable[[Stage, Kind], socket], stream: bool, leave: Leave
+) -> None:
+    """Also with a TCP reset, or by closing the sending side only."""
+    leaves(stage, arrive, Kind(ENDPOINTS[CHAT], stream), leave)
+
+
+def leaves(stage: Stage, arrive: Callable[[Stage, Kind], socket], kind: Kind, leave: Leave) -> None:
+    """Leave at that point, and check what becomes of it."""
+    client = arrive(stage, kind)
     assert not stage.rests()
     assert stage.closed == 0
-    client.close()
+    leave(client)
     until(stage.rests)
-    assert stage.closed == len(stage.worker.requests) == (arrive is not while_connecting)
-    assert stage.counts() == {
-        "requests": {"499": 1}, "refused_requests": {}, "worker_errors": {}
-    }  # fmt: skip
+    client.close()
+    asked = arrive is not while_connecting
+    until(lambda: stage.closed == len(stage.worker.requests) == asked)
+    gone(stage, requests={"499": 1})
+
+
+def gone(stage: Stage, **counts: dict[str, int]) -> None:
+    """Check that this is all that was counted, and no worker was blamed."""
+    families = ("requests", "refused_requests", "worker_errors")
+    assert stage.counts() == {family: counts.get(family, {}) for family in families}
     for worker in stage.router.door.fleet.workers:
         assert_blameless(worker)
 
@@ -215,11 +238,7 @@ def test_in_the_queue(stage: Stage, endpoint: Endpoint, stream: bool) -> None:
         assert read_all(c).startswith(b"HTTP/1.1 200 OK")
     until(stage.rests)
     assert len(stage.worker.requests) == 1
-    assert stage.counts() == {
-        "requests": {"2xx": 1}, "refused_requests": {"499": 1}, "worker_errors": {}
-    }  # fmt: skip
-    for worker in stage.router.door.fleet.workers:
-        assert_blameless(worker)
+    gone(stage, requests={"2xx": 1}, refused_requests={"499": 1})
 
 
 @streamed
@@ -229,8 +248,8 @@ def test_as_its_last_byte_is_read(stage: Stage, endpoint: Endpoint, stream: bool
     stage.worker.script = ["stall"]
     client = Kind(endpoint, stream).sent(stage, text=LARGE)
     client.close()
-    until(lambda: any(stage.counts().values()))
-    until(stage.rests)
+    until(lambda: any(stage.counts().values()), 30)  # its prompt is large
+    until(stage.rests, 30)
     counts = stage.counts()
     assert Counter(counts["requests"]) + Counter(counts["refused_requests"]) == {"499": 1}
     assert counts["worker_errors"] == {}

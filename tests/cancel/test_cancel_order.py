@@ -4,6 +4,7 @@ As in nginx, a client that closes its sending side has disconnected, whatever it
 """
 
 import re
+import socket
 import threading
 
 import pytest
@@ -31,7 +32,7 @@ ways = pytest.mark.parametrize("leave", [close, reset, half_close])
 
 @ways
 @pytest.mark.parametrize("script", [["stall"], [SSE + CHUNK, "stall"]], ids=["before", "within"])
-@pytest.mark.parametrize("behind", [1, 2, 20])
+@pytest.mark.parametrize("behind", [1, 20])
 def test_with_requests_behind_the_one_being_answered(
     stub: MakeStub, route: MakeRouter, script: list[Action], behind: int, leave: Leave
 ) -> None:
@@ -51,7 +52,7 @@ def test_with_requests_behind_the_one_being_answered(
     assert counted(router, "worker_errors") == {}
 
 
-@ways
+@pytest.mark.parametrize("leave", [close, half_close])
 def test_with_half_a_request_behind(stub: MakeStub, route: MakeRouter, leave: Leave) -> None:
     """A request of which only a part has arrived is counted too."""
     worker = stub(["stall"])
@@ -59,7 +60,6 @@ def test_with_half_a_request_behind(stub: MakeStub, route: MakeRouter, leave: Le
     with send(router.port, ONE) as client:
         until(lambda: len(worker.requests) == 1)
         client.sendall(ONE[:-1])
-        until(lambda: any(c._reader.current for c in tuple(router.door.clients)))
         leave(client)
         until(lambda: worker.closed_by_peer == 1)
     until(lambda: counted(router, "refused_requests") == {"499": 1})
@@ -75,22 +75,29 @@ def test_sending_ahead(stub: MakeStub, route: MakeRouter) -> None:
     router = route(worker.url, **PATIENT)
     body = b'{"model":"m","prompt":"%b"}' % (b"x" * 100_000)
     requests = [
-        head(CHAT, len(body), b"x-request-id: turn-%02d" % turn) + body for turn in range(40)
+        head(CHAT, len(body), b"x-request-id: turn-%02d" % turn) + body for turn in range(120)
     ]
     with send(router.port, b"") as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
         sender = threading.Thread(target=client.sendall, args=(b"".join(requests),))
         sender.start()
-        until(lambda: router.door.clients)
+        until(lambda: worker.requests)
         (line,) = router.door.clients
-        assert line._transport
-        until(lambda: line._transport and not line._transport.is_reading())
-        assert sum(len(exchange.body) for exchange in line.waiting) < 2 << 20
+        sizes = [-1]
+
+        def stands_still() -> bool:
+            sizes.append(sum(len(exchange.body) for exchange in line.waiting))
+            return len(sizes) > 20 and len(set(sizes[-20:])) == 1
+
+        until(stands_still)
+        assert sizes[-1] < 2 << 20
+        assert sender.is_alive()
         gate.append(True)
         got = b""
         while got.count(JSON) < len(requests):
             got += client.recv(65536)
         sender.join(10)
-    turns = re.findall(rb"x-request-id: turn-(\d\d)", got)
+    turns = re.findall(rb"x-request-id: turn-(\d+)", got)
     assert [int(turn) for turn in turns] == list(range(len(requests)))
     until(router.idle)
 
@@ -113,27 +120,19 @@ def test_too_many_ahead(stub: MakeStub, route: MakeRouter) -> None:
     until(router.idle)
 
 
-def test_half_closing_gets_no_answer(stub: MakeStub, route: MakeRouter) -> None:
-    """A client that half-closes before its answer is disconnected without one."""
-    worker = stub(["stall"])
+@pytest.mark.parametrize("begun", [b"", CHUNK], ids=["before", "within"])
+def test_half_closing_before_the_end(stub: MakeStub, route: MakeRouter, begun: bytes) -> None:
+    """The client gets what was sent so far, but no final chunk that would make it look complete."""
+    worker = stub([SSE + begun, "stall"] if begun else ["stall"])
     router = route(worker.url, **PATIENT)
     with post(router.port, CHAT, chat(stream=True)) as client:
         until(lambda: worker.requests)
-        half_close(client)
-        assert read_all(client) == b""
-        assert_gone(router, worker)
-
-
-def test_half_closing_within_a_stream(stub: MakeStub, route: MakeRouter) -> None:
-    """The client gets what was sent so far, but no final chunk that would make it look complete."""
-    worker = stub([SSE + CHUNK, "stall"])
-    router = route(worker.url, **PATIENT)
-    with post(router.port, CHAT, chat(stream=True)) as client:
         got = b""
-        while EVENT not in got:
+        while begun and EVENT not in got:
             got += client.recv(65536)
         half_close(client)
-        assert (got + read_all(client)).endswith(CHUNK)
+        got += read_all(client)
+        assert got.endswith(begun) if begun else not got
         assert_gone(router, worker)
 
 

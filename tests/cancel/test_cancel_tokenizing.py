@@ -17,9 +17,7 @@ from tests.cancel.leaving import (
     Leave,
     close,
     counted,
-    everywhere,
     half_close,
-    request_to,
     reset,
 )
 from tests.support import OK, MakeRouter, MakeStub, Router, post, until
@@ -53,10 +51,9 @@ def gate() -> Iterator[Gate]:
 
 
 def know(router: Router, gate: Gate) -> None:
-    """Make the router tokenize all prompts with the gate, and wait for it."""
+    """Make the router tokenize all prompts with the gate."""
     for pool in router.door.fleet.pools:
         pool.prompts.known = {"m": KnownModel("m", cast("PromptTokenizer", gate))}
-    router.door._proxy._tokenizing._patience = 20.0
 
 
 def long_chat(*, stream: bool) -> bytes:
@@ -79,26 +76,6 @@ def test_while_tokenizing(
         assert router.http.get("/health/live").status_code == 200
         leave(client)
         until(lambda: counted(router, "refused_requests") == {"499": 1})
-    gate.opened.set()
-    assert router.http.post(CHAT, content=long_chat(stream=False)).status_code == 200
-    assert len(worker.requests) == 1
-    until(lambda: counted(router, "requests") == {"2xx": 1})
-    until(router.idle)
-
-
-@everywhere
-@pytest.mark.parametrize("stream", [True, False])
-def test_while_any_prompt_is_tokenized(
-    stub: MakeStub, route: MakeRouter, gate: Gate, endpoint: Endpoint, stream: bool
-) -> None:
-    """The same as `test_while_tokenizing`, on every path."""
-    worker = stub(OK)
-    router = route(worker.url, **PATIENT)
-    know(router, gate)
-    body, fields = request_to(endpoint, stream=stream, text="x" * SHORT)
-    with post(router.port, endpoint.path, body, *fields):
-        until(lambda: gate.begun)
-    until(lambda: counted(router, "refused_requests") == {"499": 1})
     gate.opened.set()
     assert router.http.post(CHAT, content=long_chat(stream=False)).status_code == 200
     assert len(worker.requests) == 1

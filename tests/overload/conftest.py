@@ -5,8 +5,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from router.dispatch import preemption as rescue
-from strategies.hold import stuck as rules
+from router.dispatch import preemption, scheduler
+from router.fleet import breaker
+from strategies.hold import stuck
 from tests.overload.hanging import Hurry
 from tests.support import MakeStub, Stub
 
@@ -24,12 +25,24 @@ def worker(stub: MakeStub) -> Stub:
 
 
 @pytest.fixture
+def backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that says that it is full is not asked again during the test."""
+    monkeypatch.setattr(breaker, "MIN_BACKOFF_S", 3600.0)
+
+
+@pytest.fixture
+def no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits is looked at only when something has ended."""
+    monkeypatch.setattr(scheduler, "TICK_S", 3600.0)
+
+
+@pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> Hurry:
     """From the call on, a worker is found stuck within a fraction of a second."""
-    monkeypatch.setattr(rules, "STUCK_S", 3600.0)
-    monkeypatch.setattr(rescue, "TICK_S", 0.02)
+    monkeypatch.setattr(stuck, "STUCK_S", 3600.0)
+    monkeypatch.setattr(preemption, "TICK_S", 0.02)
 
     def now() -> None:
-        monkeypatch.setattr(rules, "STUCK_S", 0.1)
+        monkeypatch.setattr(stuck, "STUCK_S", 0.1)
 
     return now

@@ -1,14 +1,12 @@
-"""A long prompt gives way to a shorter one."""
+"""Long prompts that give way to shorter ones."""
 
-import json
-import socket
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx
 
-from tests.overload.busy import PATH, QUIET, Gate, ask, asked, waits
-from tests.support import OK, Action, MakeRouter, Router, Stub, post, until
+from tests.overload.busy import PATH, QUIET, ask, asked
+from tests.support import OK, Action, MakeRouter, Router, Stub, until
 
 LONG, SHORT = 60_000, 500
 #: Long enough that a longer one is held behind it, instead of being sent at once.
@@ -32,18 +30,15 @@ def routed(route: MakeRouter, worker: Stub, **settings: Any) -> Router:
     return router
 
 
-def long(router: Router, crowd: ThreadPoolExecutor, worker: Stub) -> Future[httpx.Response]:
+def long(
+    router: Router, crowd: ThreadPoolExecutor, worker: Stub, words: str = "long"
+) -> Future[httpx.Response]:
     """Send a long prompt that the worker never answers; whatever it is sent next, it does."""
-    first = ask(router, crowd, "long", LONG)
-    until(lambda: len(worker.requests) == 1)
+    before = len(worker.requests)
+    first = ask(router, crowd, words, LONG)
+    until(lambda: len(worker.requests) == before + 1)
     worker.script = OK
     return first
-
-
-def by_hand(router: Router) -> socket.socket:
-    """Send a long prompt; return the connection, so that its client can leave."""
-    body = json.dumps(asked("long", LONG)).encode()
-    return post(router.port, PATH, body, b"content-type: application/json")
 
 
 def short(router: Router) -> httpx.Response:
@@ -52,36 +47,12 @@ def short(router: Router) -> httpx.Response:
     return httpx.post(router.url + PATH, json=body, timeout=30)
 
 
+def preempted(reply: Future[httpx.Response]) -> int:
+    """Wait for an answer; return how often its request gave way."""
+    assert reply.result().status_code == 200
+    return int(reply.result().headers.get("x-warmroute-preempted", 0))
+
+
 def sizes(worker: Stub) -> list[str]:
     """What the worker was sent, in that order."""
     return ["long" if len(request) > 2 * LONG else "short" for request in worker.requests]
-
-
-def overtaken(
-    router: Router, crowd: ThreadPoolExecutor, worker: Stub
-) -> tuple[socket.socket, Gate, Future[httpx.Response]]:
-    """Let a shorter prompt overtake one; return the latter's connection, the gate that holds the
-    worker's answer back, and the reply to the former."""
-    leaving = by_hand(router)
-    until(lambda: len(worker.requests) == 1)
-    gate = Gate()
-    worker.script = gate.script()
-    reply = ask(router, crowd, "short", MIDDLE)
-    until(lambda: len(worker.requests) == 2)
-    until(waits(router, 1))
-    return leaving, gate, reply
-
-
-def given_way(
-    router: Router, crowd: ThreadPoolExecutor, worker: Stub
-) -> tuple[Gate, list[Future[httpx.Response]]]:
-    """A long prompt is held again until the one to which it gave way passes the gate."""
-    gate = Gate()
-    first = ask(router, crowd, "long", LONG)
-    until(lambda: len(worker.requests) == 1)
-    worker.script = gate.script()
-    second = ask(router, crowd, "short", MIDDLE)
-    until(lambda: len(worker.requests) == 2)
-    until(waits(router, 1))
-    worker.script = OK
-    return gate, [first, second]

@@ -51,9 +51,3 @@ def moved(router: Router, stub: Stub) -> float:
     """How many requests were moved away from a worker."""
     labels = {"pool": "default", "worker": stub.url[7:], "kind": "stuck"}
     return router.metric("warmroute_worker_errors_total", **labels)
-
-
-def look(router: Router, times: int = 3) -> None:
-    """Look for stuck workers at once, several times."""
-    for _ in range(times):
-        router.call(router.door.dispatcher.rescue._look)

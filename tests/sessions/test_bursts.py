@@ -1,4 +1,4 @@
-"""Many sessions that begin at once, stored in a real Redis: load stays even and limits hold."""
+"""Many sessions that begin at once: load stays even, limits hold, and each begins once."""
 
 import asyncio
 import time
@@ -11,11 +11,10 @@ import pytest
 
 from router.sessions.store import MemoryStore
 from router.sessions.table import Binding, Bound, OpenSession, SessionLease
+from tests.sessions.asking import CHAT, OPEN, PATH, ask, events
 from tests.sessions.redis_server import RedisServer
-from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, until
+from tests.support import OK, Action, MakeRouter, MakeStub, until
 
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
-OPEN = {"requestType": "NEW_SESSION"}
 WORKERS = 4
 
 
@@ -47,12 +46,12 @@ class Team:
 
     def __init__(self, stub: MakeStub, route: MakeRouter, redis: str | None, most: int) -> None:
         self.counts = [Busy() for _ in range(WORKERS)]
-        self.workers: list[Stub] = [stub(one.script()) for one in self.counts]
-        name = f"p{uuid.uuid4().hex[:8]}"
+        self.workers = [stub(one.script()) for one in self.counts]
+        self.pool = f"p{uuid.uuid4().hex[:8]}"
         urls = [worker.url for worker in self.workers]
-        pools = [{"name": name, "workers": urls, "strategy": "session"}]
+        pools = [{"name": self.pool, "workers": urls, "strategy": "session"}]
         rules = {"redis": {"url": redis, "timeout": "5s"}} if redis else {}
-        self.router: Router = route(pools=pools, session=rules, limits={"in_flight": most})
+        self.router = route(pools=pools, session=rules, limits={"in_flight": most})
 
     def ask(self, path: str, bodies: list[tuple[dict[str, Any], str]]) -> list[httpx.Response]:
         """Send all of them at once, over connections that are open already."""
@@ -83,7 +82,8 @@ def shares(replies: list[httpx.Response]) -> list[int]:
 
 
 def test_they_spread_evenly(stub: MakeStub, route: MakeRouter, store: str | None) -> None:
-    """Each new session counts for those that follow, even while the store is still recording it."""
+    """Each new session counts for those that follow, even while the store is still recording it,
+    and even without a prompt."""
     team = Team(stub, route, store, most=100)
     bodies = [(CHAT, f"s{number}") for number in range(6 * WORKERS)]
 
@@ -92,33 +92,20 @@ def test_they_spread_evenly(stub: MakeStub, route: MakeRouter, store: str | None
 
     for worker, one in zip(team.workers, team.counts, strict=True):
         worker.script = [one.enter, all_are_there, one.leave, *OK]
-    assert shares(team.ask("/v1/chat/completions", bodies)) == [6] * WORKERS
+    assert shares(team.ask(PATH, bodies)) == [6] * WORKERS
+    assert shares(team.ask("/invocations", [(OPEN, "")] * 6 * WORKERS)) == [6] * WORKERS
     until(team.router.idle)
 
 
 def test_no_worker_is_sent_too_many(stub: MakeStub, route: MakeRouter, store: str | None) -> None:
-    """However many begin at once, no worker gets more than its limit; the others wait."""
+    """However many begin at once, no worker gets more than its limit; the others wait. Of the first
+    requests of one session one chooses the worker."""
     team = Team(stub, route, store, most=2)
-    bodies = [(CHAT, f"s{number}") for number in range(8 * WORKERS)]
-    assert sum(shares(team.ask("/v1/chat/completions", bodies))) == 8 * WORKERS
+    bodies = [(CHAT, f"s{number}") for number in range(4 * WORKERS)]
+    assert sum(shares(team.ask(PATH, bodies))) == 4 * WORKERS
+    assert shares(team.ask(PATH, [(CHAT, "one")] * 6)) == [6]
     assert max(one.most for one in team.counts) <= 2
     until(team.router.idle)
-
-
-def test_nor_of_one_session(stub: MakeStub, route: MakeRouter, store: str | None) -> None:
-    """Of the first requests of one session one chooses the worker; the others wait for it."""
-    team = Team(stub, route, store, most=2)
-    assert shares(team.ask("/v1/chat/completions", [(CHAT, "one")] * 12)) == [12]
-    assert max(one.most for one in team.counts) <= 2
-    until(team.router.idle)
-
-
-def test_those_without_a_prompt_spread_too(
-    stub: MakeStub, route: MakeRouter, store: str | None
-) -> None:
-    """A new session counts as a turn of its worker, even without a prompt."""
-    team = Team(stub, route, store, most=100)
-    assert shares(team.ask("/invocations", [(OPEN, "")] * 6 * WORKERS)) == [6] * WORKERS
 
 
 @pytest.mark.parametrize("more", [{}, CHAT], ids=["without a prompt", "with one"])
@@ -129,40 +116,11 @@ def test_an_id_is_begun_once(
     team = Team(stub, route, store, most=100)
     for worker in team.workers[1:]:
         worker.stop()
-    body = {**OPEN, **more, "extSessionID": "mine"}
-    replies = team.ask("/invocations", [(body, "")] * 6)
+    replies = team.ask("/invocations", [({**OPEN, **more, "extSessionID": "mine"}, "")] * 6)
     assert sorted(reply.status_code for reply in replies) == [200, 400, 400, 400, 400, 400]
-    pool = team.router.door.fleet.pools[0].name
-    events = "warmroute_session_events_total"
-    # (The answer is written before it is counted.)
-    until(lambda: team.router.metric(events, pool=pool, event="new") == 1)
+    until(lambda: events(team.router, "new", team.pool) == 1)
     [there] = team.router.http.get("/sessions").json()
     assert there["id"] == "mine"
-
-
-def test_who_asks_for_it_meanwhile_does_not_make_it_move(stub: MakeStub, route: MakeRouter) -> None:
-    """Its first worker is gone and others know of it: it still counts as new, not as moved."""
-    workers = [stub() for _ in range(2)]
-    router = route(*(worker.url for worker in workers), strategy="session")
-    pool = router.door.fleet.pools[0]
-    sessions = pool.sessions
-    assert sessions is not None
-
-    class Asked(MemoryStore):
-        async def bind(self, key: str, to: Binding, expected: str | None) -> Bound:
-            bound = await super().bind(key, to, expected)
-            await asyncio.sleep(0.002)  # (so that the time differs)
-            await self.use(key)
-            return bound
-
-    router.call(lambda: sessions.keep_in(Asked(SessionLease(), time.time)))
-    workers[0].stop()
-    for number in range(2):  # one of them chooses the worker that is gone
-        body = {**OPEN, **CHAT, "extSessionID": f"mine{number}"}
-        assert router.http.post("/invocations", json=body).status_code == 200
-    events = "warmroute_session_events_total"
-    until(lambda: router.metric(events, pool=pool.name, event="new") == 2)
-    assert router.metric(events, pool=pool.name, event="rebound") == 0
 
 
 def test_who_is_never_first_gives_up(stub: MakeStub, route: MakeRouter) -> None:
@@ -180,7 +138,7 @@ def test_who_is_never_first_gives_up(stub: MakeStub, route: MakeRouter) -> None:
             return Bound(OpenSession(there, 1.0, 2e9, 1.0))
 
     router.call(lambda: sessions.keep_in(Others(SessionLease(), time.time)))
-    reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": "a"})
+    reply = ask(router, "a")
     assert (reply.status_code, "Another request is moving" in reply.text) == (503, True)
     assert [worker.requests for worker in workers] == [[], []]
     assert router.metric("warmroute_decisions_total", pool="default", reason="bind") == 1

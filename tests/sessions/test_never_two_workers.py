@@ -76,9 +76,10 @@ class Routers(RuleBasedStateMachine):
 
     async def _begin(self) -> None:
         self.store: Store = MemoryStore(SessionLease(), lambda: self.now)
+        self.name = uuid.uuid4().hex
         if self.server is not None:
             where = RedisSettings(url=self.server.url, timeout="5s")
-            self.store = RedisStore(where, uuid.uuid4().hex, SessionLease())
+            self.store = RedisStore(where, self.name, SessionLease())
         for router, turns in zip(self.routers, ((0, 2, 1, 3, 0, 1), (1, 0, 2, 0, 3)), strict=False):
             router.begin(Yielding(self.store, turns), lambda: self.now)
 
@@ -169,7 +170,7 @@ class Routers(RuleBasedStateMachine):
         """Let one session expire, or all of them where only the clock can do it."""
         if isinstance(self.store, RedisStore):
             assert self.server is not None
-            name = f"{self.store._stem}s:{key}"
+            name = f"warmroute:{{{self.name}}}:s:{key}"
             with client.Redis.from_url(self.server.url) as direct:
                 if direct.exists(name):
                     direct.hset(name, "expires", "0")
@@ -198,7 +199,7 @@ class Routers(RuleBasedStateMachine):
                 worker.draining = False
                 if not worker.breaker.closed:
                     worker.breaker.let_in(monotonic())
-            router.pool._staff(router.pool.workers)
+            router.pool.change(router.pool.models, router.pool.workers)
 
     @rule(router=st.integers(0, 1), name=st.sampled_from(NAMES), ready=st.booleans())
     def notice(self, router: int, name: str, ready: bool) -> None:
@@ -211,7 +212,7 @@ class Routers(RuleBasedStateMachine):
         """A worker is drained, or not any more."""
         chosen = self.routers[router % len(self.routers)]
         chosen.worker(name).draining = drain
-        chosen.pool._staff(chosen.pool.workers)
+        chosen.pool.change(chosen.pool.models, chosen.pool.workers)
 
     @invariant()
     def the_store_is_there(self) -> None:
@@ -228,11 +229,17 @@ class Routers(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("routers", "shared", "spill"),
-    [(1, False, True), (2, False, True), (2, False, False), (2, True, True)],
+    ("examples", "routers", "shared", "spill"),
+    [
+        (20, 2, False, True),
+        pytest.param(60, 1, False, True, marks=pytest.mark.long),
+        pytest.param(60, 2, False, True, marks=pytest.mark.long),
+        pytest.param(60, 2, False, False, marks=pytest.mark.long),
+        pytest.param(60, 2, True, True, marks=pytest.mark.long),
+    ],
 )
 def test_never_two_workers(
-    request: pytest.FixtureRequest, routers: int, shared: bool, spill: bool
+    request: pytest.FixtureRequest, examples: int, routers: int, shared: bool, spill: bool
 ) -> None:
     """One router or two, which share sessions in memory or in a real Redis."""
     strategy: dict[str, Any] = {"name": "session", "over": "leastload"}
@@ -240,7 +247,7 @@ def test_never_two_workers(
     strategy |= {"spill": "1ms"} if spill else {}
     told = {"strategy": strategy, "session": rules, "timeouts": {"queue": "10ms"}}
     wanted = settings(
-        max_examples=60,
+        max_examples=examples,
         stateful_step_count=30,
         deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

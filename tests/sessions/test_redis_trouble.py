@@ -14,6 +14,12 @@ from router.settings.sessions import RedisSettings
 from tests.sessions.redis_server import RedisServer
 
 
+def store_of(redis: RedisServer) -> RedisStore:
+    """A store of a pool that no other test uses."""
+    settings = RedisSettings(url=redis.url, timeout="5s")
+    return RedisStore(settings, uuid.uuid4().hex, SessionLease())
+
+
 def test_a_store_that_is_not_there(dead_url: str) -> None:
     """Every call raises StoreDown, with the reason."""
 
@@ -55,9 +61,7 @@ def test_kept_connections_that_redis_has_closed(redis: RedisServer) -> None:
     import redis as client  # noqa: PLC0415
 
     async def test(direct: Any) -> None:
-        store = RedisStore(
-            RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, SessionLease()
-        )
+        store = store_of(redis)
         await store.bind("a", Binding("w"), None)
         for trouble in (("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"), ("SCRIPT", "FLUSH")):
             found = await asyncio.gather(*(store.use("a") for _ in range(100)))
@@ -71,50 +75,11 @@ def test_kept_connections_that_redis_has_closed(redis: RedisServer) -> None:
         asyncio.run(test(direct))
 
 
-def test_connections_that_lead_nowhere_any_more(redis: RedisServer) -> None:
-    """Connections were silently dropped on the way: one failed call replaces all of them."""
-    lost: list[asyncio.StreamWriter] = []
-    there: list[asyncio.StreamWriter] = []
-    served: list[asyncio.Task[Any] | None] = []
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            if writer not in lost:
-                writer.write(data)
-        writer.close()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, on = await asyncio.open_connection("127.0.0.1", redis.port)
-        there.extend((writer, on))
-        served.append(asyncio.current_task())
-        ways = pass_on(reader, on), pass_on(back, writer)
-        await asyncio.gather(*ways, return_exceptions=True)
-
-    async def test() -> None:
-        way = await asyncio.start_server(accept, "127.0.0.1", 0)
-        url = f"redis://127.0.0.1:{way.sockets[0].getsockname()[1]}"
-        store = RedisStore(RedisSettings(url=url, timeout="2s"), uuid.uuid4().hex, SessionLease())
-        await asyncio.gather(*(store.use("a") for _ in range(20)))
-        lost.extend(there)
-        with pytest.raises(StoreDown):
-            await store.use("a")
-        assert await store.use("a") is None
-        await store.stop()
-        way.close()
-        for one in there:
-            one.close()
-        await asyncio.gather(*(task for task in served if task))
-
-    asyncio.run(test())
-
-
 def test_who_leaves_in_the_middle_leaves_no_answer_to_others(redis: RedisServer) -> None:
     """The answer to a cancelled call is not taken for the answer to the next call."""
 
     async def test() -> None:
-        store = RedisStore(
-            RedisSettings(url=redis.url, timeout="5s"), uuid.uuid4().hex, SessionLease()
-        )
+        store = store_of(redis)
         for key in "ab":
             await store.bind(key, Binding(f"w-{key}"), None)
         for turns in range(12):

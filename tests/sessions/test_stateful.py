@@ -5,21 +5,27 @@ import threading
 import time
 from typing import Any
 
-import httpx
 import pytest
 
 from router.sessions.ids import written
 from tests.cancel.leaving import counted
+from tests.sessions.asking import (
+    CHAT,
+    CLOSE,
+    FULL,
+    HEADER,
+    NEW,
+    OPEN,
+    homes,
+    invoke,
+    opened,
+)
 from tests.sessions.redis_server import RedisServer
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, Stub, post, until
 
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
-FULL: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
 BROKEN: list[Action] = [b"HTTP/1.1 500 Broken\r\ncontent-length: 2\r\n\r\n{}"]
-OPEN: dict[str, Any] = {"requestType": "NEW_SESSION"}
-CLOSE = {"requestType": "CLOSE"}
-HEADER = "X-Amzn-SageMaker-Session-Id"
-NEW = "x-amzn-sagemaker-new-session-id"
+#: What a container is sent when a session is closed.
+TOLD = b'{"requestType":"CLOSE"}'
 
 
 def said(line: str) -> list[Action]:
@@ -37,15 +43,10 @@ def listed(workers: dict[str, Stub]) -> list[dict[str, Any]]:
     return [{"url": one.url, "name": name, "stateful": True} for name, one in workers.items()]
 
 
-def invoke(router: Router, body: dict[str, Any], key: str | None = None) -> httpx.Response:
-    """Send what boto3 would send."""
-    return router.http.post("/invocations", json=body, headers={HEADER: key} if key else {})
-
-
-def opened(reply: httpx.Response) -> str:
-    """Return the id of a session that has begun."""
-    assert reply.status_code == 200, reply.text
-    return str(reply.headers[NEW]).partition(";")[0]
+def alone(stub: MakeStub, route: MakeRouter, **settings: Any) -> tuple[Stub, Router]:
+    """Start one container, which calls its session `w-1`, and a router in front of it."""
+    worker = stub(said(f"{NEW}: w-1"))
+    return worker, route({"url": worker.url, "stateful": True}, strategy="session", **settings)
 
 
 class TestOpening:
@@ -86,24 +87,6 @@ class TestOpening:
             assert (reply.status_code, reply.headers["x-warmroute-worker"]) == (200, home)
             assert f"{HEADER}: {own}\r\n".lower().encode() in workers[home].requests[-1].lower()
 
-    def test_what_nobody_will_use_is_taken_back(self, stub: MakeStub, route: MakeRouter) -> None:
-        """If the prompt that came with it is refused, it is closed, and its id is free again."""
-        workers = {"a": stub(said(f"{NEW}: own-a"))}
-        router = route(*listed(workers), strategy="session")
-        body = {**CHAT, **OPEN, "extSessionID": "mine"}
-
-        def after_opening() -> bool:
-            workers["a"].script = FULL
-            return True
-
-        workers["a"].script = [after_opening, *said(f"{NEW}: own-a")]
-        assert invoke(router, body).headers["x-amzn-errortype"] == "ServiceUnavailable"
-        assert router.http.get("/sessions").json() == []
-        assert workers["a"].requests[-1].endswith(b'{"requestType":"CLOSE"}')
-        assert b": own-a\r\n" in workers["a"].requests[-1]
-        workers["a"].script = said(f"{NEW}: own-a")
-        assert [opened(invoke(router, asked)) for asked in (body, OPEN)] == ["mine", "own-a"]
-
     def test_it_has_not_begun_if_its_prompt_is_not_asked(
         self, stub: MakeStub, route: MakeRouter
     ) -> None:
@@ -113,8 +96,8 @@ class TestOpening:
         router = route(*listed, strategy="session", limits={"in_flight": 1, "queue": 0})
         mine = {**CHAT, **OPEN, "extSessionID": "mine"}
         assert invoke(router, {**mine, "n": 10**6}, "NEW_SESSION").status_code == 400
-        assert router.http.get("/sessions").json() == []
-        assert worker.requests[-1].endswith(b'{"requestType":"CLOSE"}')
+        assert homes(router) == {}
+        assert worker.requests[-1].endswith(TOLD)
         done: list[int] = []
         count = len(worker.requests)
         worker.script = [lambda: bool(done), *OK]
@@ -126,8 +109,8 @@ class TestOpening:
         done.append(1)
         busy.join(20)
         assert refused.headers["x-amzn-errortype"] == "ThrottlingException"
-        assert router.http.get("/sessions").json() == []
-        assert worker.requests[-1].endswith(b'{"requestType":"CLOSE"}')
+        assert homes(router) == {}
+        assert worker.requests[-1].endswith(TOLD)
         until(router.idle)
         assert opened(invoke(router, mine, "NEW_SESSION")) == "mine"
 
@@ -146,31 +129,21 @@ class TestOpening:
         until(lambda: len(router.door.clients) == before)
         done.append(1)
         until(lambda: len(worker.requests) == 2)
-        assert worker.requests[-1].endswith(b'{"requestType":"CLOSE"}')
+        assert worker.requests[-1].endswith(TOLD)
         assert b": w-1\r\n" in worker.requests[-1]
         until(router.idle)
-        assert router.http.get("/sessions").json() == []
+        assert homes(router) == {}
         assert counted(router, "refused_requests") == {"499": 1}
 
-    @pytest.mark.parametrize(
-        ("bound", "value"), [("LATE_CLOSE_TIMEOUT_S", 0.2), ("MAX_LATE_CLOSES", 0)]
-    )
-    def test_one_that_takes_too_long_then_is_given_up(
-        self,
-        stub: MakeStub,
-        route: MakeRouter,
-        monkeypatch: pytest.MonkeyPatch,
-        bound: str,
-        value: float,
-    ) -> None:
-        """After a while, or if there are too many, it is given up by closing its connection."""
-        monkeypatch.setattr(f"router.sagemaker.sessions.{bound}", value)
+    def test_only_so_many_are_waited_for_then(self, stub: MakeStub, route: MakeRouter) -> None:
+        """Beyond a bound, it is given up by closing the connection to the worker."""
         worker = stub(["stall"])
         router = route({"url": worker.url, "stateful": True}, strategy="session")
-        client = post(router.port, "/invocations", json.dumps(OPEN).encode())
-        until(lambda: worker.requests)
-        client.close()
-        until(lambda: worker.closed_by_peer == 1)
+        clients = [post(router.port, "/invocations", json.dumps(OPEN).encode()) for _ in range(70)]
+        until(lambda: len(worker.requests) == len(clients))
+        for client in clients:
+            client.close()
+        until(lambda: worker.closed_by_peer > 0)
 
     def test_an_end_of_its_own_is_the_last(self, stub: MakeStub, route: MakeRouter) -> None:
         """An end that the worker sets holds, even if sessions slide."""
@@ -186,30 +159,13 @@ class TestOpening:
             told = invoke(router, CHAT, key).headers["x-warmroute-session"]
             assert told == f"kept; expires={written(ends)}"
 
-    def test_the_endpoint_s_model_decides(self, stub: MakeStub, route: MakeRouter) -> None:
-        """A session begins on a worker of the endpoint's model."""
-        plain = [stub(model="one"), stub(model="two")]
-        router = route(
-            *({"url": one.url, "name": name} for one, name in zip(plain, "ab", strict=True)),
-            strategy="session",
-            sagemaker={"endpoints": [{"name": "x", "model": "two"}]},
-            session={"on_worker_lost": "error"},
-        )
-        for _ in range(3):
-            reply = router.http.post("/endpoints/x/invocations", json=OPEN)
-            assert reply.headers["x-warmroute-worker"] == "b"
-            key = {HEADER: opened(reply)}
-            turn = router.http.post("/endpoints/x/invocations", json=CHAT, headers=key)
-            assert turn.headers["x-warmroute-session"].startswith("kept;")
-
 
 class TestClosing:
     """The worker is told, whoever closes a session."""
 
     def test_a_busy_worker_s_session_stays(self, stub: MakeStub, route: MakeRouter) -> None:
         """If its worker is full or fails, the session stays open and can be closed later."""
-        worker = stub(said(f"{NEW}: w-1"))
-        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        worker, router = alone(stub, route)
         key = opened(invoke(router, OPEN))
         worker.script = FULL
         assert invoke(router, CLOSE, key).headers["x-amzn-errortype"] == "ServiceUnavailable"
@@ -218,15 +174,14 @@ class TestClosing:
         assert len(router.http.get("/sessions").json()) == 1
         worker.script = OK
         assert invoke(router, CLOSE, key).status_code == 200
-        assert router.http.get("/sessions").json() == []
+        assert homes(router) == {}
 
     @pytest.mark.parametrize("status", [400, 404, 424])
     def test_what_the_worker_has_forgotten_is_gone(
         self, stub: MakeStub, route: MakeRouter, status: int
     ) -> None:
         """If its worker does not know it any more, the client is told so, and it is over."""
-        worker = stub(said(f"{NEW}: w-1"))
-        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        worker, router = alone(stub, route)
         key = opened(invoke(router, OPEN))
         worker.script = [b"HTTP/1.1 %d Gone\r\ncontent-length: 2\r\n\r\n{}" % status]
         asked = []
@@ -234,36 +189,22 @@ class TestClosing:
             reply = invoke(router, CLOSE, key)
             asked.append(len(worker.requests))
             assert reply.headers["x-amzn-errortype"] == "ValidationError"
-            assert router.http.get("/sessions").json() == []
+            assert homes(router) == {}
         assert asked[0] == asked[1] > 1
 
     @pytest.mark.parametrize("script", [BROKEN, FULL, ["stall"]])
     def test_operators_close_it_whatever_the_worker_says(
-        self,
-        stub: MakeStub,
-        route: MakeRouter,
-        monkeypatch: pytest.MonkeyPatch,
-        script: list[Action],
+        self, stub: MakeStub, route: MakeRouter, script: list[Action]
     ) -> None:
         """It is closed here even if the worker refuses or does not answer."""
-        monkeypatch.setattr("router.sagemaker.sessions.CLOSE_TIMEOUT_S", 0.2)
-        worker = stub(said(f"{NEW}: w-1"))
-        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        worker, router = alone(stub, route)
         key = opened(invoke(router, OPEN))
         worker.script = script
         assert router.http.delete(f"/sessions/{key}").status_code == 204
+        assert worker.requests[-1].endswith(TOLD)
         assert b": w-1\r\n" in worker.requests[-1]
-        assert router.http.get("/sessions").json() == []
+        assert homes(router) == {}
         assert router.http.delete(f"/sessions/{key}").status_code == 404
-
-    def test_operators_close_it_there_too(self, stub: MakeStub, route: MakeRouter) -> None:
-        """The worker gets the same request as if the client had closed it."""
-        worker = stub(said(f"{NEW}: w-1"))
-        router = route({"url": worker.url, "stateful": True}, strategy="session")
-        key = opened(invoke(router, OPEN))
-        assert router.http.delete(f"/sessions/{key}").status_code == 204
-        assert worker.requests[-1].endswith(b'{"requestType":"CLOSE"}')
-        assert f"{HEADER}: w-1".lower().encode() in worker.requests[-1].lower()
 
 
 def test_what_a_container_says_of_itself(stub: MakeStub, route: MakeRouter) -> None:

@@ -1,4 +1,4 @@
-"""SageMaker's paths: session ids, what is passed on to workers, and signatures."""
+"""SageMaker's paths: endpoints, what is passed on to workers, and signatures."""
 
 import json
 from datetime import UTC, datetime
@@ -11,53 +11,18 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from router.api.error_shapes import Surface, surface_of
-from router.settings.model import Settings
 from tests.support import MakeRouter, MakeStub, error_of, head, read_all, send
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+
+
 KINDS = "x-amzn-errortype"
+
+
 COMPONENT, TARGET = "X-Amzn-SageMaker-Inference-Component", "X-Amzn-SageMaker-Target-Model"
+
+
 KEY = {"access_key": "AKIA1", "secret_key": "${SECRET}"}
-
-
-@pytest.mark.parametrize(
-    "path", ["/invocations", "/endpoints/x/invocations", "/v1/chat/completions"]
-)
-def test_a_session_is_named_alike_everywhere(stub: MakeStub, route: MakeRouter, path: str) -> None:
-    """It is in the header, which is not passed on, or else in the body, which is, as it was."""
-    worker = stub()
-    router = route(worker.url, strategy="session", session={"field": "user"})
-    for body, named, key in (
-        (CHAT, {"x-session-id": "q q".replace(" ", "_")}, "q_q"),
-        ({**CHAT, "user": "ann@x"}, {}, "ann@x"),
-        ({**CHAT, "user": "ann@x"}, {"x-session-id": "q_q"}, "q_q"),
-    ):
-        reply = router.http.post(path, json=body, headers=named)
-        assert reply.status_code == 200
-        assert reply.headers["x-warmroute-session"].partition(";")[0] in {"new", "kept"}
-        assert key in {one["id"] for one in router.http.get("/sessions").json()}
-        fields, _, passed = worker.requests[-1].partition(b"\r\n\r\n")
-        assert b"x-session-id" not in fields.lower()
-        assert json.loads(passed) == body
-    assert len(router.http.get("/sessions").json()) == 2
-
-
-def test_of_all_names_sagemaker_s_counts_first(stub: MakeStub, route: MakeRouter) -> None:
-    """SageMaker's header comes first, `extSessionID` last; what they name must be open."""
-    router = route(stub().url, strategy="session")
-    named = {"x-session-id": "q", "X-Amzn-SageMaker-Session-Id": "nobody"}
-    assert router.http.post("/invocations", json=CHAT, headers=named).status_code == 400
-    del named["X-Amzn-SageMaker-Session-Id"]
-    body = {**CHAT, "extSessionID": "nobody"}
-    assert router.http.post("/invocations", json=body, headers=named).status_code == 200
-    assert router.http.post("/invocations", json=body).status_code == 400
-
-
-def test_names_mean_nothing_to_a_pool_without_sessions(stub: MakeStub, route: MakeRouter) -> None:
-    """The prompt is answered as on OpenAI's paths."""
-    router = route(stub().url, session={"field": "user"})
-    reply = router.http.post("/invocations", json={**CHAT, "user": "ann"})
-    assert (reply.status_code, "x-warmroute-session" in reply.headers) == (200, False)
 
 
 @pytest.mark.parametrize("word", [[], {}, 1, "NEW", True])
@@ -150,13 +115,6 @@ def test_what_was_probably_meant(
     assert error_of(reply)["message"] == message
 
 
-def test_the_only_endpoint_is_meant(stub: MakeStub, route: MakeRouter) -> None:
-    """Whatever was asked for."""
-    router = route(stub().url, sagemaker={"endpoints": ["x"]})
-    reply = router.http.post("/endpoints/prod/invocations", json=CHAT)
-    assert reply.json()["Message"] == "Endpoint prod not found. Did you mean 'x'?"
-
-
 class TestSignatures:
     """Requests signed as `sagemaker.sigv4` demands."""
 
@@ -176,83 +134,6 @@ class TestSignatures:
             asked = head("/endpoints/x/openai/v1/models", 0, *fields).replace(b"POST", b"GET", 1)
             with send(router.port, asked) as client:
                 assert read_all(client).startswith(b"HTTP/1.1 403 ")
-
-    def test_the_other_paths_are_not_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The settings must say who may use the other paths, if only that everyone may."""
-        monkeypatch.setenv("SECRET", "right")
-        told: dict[str, Any] = {"workers": ["http://w:1"], "sagemaker": {"sigv4": [KEY]}}
-        with pytest.raises(ValueError, match="sigv4") as refused:
-            Settings.model_validate(told)
-        assert "auth" in str(refused.value)
-        assert len(Settings.model_validate({**told, "auth": "none"}).workers) == 1
-
-
-def told(*workers: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return settings with these workers."""
-    listed = [{"url": f"http://w{n}:1", **worker} for n, worker in enumerate(workers)]
-    return {"workers": listed, **more}
-
-
-SPILLS = {"name": "session", "spill": "1s"}
-STATEFUL = {"stateful": True}
-
-
-@pytest.mark.parametrize(
-    ("settings", "where"),
-    [
-        (told(STATEFUL, {}, strategy="session"), "workers.1"),
-        (told(STATEFUL, strategy=SPILLS), "strategy.spill"),
-        (told({}, strategy=SPILLS, session={"on_worker_lost": "error"}), "strategy.spill"),
-        (told({}, strategy={**SPILLS, "over": "roundrobin"}), "strategy.spill"),
-        (told({}, strategy={**SPILLS, "over": {"name": "chbl"}}), "strategy.spill"),
-        (
-            {"strategy": SPILLS, "pools": [{"name": "p", "workers": told(STATEFUL)["workers"]}]},
-            "strategy.spill",
-        ),
-        (told({}, strategy="session", session={"ttl": "10001d"}), "session.ttl"),
-        (told({}, session={"header": "X-API-Key"}), "ids of sessions are listed and stored"),
-        (told({}, session={"header": "authorization"}), "ids of sessions are listed and stored"),
-    ],
-)
-def test_settings_that_contradict_each_other(settings: dict[str, Any], where: str) -> None:
-    """Mixed pools, spilling that cannot happen, and headers or lifetimes that are not allowed."""
-    with pytest.raises(ValueError, match=where):
-        Settings.model_validate(settings)
-
-
-@pytest.mark.parametrize("text", ["1.5", "20m", "0", "-1", "\u00b2", "99999999", "9" * 5000])
-def test_an_environment_that_says_no_lifetime(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """An invalid lifetime in the environment is an error, unless the settings give one."""
-    monkeypatch.setenv("SES_TTL_MIN", text)
-    with pytest.raises(ValueError, match="SES_TTL_MIN in the environment must be"):
-        Settings.model_validate(told({}))
-    assert Settings.model_validate(told({}, session={"ttl": "20m"})).session.lifetime == 1200
-
-
-@pytest.mark.parametrize("told_s", ["10000d", None])
-def test_the_longest_lifetimes_have_an_end(
-    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch, told_s: str | None
-) -> None:
-    """They still end at a date that clients can be told."""
-    monkeypatch.setenv("SES_TTL_MIN", "14400000")
-    router = route(stub().url, strategy="session", session={"ttl": told_s} if told_s else {})
-    reply = router.http.post("/v1/chat/completions", json=CHAT, headers={"x-session-id": "a"})
-    assert reply.status_code == 200
-    assert router.http.get("/sessions").json()[0]["expires"] > "2050"
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        told(STATEFUL, STATEFUL, strategy="session"),
-        told({}, strategy=SPILLS),
-        told(STATEFUL, strategy={"name": "session", "spill": "off"}),
-        told({}, strategy={"name": "session", "over": "roundrobin"}),
-    ],
-)
-def test_settings_that_do_not(settings: dict[str, Any]) -> None:
-    """These combinations are accepted."""
-    assert Settings.model_validate(settings).all_pools()[0].strategy.name == "session"
 
 
 @pytest.mark.parametrize("added", ["x-amz-content-sha256", "x-amzn-sagemaker-prefix-aware-id"])

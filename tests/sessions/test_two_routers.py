@@ -1,11 +1,10 @@
-"""Two routers, mostly processes of their own, and a real Redis that comes and goes."""
+"""Several routers, which are processes of their own, and a real Redis that comes and goes."""
 
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import pytest
@@ -13,24 +12,22 @@ import pytest
 from simulator.fleet import FleetThread
 from simulator.settings import FleetSettings
 from tests.commands import started
+from tests.sessions.asking import CHAT, CLOSE, HEADER, NEW, OPEN
 from tests.sessions.redis_server import RedisServer
-from tests.support import MakeRouter, MakeStub, until
-
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
-SESSION = "X-Amzn-SageMaker-Session-Id"
+from tests.support import MakeStub, until
 
 
 def invoke(url: str, body: dict[str, Any], session: str | None = None) -> httpx.Response:
     """Send what boto3 would send."""
-    named = {SESSION: session} if session else {}
+    named = {HEADER: session} if session else {}
     return httpx.post(f"{url}/endpoints/x/invocations", json=body, headers=named, timeout=20)
 
 
 def opened(url: str) -> str:
     """Open a session; return its id."""
-    reply = invoke(url, {"requestType": "NEW_SESSION"}, "NEW_SESSION")
+    reply = invoke(url, OPEN, "NEW_SESSION")
     assert reply.status_code == 200, reply.text
-    return str(reply.headers["x-amzn-sagemaker-new-session-id"]).partition(";")[0]
+    return str(reply.headers[NEW]).partition(";")[0]
 
 
 def metric(url: str, line: str) -> float:
@@ -41,96 +38,44 @@ def metric(url: str, line: str) -> float:
     return 0.0
 
 
-class Pair(NamedTuple):
-    """Two routers that share sessions."""
-
-    redis: RedisServer
-    urls: tuple[str, str]
-
-    @property
-    def up(self) -> bool:
-        """Whether both report that the store is up."""
-        return all(metric(url, 'warmroute_session_store_up{pool="default"}') for url in self.urls)
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Two processes, started as an operator would, with four workers."""
-    folder = tmp_path_factory.mktemp("routers")
-    with ExitStack() as stack:
-        settings = FleetSettings(workers=4, profile="toy", models=("toy",), kv_events=False)
-        fleet = stack.enter_context(FleetThread(settings))
-        redis = stack.enter_context(RedisServer())
-        urls = [_serve(stack, folder, name, fleet.urls, redis.url) for name in ("a", "b")]
-        made = Pair(redis, (urls[0], urls[1]))
-        until(lambda: made.up, 20)
-        yield made
-
-
-def _serve(stack: ExitStack, folder: Path, name: str, workers: list[str], redis: str) -> str:
+def settings(folder: Path, name: str, **more: Any) -> Path:
+    """Write a settings file."""
     file = folder / f"{name}.yaml"
-    session = {"ttl": "60s", "redis": {"url": redis, "timeout": "1500ms"}}
-    told = {"listen": "127.0.0.1:0", "workers": workers, "strategy": "session", "session": session}
-    file.write_text(json.dumps(told))
-    running = stack.enter_context(started(folder, "serve", "--config", file))
-    return running.url()
+    file.write_text(json.dumps({"listen": "127.0.0.1:0", "strategy": "session", **more}))
+    return file
 
 
-def test_opened_here_used_there_closed_here(pair: Pair) -> None:
-    """The session stays on one worker, and a close holds for both routers."""
-    one, other = pair.urls
-    for first, second in ((one, other), (other, one)):
-        key = opened(first)
-        replies = [invoke(url, CHAT, key) for url in (second, first, second)]
-        assert [reply.status_code for reply in replies] == [200] * 3
-        assert len({reply.headers["x-warmroute-worker"] for reply in replies}) == 1
-        assert {one["id"] for one in httpx.get(f"{second}/sessions").json()} >= {key}
-        closed = invoke(first, {"requestType": "CLOSE"}, key)
-        assert closed.headers["x-amzn-sagemaker-closed-session-id"] == key
-        for url in (first, second):
-            assert invoke(url, CHAT, key).status_code == 400
-            assert invoke(url, {"requestType": "CLOSE"}, key).status_code == 400
+@pytest.mark.long
+def test_redis_dies_and_comes_back_in_mid_traffic(
+    tmp_path: Path, stack: ExitStack, redis: RedisServer
+) -> None:
+    """What is opened here can be used there; no request fails before, during or after the outage,
+    and the metrics show it; and what is closed here is closed there."""
+    toys = FleetSettings(workers=4, profile="toy", models=("toy",), kv_events=False)
+    fleet = stack.enter_context(FleetThread(toys))
+    session = {"ttl": "60s", "redis": {"url": redis.url, "timeout": "1500ms"}}
+    files = [settings(tmp_path, name, workers=fleet.urls, session=session) for name in "ab"]
+    urls = [
+        stack.enter_context(started(tmp_path, "serve", "--config", file)).url() for file in files
+    ]
 
+    def up() -> set[float]:
+        return {metric(url, 'warmroute_session_store_up{pool="default"}') for url in urls}
 
-def test_first_uses_at_once_agree(pair: Pair) -> None:
-    """Requests to both routers at once bind an unknown id to one worker."""
-    for number in range(10):
-        seen: list[str] = []
-
-        def ask(url: str, name: str, seen: list[str] = seen) -> None:
-            named = {"x-session-id": name}
-            reply = httpx.post(f"{url}/v1/chat/completions", json=CHAT, headers=named, timeout=20)
-            seen.append(reply.headers["x-warmroute-worker"])
-
-        threads = [
-            threading.Thread(target=ask, args=(pair.urls[n % 2], f"both-{number}"))
-            for n in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(seen) == 8
-        assert len(set(seen)) == 1
-
-
-def test_redis_dies_and_comes_back_in_mid_traffic(pair: Pair) -> None:
-    """No request fails before, during or after the outage, and the metrics show it."""
+    until(lambda: up() == {1.0}, 20)
     statuses: list[tuple[int, str]] = []
     over = threading.Event()
-    keys = [opened(pair.urls[n % 2]) for n in range(6)]
+    keys = [opened(urls[n % 2]) for n in range(6)]
 
     def go_on(number: int) -> None:
-        mine = keys[number]
-        for turn in range(10_000):
-            if over.is_set():
-                return
-            url = pair.urls[turn % 2]
+        mine, turn = keys[number], 0
+        while not over.is_set():
+            turn, url = turn + 1, urls[turn % 2]
             replies = [invoke(url, CHAT, mine)]
             if turn % 5 == 0:
-                replies.append(invoke(url, {"requestType": "NEW_SESSION"}, "NEW_SESSION"))
-                fresh = replies[-1].headers.get("x-amzn-sagemaker-new-session-id", "")
-                replies.append(invoke(pair.urls[1 - turn % 2], CHAT, fresh.partition(";")[0]))
+                replies.append(invoke(url, OPEN, "NEW_SESSION"))
+                fresh = replies[-1].headers.get(NEW, "").partition(";")[0]
+                replies.append(invoke(url, CHAT, fresh))
             statuses.extend((reply.status_code, reply.text) for reply in replies)
 
     threads = [threading.Thread(target=go_on, args=(n,)) for n in range(len(keys))]
@@ -138,12 +83,12 @@ def test_redis_dies_and_comes_back_in_mid_traffic(pair: Pair) -> None:
         thread.start()
     try:
         until(lambda: len(statuses) > 30, 20)
-        pair.redis.kill()
-        until(lambda: not any(_up(url) for url in pair.urls), 20)
+        redis.kill()
+        until(lambda: up() == {0.0}, 20)
         at = len(statuses)
         until(lambda: len(statuses) > at + 60, 20)
-        pair.redis.start()
-        until(lambda: pair.up, 20)
+        redis.start()
+        until(lambda: up() == {1.0}, 20)
         at = len(statuses)
         until(lambda: len(statuses) > at + 60, 20)
     finally:
@@ -151,73 +96,31 @@ def test_redis_dies_and_comes_back_in_mid_traffic(pair: Pair) -> None:
         for thread in threads:
             thread.join(20)
     assert [one for one in statuses if one[0] != 200] == []
-    for url in pair.urls:
+    for url in urls:
         assert metric(url, 'warmroute_session_events_total{event="hashed",pool="default"}') > 0
+    assert invoke(urls[0], CLOSE, keys[0]).status_code == 200
+    for url in urls:
+        assert [invoke(url, body, keys[0]).status_code for body in (CHAT, CLOSE)] == [400] * 2
 
 
-def _up(url: str) -> float:
-    return metric(url, 'warmroute_session_store_up{pool="default"}')
-
-
-def test_while_redis_is_away_both_choose_alike(
-    stub: MakeStub, route: MakeRouter, dead_url: str
+@pytest.mark.long
+def test_through_redis_any_process_knows(
+    tmp_path: Path, stub: MakeStub, redis: RedisServer
 ) -> None:
-    """By the id's hash, over all workers; if one is lost, its sessions and no others move."""
-    stubs = {f"w{n}": stub() for n in range(3)}
-    workers = [{"url": one.url, "name": name} for name, one in stubs.items()]
-    redis = {"url": dead_url.replace("http", "redis")}
-    routers = [route(*workers, strategy="session", session={"redis": redis}) for _ in range(2)]
-
-    def chosen(number: int) -> str:
-        named = {"x-session-id": f"s{number}"}
-        replies = [
-            router.http.post("/v1/chat/completions", json=CHAT, headers=named) for router in routers
-        ]
-        [where] = {reply.headers["x-warmroute-worker"] for reply in replies}
-        assert all(one.headers["x-warmroute-session"].startswith("hashed;") for one in replies)
-        return str(where)
-
-    before = [chosen(number) for number in range(30)]
-    assert set(before) == {"w0", "w1", "w2"}
-    stubs["w1"].stop()
-    named = {"x-session-id": f"s{before.index('w1')}"}
-    for router in routers:
-        reply = router.http.post("/v1/chat/completions", json=CHAT, headers=named)
-        assert reply.status_code == 200
-        until(lambda: not router.worker(1).ready)  # noqa: B023
-    after = [chosen(number) for number in range(30)]
-    moved = {now for then, now in zip(before, after, strict=True) if then == "w1"}
-    assert moved == {"w0", "w2"}
-    assert all(then in {now, "w1"} for then, now in zip(before, after, strict=True))
-
-
-def test_a_request_without_a_session_is_not_hashed(
-    stub: MakeStub, route: MakeRouter, dead_url: str
-) -> None:
-    """It succeeds while Redis is away, and is not counted as hashed."""
-    rules = {"redis": {"url": dead_url.replace("http", "redis")}}
-    router = route(stub().url, strategy="session", session=rules)
-    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-    assert router.metric("warmroute_session_events_total", pool="default", event="hashed") == 0
-
-
-def test_a_request_without_a_session_asks_nobody(
-    stub: MakeStub, route: MakeRouter, redis: RedisServer
-) -> None:
-    """A Redis that hangs delays only requests with a session."""
-    rules = {"redis": {"url": redis.url, "timeout": "60s"}}
-    router = route(stub().url, strategy="session", session=rules)
-    named = {"x-session-id": "any"}
-    replies: list[httpx.Response] = []
-
-    def ask() -> None:
-        replies.append(router.http.post("/v1/chat/completions", json=CHAT, headers=named))
-
-    waiting = threading.Thread(target=ask)
-    with redis.hanging():
-        waiting.start()
-        until(lambda: router.door.dispatcher.scheduler.in_flight == 1)
-        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-        assert replies == []
-    waiting.join(20)
-    assert replies[0].headers["x-warmroute-session"].startswith("new;")
+    """A session keeps its worker, whichever process takes the connection."""
+    workers = [stub().url for _ in range(3)]
+    session = {"redis": {"url": redis.url, "timeout": "5s"}}
+    file = settings(tmp_path, "settings", workers=workers, session=session)
+    with started(tmp_path, "serve", "--config", file, "--processes", 2) as running:
+        url = running.url()
+        where: dict[str, set[str]] = {}
+        for turn in range(6):
+            for key in "abcdef":
+                named = {"x-session-id": key}
+                reply = httpx.post(f"{url}/v1/chat/completions", json=CHAT, headers=named)
+                assert reply.status_code == 200
+                assert reply.headers["x-warmroute-session"].startswith("kept;") or turn == 0
+                where.setdefault(key, set()).add(reply.headers["x-warmroute-worker"])
+        assert all(len(workers) == 1 for workers in where.values())
+        assert {one["id"] for one in httpx.get(f"{url}/sessions").json()} >= set(where)
+        assert httpx.delete(f"{url}/sessions/a").status_code == 204

@@ -22,7 +22,7 @@ from router.proxy.proxy import Proxy
 from router.sagemaker.handler import SageMaker
 from router.sagemaker.paths import route
 from router.sessions.sessions import Sessions
-from router.sessions.store import Clock, Kept, Store
+from router.sessions.store import Clock, Store
 from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from router.settings.model import Settings
 from router.settings.server import TimeoutSettings
@@ -131,6 +131,9 @@ class Yielding:
         """Number of loop turns to yield, used in rotation."""
         self._at = 0
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
     @property
     def lease(self) -> SessionLease:
         return self.store.lease
@@ -138,9 +141,6 @@ class Yielding:
     @lease.setter
     def lease(self, lease: SessionLease) -> None:
         self.store.lease = lease
-
-    def ahead(self) -> float:
-        return self.store.ahead()
 
     async def _yield(self) -> None:
         self._at += 1
@@ -167,18 +167,6 @@ class Yielding:
     async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         await self._yield()
         return await self.store.close(key, begun=begun)
-
-    async def doubt(self, seconds: float) -> None:
-        await self.store.doubt(seconds)
-
-    async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
-        return await self.store.listed(most)
-
-    async def look(self) -> Kept:
-        return await self.store.look()
-
-    async def stop(self) -> None:
-        await self.store.stop()
 
 
 def _copy(one: OpenSession | None) -> OpenSession | None:

@@ -1,4 +1,4 @@
-"""Which requests may be preempted, and where: only where what was computed is kept."""
+"""Which requests may be taken back, and where; and what a request keeps of it."""
 
 import logging
 from dataclasses import dataclass
@@ -10,14 +10,15 @@ from msgspec.structs import replace
 
 from router.api.endpoints import ENDPOINTS
 from router.api.request import parse
-from router.dispatch import preemption as preempting_module
 from router.dispatch.preemption import MIN_JUDGED_TOKENS, Preemptions, Running, resumable
 from router.dispatch.request import InferenceRequest
 from router.fleet.pool import Pool
-from router.fleet.worker import LOSSES, LOSSES_S, Worker
+from router.fleet.worker import LOSSES, LOSSES_S, ProbeState, Worker
+from router.http.exchange import ClientConnection, Exchange
+from router.http.validation import RequestHead
 from router.sessions.use import SessionUse
 from strategies.api import Candidate, Cost, Prompt
-from tests.router.fleets import fleet, prompt
+from tests.fleet.fleets import fleet, prompt
 
 
 @dataclass
@@ -47,13 +48,22 @@ class Sent:
 
 
 def preempting(strategy: str = "prefixaware") -> tuple[Preemptions, Pool, Worker]:
-    """Everything that decides about it: a pool of one worker, which reuses prefixes."""
+    """Everything that decides about it: a pool, and one of its workers, which reuses prefixes."""
     found = Preemptions()
     found.change(2)
-    pool = fleet(strategy, workers=1).pools[0]
-    (worker,) = pool.workers
-    worker.reuses = worker.ready = True
+    pool = fleet(strategy, workers=2).pools[0]
+    for each in pool.workers:
+        each.become(ProbeState.READY, "")
+    worker = pool.workers[0]
+    worker.reuses = True
     return found, pool, worker
+
+
+def eject(worker: Worker) -> None:
+    """Let requests to a worker fail until it is ejected."""
+    for _ in range(5):
+        worker.breaker.failed(monotonic(), worker.breaker.began(monotonic()), "5xx")
+    assert not worker.breaker.closed
 
 
 def since(found: Preemptions, worker: Worker, asked: Asked) -> float | None:
@@ -76,7 +86,7 @@ def test_who_may_be_preempted() -> None:
     worker.losses, worker.lost_at = LOSSES, monotonic()
     assert since(found, worker, Asked(pool, stream)) is None
     worker.losses = 0
-    worker.breaker._open(monotonic(), 3600.0)
+    eject(worker)
     assert since(found, worker, Asked(pool, stream)) is None
     found, pool, worker = preempting("leastload")
     assert since(found, worker, Asked(pool, stream)) is None
@@ -87,7 +97,7 @@ def test_who_may_be_moved_from_a_worker_that_is_stuck() -> None:
     because prefixes do not count."""
     found, pool, worker = preempting("leastload")
     worker.reuses = False
-    worker.breaker._open(monotonic(), 3600.0)
+    eject(worker)
     stream = replace(prompt("text"), stream=True)
     there = Candidate(worker, Cost(prefill=50.0))
 
@@ -142,7 +152,7 @@ def test_only_one_that_waits_for_its_answer_gives_way() -> None:
     assert not found.make_way(short, worker, counting)  # none of another process
     assert (len(sent[0].kept), sent[1].kept, found.count) == (1, [], 1)
     assert worker.load.in_flight == 1
-    assert list(found._running) == []
+    assert len(found) == 0
     assert 100 <= sent[0].kept[0] < asked.prompt.tokens
     assert not found.make_way(short, worker, counting)
     assert found.count == 1
@@ -188,26 +198,6 @@ def test_one_that_has_little_left_by_then_does_not_give_way() -> None:
     stale = Candidate(worker, Cost(prefill=0.1), preempts=1)
     found.make_way(cast("InferenceRequest", Asked(pool, prompt("other"))), worker, stale)
     assert (sent.kept, found.count) == ([], 0)
-
-
-@pytest.mark.parametrize(
-    ("shorter_s", "gives"),
-    [(5.0, True), (0.1, False)],
-)
-def test_how_short_one_must_be_counts_when_it_is_sent(
-    monkeypatch: pytest.MonkeyPatch, shorter_s: float, *, gives: bool
-) -> None:
-    """As in the decision."""
-    monkeypatch.setattr(preempting_module, "monotonic", lambda: 7.0)
-    found, pool, worker = preempting()
-    asked = Asked(pool, prompt("text " * 60_000))
-    there = Candidate(worker, Cost(prefill=50.0))
-    booking = pool.book(asked.prompt, there, 7.0, since=7.0)
-    sent = Sent(asked, there)
-    found.begin(booking, cast("Running", sent))
-    choice = Candidate(worker, Cost(prefill=50.0 - shorter_s), preempts=1)
-    found.make_way(cast("InferenceRequest", Asked(pool, prompt("other"))), worker, choice)
-    assert found.count == len(sent.kept) == gives
 
 
 @pytest.mark.parametrize(
@@ -277,3 +267,53 @@ def test_a_worker_that_kept_nothing_is_tried_again(caplog: pytest.LogCaptureFixt
     worker.lost_at -= LOSSES_S
     found.judge(worker, MIN_JUDGED_TOKENS, MIN_JUDGED_TOKENS)
     assert worker.losses == 0
+
+
+def request() -> InferenceRequest:
+    """A request that has not been sent yet."""
+    return InferenceRequest(
+        next(iter(ENDPOINTS.values())),
+        Exchange(
+            cast("ClientConnection", object()), RequestHead("POST", "1.1", [], "/"), keep=True
+        ),
+        fleet().pools[0],
+        prompt("text"),
+        None,
+        identity=b"1",
+        tenant="",
+        workers=(),
+        started=0.0,
+        session=None,
+        salt=b"",
+    )
+
+
+def test_what_was_held_first_counts_from_where_it_gave_way_first() -> None:
+    """Where it was moved from a worker that is stuck, nothing that was computed there counts."""
+    asked, (worker,) = request(), fleet(workers=1).workers
+    asked.moved(worker, suspected=False)
+    assert (asked.last, asked.held_first, asked.preemptions) == (None, 0, 1)
+    assert asked.prompt.resumed
+    asked.gave_way(worker, 100)
+    asked.gave_way(worker, 200)
+    assert (asked.last, asked.held_first, asked.preemptions) == (worker, 100, 3)
+
+
+def test_who_was_suspected_stays_suspected() -> None:
+    """Also if it is parsed again, because its pool has changed."""
+    asked, again, (worker,) = request(), request(), fleet(workers=1).workers
+    asked.moved(worker, suspected=True)
+    asked.moved(worker, suspected=False)
+    assert asked.suspected
+    asked.renew(again)
+    assert asked.suspected
+    assert asked.prompt.resumed
+
+
+def test_it_does_not_go_back_at_once() -> None:
+    """The first decision after a move leaves out the stuck worker, also if it is parsed again."""
+    asked, (worker, other) = request(), fleet(workers=2).workers
+    asked.moved(worker, suspected=False)
+    asked.renew(request())
+    assert asked.elsewhere([worker, other]) == [other]
+    assert asked.elsewhere([worker, other]) == [worker, other]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from router.dispatch.eligibility import ESTIMATE_FACTOR, within
 from router.fleet.worker import Worker
 from strategies.api import Prompt
-from tests.router.fleets import fleet
+from tests.fleet.fleets import fleet
 from tests.support import MakeRouter, MakeStub, until
 
 KEYS = tuple(range(9))

@@ -1,10 +1,12 @@
-"""How many retries may be under way at once."""
+"""How many retries may be under way at once, and whether a request is decided again."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.dispatch.retry import RetryBudget
+from router.dispatch.retry import Attempts, RetryBudget
+from router.upstream.errors import Refused
+from tests.fleet.fleets import fleet
 
 
 @pytest.mark.parametrize(
@@ -26,23 +28,6 @@ def test_how_many(share: float, in_flight: int, allowed: int) -> None:
     taken = [budget.take(in_flight) for _ in range(allowed + 5)]
     assert taken == [True] * allowed + [False] * 5
     assert budget.used == allowed
-
-
-def test_the_least_can_be_set() -> None:
-    """The minimum of three can be lowered for quiet fleets."""
-    budget = RetryBudget(0.2, least=1)
-    assert [budget.take(0), budget.take(0)] == [True, False]
-
-
-def test_what_is_given_back_can_be_taken_again() -> None:
-    """A retry that was given back can be taken again."""
-    budget = RetryBudget(0.2)
-    for _ in range(3):
-        budget.take(0)
-    assert not budget.take(0)
-    budget.give_back()
-    assert budget.take(0)
-    assert not budget.take(0)
 
 
 def test_nothing_is_given_back_that_was_not_taken() -> None:
@@ -74,3 +59,14 @@ def test_never_more_than_the_budget(
             budget.give_back()
             under_way -= 1
         assert budget.used == under_way
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+def test_one_that_the_router_cannot_send_is_not_decided_again_and_again(lacks: bool) -> None:
+    """If the router itself lacks descriptors or ports, it would at once lack them again."""
+    worker = fleet(workers=1).pools[0].workers[0]
+    attempts = Attempts(2, others=True)
+    assert attempts.reached_none
+    attempts.failed(Refused("could not be reached", ours=lacks), worker)
+    assert attempts.reached_none is not lacks
+    assert attempts.take_error().status == 503
