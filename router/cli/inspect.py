@@ -35,7 +35,7 @@ from router.cli.terminal import (
 )
 from router.fleet.build import CannotBuild
 from router.http.tls import complaint
-from router.hyperpod.environment import OPTION, said_by
+from router.hyperpod.environment import OPTION, source_of
 from router.hyperpod.loader import Loaded, take
 from router.prompt.salts import Salts
 from router.proxy.dry_run import Question
@@ -151,7 +151,7 @@ def _again(source: Source) -> str:
     """Return the arguments that stand for the same settings."""
     if isinstance(source.file, Arguments):
         return source.file.words()
-    told = source.workers if source.workers and said_by(source.workers) == OPTION else None
+    told = source.workers if source.workers and source_of(source.workers) == OPTION else None
     return shlex.join([str(source.file), *((OPTION, told) if told else ())])
 
 

@@ -94,19 +94,19 @@ class Naming:
             self.lacking.append("the model in worker.args")
 
     def _gpus(self) -> None:
-        said = [self._flags.get(long, self._flags.get(short)) for long, short in _SIZES]
-        sizes = [size for one in said if (size := decimal(one)) is not None]
+        values = [self._flags.get(long, self._flags.get(short)) for long, short in _SIZES]
+        sizes = [size for value in values if (size := decimal(value)) is not None]
         if sizes:
             self.settings["gpus"] = prod(sizes)
-        if len(sizes) < len(said) - said.count(None):
+        if len(sizes) < len(values) - values.count(None):
             self.lacking.append("numbers of GPUs in worker.args")
 
     def _dtype(self) -> None:
-        kept, computed = (self._flags.get(one, _AUTO) for one in ("--kv-cache-dtype", "--dtype"))
-        said = computed if kept == _AUTO else kept
-        if said in _TYPES:
-            self.settings["dtype"] = _TYPES[said]
-        elif said != _AUTO:
+        kept, computed = (self._flags.get(flag, _AUTO) for flag in ("--kv-cache-dtype", "--dtype"))
+        dtype = computed if kept == _AUTO else kept
+        if dtype in _TYPES:
+            self.settings["dtype"] = _TYPES[dtype]
+        elif dtype != _AUTO:
             self.lacking.append("LMCache's word for the KV cache's type")
 
     def _value(self, name: str) -> str | None:

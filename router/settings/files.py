@@ -3,9 +3,9 @@
 No error message shows their content.
 """
 
+import os
 import re
 import ssl
-from os import W_OK, X_OK, access
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +45,7 @@ def _writable(value: object, info: ValidationInfo) -> str:
     try:
         if not path.is_dir():
             raise ValueError(f"{name} does not exist")
-        if not access(path, W_OK | X_OK):
+        if not os.access(path, os.W_OK | os.X_OK):
             raise ValueError(f"{name} cannot be written in")
     except OSError as error:
         raise ValueError(f"{name} cannot be used: {error.strerror}") from None
