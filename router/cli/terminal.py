@@ -23,6 +23,9 @@ from router.settings.loader import Arguments
 from router.settings.types import Address, parse_duration
 from strategies import registry
 
+#: The exit code of a command that Ctrl-C ended before it was done.
+INTERRUPTED = 130
+
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The settings file, YAML.")]
 
 Workers = Annotated[

@@ -61,14 +61,14 @@ def test_an_empty_list_is_none() -> None:
     ],
 )
 def test_a_wrong_list_is_the_only_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, option: str, text: str, words: str
+    request: pytest.FixtureRequest, by: str, option: str, text: str, words: str
 ) -> None:
     """It is located at what gave it, such as `--workers "$A,$B"` where neither is set: the workers
     in the file would be a surprise."""
     if by == "WARMROUTE_WORKERS":
-        monkeypatch.setenv(by, option)
+        request.getfixturevalue("monkeypatch").setenv(by, option)
     with pytest.raises(SettingsError) as caught:
-        take(written(tmp_path, text), option)
+        take(written(request.getfixturevalue("tmp_path"), text), option)
     (problem,) = caught.value.problems
     assert str(problem).startswith(f"{by}: {words}")
 

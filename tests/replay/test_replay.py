@@ -18,7 +18,7 @@ from router.replay.report import Report
 from router.replay.run import replay, replay_trace, run
 from simulator.traces import TraceRequest, prompt_text
 from simulator.workloads import Conversation, Turn
-from tests.router.misbehaving import HEAD, Stub, event, good, whole
+from tests.replay.misbehaving import HEAD, Stub, event, good, whole
 
 
 @pytest.fixture
