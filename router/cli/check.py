@@ -93,7 +93,7 @@ def check(
         return
     if every or not explain_mapping:
         rows = describe(settings)
-        _print(("setting", "value", "from"), [row for row in rows if every or row.told])
+        _print(("setting", "value", "from"), [row for row in rows if every or row.is_set])
         if not every:
             print("all other settings have their defaults: --all shows them")
     print(f"warmroute check --live {_again(source)} asks the workers")

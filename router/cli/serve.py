@@ -32,9 +32,9 @@ from router.reload import Reload, Source, refuse_what_needs_one
 from router.runtime import logs
 from router.runtime.process import obeying, raise_descriptors, settle
 from router.settings.errors import SettingsError
+from router.settings.files import Watch
 from router.settings.model import Settings
 from router.settings.types import Address
-from router.settings.watch import Watch
 from strategies import registry
 
 log = logging.getLogger("warmroute.processes")

@@ -6,7 +6,7 @@ Sessions have a lifetime, names that clients give them, and a place where they a
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema, model_validator
@@ -34,7 +34,7 @@ TTL_S = 1200.0
 MAX_TTL_S = 10_000 * 86400
 #: Environment variables that tell AWS's containers how long a session lasts, and their units in
 #: seconds: from aws-samples' example server, and from model-hosting-container-standards.
-_TOLD = {"SES_TTL_MIN": 60.0, "SAGEMAKER_SESSIONS_EXPIRATION": 1.0}
+_TTL_VARIABLES = {"SES_TTL_MIN": 60.0, "SAGEMAKER_SESSIONS_EXPIRATION": 1.0}
 
 _SECRET = CREDENTIALS | {b"cookie", b"proxy-authorization"}
 
@@ -132,37 +132,29 @@ class SessionSettings(Model):
         """Seconds that a session lasts: by the settings, else by the environment."""
         if self.ttl:
             return self.ttl
-        variable = ttl_told()
-        return variable.seconds if variable else TTL_S
+        variable = ttl_of_environment()
+        return variable[1] if variable else TTL_S
 
 
-class Told(NamedTuple):
-    """How long a session lasts by an environment variable."""
-
-    name: str
-    """The variable."""
-    seconds: float
-
-
-def ttl_told() -> Told | None:
-    """Return the TTL from the environment; None if it is not set there.
+def ttl_of_environment() -> tuple[str, float] | None:
+    """Return the environment variable that gives the TTL, and its seconds; None if none does.
 
     Raises ValueError with a sentence.
     """
-    for name, unit in _TOLD.items():
+    for name, unit in _TTL_VARIABLES.items():
         text = os.environ.get(name, "")
         most = int(MAX_TTL_S / unit)
         if text and not (re.fullmatch("[0-9]{1,9}", text) and 0 < int(text) <= most):
             raise ValueError(f"{name} in the environment must be a whole number from 1 to {most}")
         if text:
-            return Told(name, int(text) * unit)
+            return name, int(text) * unit
     return None
 
 
 ENDPOINT_PATTERN = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
 PREFIX_PATTERN = r"^(/[A-Za-z0-9._~-]+)*$"
-#: Longest body in bytes that SageMaker accepts (API reference of InvokeEndpoint).
-BODY = 6 << 20
+#: The longest body that SageMaker accepts (API reference of InvokeEndpoint).
+MAX_BODY_BYTES = 6 << 20
 
 
 def _endpoint(value: object) -> str:
@@ -217,7 +209,7 @@ class SageMakerSettings(Model):
     """Names that answer: each a name, or a mapping of `name` and `model`. Default: every name."""
     prefix: Prefix | None = None
     """Prefix of all these paths, such as `/llm`. Default: none."""
-    body: Capacity = BODY
+    body: Capacity = MAX_BODY_BYTES
     """Longest body of an invocation. Default: 6MiB."""
     sigv4: Some[SigningKeySettings] = ()
     """Keys for signatures: every request to these paths must be signed with one; `auth` must say

@@ -49,10 +49,9 @@ def test_a_changed_file(stub: MakeStub, serve: Serve) -> None:
     assert running.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_what_has_no_effect(stub: MakeStub, serve: Serve, processes: int) -> None:
+def test_what_has_no_effect(stub: MakeStub, serve: Serve) -> None:
     """The start warns of it, as `check` does."""
-    running = serve(stub().url, args=("--processes", processes), controller="http://127.0.0.1:1")
+    running = serve(stub().url, args=("--processes", 2), controller="http://127.0.0.1:1")
     running.url()
     words = "controller: no pool has a strategy that asks it"
     assert running.err.read_text().count(words) == 1
@@ -60,22 +59,11 @@ def test_what_has_no_effect(stub: MakeStub, serve: Serve, processes: int) -> Non
     assert running.cut(signal.SIGTERM) == 0
 
 
-def test_a_signal(stub: MakeStub, serve: Serve) -> None:
-    """SIGHUP reads the file at once, even if nothing has changed."""
-    running = serve(stub().url)
-    until(lambda: httpx.get(running.url() + "/health/ready").status_code == 200)
-    for times in (1, 2):
-        running.process.send_signal(signal.SIGHUP)
-        said(running, "settings: no changes", times)
-    assert running.cut(signal.SIGTERM) == 0
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_signal_before_it_serves(tmp_path: Path, dead_url: str, processes: int) -> None:
+def test_a_signal_before_it_serves(tmp_path: Path, dead_url: str) -> None:
     """A SIGHUP that comes during the start, as soon as the file exists, ends nothing."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with started(tmp_path, "serve", "--config", pipe, "--processes", processes) as running:
+    with started(tmp_path, "serve", "--config", pipe, "--processes", 2) as running:
         with pipe.open("w") as settings:  # blocks until it is read
             running.process.send_signal(signal.SIGHUP)
             settings.write(json.dumps({"listen": "127.0.0.1:0", "workers": [dead_url]}))
@@ -170,8 +158,7 @@ def shown(port: int, ca: Path) -> str:
         return name
 
 
-@pytest.mark.parametrize("how", ["by itself", "on a signal"])
-def test_a_renewed_certificate(tmp_path: Path, stub: MakeStub, serve: Serve, how: str) -> None:
+def test_a_renewed_certificate(tmp_path: Path, stub: MakeStub, serve: Serve) -> None:
     """New connections get the new certificate, although the settings are unchanged."""
     write_pems(tmp_path)
     for name in ("pem", "key"):
@@ -181,8 +168,6 @@ def test_a_renewed_certificate(tmp_path: Path, stub: MakeStub, serve: Serve, how
     assert shown(port, both) == "one"
     for name in ("pem", "key"):
         shutil.copy(tmp_path / f"two.{name}", tmp_path / f"door.{name}")
-    if how == "on a signal":
-        running.process.send_signal(signal.SIGHUP)
     until(lambda: shown(port, both) == "two", 20)
     assert running.cut(signal.SIGTERM) == 0
 
