@@ -4,6 +4,7 @@ import json
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -84,7 +85,10 @@ def test_sessions_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
     """`SESSION_KEY` names a field of the body; SageMaker's paths take the endpoint's name only."""
     workers = [stub() for _ in range(3)]
     routing = {"enabled": True, "routingStrategy": "session"}
-    spec = {"intelligentRoutingSpec": routing, "worker": variables(SESSION_KEY="user_id")}
+    spec: dict[str, Any] = {
+        "intelligentRoutingSpec": routing,
+        "worker": variables(SESSION_KEY="user_id"),
+    }
     path = written(tmp_path, json.dumps(manifest(None, endpointName="llama-8b", **spec)))
     told = ",".join(worker.url for worker in workers)
     args = ("serve", "--config", path, "--listen", "127.0.0.1:0", "--workers", told)
