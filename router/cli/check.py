@@ -122,23 +122,23 @@ def _load(source: Source) -> Loaded:
         raise fail(f"--listen: {error}", 2) from None
 
 
-def _file(told: Arguments) -> str:
+def _file(given: Arguments) -> str:
     """Return a settings file to start from, with comments on what to do with it."""
     lines = [
-        f"# The same as: warmroute serve {told.words()}",
+        f"# The same as: warmroute serve {given.words()}",
         "# To serve it: warmroute serve --config FILE",
     ]
-    if not told.listen.is_loopback:
+    if not given.listen.is_loopback:
         lines.append("# `openssl rand -hex 32` makes a key; `auth: none` would let everyone in.")
-    return "\n".join([*lines, told.file() + "# warmroute check --live FILE asks the workers"])
+    return "\n".join([*lines, given.file() + "# warmroute check --live FILE asks the workers"])
 
 
 def _again(source: Source) -> str:
     """Return the arguments that stand for the same settings."""
     if isinstance(source.file, Arguments):
         return source.file.words()
-    told = source.workers if source.workers and source_of(source.workers) == OPTION else None
-    return shlex.join([str(source.file), *((OPTION, told) if told else ())])
+    workers = source.workers if source.workers and source_of(source.workers) == OPTION else None
+    return shlex.join([str(source.file), *((OPTION, workers) if workers else ())])
 
 
 def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -222,11 +222,11 @@ def table(explanation: Explanation) -> Table:
 
     It has the workers alone if their costs were not compared.
     """
-    found = Table(box=None, pad_edge=False)
+    costs_table = Table(box=None, pad_edge=False)
     costs = any(term.total is not None for term in explanation.workers)
     for heading in _HEADINGS if costs else _HEADINGS[:1]:
         justify: JustifyMethod = "left" if heading == "worker" else "right"
-        found.add_column(heading, justify=justify, no_wrap=True)
+        costs_table.add_column(heading, justify=justify, no_wrap=True)
     for term in explanation.workers:
         seconds = (
             term.wait,
@@ -238,8 +238,8 @@ def table(explanation: Explanation) -> Table:
             term.total,
         )
         cells = [_cell(term.held_tokens, "d"), *(_cell(value, ".3f") for value in seconds)]
-        found.add_row(Text(term.worker), *(cells if costs else ()))
-    return found
+        costs_table.add_row(Text(term.worker), *(cells if costs else ()))
+    return costs_table
 
 
 def _cell(value: float | None, how: str) -> str:

@@ -135,15 +135,6 @@ def test_a_signal_to_all_of_them_is_one(stub: MakeStub, serve: Serve) -> None:
         assert running.code() == 0
 
 
-def test_told_twice(stub: MakeStub, serve: Serve) -> None:
-    """At the second signal everything ends at once, each stream with an error."""
-    running = serve(stub([SSE + CHUNK, "stall"]).url, args=THREE)
-    with post(running.port(), CHAT, BODY) as client:
-        assert client.recv(65536)
-        assert running.cut(signal.SIGTERM) == 0
-        assert b'"error"' in read_all(client)
-
-
 def test_one_that_dies_is_replaced(stub: MakeStub, serve: Serve) -> None:
     """It is started again, and its counters are kept."""
     running = serve(stub().url, args=THREE, logs={"requests": True})

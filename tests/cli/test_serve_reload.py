@@ -109,44 +109,6 @@ def test_nothing_fails_while_the_file_changes(stub: MakeStub, serve: Serve) -> N
     assert running.cut(signal.SIGTERM) == 0
 
 
-def test_a_config_map(stub: MakeStub, serve: Serve) -> None:
-    """As in a ConfigMap, the link to the folder is swapped and the file keeps its name."""
-    running = serve(stub().url)
-    url, file = running.url(), running.file()
-    folders = [file.parent / name for name in ("one", "two")]
-    for folder in folders:
-        folder.mkdir()
-        shutil.copy2(file, folder)
-    (folders[1] / file.name).write_text(
-        json.dumps({**json.loads(file.read_text()), "limits": {"n": 1}})
-    )
-    data = file.parent / "..data"
-    data.symlink_to("one")
-    link = file.with_suffix(".link")
-    link.symlink_to(f"..data/{file.name}")
-    link.replace(file)  # as if it had been mounted
-    swapped = file.parent / "..tmp"
-    swapped.symlink_to("two")
-    swapped.replace(data)
-    said(running, "settings: limits.n: 128 → 1")
-    assert httpx.post(url + CHAT, json={**chat(), "n": 2}).status_code == 400
-    assert running.cut(signal.SIGTERM) == 0
-
-
-def test_another_address_waits(stub: MakeStub, serve: Serve) -> None:
-    """Each reload logs that it waits for a restart; the rest of the file takes effect."""
-    worker = stub()
-    running = serve(worker.url)
-    url = running.url()
-    settings: dict[str, Any] = {"listen": "127.0.0.1:1", "limits": {"n": 1}}
-    write(running, worker.url, **settings)
-    said(running, "settings: listen: 127.0.0.1:0 → 127.0.0.1:1; waits for a restart")
-    assert httpx.post(url + CHAT, json={**chat(), "n": 2}).status_code == 400
-    running.process.send_signal(signal.SIGHUP)
-    said(running, "; waits for a restart", 2)
-    assert running.cut(signal.SIGTERM) == 0
-
-
 def shown(port: int, ca: Path) -> str:
     """Return the name in the certificate that new connections are shown."""
     context = ssl.create_default_context(cafile=ca)

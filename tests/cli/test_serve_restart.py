@@ -1,16 +1,13 @@
 """Restarting a router: what it knew of caches is restored, or it says that it starts cold."""
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from time import time
 from typing import Any
 
 import httpx
 import pytest
 
-from router.fleet.state import MAX_AGE_S
 from simulator.fleet import FleetThread
 from simulator.settings import FleetSettings
 from tests.commands import Running, Serve
@@ -74,36 +71,6 @@ def test_each_process_has_a_file(serve: Serve, simulated: FleetThread, tmp_path:
     assert running.end(signal.SIGTERM) == 0
     names = {path.name for path in (tmp_path / "state").iterdir()}
     assert names == {"default.1.prefixes", "default.2.prefixes"}
-
-
-def test_without_a_folder_it_starts_cold(serve: Serve, simulated: FleetThread) -> None:
-    """Every decision is cold until the prompt has been sent once."""
-    before = serve(*simulated.urls, shutdown=SOON)
-    assert {reason for _, reason in asked(before).values()} == {"cold"}
-    assert before.end(signal.SIGTERM) == 0
-    after = serve(*simulated.urls, shutdown=SOON)
-    assert {reason for _, reason in asked(after).values()} == {"cold"}
-    assert {reason for _, reason in asked(after).values()} == {"prefix"}
-
-
-@pytest.mark.parametrize("fault", ["old", "empty"])
-def test_what_cannot_be_used_is_passed_over(
-    serve: Serve, simulated: FleetThread, tmp_path: Path, fault: str
-) -> None:
-    """The log says why, and the router serves as on its first start."""
-    folder = tmp_path / "state"
-    folder.mkdir()
-    file = folder / "default.1.prefixes"
-    file.write_bytes(b"" if fault == "empty" else b"nonsense")
-    if fault == "old":
-        then = time() - 2 * MAX_AGE_S
-        os.utime(file, (then, then))
-    running = serve(simulated.urls[0], shutdown={**SOON, "state": str(folder)})
-    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-    answer = httpx.post(f"{running.url()}/v1/chat/completions", json=chat, timeout=20)
-    assert answer.status_code == 200
-    said = "120 minutes old" if fault == "old" else "starts cold: not a prefix tree"
-    assert said in running.err.read_text()
 
 
 def test_sessions_are_where_they_were(serve: Serve, simulated: FleetThread) -> None:

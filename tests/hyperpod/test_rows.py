@@ -75,7 +75,7 @@ def test_r4_a_shared_system_prompt_pins_nobody() -> None:
 
 
 def test_r13_a_hot_prefix_spills_and_comes_home() -> None:
-    """A crowd spreads it; afterwards every request still finds it held, the first holder included."""
+    """A crowd spreads it; afterwards every request still finds it held, its first holder too."""
     run, hot = Run("prefixaware", 4), words("hot", 8000)
     _, home, booking = run.place(prompt_of(hot + words("first", 200)))
     home.load.release(booking, 1.0)
