@@ -17,6 +17,7 @@ from router.settings.types import (
     Capacity,
     Count,
     DurationOrOff,
+    Matching,
     Model,
     ModelName,
     Name,
@@ -27,7 +28,6 @@ from router.settings.types import (
 )
 
 HEADER_PATTERN = r"^[a-z0-9][a-z0-9-]{0,63}$"
-FIELD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 REDIS_PATTERN = r"^rediss?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$"
 TTL_S = 1200.0
 #: Short enough that the end of a session can still be written as a date.
@@ -46,12 +46,6 @@ def _header(value: object) -> str:
     if text.encode() in _SECRET:
         raise ValueError(f"{text} holds what nobody may see: ids of sessions are listed and stored")
     return text
-
-
-def _field(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(FIELD_PATTERN[1:-1], value):
-        raise ValueError(f"{shown(value)} is not a field's name: write it like user_id")
-    return value
 
 
 def _redis(value: object) -> str:
@@ -80,7 +74,8 @@ HeaderName = Annotated[
     str, BeforeValidator(_header), WithJsonSchema({"type": "string", "pattern": HEADER_PATTERN})
 ]
 FieldName = Annotated[
-    str, BeforeValidator(_field), WithJsonSchema({"type": "string", "pattern": FIELD_PATTERN})
+    str,
+    Matching(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", "is not a field's name: write it like user_id"),
 ]
 RedisUrl = Annotated[
     str, BeforeValidator(_redis), WithJsonSchema({"type": "string", "pattern": REDIS_PATTERN})
@@ -151,31 +146,20 @@ def ttl_of_environment() -> tuple[str, float] | None:
     return None
 
 
-ENDPOINT_PATTERN = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
-PREFIX_PATTERN = r"^(/[A-Za-z0-9._~-]+)*$"
 #: The longest body that SageMaker accepts (API reference of InvokeEndpoint).
 MAX_BODY_BYTES = 6 << 20
 
 
-def _endpoint(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(ENDPOINT_PATTERN[1:-1], value):
-        raise ValueError(
-            f"{shown(value)} is not an endpoint's name: write 1 to 63 letters, digits and hyphens"
-        )
-    return value
-
-
-def _prefix(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(PREFIX_PATTERN[1:-1], value):
-        raise ValueError(f"{shown(value)} is not a path: write it like /llm, without a last slash")
-    return value
-
-
 EndpointName = Annotated[
-    str, BeforeValidator(_endpoint), WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN})
+    str,
+    Matching(
+        r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$",
+        "is not an endpoint's name: write 1 to 63 letters, digits and hyphens",
+    ),
 ]
 Prefix = Annotated[
-    str, BeforeValidator(_prefix), WithJsonSchema({"type": "string", "pattern": PREFIX_PATTERN})
+    str,
+    Matching(r"^(/[A-Za-z0-9._~-]+)*$", "is not a path: write it like /llm, without a last slash"),
 ]
 
 

@@ -227,7 +227,6 @@ def _is_host(text: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?", text) is not None
 
 
-NAME_PATTERN = r"^[A-Za-z0-9._:\[\]-]{1,259}$"
 URL_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$"
 ENDPOINT_PATTERN = (
     r"^(tcp://(\*|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}|ipc://[!-~]{1,100})$"
@@ -283,12 +282,28 @@ def refuse_user(text: str, what: str, instead: str | None = None) -> None:
         raise ValueError(f"{what} holds no user name or password{use}")
 
 
-def _name(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(NAME_PATTERN[1:-1], value):
-        raise ValueError(
-            f"{shown(value)} is not a name: write 1 to 259 letters, digits and . _ : - [ ]"
-        )
-    return value
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """A text that a pattern matches; of another one, `sentence` says what to write."""
+
+    pattern: str
+    sentence: str
+
+    def check(self, value: object) -> str:
+        """Return the text. Raises ValueError."""
+        if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
+            raise ValueError(f"{shown(value)} {self.sentence}")
+        return value
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "string", "pattern": self.pattern}
 
 
 def _is_model(text: str) -> bool:
@@ -352,7 +367,11 @@ WorkerUrl = Annotated[
     WithJsonSchema({"type": "string", "pattern": URL_PATTERN}),
 ]
 Name = Annotated[
-    str, BeforeValidator(_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})
+    str,
+    Matching(
+        r"^[A-Za-z0-9._:\[\]-]{1,259}$",
+        "is not a name: write 1 to 259 letters, digits and . _ : - [ ]",
+    ),
 ]
 Endpoint = Annotated[
     str, BeforeValidator(_endpoint), WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN})
