@@ -37,14 +37,14 @@ def check(text: str) -> None:
             assert problem.line is None or 1 <= problem.line <= len(text.splitlines()) + 1
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(YAMLISH)
 def test_anything_like_yaml_loads_or_is_refused(text: str) -> None:
     """Fragments of YAML and of settings, in any order."""
     check(text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_loads_or_is_refused(text: str) -> None:
     """Any characters at all."""
@@ -68,7 +68,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5))
 def test_any_structure_loads_or_is_refused(sections: dict[str, object]) -> None:
     """Valid keys with wrong values, at every level."""
