@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from router import __version__
 from router.http.headers import header
 from router.replay.plan import NoModel, Options
 from router.replay.report import Sample
@@ -50,8 +51,10 @@ class ReplayClient:
         netloc = url.netloc.rpartition("@")[2]
         fields = {
             "host": netloc if netloc.isascii() else netloc.encode("idna").decode(),
-            "content-type": "application/json",
+            "user-agent": f"warmroute/{__version__}",
+            "accept": "*/*",
             "accept-encoding": "identity",
+            "content-type": "application/json",
         }
         if options.api_key:
             fields["authorization"] = f"Bearer {options.api_key}"
@@ -103,7 +106,8 @@ class ReplayClient:
         try:
             async with asyncio.timeout(self._options.timeout_s):
                 connection = await self._ask("POST", _PATHS[self._options.endpoint], body)
-                worker = header(connection.head.headers, b"x-warmroute-worker").decode() or "-"
+                name = header(connection.head.headers, b"x-warmroute-worker")
+                worker = name.decode("latin-1") or "-"
                 fault = await _read(connection, answer)
         except Exception as error:  # noqa: BLE001 - whatever the server does is a result
             fault = _fault_of(error)
