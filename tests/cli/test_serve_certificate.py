@@ -12,7 +12,7 @@ import pytest
 
 from tests.authority import Authority
 from tests.cli.test_serve_processes import children
-from tests.commands import Serve, run
+from tests.commands import Serve, invoke
 from tests.support import MakeStub, until
 
 PAST, SOON = (datetime.now(UTC).replace(microsecond=0) + timedelta(days=n) for n in (-2, 2))
@@ -95,8 +95,8 @@ def test_checking_one(ours: Authority, tmp_path: Path) -> None:
         file.write_text(
             json.dumps({"workers": workers, "tls": ours.issue(begins=begins, ends=ends)})
         )
-        done = run("check", file)
-        assert done.returncode == 0
+        done = invoke("check", file)
+        assert done.exit_code == 0
         assert word in done.stderr
         assert bool(done.stderr) is bool(word)
         assert "tls.certificate" in done.stdout
