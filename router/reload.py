@@ -30,12 +30,12 @@ from router.http.tls import Validity, complaint, validity
 from router.hyperpod.fields import Fate, Note
 from router.hyperpod.loader import Loaded, take
 from router.settings.errors import SettingsError
+from router.settings.files import Watch
 from router.settings.loader import Arguments
 from router.settings.model import PoolSettings, Settings, WorkerSettings
 from router.settings.schema import describe
 from router.settings.server import KeySettings
 from router.settings.types import Address
-from router.settings.watch import Watch
 from strategies import registry
 from strategies.api import Strategy
 

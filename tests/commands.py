@@ -11,6 +11,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from typer.testing import CliRunner, Result
+
+from router.cli.main import app
 from tests.support import until
 
 WARMROUTE = Path(sys.executable).with_name("warmroute")
@@ -30,6 +33,12 @@ def run(*args: object, timeout: float = 30) -> subprocess.CompletedProcess[str]:
     )
     assert "Traceback" not in done.stderr + done.stdout
     return done
+
+
+def invoke(*args: object) -> Result:
+    """Run a command in this process, which is quick: for those that end before they serve."""
+    words = list(map(str, args))
+    return CliRunner().invoke(app(words), words, env=ENV, catch_exceptions=False)
 
 
 class Running(NamedTuple):

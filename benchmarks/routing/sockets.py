@@ -30,6 +30,7 @@ from benchmarks.routing.columns import Column, Task, cell
 from benchmarks.routing.drive import Fleet
 from benchmarks.routing.policies import policy_named
 from benchmarks.routing.workloads import Talk, Work, faster, mooncake
+from router.replay.plan import Options
 from router.replay.run import replay_trace
 from simulator.engine.profiles import PROFILES
 
@@ -147,14 +148,14 @@ def _through_sockets(
     workers = [{"url": f"http://127.0.0.1:{port}"} for port in ports]
     settings = {"workers": workers, "strategy": strategy, "logs": {"level": "warning"}}
     with router(folder, settings) as running:
-        report = replay_trace(
-            trace,
+        options = Options(
             url=f"http://127.0.0.1:{running.port}",
             rate=how.rate,
             speed=how.speed,
             limit=how.limit,
             stream_interval=16,
         )
+        report = replay_trace(trace, options)
     if report.failed or report.ttft_s is None or report.hit_rate is None:
         raise typer.BadParameter(f"{strategy}: {report.failed} requests failed: {report.errors}")
     for warning in report.warnings:

@@ -48,12 +48,12 @@ PROMPT_TIMEOUT_S, EVENTS_TIMEOUT_S = 60.0, 5.0
 _TICK_S = 0.05
 
 
-class Asked(NamedTuple):
-    """What one worker answered."""
+class CacheReport(NamedTuple):
+    """What one worker answered to a repeated prompt."""
 
     reports: bool | None
     """Whether the answers report cached tokens; None if there were no answers."""
-    said: str
+    sentence: str
     """A sentence for people."""
 
 
@@ -72,7 +72,9 @@ def model_of(worker: Worker) -> str:
     return min(bases or worker.models)
 
 
-async def ask_all(pool: Pool, memory: KvMemory | None, inquiries: Inquiries) -> dict[str, Asked]:
+async def ask_all(
+    pool: Pool, memory: KvMemory | None, inquiries: Inquiries
+) -> dict[str, CacheReport]:
     """Ask all ready workers of a pool at once; with a `memory`, wait for their KV events too.
 
     Returns the result by the worker's name.
@@ -80,19 +82,19 @@ async def ask_all(pool: Pool, memory: KvMemory | None, inquiries: Inquiries) -> 
     prompt = prompt_of()
     ready = [worker for worker in pool.workers if worker.ready and worker.models]
     heard = {worker.name: memory.heard(worker.name) if memory else 0 for worker in ready}
-    found = await asyncio.gather(*(_ask(worker, prompt, inquiries) for worker in ready))
-    asked = dict(zip((worker.name for worker in ready), found, strict=True))
+    answers = await asyncio.gather(*(_ask(worker, prompt, inquiries) for worker in ready))
+    reports = dict(zip((worker.name for worker in ready), answers, strict=True))
     if memory is not None:
-        for name, one in asked.items():
-            if one.reports is not None and name in memory.track_records:
-                memory.track_records[name].answered(one.reports)
-        speaking = [name for name, one in asked.items() if one.reports is not None]
+        for name, report in reports.items():
+            if report.reports is not None and name in memory.track_records:
+                memory.track_records[name].answered(report.reports)
+        speaking = [name for name, report in reports.items() if report.reports is not None]
         speaking = [name for name in speaking if not memory.doubt(name)]
         for _ in range(int(EVENTS_TIMEOUT_S / _TICK_S)):
             if all(memory.heard(name) > heard[name] for name in speaking):
                 break
             await asyncio.sleep(_TICK_S)
-    return asked
+    return reports
 
 
 async def computed(
@@ -120,17 +122,19 @@ async def computed(
     return usage
 
 
-async def _ask(worker: Worker, prompt: Sequence[int], inquiries: Inquiries) -> Asked:
+async def _ask(worker: Worker, prompt: Sequence[int], inquiries: Inquiries) -> CacheReport:
     """Ask one worker twice."""
     try:
         _, again = [await computed(worker, prompt, inquiries) for _ in range(2)]
     except NoAnswer as lacking:
-        return Asked(None, f"a repeated prompt: not known: {lacking}")
+        return CacheReport(None, f"a repeated prompt: not known: {lacking}")
     if again.cached is None:
         unsaid = f"how much of it was cached is not reported (start vLLM with {USAGE_FLAG})"
-        return Asked(False, f"a repeated prompt: {unsaid}")
+        return CacheReport(False, f"a repeated prompt: {unsaid}")
     hint = "" if again.cached else " (see that vLLM has --enable-prefix-caching)"
-    return Asked(True, f"a repeated prompt: {again.cached} of {LENGTH} tokens were cached{hint}")
+    return CacheReport(
+        True, f"a repeated prompt: {again.cached} of {LENGTH} tokens were cached{hint}"
+    )
 
 
 #: Seconds to wait for an answer, for KV events, and for chunks on L2.
@@ -240,46 +244,46 @@ def block_names(memory: KvMemory) -> tuple[list[str], bool]:
     It is not if they name blocks differently although they share an L2 store.
     """
     engines = {source.name: source.worker for source in memory.all_sources()}
-    found = compare_hashes(memory.index, list(engines))
-    ways = {
-        one.name: hash_algorithm(one.first) for one in memory.all_sources() if one.first is not None
+    agreements = compare_hashes(memory.index, list(engines))
+    algorithms = {
+        source.name: hash_algorithm(source.first)
+        for source in memory.all_sources()
+        if source.first is not None
     }
     lines = [
-        f"worker {worker}: block names: {_said(engine, engines, found[engine], ways)}"
+        f"worker {worker}: block names: "
+        + "; ".join(_parts(engine, engines, agreements[engine], algorithms))
         for engine, worker in engines.items()
     ]
-    alike = not any(one.others for one in found.values()) and not _differ(ways)
+    alike = not any(agreement.others for agreement in agreements.values())
+    alike = alike and not _differ(algorithms)
     return lines, alike or memory.index.cache("", Tier.L2) is None
 
 
-def _differ(ways: dict[str, str]) -> bool:
-    return len({one for one in ways.values() if one}) > 1
-
-
-def _said(engine: str, engines: dict[str, str], one: HashAgreement, ways: dict[str, str]) -> str:
-    return "; ".join(_parts(engine, engines, one, ways))
+def _differ(algorithms: dict[str, str]) -> bool:
+    return len(set(algorithms.values()) - {""}) > 1
 
 
 def _parts(
-    engine: str, engines: dict[str, str], one: HashAgreement, ways: dict[str, str]
+    engine: str, engines: dict[str, str], agreement: HashAgreement, algorithms: dict[str, str]
 ) -> Iterator[str]:
     """Say how an engine makes its block names, and whether other engines make the same."""
-    if engine not in ways and not one.common:
+    if engine not in algorithms and not agreement.common:
         yield "not comparable, none was heard yet"
         return
-    mine = ways.get(engine, "")
+    mine = algorithms.get(engine, "")
     yield f"by {mine}" if mine else "made in a way that is not known"
     rest = [other for other in engines if other != engine]
-    if one.others:
-        names = ", ".join(sorted({engines[other] for other in one.others}))
-        yield f"not those of {names}, of {one.common} blocks in common ({HINT})"
-    elif one.common:
-        yield f"those of the others, of {one.common} blocks in common"
+    if agreement.others:
+        names = ", ".join(sorted({engines[other] for other in agreement.others}))
+        yield f"not those of {names}, of {agreement.common} blocks in common ({HINT})"
+    elif agreement.common:
+        yield f"those of the others, of {agreement.common} blocks in common"
     elif not rest:
         yield "there is no other engine to compare with"
-    elif mine and {ways.get(other) for other in rest} == {mine}:
+    elif mine and {algorithms.get(other) for other in rest} == {mine}:
         yield "so are those of the others; no block seen in common"
-    elif mine and _differ(ways):
+    elif mine and _differ(algorithms):
         yield f"others name them in another way; no block seen in common ({HINT})"
     else:
         yield "not comparable with others, no block seen in common"
@@ -305,17 +309,19 @@ async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str]
         lines = [*_workers(door.fleet)]
         lines += [line for case in cases for line in _tokenizer(case, case in blind)]
         # Stores are checked before our own prompts can put blocks into them.
-        stores = [await _store(name, one) for name, one in door.memories.stores.items()]
+        stores = [await _store(name, store) for name, store in door.memories.stores.items()]
         asked = [line async for line in _asked(door.fleet, door.memories)] if ask else []
-        lines += [f"pool {one.pool}: {one.sentence()}" for one in kv_statuses(door.memories)]
+        lines += [
+            f"pool {status.pool}: {status.sentence()}" for status in kv_statuses(door.memories)
+        ]
         blocks = [(pool, *block_names(memory)) for pool, memory in door.memories.pools()]
-        lines += [f"pool {pool.name}: {line}" for pool, said, _ in blocks for line in said]
+        lines += [f"pool {pool.name}: {line}" for pool, names, _ in blocks for line in names]
         lines += asked
         for pool, remote in door.memories.remotes():
             lines += await _controller(pool, remote, _deadline(settings))
         well = all(worker.ready for worker in door.fleet.workers)
         well = well and all(alike for _, _, alike in blocks)
-        well = well and not any(one.doubt for one in kv_statuses(door.memories))
+        well = well and not any(status.doubt for status in kv_statuses(door.memories))
         well = well and not any(remote.failing for _, remote in door.memories.remotes())
         lines += [line for line, _ in stores]
         mistakes = await tier_mistakes(door, settings.tiers) if ask else []
@@ -329,8 +335,8 @@ async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str]
 
 async def _asked(fleet: Fleet, memories: Memories) -> AsyncIterator[str]:
     for pool in fleet.pools:
-        for name, one in (await ask_all(pool, memories.of(pool), Inquiries())).items():
-            yield f"pool {pool.name}: worker {name}: {one.said}"
+        for name, report in (await ask_all(pool, memories.of(pool), Inquiries())).items():
+            yield f"pool {pool.name}: worker {name}: {report.sentence}"
 
 
 async def _store(pool: str, store: SharedStore) -> tuple[str, bool]:
@@ -345,16 +351,16 @@ async def _store(pool: str, store: SharedStore) -> tuple[str, bool]:
 def _workers(fleet: Fleet) -> Iterator[str]:
     for pool in fleet.pools:
         for worker in pool.workers:
-            said = ", ".join(sorted(worker.models)) if worker.ready else worker.reason
-            yield f"pool {pool.name}: worker {worker.name}: {worker.state.value}: {said}"
+            details = ", ".join(sorted(worker.models)) if worker.ready else worker.reason
+            yield f"pool {pool.name}: worker {worker.name}: {worker.state.value}: {details}"
 
 
 def _patient(settings: Settings) -> Settings:
     """Return settings with which a controller that is slow is not taken for one that is gone."""
-    told = settings.controller
-    if told is None:
+    controller = settings.controller
+    if controller is None:
         return settings
-    patient = told.model_copy(update={"deadline": max(told.deadline, TIMEOUT_S)})
+    patient = controller.model_copy(update={"deadline": max(controller.deadline, TIMEOUT_S)})
     return settings.model_copy(update={"controller": patient})
 
 
@@ -364,11 +370,11 @@ def _deadline(settings: Settings) -> float:
 
 async def _controller(pool: Pool, remote: RemoteMemory, deadline: float) -> list[str]:
     """Return what the controller says about the pool's workers, or why it does not answer."""
-    asked, names = Prompt("", 0), [worker.name for worker in pool.workers]
-    await remote.ask(asked, names)
-    doubts = {name: remote.doubt(name, asked) for name in names}
-    said = remote.sentence() if remote.failing else await _answers(remote, names, deadline)
-    lines = [f"pool {pool.name}: controller {remote.url}: {said}"]
+    prompt, names = Prompt("", 0), [worker.name for worker in pool.workers]
+    await remote.ask(prompt, names)
+    doubts = {name: remote.doubt(name, prompt) for name in names}
+    answer = remote.sentence() if remote.failing else await _answers(remote, names, deadline)
+    lines = [f"pool {pool.name}: controller {remote.url}: {answer}"]
     if remote.failing:
         return lines
     return lines + [
@@ -388,20 +394,20 @@ async def _answers(remote: RemoteMemory, names: list[str], deadline: float) -> s
         least = min(least, monotonic() - begun)
         if least <= deadline:
             return "answers"
-    told = format_duration(deadline)
-    return f"answers, but in {1000 * least:.0f} ms at best; controller.deadline is {told}"
+    limit = format_duration(deadline)
+    return f"answers, but in {1000 * least:.0f} ms at best; controller.deadline is {limit}"
 
 
 def _tokenizer(case: SourceCase, blind: bool) -> Iterator[str]:
     more = f"; {BLIND}" if blind else ""
     yield f"pool {case.pool}: {', '.join(sorted(case.models))}: {case.sentence()}{more}"
-    for name, asked in sorted(case.asked.items()):
-        yield f"  worker {name}: {asked.verdict.state}: {asked.verdict.why}"
+    for name, comparison in sorted(case.asked.items()):
+        yield f"  worker {name}: {comparison.verdict.state}: {comparison.verdict.why}"
 
 
 def _is_wrong(case: SourceCase) -> bool:
     """Whether a worker makes other tokens, or a tokenizer from the settings cannot be trusted."""
-    if any(one.verdict.state is Agreement.DIFFERS for one in case.asked.values()):
+    if any(it.verdict.state is Agreement.DIFFERS for it in case.asked.values()):
         return True
     return case.origin.told and not case.trusted
 

@@ -9,18 +9,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
+import typer
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 from controller.events.source import EventSource
 from controller.kv_memory import KvMemory
 from controller.service.server import create_app
+from router.cli.terminal import ConfigFile, Workers, address_of, duration_of, fail, load, tell
 from router.fleet.build import CannotBuild, build
 from router.fleet.fleet import Fleet
 from router.fleet.inquiries import Inquiries
 from router.fleet.probes import Health
-from router.http.server import bind
+from router.http.server import PortTaken, bind
 from router.http.tls import Contexts
 from router.kv.attach import Memories
 from router.kv.metrics import ControllerMetrics
@@ -36,6 +40,41 @@ ENDING_S = 3
 #: Seconds until an engine in a snapshot whose stream is not followed again is forgotten; at most
 #: twice as many.
 CLAIM_S = 300.0
+
+
+def run_controller(
+    config: ConfigFile,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT of the HTTP API; its keys are those of `auth`.")
+    ] = "127.0.0.1:8090",
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(help="File the index is read from at the start and written to at the end."),
+    ] = None,
+    every: Annotated[
+        str, typer.Option(help="How often the snapshot is written in between.")
+    ] = "5m",
+    workers: Workers = None,
+) -> None:
+    """Run the index of a kvaware pool by itself, for several routers to ask."""
+    settings, _ = load(config, workers)
+    try:
+        address = address_of(listen)
+        uvloop.run(
+            run(
+                settings,
+                address,
+                snapshot,
+                duration_of("--every", every),
+                lambda url: logs.announce(f"Warmroute controller listens on {url}", tell),
+            )
+        )
+    except NotOnePool as error:
+        raise fail(f"{config}: {error}", 2) from None
+    except ValueError as error:
+        raise fail(f"--listen: {error}", 2) from None
+    except (CannotBuild, PortTaken, CannotRestore) as error:
+        raise fail(str(error)) from None
 
 
 class NotOnePool(CannotBuild):
@@ -144,12 +183,12 @@ def _nothing() -> None:
 
 
 def _only(memories: Memories) -> KvMemory:
-    found = [memory for _, memory in memories.pools()]
-    if len(found) != 1:
+    served = [memory for _, memory in memories.pools()]
+    if len(served) != 1:
         raise NotOnePool(
-            f"a controller serves one pool with the strategy kvaware, and there are {len(found)}"
+            f"a controller serves one pool with the strategy kvaware, and there are {len(served)}"
         )
-    return found[0]
+    return served[0]
 
 
 def _url(listen: Address, listener: socket.socket) -> str:

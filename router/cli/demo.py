@@ -12,13 +12,17 @@ import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Annotated
 
 import httpx
+import typer
+import uvloop
 from rich.console import Console
 
 from router.app import create_app
-from router.http.server import Server, bind
-from router.replay.plan import Options, ReplayPlan
+from router.cli.terminal import INTERRUPTED, address_of, fail
+from router.http.server import PortTaken, Server, bind
+from router.replay.plan import Options, ReplayError, ReplayPlan
 from router.replay.report import Report, comparison
 from router.replay.run import replay
 from router.settings.model import Settings
@@ -50,6 +54,26 @@ class DemoOptions:
     workers: int = WORKERS
     once: bool = False
     seed: int = 1
+
+
+def run_demo(
+    once: Annotated[bool, typer.Option("--once", help="End after the comparison.")] = False,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT of the prefixaware router.")
+    ] = "127.0.0.1:8080",
+    seed: Annotated[int, typer.Option(help="Seed of the generated workload.")] = 1,
+) -> None:
+    """Compare roundrobin and prefixaware on a simulated fleet, with real HTTP traffic."""
+    options = DemoOptions(listen=address_of(listen), once=once, seed=seed)
+    try:
+        code = uvloop.run(
+            run(options, Console(), Console(stderr=True, highlight=False, soft_wrap=True))
+        )
+    except KeyboardInterrupt:
+        raise fail("interrupted", INTERRUPTED) from None
+    except (DemoError, PortTaken, ReplayError) as error:
+        raise fail(str(error)) from None
+    raise typer.Exit(code)
 
 
 def _run_fleet(settings: FleetSettings, parent: Connection) -> None:
@@ -122,16 +146,16 @@ async def _router(strategy: str, urls: list[str], listen: Address) -> AsyncItera
 
 async def run(options: DemoOptions, out: Console, err: Console) -> int:
     """Run the demo; return the exit code. Raises DemoError and PortTaken."""
-    stop, told, concluded = asyncio.Event(), list[int](), False
+    stop, signals, concluded = asyncio.Event(), list[int](), False
 
     def end(number: int) -> None:
-        told.append(number)
+        signals.append(number)
         stop.set()
 
     bind(options.listen).close()  # if the port is taken, fail now, not after the first half
     if not options.listen.is_loopback:
-        told_of = f"{options.listen} can be reached from other machines, and everyone is let in."
-        err.print(told_of, highlight=False, markup=False)
+        warning = f"{options.listen} can be reached from other machines, and everyone is let in."
+        err.print(warning, highlight=False, markup=False)
     err.print(f"Starting {options.workers} simulated workers (Llama 3.1 8B, one H100 each).")
     async with _fleet(options) as urls:
         loop = asyncio.get_running_loop()
@@ -146,8 +170,8 @@ async def run(options: DemoOptions, out: Console, err: Console) -> int:
                     "multi-turn chats and questions on documents", (), _workload(options)
                 )
                 err.print(f"{strategy}: {plan.total} requests through {url}")
-                how = Options(url=url, speed=SPEED, stream_interval=4)
-                reports[strategy] = await replay(plan, how, console=err, stop=stop)
+                replaying = Options(url=url, speed=SPEED, stream_interval=4)
+                reports[strategy] = await replay(plan, replaying, console=err, stop=stop)
                 if strategy == STRATEGIES[-1] and not stop.is_set():
                     _conclude(reports, out)
                     concluded = True
@@ -158,7 +182,7 @@ async def run(options: DemoOptions, out: Console, err: Console) -> int:
                 break
     if not concluded:
         err.print("interrupted")
-        return 128 + told[0]
+        return 128 + signals[0]
     return 1 if any(report.failed for report in reports.values()) else 0
 
 
@@ -175,14 +199,14 @@ def _workload(options: DemoOptions) -> list[Conversation]:
         think_s=4.0,
         over_s=SPAN_S,
     )
-    asked = document_questions(
+    questions = document_questions(
         options.seed,
         documents=options.workers,
         questions=8,
         document_tokens=16_000,
         over_s=SPAN_S,
     )
-    return [*talks, *asked]
+    return [*talks, *questions]
 
 
 async def _forget(urls: list[str]) -> None:

@@ -12,13 +12,13 @@ from router import __version__
 #: memory for as long as it runs.
 COMMANDS = {
     "serve": "router.cli.serve:serve",
-    "check": "router.cli.inspect:check",
-    "explain": "router.cli.inspect:explain",
-    "demo": "router.cli.trial:run_demo",
-    "simulate": "router.cli.trial:simulate",
-    "replay": "router.cli.trial:replay",
-    "controller": "router.cli.controller:run_controller",
-    "schema": "router.cli.inspect:schema",
+    "check": "router.cli.check:check",
+    "explain": "router.cli.explain:run_explain",
+    "demo": "router.cli.demo:run_demo",
+    "simulate": "router.cli.simulate:simulate",
+    "replay": "router.cli.replay:replay",
+    "controller": "router.cli.controller_service:run_controller",
+    "schema": "router.cli.check:schema",
 }
 
 
@@ -41,16 +41,16 @@ def app(words: Sequence[str]) -> typer.Typer:
 
     It has only the command that they begin with, or else all commands.
     """
-    made = typer.Typer(
+    commands = typer.Typer(
         name="warmroute",
         help="The front door for vLLM fleets that knows where the cache is warm.",
         epilog="To begin: warmroute serve http://10.0.0.11:8000 http://10.0.0.12:8000",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
-    made.callback()(root)
+    commands.callback()(root)
     first = words[0] if words else ""
     for name in (first,) if first in COMMANDS else COMMANDS:
         module, _, function = COMMANDS[name].partition(":")
-        made.command(name)(getattr(import_module(module), function))
-    return made
+        commands.command(name)(getattr(import_module(module), function))
+    return commands

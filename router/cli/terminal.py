@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from router.hyperpod.environment import said_by
+from router.hyperpod.environment import source_of
 from router.hyperpod.fields import KIND
 from router.hyperpod.loader import Loaded, take
 from router.runtime.quote import shown
@@ -22,6 +22,9 @@ from router.settings.files import load_roots, readable
 from router.settings.loader import Arguments
 from router.settings.types import Address, parse_duration
 from strategies import registry
+
+#: The exit code of a command that Ctrl-C ended before it was done.
+INTERRUPTED = 130
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The settings file, YAML.")]
 
@@ -83,7 +86,7 @@ def arguments(
     if file := next(filter(is_file, words), None):
         raise fail(f"{file} is a file: give either it alone, or URLs of workers", 2)
     if workers:
-        raise fail(f"{said_by(workers)} is for an {KIND}: give only the URLs", 2)
+        raise fail(f"{source_of(workers)} is for an {KIND}: give only the URLs", 2)
     return Arguments(tuple(words), strategy, address_of(listen) if listen else LISTEN)
 
 

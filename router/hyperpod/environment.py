@@ -61,8 +61,6 @@ def read_environment(reading: Reading, strategy: str) -> None:
 def _lasting(reading: Reading, path: KeyPath, name: str, text: str | None) -> None:
     if not decimal(text):
         reading.lost(path, "not a whole number that is written here", f"{name}=***")
-    elif "session" not in reading.able.sections:
-        reading.lost(path, "there are no sessions", f"{name}={text}")
     else:
         ttl = f"{text}{_LASTING[name]}"
         reading.set(("session", "ttl"), ttl, path)
@@ -72,48 +70,46 @@ def _lasting(reading: Reading, path: KeyPath, name: str, text: str | None) -> No
 def _keeps_sessions(reading: Reading) -> bool:
     """Whether the workers keep sessions; of duplicate variables the last counts, as in a
     container."""
-    said = [
-        one.get("value")
-        for one in reading.items(_ENVIRONMENT)
-        if isinstance(one, Mapping) and one.get("name") == _STATEFUL
+    values = [
+        variable.get("value")
+        for variable in reading.items(_ENVIRONMENT)
+        if isinstance(variable, Mapping) and variable.get("name") == _STATEFUL
     ]
-    return bool(said) and str(said[-1]).lower() in {"true", "1"}
+    return bool(values) and str(values[-1]).lower() in {"true", "1"}
 
 
 def _stateful(reading: Reading, path: KeyPath, wanted: bool) -> None:
-    said = f"{_STATEFUL}={str(wanted).lower()}"
-    if wanted and "stateful" in reading.able.worker:
+    value = f"{_STATEFUL}={str(wanted).lower()}"
+    if wanted:
         reading.set_each("stateful", True, path)
-        reading.mapped(path, "workers[].stateful: true", said)
-    elif wanted:
-        reading.lost(path, "workers' own sessions are not known here", said)
+        reading.mapped(path, "workers[].stateful: true", value)
     else:
-        reading.mapped(path, "workers keep no sessions", said)
+        reading.mapped(path, "workers keep no sessions", value)
 
 
 def _key(reading: Reading, path: KeyPath) -> None:
     """Set the workers' API key, as a reference to the router's own variable, if that is set."""
-    said = "VLLM_API_KEY=***"
-    if "VLLM_API_KEY" in reading.able.environment:
+    value = "VLLM_API_KEY=***"
+    if "VLLM_API_KEY" in os.environ:
         reading.set_each("api_key", "${VLLM_API_KEY}", path)
-        reading.mapped(path, "workers[].api_key: ${VLLM_API_KEY}", said)
+        reading.mapped(path, "workers[].api_key: ${VLLM_API_KEY}", value)
     else:
-        reading.lost(path, "set VLLM_API_KEY for the router too, or clients have to send it", said)
+        reading.lost(path, "set VLLM_API_KEY for the router too, or clients have to send it", value)
 
 
 def _read_args(reading: Reading, strategy: str) -> None:
     """Note the engine's arguments that have to be repeated here. None is ever shown."""
-    flags = {str(one).partition("=")[0] for one in reading.items(_ARGS)}
-    said = []
+    flags = {str(argument).partition("=")[0] for argument in reading.items(_ARGS)}
+    remarks = []
     if known := flags.intersection(_TOKENS):
-        said.append(f"say {', '.join(sorted(known))} here too, as `tokenizer`")
+        remarks.append(f"say {', '.join(sorted(known))} here too, as `tokenizer`")
     if "--api-key" in flags:
-        said.append("clients have to send what --api-key says")
+        remarks.append("clients have to send what --api-key says")
     if strategy == "kvaware" and _EVENTS not in flags:
-        said.append(f"without {_EVENTS} kvaware goes by what was sent")
-    if said:
+        remarks.append(f"without {_EVENTS} kvaware goes by what was sent")
+    if remarks:
         value = "not given" if reading.get(_ARGS) is None else None
-        reading.lost(_ARGS, "; ".join((_ENGINE, *said)), value)
+        reading.lost(_ARGS, "; ".join((_ENGINE, *remarks)), value)
     else:
         reading.elsewhere(_ARGS, _ENGINE)
 
@@ -123,28 +119,28 @@ OPTION = "--workers"
 VARIABLE = "WARMROUTE_WORKERS"
 #: Placeholder for 0, 1, 2… up to the number of replicas minus one.
 REPLICA = "{replica}"
-#: Most replicas in one file.
-MOST = 4096
+MAX_REPLICAS = 4096
 _AT: KeyPath = ("metadata", "annotations", ANNOTATION)
 _REPLICAS: KeyPath = (*SPEC, "replicas")
 _PORT: KeyPath = (*SPEC, "worker", "modelInvocationPort")
 _NUMBER: KeyPath = (*_PORT, "containerPort")
 
 
-def place_workers(reading: Reading, told: str | None, own: int | None) -> int:
-    """Set `workers` from what the operator `told`, or from the annotation; return their number.
+def place_workers(reading: Reading, option: str | None, own: int | None) -> int:
+    """Set `workers` and return their number.
 
-    `own`: the number given in our own settings within the manifest; 0 if not known.
+    `option`: the list on the command line, in place of the annotation's. `own`: the number given in
+    our own settings within the manifest; 0 if not known.
     """
-    if told and not given(told):
-        _refuse(reading, told, "names no worker: give URLs, separated by commas")
+    if option and not given(option):
+        _refuse(reading, option, "names no worker: give URLs, separated by commas")
     reading.mapping((*SPEC, "worker"))
-    replicas = reading.whole(_REPLICAS, 0, MOST, None)
+    replicas = reading.whole(_REPLICAS, 0, MAX_REPLICAS, None)
     port = reading.whole(_NUMBER, 1, 65535, None)
     if reading.choice((*_PORT, "name"), ("http", "grpc"), "http") == "grpc":
         reading.lost((*_PORT, "name"), "workers are spoken to by HTTP")
-    text = told or given(reading.text(_AT))
-    urls = _read(reading, told, text, replicas or 1, port) if text else []
+    text = option or given(reading.text(_AT))
+    urls = _read(reading, option, text, replicas or 1, port) if text else []
     if urls:
         reading.set(("workers",), urls, _AT)
     elif not text and own is None:
@@ -153,24 +149,24 @@ def place_workers(reading: Reading, told: str | None, own: int | None) -> int:
             f" annotation {ANNOTATION}, such as http://llama-{REPLICA}.llama:8000"
         )
         reading.refuse(("metadata",), message)
-    count = len(urls) if told else own or len(urls)
+    count = len(urls) if option else own or len(urls)
     if count:
-        _note(reading, told, count, replicas)
-        if told or not own:
+        _note(reading, option, count, replicas)
+        if option or not own:
             reading.mapped(_NUMBER, "port of workers that are given without one")
         reading.elsewhere(_NUMBER, "the URLs of workers have their own")
     return count or replicas or 1
 
 
 def _read(
-    reading: Reading, told: str | None, text: str, replicas: int, port: int | None
+    reading: Reading, option: str | None, text: str, replicas: int, port: int | None
 ) -> list[str]:
     urls = []
     for url in addresses(text, replicas, port):
         try:
             urls.append(parse_url(url))
         except ValueError as error:
-            _refuse(reading, told, str(error))
+            _refuse(reading, option, str(error))
     return urls
 
 
@@ -195,22 +191,22 @@ def given(text: str | None) -> str | None:
     return text if text and re.search(r"[^,\s]", text) else None
 
 
-def said_by(told: str) -> str:
-    """Return what the operator has told it by: the option, or its variable in the environment."""
-    return VARIABLE if os.environ.get(VARIABLE) == told else OPTION
+def source_of(option: str) -> str:
+    """Return what gave these workers: the option, or its variable in the environment."""
+    return VARIABLE if os.environ.get(VARIABLE) == option else OPTION
 
 
-def _refuse(reading: Reading, told: str | None, message: str) -> None:
-    if told:
-        reading.problems.append(Problem(said_by(told), None, None, "", message))
+def _refuse(reading: Reading, option: str | None, message: str) -> None:
+    if option:
+        reading.problems.append(Problem(source_of(option), None, None, "", message))
     else:
         reading.refuse(_AT, message)
 
 
-def _note(reading: Reading, told: str | None, count: int, replicas: int | None) -> None:
+def _note(reading: Reading, option: str | None, count: int, replicas: int | None) -> None:
     workers = "1 worker" if count == 1 else f"{count} workers"
-    if told:
-        reading.elsewhere(_AT, f"{said_by(told)} takes its place: {workers}")
+    if option:
+        reading.elsewhere(_AT, f"{source_of(option)} takes its place: {workers}")
     else:
         reading.mapped(_AT, f"workers: {workers}")
     if replicas not in {None, count}:

@@ -57,8 +57,8 @@ class Manifest(NamedTuple):
         """Return a mistake with its place; `path` starts at the endpoint, and may be missing
         there."""
         whole = (*self.root, *path)
-        found = self.document.problem(whole, message, suggestion)
-        return replace(found, field=dotted(whole))
+        problem = self.document.problem(whole, message, suggestion)
+        return replace(problem, field=dotted(whole))
 
 
 def is_manifest(text: str) -> bool:
@@ -72,50 +72,46 @@ def find(text: str, file: str) -> tuple[Manifest, list[str]]:
     Raises SettingsError if the file is not YAML, has no endpoint or several, or has YAML mistakes
     in it.
     """
-    found: list[Manifest] = []
-    others: list[str] = []
-    for document in settings_yaml.parse_all(text, file):
-        for one in _resources(document, (), document.data):
-            kind = one.data.get("kind")
-            if kind == KIND:
-                found.append(one)
-            else:
-                others.append(shown(kind))
-    if not found:
+    resources = [
+        resource
+        for document in settings_yaml.parse_all(text, file)
+        for resource in _resources(document, (), document.data)
+    ]
+    endpoints = [resource for resource in resources if resource.data.get("kind") == KIND]
+    others = [shown(item.data.get("kind")) for item in resources if item not in endpoints]
+    if not endpoints:
         there = f"; there is {', '.join(others)}" if others else ""
         raise SettingsError([Problem(file, None, None, "", f"holds no {KIND}{there}")])
-    if len(found) > 1:
+    if len(endpoints) > 1:
         message = f"a second {KIND}: a router serves one, give each a file of its own"
-        raise SettingsError([found[1].problem(("kind",), message)])
-    _check(found[0])
-    return found[0], others
+        raise SettingsError([endpoints[1].problem(("kind",), message)])
+    _check(endpoints[0])
+    return endpoints[0], others
 
 
 def _resources(document: Document, path: KeyPath, data: object) -> Iterator[Manifest]:
     """Yield a document's resources: itself, or the items of a list (`kubectl get -o yaml`)."""
     if not isinstance(data, Mapping):
         return
-    one = cast("Mapping[str, object]", data)
-    items = one.get("items")
-    if str(one.get("kind", "")).endswith("List") and isinstance(items, list):
+    resource = cast("Mapping[str, object]", data)
+    items = resource.get("items")
+    if str(resource.get("kind", "")).endswith("List") and isinstance(items, list):
         for number, item in enumerate(items):
             yield from _resources(document, (*path, "items", number), item)
     else:
-        yield Manifest(document, path, one)
+        yield Manifest(document, path, resource)
 
 
 def _check(manifest: Manifest) -> None:
     """Raise SettingsError for YAML mistakes in the endpoint, and for unknown versions."""
     depth = len(manifest.root)
-    within = [
-        place for place, at in manifest.document.places.items() if place[:depth] == manifest.root
-    ]
-    lines = {manifest.document.places[place][0] for place in within}
-    problems = [one for one in manifest.document.problems if one.line in lines]
+    places = manifest.document.places.items()
+    lines = {line for path, (line, _) in places if path[:depth] == manifest.root}
+    problems = [problem for problem in manifest.document.problems if problem.line in lines]
     group, _, version = str(manifest.data.get("apiVersion")).rpartition("/")
     if group != GROUP or version not in VERSIONS:
-        known = " or ".join(f"{GROUP}/{one}" for one in VERSIONS)
-        problems.append(manifest.problem(("apiVersion",), f"must be {known}"))
+        allowed = " or ".join(f"{GROUP}/{known}" for known in VERSIONS)
+        problems.append(manifest.problem(("apiVersion",), f"must be {allowed}"))
     if not isinstance(manifest.data.get("spec"), Mapping):
         problems.append(manifest.problem(("spec",), "must be a mapping"))
     if problems:
@@ -125,29 +121,14 @@ def _check(manifest: Manifest) -> None:
 SPEC: KeyPath = ("spec",)
 #: The path prefix for settings of every worker.
 EACH = "workers[]"
-
-
-#: Most digits of a number given as text: more are a mistake, whatever it is for.
-_DIGITS = 12
-
-
-class Able(NamedTuple):
-    """What this installation supports: a manifest may ask for more."""
-
-    strategies: Collection[str]
-    sections: Collection[str]
-    """Top-level settings."""
-    worker: Collection[str]
-    """Settings that a worker can have."""
-    environment: Collection[str]
-    """Names of the router's own environment variables."""
+#: A number given as text with more digits is a mistake, whatever it is for.
+MAX_DIGITS = 12
 
 
 class Reading:
     """Collects settings and notes from the fields of a manifest."""
 
-    def __init__(self, manifest: Manifest, able: Able) -> None:
-        self.able = able
+    def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
         self.data: dict[str, object] = {}
         """The settings, as a settings file would hold them."""
@@ -248,8 +229,8 @@ class Reading:
 
     def place(self, path: KeyPath) -> tuple[int, int]:
         """Return line and column of a field, or of its parent if it is missing."""
-        found = self._manifest.problem(path, "")
-        return (found.line or 1, found.column or 1)
+        problem = self._manifest.problem(path, "")
+        return (problem.line or 1, problem.column or 1)
 
     def refuse(self, path: KeyPath, message: str, suggestion: str | None = None) -> None:
         """Report a mistake in a field."""
@@ -269,9 +250,9 @@ class Reading:
 
     def _note(self, path: KeyPath, became: str, fate: Fate, value: str | None) -> None:
         """Note a field once, if it is present; everything below it counts as noted too."""
-        found = self.get(path)
-        if path not in self._noted and (found is not None or value is not None):
-            text = summary(found) if value is None else value
+        field = self.get(path)
+        if path not in self._noted and (field is not None or value is not None):
+            text = summary(field) if value is None else value
             self.notes.append(Note(dotted(path), text, became, fate))
             self._noted.add(path)
 
@@ -301,8 +282,8 @@ def summary(value: object) -> str:
     return shown(value) if isinstance(value, str) else str(value)
 
 
-def decimal(text: str | None, most: int = 10**_DIGITS) -> int | None:
+def decimal(text: str | None, most: int = 10**MAX_DIGITS) -> int | None:
     """Return the number in a text of plain digits; None if it is not one, or above `most`."""
-    if text is None or len(text) > _DIGITS or not (text.isascii() and text.isdecimal()):
+    if text is None or len(text) > MAX_DIGITS or not (text.isascii() and text.isdecimal()):
         return None
-    return found if (found := int(text)) <= most else None
+    return number if (number := int(text)) <= most else None

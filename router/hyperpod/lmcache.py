@@ -94,19 +94,19 @@ class Naming:
             self.lacking.append("the model in worker.args")
 
     def _gpus(self) -> None:
-        said = [self._flags.get(long, self._flags.get(short)) for long, short in _SIZES]
-        sizes = [size for one in said if (size := decimal(one)) is not None]
+        values = [self._flags.get(long, self._flags.get(short)) for long, short in _SIZES]
+        sizes = [size for value in values if (size := decimal(value)) is not None]
         if sizes:
             self.settings["gpus"] = prod(sizes)
-        if len(sizes) < len(said) - said.count(None):
+        if len(sizes) < len(values) - values.count(None):
             self.lacking.append("numbers of GPUs in worker.args")
 
     def _dtype(self) -> None:
-        kept, computed = (self._flags.get(one, _AUTO) for one in ("--kv-cache-dtype", "--dtype"))
-        said = computed if kept == _AUTO else kept
-        if said in _TYPES:
-            self.settings["dtype"] = _TYPES[said]
-        elif said != _AUTO:
+        kept, computed = (self._flags.get(flag, _AUTO) for flag in ("--kv-cache-dtype", "--dtype"))
+        dtype = computed if kept == _AUTO else kept
+        if dtype in _TYPES:
+            self.settings["dtype"] = _TYPES[dtype]
+        elif dtype != _AUTO:
             self.lacking.append("LMCache's word for the KV cache's type")
 
     def _value(self, name: str) -> str | None:
@@ -116,13 +116,13 @@ class Naming:
 def _variables(reading: Reading) -> dict[str, tuple[KeyPath, str | None]]:
     """Return each variable's place, and its value if given literally; of duplicates the last
     counts."""
-    found: dict[str, tuple[KeyPath, str | None]] = {}
-    for number, one in enumerate(reading.items(_ENVIRONMENT)):
-        if isinstance(one, Mapping):
-            value = one.get("value")
+    variables: dict[str, tuple[KeyPath, str | None]] = {}
+    for number, variable in enumerate(reading.items(_ENVIRONMENT)):
+        if isinstance(variable, Mapping):
+            value = variable.get("value")
             text = value if isinstance(value, str) else None
-            found[str(one.get("name"))] = (*_ENVIRONMENT, number), text
-    return found
+            variables[str(variable.get("name"))] = (*_ENVIRONMENT, number), text
+    return variables
 
 
 def _flags(reading: Reading) -> dict[str, str]:
@@ -130,16 +130,16 @@ def _flags(reading: Reading) -> dict[str, str]:
 
     Under an empty name is the first word, if the command is vLLM's own or none is given.
     """
-    command = [str(one) for one in reading.items(_COMMAND)]
+    command = [str(word) for word in reading.items(_COMMAND)]
     words = [*command, *map(str, reading.items(_ARGS))]
-    own = [PurePath(one).name for one in words[:1]] == ["vllm"]
-    found: dict[str, str] = {}
+    own = [PurePath(word).name for word in words[:1]] == ["vllm"]
+    flags: dict[str, str] = {}
     name = "" if own or not command else command[0]
-    for one in words[1:] if own else words:
-        if one.startswith("-"):
-            name, _, value = one.partition("=")
+    for word in words[1:] if own else words:
+        if word.startswith("-"):
+            name, _, value = word.partition("=")
             name = name.replace("_", "-")
-            found[name] = value
-        elif one != "serve" and not found.get(name):  # `vllm serve MODEL`
-            found[name] = one
-    return found
+            flags[name] = value
+        elif word != "serve" and not flags.get(name):  # `vllm serve MODEL`
+            flags[name] = word
+    return flags

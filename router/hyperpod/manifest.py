@@ -7,12 +7,12 @@ Names are those of HyperPod's inference operator, v1 and v1alpha1.
 """
 
 import re
-from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from router.api.endpoints import ENDPOINTS, INVOCATIONS, OPEN_PATHS
 from router.hyperpod import own
 from router.hyperpod.environment import place_workers, read_environment
-from router.hyperpod.fields import SPEC, Able, Fate, Note, Reading, find
+from router.hyperpod.fields import SPEC, Fate, Note, Reading, find
 from router.hyperpod.lmcache import LMCACHE, Naming
 from router.hyperpod.routing import choose_strategy
 from router.runtime.quote import shown
@@ -30,29 +30,25 @@ _ENABLED: KeyPath = (*_METRICS, "enabled")
 _MODEL: KeyPath = (*_METRICS, "modelMetrics")
 
 
-def open_door(reading: Reading, paths: Collection[str], probed: Collection[str]) -> None:
-    """Set all settings about these. `paths` take requests, `probed` are health checks."""
-    _balance(reading, probed)
+def read_paths(reading: Reading) -> None:
+    """Read the load balancer, the path of requests, the endpoint's name, and the metrics."""
+    _read_balancer(reading)
     path = reading.text(_PATH)
     if path is not None:
-        said = f"/{path.lstrip('/')}"
-        if said in paths:
+        if f"/{path.lstrip('/')}" in {*ENDPOINTS, INVOCATIONS}:
             reading.mapped(_PATH, "served, beside the other paths of vLLM")
         else:
             reading.lost(_PATH, "is not served; all the paths of OpenAI's API are")
-    name = reading.text(_NAME)
-    if name and "sagemaker" in reading.able.sections:
+    if name := reading.text(_NAME):
         reading.set(("sagemaker", "endpoints"), [name], _NAME)
         reading.mapped(_NAME, f"sagemaker.endpoints: [{name}]")
-    elif name:
-        reading.lost(_NAME, "the paths of SageMaker are not served")
-    _tell_metrics(reading)
+    _read_metrics(reading)
 
 
-def _balance(reading: Reading, probed: Collection[str]) -> None:
+def _read_balancer(reading: Reading) -> None:
     reading.mapping(_BALANCER)
     path = reading.text(_HEALTH)
-    if path in probed:
+    if path in OPEN_PATHS:
         reading.mapped(_HEALTH, "served")
     elif path is not None:
         reading.lost(_HEALTH, "is not served; let the balancer ask for /health/ready")
@@ -62,8 +58,8 @@ def _balance(reading: Reading, probed: Collection[str]) -> None:
         reading.mapped(_IDLE, f"clients.keepalive: {idle}s")
 
 
-def _tell_metrics(reading: Reading) -> None:
-    """Set the metrics: HyperPod's invocation metrics come from the router, the rest is for
+def _read_metrics(reading: Reading) -> None:
+    """Read the metrics: HyperPod's invocation metrics come from the router, the rest is for
     Prometheus."""
     reading.mapping(_METRICS)
     given = reading.get(_ENABLED) is not None
@@ -154,39 +150,40 @@ def note_the_rest(reading: Reading) -> None:
         elif path in lost:
             reading.lost(path, lost[path])
         else:
-            known = {one[len(path) - 1] for one in _KNOWN if one[: len(path) - 1] == path[:-1]}
+            depth = len(path) - 1
+            known = {field[depth] for field in _KNOWN if field[:depth] == path[:-1]}
             meant = nearest(path[-1], map(str, known))
             hint = f'; did you mean "{meant}"?' if meant else ""
             reading.lost(path, f"nobody knows this field{hint}", "***")
 
 
-#: Longest wait of a request in that proxy (HyperPod's page on request limits).
-PATIENCE = "60s"
+#: How long a request waits at most in HyperPod's proxy (its page on request limits).
+QUEUE_TIMEOUT = "60s"
 _LIMITS: KeyPath = (*SPEC, "worker", "requestLimits")
 _CONCURRENT: KeyPath = (*_LIMITS, "maxConcurrentRequests")
 _QUEUE: KeyPath = (*_LIMITS, "maxQueueSize")
 _STATUS: KeyPath = (*_LIMITS, "overflowStatusCode")
-_MOST = (1 << 31) - 1
+MAX_LIMIT = (1 << 31) - 1
 
 
-def limit(reading: Reading, workers: int) -> None:
-    """Set `limits`. Each proxy has its own queue; the router's is as long as all of them
+def read_limits(reading: Reading, workers: int) -> None:
+    """Read the request limits. Each proxy has its own queue; the router's is as long as all of them
     together."""
     reading.mapping(_LIMITS)
-    most = reading.whole(_CONCURRENT, 0, _MOST, None)
-    queue = reading.whole(_QUEUE, 0, _MOST, 0) or 0
+    in_flight = reading.whole(_CONCURRENT, 0, MAX_LIMIT, None)
+    queue = reading.whole(_QUEUE, 0, MAX_LIMIT, 0) or 0
     status = reading.whole(_STATUS, 400, 599, None)
-    if not most:  # absent or 0: no limit, as its page says
+    if not in_flight:  # absent or 0: no limit, as its page says
         for path in (_CONCURRENT, _QUEUE, _STATUS):
             reading.elsewhere(path, "without maxConcurrentRequests there is no limit")
         return
-    reading.set(("limits", "in_flight"), most, _CONCURRENT)
+    reading.set(("limits", "in_flight"), in_flight, _CONCURRENT)
     reading.set(("limits", "queue"), queue * workers, _QUEUE)
     reading.set(("limits", "overflow", "body"), "hyperpod", _LIMITS)
-    reading.set(("timeouts", "queue"), PATIENCE, _QUEUE)
-    reading.mapped(_CONCURRENT, f"limits.in_flight: {most} on each worker")
-    said = f"limits.queue: {queue * workers}, timeouts.queue: {PATIENCE}"
-    reading.mapped(_QUEUE, said, None if reading.get(_QUEUE) is not None else "0 (default)")
+    reading.set(("timeouts", "queue"), QUEUE_TIMEOUT, _QUEUE)
+    reading.mapped(_CONCURRENT, f"limits.in_flight: {in_flight} on each worker")
+    became = f"limits.queue: {queue * workers}, timeouts.queue: {QUEUE_TIMEOUT}"
+    reading.mapped(_QUEUE, became, None if reading.get(_QUEUE) is not None else "0 (default)")
     if status is not None:
         reading.set(("limits", "overflow", "status"), status, _STATUS)
         reading.mapped(_STATUS, f"limits.overflow.status: {status}, body: hyperpod")
@@ -298,8 +295,6 @@ def _check_store(reading: Reading) -> str | None:
 class Mapped(NamedTuple):
     """The result of translating a manifest."""
 
-    data: Mapping[str, object]
-    """The settings."""
     document: Document
     """The settings as a document, each at the line of the field it comes from."""
     problems: list[Problem]
@@ -307,33 +302,26 @@ class Mapped(NamedTuple):
     notes: list[Note]
 
 
-class Paths(NamedTuple):
-    """The paths that the router serves."""
-
-    requests: frozenset[str]
-    probes: frozenset[str]
-
-
-def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) -> Mapped:
+def translate(text: str, file: str, workers: str | None) -> Mapped:
     """Translate the one endpoint in a file.
 
-    `told`: where its workers are, instead of its annotation. Raises SettingsError if there is no
+    `workers`: where they are, instead of its annotation. Raises SettingsError if there is no
     endpoint to translate.
     """
     manifest, others = find(text, file)
-    reading = Reading(manifest, able)
+    reading = Reading(manifest)
     ours = own.parse_own(reading, manifest)
-    workers = place_workers(reading, told, own.count_workers(reading, ours))
+    count = place_workers(reading, workers, own.count_workers(reading, ours))
     instead = own.name_strategy(ours)
     chosen = choose_strategy(reading, instead)
     strategy = instead or chosen
     check_cache(reading, strategy, own.asks(ours))  # notes the variables that it uses
     read_environment(reading, strategy)
-    limit(reading, workers)
-    open_door(reading, paths.requests, paths.probes)
+    read_limits(reading, count)
+    read_paths(reading)
     note_the_rest(reading)
     if ours is not None:
-        own.overlay(reading, ours, told)
+        own.overlay(reading, ours, workers)
     own.spread(reading)
     notes = [*reading.notes, *(_passed_over(kind) for kind in others)]
     if manifest.data.get("status") is not None:
@@ -341,7 +329,7 @@ def translate(text: str, file: str, told: str | None, able: Able, paths: Paths) 
     places = {(): reading.place(("spec",)), **reading.places}
     empty = ours.empty if ours else set()
     document = Document(file, reading.data, places, [], empty)
-    return Mapped(reading.data, document, reading.problems, notes)
+    return Mapped(document, reading.problems, notes)
 
 
 def _passed_over(kind: str) -> Note:

@@ -24,9 +24,9 @@ def parse_own(reading: Reading, manifest: Manifest) -> settings_yaml.Document | 
     try:
         document = settings_yaml.parse(text, file)
     except SettingsError as error:
-        reading.problems += [_moved(one, reading) for one in error.problems]
+        reading.problems += [_moved(problem, reading) for problem in error.problems]
         return None
-    reading.problems += [_moved(one, reading) for one in document.problems]
+    reading.problems += [_moved(problem, reading) for problem in document.problems]
     return document
 
 
@@ -45,10 +45,10 @@ def count_workers(reading: Reading, own: settings_yaml.Document | None) -> int |
 
 def name_strategy(own: settings_yaml.Document | None) -> str | None:
     """Return the strategy in our own settings; for `session`, the strategy below it."""
-    said = cast("dict[str, object]", own.data).get("strategy") if own else None
-    while isinstance(said, Mapping):
-        said = said.get("over", said.get("name"))
-    return said if isinstance(said, str) else None
+    strategy = cast("dict[str, object]", own.data).get("strategy") if own else None
+    while isinstance(strategy, Mapping):
+        strategy = strategy.get("over", strategy.get("name"))
+    return strategy if isinstance(strategy, str) else None
 
 
 def asks(own: settings_yaml.Document | None) -> str | None:
@@ -56,15 +56,15 @@ def asks(own: settings_yaml.Document | None) -> str | None:
     return f"{dotted(LMCACHE)} in {ANNOTATION}" if own and _has(own.data, LMCACHE) else None
 
 
-def overlay(reading: Reading, own: settings_yaml.Document, told: str | None) -> None:
+def overlay(reading: Reading, own: settings_yaml.Document, workers: str | None) -> None:
     """Put our own settings over those from the manifest's fields: they are more specific.
 
-    Workers are left out if the operator `told` where they are.
+    Their workers are left out if the command line or the environment gives `workers`.
     """
     data = dict(cast("dict[str, object]", own.data))
-    for key in _WORKERS if told else ():
+    for key in _WORKERS if workers else ():
         data.pop(key, None)
-    _tell(reading, data)
+    _renote(reading, data)
     if "pools" in data:  # workers may be given either way
         reading.data.pop("workers", None)
     for whole in _WHOLE:
@@ -95,19 +95,19 @@ def _with(worker: object, each: Mapping[str, object]) -> object:
 def _owners(data: dict[str, object]) -> Iterator[dict[str, object]]:
     """Yield all mappings with a list of workers: the settings, and pools."""
     pools = data.get("pools")
-    for one in [data, *(pools if isinstance(pools, list) else ())]:
-        if isinstance(one, dict) and isinstance(one.get("workers"), list):
-            yield one
+    for owner in [data, *(pools if isinstance(pools, list) else ())]:
+        if isinstance(owner, dict) and isinstance(owner.get("workers"), list):
+            yield owner
 
 
-def _tell(reading: Reading, data: dict[str, object]) -> None:
+def _renote(reading: Reading, data: dict[str, object]) -> None:
     """Change the notes of fields whose settings the annotation replaces."""
     settings: dict[str, list[KeyPath]] = {}
     for setting, source in reading.sources:
         settings.setdefault(dotted(source), []).append(setting)
     for number, note in enumerate(reading.notes):
         mine = settings.get(note.field, [])
-        gone = [dotted(one) for one in mine if _replaces(data, one)]
+        gone = [dotted(setting) for setting in mine if _replaces(data, setting)]
         if note.fate is not Fate.MAPPED or not gone:
             continue
         became, fate = f"{ANNOTATION} takes its place", Fate.ELSEWHERE
@@ -120,9 +120,12 @@ def _replaces(data: dict[str, object], setting: KeyPath) -> bool:
     if setting == ("workers",):
         return not _WORKERS.isdisjoint(data)
     if setting[0] == EACH:
-        workers = [one for owner in _owners(data) for one in cast("list[object]", owner["workers"])]
-        told = [isinstance(one, Mapping) and setting[1] in one for one in workers]
-        return bool(told) and all(told)
+        given = [
+            isinstance(worker, Mapping) and setting[1] in worker
+            for owner in _owners(data)
+            for worker in cast("list[object]", owner["workers"])
+        ]
+        return bool(given) and all(given)
     return _has(data, setting)
 
 

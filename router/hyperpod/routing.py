@@ -29,7 +29,10 @@ def choose_strategy(reading: Reading, instead: str | None) -> str:
     if enabled:
         reading.mapped(_ENABLED, "strategy")
         reading.elsewhere(_ALGORITHM, "intelligent routing takes its place")
-        return _set(reading, wanted, _STRATEGY)
+        reading.set(("strategy",), wanted, _STRATEGY)
+        value = None if reading.get(_STRATEGY) else f"{wanted} (default)"
+        reading.mapped(_STRATEGY, f"strategy: {wanted}", value)
+        return wanted
     reading.elsewhere(_STRATEGY, "routing is not enabled (intelligentRoutingSpec.enabled)")
     if reading.get(_ALGORITHM) is None and reading.get(_ENABLED) is None:
         reading.mapped(_ENABLED, "strategy: prefixaware, as nothing else is asked for", "not given")
@@ -58,17 +61,6 @@ def _wanted(reading: Reading, instead: str | None) -> str:
     )
 
 
-def _set(reading: Reading, wanted: str, source: KeyPath) -> str:
-    value = None if reading.get(source) else f"{wanted} (default)"
-    if wanted in reading.able.strategies:
-        reading.set(("strategy",), wanted, source)
-        reading.mapped(source, f"strategy: {wanted}", value)
-        return wanted
-    reading.set(("strategy",), STRATEGIES[0], source)
-    reading.lost(source, f"strategy: {STRATEGIES[0]}; {wanted} is not there", value)
-    return STRATEGIES[0]
-
-
 def name_session(
     reading: Reading, source: KeyPath, strategy: str, key: str | None, *, moves: bool
 ) -> None:
@@ -77,13 +69,11 @@ def name_session(
     HyperPod's strategies `session` and `kvaware` read it (its KV cache notebook). `moves`: sessions
     can move, as workers keep none themselves.
     """
-    said = f"SESSION_KEY={key or '***'}"
+    value = f"SESSION_KEY={key or '***'}"
     if not key:
-        reading.lost(source, "a session's key has to be written here", said)
+        reading.lost(source, "a session's key has to be written here", value)
     elif strategy not in {"session", "kvaware"}:
-        reading.lost(source, f"{strategy} knows no sessions; the strategy session does", said)
-    elif not ("session" in reading.able.sections and "session" in reading.able.strategies):
-        reading.lost(source, "there are no sessions", said)
+        reading.lost(source, f"{strategy} knows no sessions; the strategy session does", value)
     else:
         # In practice a field's name has no hyphen, and a header's nearly always has one.
         setting = "header" if "-" in key else "field"
@@ -94,4 +84,4 @@ def name_session(
             reading.set(("strategy",), _WITH_SESSIONS | spill, source)
             became += ", strategy: session over kvaware"
             became += ", spill: 1ms" if moves else ", as workers keep sessions themselves"
-        reading.mapped(source, became, said)
+        reading.mapped(source, became, value)

@@ -1,21 +1,20 @@
 """Sends one request to the server under test and reads its answer, whatever comes back.
 
-Connections are those that the router has to workers, as a transport for httpx. httpx's own takes
-about 100 µs for every event of a stream. An answer has hundreds of them, and the fleet under test
-often shares the machine. This one returns all bytes of one read as one chunk, and so leaves more
-CPU to the fleet.
+Connections are those that the router has to workers. httpx's own take about 100 µs for every event
+of a stream. An answer has hundreds of them, and the fleet under test often shares the machine.
 """
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 
+from router import __version__
+from router.http.headers import header
 from router.replay.plan import NoModel, Options
 from router.replay.report import Sample
 from router.replay.stream import Answer, Fault, error_message
@@ -24,115 +23,54 @@ from router.upstream.connection import UpstreamConnection
 from router.upstream.errors import Refused, Silent, WorkerError
 from router.upstream.pool import Upstream
 
-
-class LeanTransport(httpx.AsyncBaseTransport):
-    """HTTP/1.1 with as many connections as there are concurrent requests."""
-
-    def __init__(self, timeouts: TimeoutSettings, trust: ssl.SSLContext | None = None) -> None:
-        """`trust` is the context for https, by default one that trusts the system's roots."""
-        self._timeouts = timeouts
-        self._trust = trust
-        self._upstreams: dict[tuple[str, str, int | None], Upstream] = {}
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request and return its answer once the body begins."""
-        body = await request.aread()
-        upstream = self._upstream(request.url)
-        try:
-            connection = await upstream.ask(_head(request), body)
-            head = connection.head
-        except WorkerError as error:
-            raise _translated(error, request) from error
-        stream = _Body(connection, upstream, request)
-        return httpx.Response(head.status, headers=head.headers, stream=stream)
-
-    async def aclose(self) -> None:
-        """Close all idle connections."""
-        for upstream in self._upstreams.values():
-            upstream.close()
-
-    def _upstream(self, url: httpx.URL) -> Upstream:
-        origin = (url.scheme, url.host, url.port)
-        if origin not in self._upstreams:
-            tls = None
-            if url.scheme == "https":
-                tls = self._trust or ssl.create_default_context()
-            port = url.port or (443 if tls else 80)
-            self._upstreams[origin] = Upstream(url.host, port, tls=tls, timeouts=self._timeouts)
-        return self._upstreams[origin]
-
-
-class _Body(httpx.AsyncByteStream):
-    def __init__(
-        self, connection: UpstreamConnection, upstream: Upstream, request: httpx.Request
-    ) -> None:
-        self._connection = connection
-        self._upstream = upstream
-        self._request = request
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            while chunk := await self._connection.chunk():
-                yield chunk
-        except WorkerError as error:
-            raise _translated(error, self._request) from error
-
-    async def aclose(self) -> None:
-        self._upstream.release(self._connection)
-
-
-def _translated(error: WorkerError, request: httpx.Request) -> httpx.TransportError:
-    if isinstance(error, Refused):
-        return httpx.ConnectError(str(error), request=request)
-    if isinstance(error, Silent):
-        return httpx.ReadTimeout(str(error), request=request)
-    return httpx.RemoteProtocolError(f"the server {error}", request=request)
-
-
-def _head(request: httpx.Request) -> bytes:
-    line = b"%b %b HTTP/1.1\r\n" % (request.method.encode(), request.url.raw_path)
-    return line + b"".join(b"%b: %b\r\n" % pair for pair in request.headers.raw) + b"\r\n"
-
-
-_WORKER = "x-warmroute-worker"
-_CONNECT_S = 10.0
-# Less than the five seconds after which many servers close idle connections, so that no request is
-# sent on a connection that is just being closed.
-_KEEPALIVE_S = 4.0
-_LONGEST_ERROR = 64 * 1024
+CONNECT_TIMEOUT_S = 10.0
+#: Less than the five seconds after which many servers close idle connections, so that no request is
+#: sent on a connection that is just being closed.
+KEEPALIVE_S = 4.0
+MAX_ERROR_BYTES = 64 * 1024
 _PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 Message = dict[str, str]
 
 
-class FrontDoor:
-    """An OpenAI server, as seen by a client that measures it."""
+class ReplayClient:
+    """A client of an OpenAI server, which it measures."""
 
     def __init__(self, options: Options) -> None:
         self.model = options.model or ""
         self._options = options
-        self._base = options.url.rstrip("/").removesuffix("/v1")
-        self._target = self._base + _PATHS[options.endpoint]
-        self._client = httpx.AsyncClient(
-            headers=_headers(options),
-            transport=LeanTransport(
-                TimeoutSettings.model_construct(
-                    connect=_CONNECT_S,
-                    first_byte=options.timeout_s,
-                    idle=options.timeout_s,
-                    total=None,
-                    keepalive=_KEEPALIVE_S,
-                ),
-                options.trust,
-            ),
-            trust_env=False,  # no proxy between this client and the server it measures
+        url = urlsplit(options.url.rstrip("/").removesuffix("/v1"))
+        self._base = url.geturl()
+        self._prefix = url.path
+        tls = None
+        if url.scheme == "https":
+            tls = options.trust or ssl.create_default_context()
+        host, port = url.hostname or "", url.port or (443 if tls else 80)
+        timeouts = TimeoutSettings.model_construct(
+            connect=CONNECT_TIMEOUT_S,
+            first_byte=options.timeout_s,
+            idle=options.timeout_s,
+            total=None,
+            keepalive=KEEPALIVE_S,
         )
+        self._upstream = Upstream(host, port, tls=tls, timeouts=timeouts)
+        netloc = url.netloc.rpartition("@")[2]
+        fields = {
+            "host": netloc if netloc.isascii() else netloc.encode("idna").decode(),
+            "user-agent": f"warmroute/{__version__}",
+            "accept": "*/*",
+            "accept-encoding": "identity",
+            "content-type": "application/json",
+        }
+        if options.api_key:
+            fields["authorization"] = f"Bearer {options.api_key}"
+        self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
 
     async def __aenter__(self) -> Self:
         try:
             self.model = self.model or await self._first_model()
         except BaseException:
-            await self._client.aclose()
+            self._upstream.close()
             raise
         return self
 
@@ -142,7 +80,7 @@ class FrontDoor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._client.aclose()
+        self._upstream.close()
 
     def body(self, messages: list[Message], max_tokens: int) -> bytes:
         """Return the body of a request with these messages."""
@@ -169,15 +107,19 @@ class FrontDoor:
         answer = Answer(collect=collect)
         sent_at = perf_counter()
         worker = "-"
+        fault: Fault | None = None
+        connection: UpstreamConnection | None = None
         try:
-            async with (
-                asyncio.timeout(self._options.timeout_s),
-                self._client.stream("POST", self._target, content=body) as response,
-            ):
-                worker = response.headers.get(_WORKER, "-")
-                fault = await _read(response, answer)
+            async with asyncio.timeout(self._options.timeout_s):
+                connection = await self._ask("POST", _PATHS[self._options.endpoint], body)
+                name = header(connection.head.headers, b"x-warmroute-worker")
+                worker = name.decode("latin-1") or "-"
+                fault = await _read(connection, answer)
         except Exception as error:  # noqa: BLE001 - whatever the server does is a result
             fault = _fault_of(error)
+        finally:
+            if connection is not None:
+                self._upstream.release(connection)
         ended_at = perf_counter()
         if fault:
             return Sample(sent_at, ended_at, answer.first_at, worker, fault=fault)
@@ -186,48 +128,57 @@ class FrontDoor:
             sent_at, ended_at, answer.first_at, worker, ending.usage, ending.text, ending.fault
         )
 
+    async def _ask(self, method: str, path: str, body: bytes = b"") -> UpstreamConnection:
+        head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._fields}"
+        return await self._upstream.ask(
+            f"{head}content-length: {len(body)}\r\n\r\n".encode("latin-1"), body
+        )
+
     async def _first_model(self) -> str:
+        connection: UpstreamConnection | None = None
         try:
-            response = await self._client.get(f"{self._base}/v1/models", timeout=_CONNECT_S)
-            response.raise_for_status()
-            return str(response.json()["data"][0]["id"])
-        except httpx.HTTPStatusError as error:
-            reason = f"it answered {error.response.status_code}"
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            reason = str(error) or type(error).__name__
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                connection = await self._ask("GET", "/v1/models")
+                body = await _read_all(connection, None)
+            if connection.head.status == 200:
+                return str(msgspec.json.decode(body)["data"][0]["id"])
+            reason = f"it answered {connection.head.status}"
+        except (WorkerError, OSError) as error:
+            reason = _fault_of(error).message
         except (ValueError, LookupError, TypeError):
             reason = "it names none"
+        finally:
+            if connection is not None:
+                self._upstream.release(connection)
         raise NoModel(f"cannot ask {self._base}/v1/models for a model: {reason}")
 
 
-async def _read(response: httpx.Response, answer: Answer) -> Fault | None:
-    if response.status_code == httpx.codes.OK:
-        async for chunk in response.aiter_raw():
+async def _read(connection: UpstreamConnection, answer: Answer) -> Fault | None:
+    status = connection.head.status
+    if status == 200:
+        while chunk := await connection.chunk():
             answer.feed(chunk, perf_counter())
         return None
-    said = b""
-    async for chunk in response.aiter_raw():
-        said += chunk
-        if len(said) > _LONGEST_ERROR:
-            break
-    return Fault(f"status {response.status_code}", error_message(said))
+    body = await _read_all(connection, MAX_ERROR_BYTES)
+    return Fault(f"status {status}", error_message(body))
+
+
+async def _read_all(connection: UpstreamConnection, limit: int | None) -> bytes:
+    """Read the body, or as much of it as makes it longer than the limit."""
+    body = b""
+    while (limit is None or len(body) <= limit) and (chunk := await connection.chunk()):
+        body += chunk
+    return body
 
 
 def _fault_of(error: Exception) -> Fault:
     message = str(error) or type(error).__name__
     match error:
-        case httpx.ConnectError():
+        case Refused():
             return Fault("connect", message)
-        case TimeoutError() | httpx.TimeoutException():
+        case TimeoutError() | Silent():
             return Fault("timeout", message)
-        case httpx.HTTPError() | httpx.StreamError():
-            return Fault("broken stream", message)
+        case WorkerError():
+            return Fault("broken stream", f"the server {message}")
         case _:
             return Fault("other", f"{type(error).__name__}: {message}"[:200])
-
-
-def _headers(options: Options) -> dict[str, str]:
-    headers = {"content-type": "application/json", "accept-encoding": "identity"}
-    if options.api_key:
-        headers["authorization"] = f"Bearer {options.api_key}"
-    return headers

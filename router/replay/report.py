@@ -4,7 +4,7 @@ rich omits colours where there is no terminal.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 import msgspec
@@ -15,8 +15,10 @@ from rich.text import Text
 from router.replay.plan import Options, ReplayPlan
 from router.replay.stream import Fault, ReportedUsage
 
-_LAG_SHARE = 0.1  # share of the median TTFT above which lag distorts the result
-_LAG_FLOOR_S = 0.01  # wall-clock lag that timers and a busy machine cause anyway
+#: Share of the median TTFT above which lag distorts the result.
+MAX_LAG_SHARE = 0.1
+#: Wall-clock lag that timers and a busy machine cause anyway.
+MIN_LAG_S = 0.01
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -107,7 +109,7 @@ def report_of(run: Run, plan: ReplayPlan, options: Options, model: str) -> Repor
     """Sum up a run."""
     answered = [sample for sample in run.samples if sample.fault is None]
     used = [sample.usage for sample in answered if sample.usage]
-    told = [use.cached_tokens for use in used if use.cached_tokens is not None]
+    cached = [use.cached_tokens for use in used if use.cached_tokens is not None]
     prompt = sum(usage.prompt_tokens for usage in used)
     output = sum(usage.completion_tokens for usage in used)
     firsts = [s.first_at - s.sent_at for s in answered if s.first_at is not None]
@@ -128,11 +130,11 @@ def report_of(run: Run, plan: ReplayPlan, options: Options, model: str) -> Repor
         ttft_s=ttft,
         e2e_s=spread_of([s.ended_at - s.sent_at for s in answered], options.speed),
         # Workers omit it when nothing was cached. Once any answer reported it, omitted means zero.
-        hit_rate=sum(told) / prompt if told and prompt else None,
+        hit_rate=sum(cached) / prompt if cached and prompt else None,
         ideal_hit_rate=plan.ideal_hit_rate,
-        cached_reported=len(told),
+        cached_reported=len(cached),
         prompt_tokens=prompt,
-        cached_tokens=sum(told),
+        cached_tokens=sum(cached),
         output_tokens=output,
         requests_per_s=len(answered) * per_s,
         input_tokens_per_s=prompt * per_s,
@@ -190,7 +192,7 @@ def _warnings(
     warnings = []
     if run.interrupted:
         warnings.append("interrupted: only the answers until then are counted")
-    if lag and ttft and lag.p99 > max(_LAG_SHARE * ttft.p50, _LAG_FLOOR_S * options.speed):
+    if lag and ttft and lag.p99 > max(MAX_LAG_SHARE * ttft.p50, MIN_LAG_S * options.speed):
         warnings.append(
             f"this machine lacked CPU: requests were sent up to {lag.max:.3f} s late"
             f" (p99 {lag.p99:.3f} s), so do not trust these times"
@@ -210,17 +212,12 @@ def tables(report: Report) -> Group:
     parts: list[Table | Text] = [_times(report), _totals(report), _workers(report)]
     if report.errors:
         parts.append(_errors(report))
-    return Group(*parts, *(Text(f"Warning: {said}.") for said in report.warnings))
+    return Group(*parts, *(Text(f"Warning: {warning}.") for warning in report.warnings))
 
 
 def comparison(reports: dict[str, Report]) -> Table:
     """Return reports side by side; the last column is the ratio of the last to the first."""
-    table = Table(title="Side by side")
-    table.add_column("")
-    for name in reports:
-        table.add_column(Text(name), justify="right")
     first, *_, last = [*reports] * 2 or ["", ""]
-    table.add_column(Text(f"{last} / {first}"), justify="right")
     ttfts = [report.ttft_s for report in reports.values()]
     rows: list[tuple[str, list[float | None], Callable[[float | None], str]]] = [
         ("TTFT p50", [ttft.p50 if ttft else None for ttft in ttfts], _seconds),
@@ -230,26 +227,36 @@ def comparison(reports: dict[str, Report]) -> Table:
         ("Output tokens/s", [report.output_tokens_per_s for report in reports.values()], _count),
         ("Errors", [float(report.failed) for report in reports.values()], _count),
     ]
-    for name, values, show in rows:
-        table.add_row(name, *map(show, values), _ratio(values))
+    return _table(
+        ("", *reports, f"{last} / {first}"),
+        [(name, *map(show, values), _ratio(values)) for name, values, show in rows],
+        title="Side by side",
+    )
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+    """Return a table whose cells are plain text, all but the first of a row to the right."""
+    table = Table(title=Text(title) if title else None, show_header=any(headings))
+    for place, heading in enumerate(headings):
+        table.add_column(Text(heading), justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
 
 
 def _times(report: Report) -> Table:
-    table = Table(title=Text(f"{report.name} at {report.url}, seconds"))
-    for heading in ("", "p50", "p90", "p99", "mean", "max"):
-        table.add_column(heading, justify="right" if heading else "left")
     rows = {"TTFT": report.ttft_s, "End to end": report.e2e_s, "Generator's lag": report.lag_s}
-    for name, times in rows.items():
-        cells = msgspec.structs.astuple(times) if times else [None] * 5
-        table.add_row(name, *map(_seconds, cells))
-    return table
+    return _table(
+        ("", "p50", "p90", "p99", "mean", "max"),
+        [
+            (name, *map(_seconds, msgspec.structs.astuple(times) if times else [None] * 5))
+            for name, times in rows.items()
+        ],
+        title=f"{report.name} at {report.url}, seconds",
+    )
 
 
 def _totals(report: Report) -> Table:
-    table = Table(show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
     ideal = report.ideal_hit_rate
     bound = f" (one endless cache: {_percent(ideal)})" if ideal is not None else ""
     rows = {
@@ -261,29 +268,24 @@ def _totals(report: Report) -> Table:
         "Input tokens/s": _count(report.input_tokens_per_s),
         "Output tokens/s": _count(report.output_tokens_per_s),
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+    return _table(("", ""), rows.items())
 
 
 def _workers(report: Report) -> Table:
-    table = Table()
-    for heading in ("Worker", "Requests", "Share", "Prompt tokens"):
-        table.add_column(heading, justify="left" if heading == "Worker" else "right")
-    for name, got in report.workers.items():
-        table.add_row(
-            Text(name), f"{got.requests:,}", _percent(got.share), f"{got.prompt_tokens:,}"
-        )
-    return table
+    return _table(
+        ("Worker", "Requests", "Share", "Prompt tokens"),
+        [
+            (name, f"{part.requests:,}", _percent(part.share), f"{part.prompt_tokens:,}")
+            for name, part in report.workers.items()
+        ],
+    )
 
 
 def _errors(report: Report) -> Table:
-    table = Table()
-    for heading in ("Error", "Count", "The first one"):
-        table.add_column(heading, justify="right" if heading == "Count" else "left")
-    for kind, error in report.errors.items():
-        table.add_row(Text(kind), f"{error.count:,}", Text(error.first))
-    return table
+    return _table(
+        ("Error", "Count", "The first one"),
+        [(kind, f"{error.count:,}", error.first) for kind, error in report.errors.items()],
+    )
 
 
 def _seconds(value: float | None) -> str:

@@ -7,7 +7,6 @@ goes to stderr: a bar on a terminal, otherwise a line every ten seconds.
 
 import asyncio
 import signal
-import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -21,11 +20,10 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from router.replay.client import FrontDoor, Message
-from router.replay.plan import Endpoint, Options, ReplayError, ReplayPlan
+from router.replay.client import Message, ReplayClient
+from router.replay.plan import Options, ReplayError, ReplayPlan
 from router.replay.report import Report, Run, Sample, report_of
 from simulator.traces import (
-    CHARS_PER_TOKEN,
     TraceError,
     TraceRequest,
     prompt_text,
@@ -34,8 +32,8 @@ from simulator.traces import (
 )
 from simulator.workloads import Conversation
 
-_REDRAW_S = 0.25
-_LINE_S = 10.0
+REDRAW_INTERVAL_S = 0.25
+LINE_INTERVAL_S = 10.0
 
 
 @dataclass(slots=True)
@@ -82,13 +80,13 @@ async def _bar(tally: Tally, console: Console) -> None:
         bar = progress.add_task("", total=tally.total)
         while True:
             progress.update(bar, completed=tally.done, description=str(tally), refresh=True)
-            await asyncio.sleep(_REDRAW_S)
+            await asyncio.sleep(REDRAW_INTERVAL_S)
 
 
 async def _lines(tally: Tally, console: Console) -> None:
     began = perf_counter()
     while True:
-        await asyncio.sleep(_LINE_S)
+        await asyncio.sleep(LINE_INTERVAL_S)
         passed = perf_counter() - began
         console.print(f"{passed:.0f} s: {tally.done} of {tally.total} done, {tally}", markup=False)
 
@@ -99,11 +97,11 @@ _Start = Callable[[float], Coroutine[Any, Any, None]]
 class Drive:
     """Runs one plan and records what happens."""
 
-    def __init__(self, plan: ReplayPlan, options: Options, door: FrontDoor) -> None:
+    def __init__(self, plan: ReplayPlan, options: Options, client: ReplayClient) -> None:
         self.run = Run()
         self.tally = Tally(plan.total)
         self._options = options
-        self._door = door
+        self._client = client
         self._slots = asyncio.Semaphore(options.concurrency)
         starts: list[tuple[float, _Start]] = [
             *((request.at_s, partial(self._request, request)) for request in plan.requests),
@@ -140,7 +138,7 @@ class Drive:
     async def _request(self, request: TraceRequest, due: float) -> None:
         def body() -> bytes:
             text = prompt_text(request, self._options.chars_per_token)
-            return self._door.body([{"role": "user", "content": text}], request.output_tokens)
+            return self._client.body([{"role": "user", "content": text}], request.output_tokens)
 
         await self._send(due, body)
 
@@ -151,7 +149,7 @@ class Drive:
                 due = perf_counter() + turn.think_s / self._options.speed
                 await asyncio.sleep(turn.think_s / self._options.speed)
             messages.append({"role": "user", "content": turn.user})
-            body = partial(self._door.body, messages, turn.answer_tokens)
+            body = partial(self._client.body, messages, turn.answer_tokens)
             sample = await self._send(due, body, collect=True)
             if sample.fault:  # without an answer, the conversation cannot go on
                 left = len(talk.turns) - sent - 1
@@ -169,7 +167,7 @@ class Drive:
             free_at = perf_counter()
             self.tally.in_flight += 1
             try:
-                sample = await self._door.send(body(), collect=collect)
+                sample = await self._client.send(body(), collect=collect)
             finally:
                 self.tally.in_flight -= 1
         self.run.lags.append(late + sample.sent_at - free_at)
@@ -185,9 +183,6 @@ class Drive:
             self.tally.cached_tokens += sample.usage.cached_tokens or 0
 
 
-__all__ = ["Options", "ReplayError", "ReplayPlan", "replay", "replay_trace", "run", "trace_plan"]
-
-
 async def replay(
     plan: ReplayPlan,
     options: Options,
@@ -201,11 +196,11 @@ async def replay(
     covers the answers so far. Cancelling the task itself raises CancelledError as usual.
     """
     plan = plan.limited(options.limit)
-    async with FrontDoor(options) as door:
-        drive = Drive(plan, options, door)
+    async with ReplayClient(options) as client:
+        drive = Drive(plan, options, client)
         async with shown(drive.tally, console):
             await drive.until(stop or asyncio.Event())
-        return report_of(drive.run, plan, options, door.model)
+        return report_of(drive.run, plan, options, client.model)
 
 
 def run(plan: ReplayPlan, options: Options, *, console: Console | None = None) -> Report:
@@ -231,42 +226,9 @@ def run(plan: ReplayPlan, options: Options, *, console: Console | None = None) -
 
 
 def replay_trace(
-    trace: Path,
-    *,
-    url: str = "http://127.0.0.1:8080",
-    rate: float = 1.0,
-    speed: float = 1.0,
-    limit: int | None = None,
-    endpoint: Endpoint = "chat",
-    model: str | None = None,
-    max_tokens: int | None = None,
-    concurrency: int = 1000,
-    timeout_s: float = 600.0,
-    chars_per_token: int = CHARS_PER_TOKEN,
-    stream_interval: int | None = None,
-    ignore_eos: bool = True,
-    api_key: str | None = None,
-    trust: ssl.SSLContext | None = None,
-    seed: int = 0,
-    as_recorded: bool = False,
+    trace: Path, options: Options, *, seed: int = 0, as_recorded: bool = False
 ) -> Report:
     """Replay a trace file, as `warmroute replay` does. Raises ReplayError."""
-    options = Options(
-        url=url,
-        rate=rate,
-        speed=speed,
-        limit=limit,
-        endpoint=endpoint,
-        model=model,
-        max_tokens=max_tokens,
-        concurrency=concurrency,
-        timeout_s=timeout_s,
-        chars_per_token=chars_per_token,
-        stream_interval=stream_interval,
-        ignore_eos=ignore_eos,
-        api_key=api_key,
-        trust=trust,
-    )
     plan = trace_plan(trace, seed=seed, as_recorded=as_recorded)
     return run(plan, options, console=Console(stderr=True))
 

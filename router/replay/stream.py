@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-_TAIL = 8 * 1024  # many times what the usage event and [DONE] need
-_LONGEST_HEAD = 64 * 1024
-_LONGEST_ANSWER = 64 * 1024 * 1024
+#: Many times what the usage event and [DONE] need.
+MAX_TAIL_BYTES = 8 * 1024
+MAX_LINE_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -20,7 +21,7 @@ class Fault(msgspec.Struct, frozen=True):
     message: str
 
 
-class _Details(msgspec.Struct):
+class PromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
 
 
@@ -29,7 +30,7 @@ class ReportedUsage(msgspec.Struct):
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
+    prompt_tokens_details: PromptDetails | None = None
 
     @property
     def cached_tokens(self) -> int | None:
@@ -51,8 +52,8 @@ class _Choice(msgspec.Struct):
     def speaks(self) -> bool:
         if self.delta is None:
             return self.text is not None
-        said = (self.delta.role, self.delta.content, self.delta.reasoning)
-        return any(part is not None for part in (*said, self.delta.reasoning_content))
+        parts = (self.delta.role, self.delta.content, self.delta.reasoning)
+        return any(part is not None for part in (*parts, self.delta.reasoning_content))
 
     def words(self) -> str:
         return (self.delta.content if self.delta else self.text) or ""
@@ -92,11 +93,11 @@ class Answer:
         """Take the next bytes, which arrived at `now`."""
         if self.first_at is None:
             self._look_for_a_token(chunk, now)
-        if self._collect and self._kept_bytes < _LONGEST_ANSWER:
+        if self._collect and self._kept_bytes < MAX_ANSWER_BYTES:
             self._kept.append(chunk)
             self._kept_bytes += len(chunk)
-        elif len(self._tail) > _TAIL:
-            self._tail = self._tail[-_TAIL:] + chunk
+        elif len(self._tail) > MAX_TAIL_BYTES:
+            self._tail = self._tail[-MAX_TAIL_BYTES:] + chunk
             self._cut = True
         else:
             self._tail += chunk
@@ -130,7 +131,7 @@ class Answer:
 
     def _look_for_a_token(self, chunk: bytes, now: float) -> None:
         *lines, self._head = (self._head + chunk).split(b"\n")
-        self._head = self._head[-_LONGEST_HEAD:]
+        self._head = self._head[-MAX_LINE_BYTES:]
         if any(_speaks(line) for line in lines):
             self.first_at = now
             self._head = b""
@@ -139,10 +140,10 @@ class Answer:
 def error_message(body: bytes) -> str:
     """Return the message of an error in OpenAI's format, or else the start of `body`."""
     try:
-        said = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _shown(body)
-    error = said.get("error", said) if isinstance(said, dict) else said
+    error = document.get("error", document) if isinstance(document, dict) else document
     message = error.get("message") if isinstance(error, dict) else error
     return message[:200] if isinstance(message, str) else _shown(body)
 

@@ -24,8 +24,8 @@ def _without_secrets(text: str) -> str:
 
     A URL may be malformed, or its scheme missing: what may be either is hidden too.
     """
-    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text)
-    scheme = found[0] if found else ""
+    match = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text)
+    scheme = match[0] if match else ""
     before, at, rest = text.removeprefix(scheme).rpartition("@")
     if at and (scheme or ":" in before):
         # With a `?` or `#` before the `@`, that may be in a password, or the `@` in a query.

@@ -6,8 +6,8 @@ from asyncio import IncompleteReadError
 from redis.exceptions import AuthenticationError, InvalidResponse, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-#: Most characters shown of a server's message.
-LONGEST = 200
+#: What is shown of a server's message.
+MAX_MESSAGE_CHARS = 200
 
 
 def sentence(url: str, error: Exception, setting: str, *, password: bool) -> str:
@@ -37,5 +37,5 @@ def _reason(error: Exception) -> str:
 
 
 def _shown(error: Exception) -> str:
-    said = " ".join(str(error).split()) or type(error).__name__
-    return "".join(letter if letter.isprintable() else "?" for letter in said)[:LONGEST]
+    text = " ".join(str(error).split()) or type(error).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:MAX_MESSAGE_CHARS]

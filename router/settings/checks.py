@@ -16,154 +16,28 @@ from controller.events.source import binds
 from router.runtime.quote import shown
 from router.settings.errors import KeyPath, dotted, refusal
 from router.settings.fleet import EjectionSettings
-from router.settings.sessions import ttl_told
+from router.settings.sessions import ttl_of_environment
 from router.settings.types import Address, format_duration, is_endpoint, parse_duration, url_address
-
-#: Strategies without costs, which cannot say how much sooner another worker would answer.
-_FREE = frozenset(("roundrobin", "chbl"))
-
-
-def session_contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
-    """Find sessions that would move although their state cannot, and a `spill` with no effect."""
-    session = _get(given, "session")
-    if _get(session, "ttl") is None:
-        try:
-            ttl_told()
-        except ValueError as error:
-            yield refusal(("session", "ttl"), str(error))
-    ends = _get(session, "on_worker_lost") == "error"
-    above = given.get("strategy")
-    if "workers" in given:
-        yield from _of_pool((), above, _get(given, "workers"), ends=ends)
-    pools = given.get("pools")
-    for number, pool in enumerate(pools if isinstance(pools, Sequence) else ()):
-        path: KeyPath = ("pools", number)
-        own = _get(pool, "strategy")
-        at = path if own is not None else ()
-        yield from _of_pool(at, own or above, _get(pool, "workers"), ends=ends, workers_at=path)
-
-
-def _of_pool(
-    path: KeyPath,
-    strategy: object,
-    workers: object,
-    *,
-    ends: bool,
-    workers_at: KeyPath = (),
-) -> Iterator[InitErrorDetails]:
-    listed = workers if isinstance(workers, Sequence) and not isinstance(workers, str) else ()
-    stateful = [_get(worker, "stateful") is True for worker in listed]
-    if any(stateful) and not all(stateful):
-        yield refusal(
-            (*workers_at, "workers", stateful.index(False)),
-            "must be stateful too: in one pool all workers keep sessions themselves, or none",
-        )
-    if _get(strategy, "name") != "session" or _get(strategy, "spill") in {None, "off"}:
-        return
-    place = (*path, "strategy", "spill")
-    if any(stateful):
-        yield refusal(place, "cannot be: these workers keep their sessions themselves")
-    elif ends:
-        yield refusal(
-            place,
-            "cannot be with session.on_worker_lost: error, where a session has but one worker",
-        )
-    over = _get(strategy, "over")
-    below = _get(over, "name") if isinstance(over, Mapping) else over
-    if below in _FREE:
-        yield refusal(place, f"is of no use over {below}, which does not compare what workers cost")
-
-
-def _get(owner: object, key: str) -> object:
-    return owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)
-
 
 LISTEN: Final = Address("127.0.0.1", 8080)
 """Where clients connect to if the settings do not say."""
-
-
-class Exposure(NamedTuple):
-    """One address that must not be served with these settings."""
-
-    path: KeyPath
-    message: str
-
-
-def exposures(given: Mapping[str, object]) -> Iterator[Exposure]:
-    """Find addresses that others can reach without keys, and one address given twice."""
-    listen, admin = _address(given.get("listen")), _address(_get_exposed(given, "listen"))
-    said = given.get("auth") is not None  # its content is checked elsewhere
-    if listen and not listen.is_loopback and not said:
-        yield Exposure(
-            ("listen",),
-            f"{listen} can be reached from other machines, and nothing says who may come in:"
-            " give auth: {keys: [...]}, or write auth: none to let everyone in",
-        )
-    if admin and not admin.is_loopback and not said and not _get_exposed(given, "keys"):
-        yield Exposure(
-            ("admin", "listen"),
-            f"{admin} can be reached from other machines, and nothing says who may come in:"
-            " give admin: {keys: [...]} or auth: {keys: [...]},"
-            " or write auth: none to let everyone in",
-        )
-    door = LISTEN if given.get("listen") is None else listen
-    if admin and door and _meet(admin, door):
-        which = "" if door == admin else f" ({door})"
-        which = which if listen else " by default"
-        yield Exposure(
-            ("admin", "listen"),
-            f"{admin} is already the address of listen{which}:"
-            " give another port, or leave it out to serve both there",
-        )
-
-
-def _meet(one: Address, other: Address) -> bool:
-    """Whether only one of them can be listened on; port 0 is a different one each time."""
-    if not one.port or one.port != other.port:
-        return False
-    hosts = {_host(one), _host(other)}
-    if len(hosts) == 1 or IPv6Address(0) in hosts:  # Linux takes that for IPv4 as well
-        return True
-    return IPv4Address(0) in hosts and not any(isinstance(host, IPv6Address) for host in hosts)
-
-
-def _host(address: Address) -> IPv4Address | IPv6Address | str:
-    """Return what a socket is bound to; names lead to IPv4, and only `localhost` is resolved."""
-    name = address.host.lower()
-    try:
-        found = ip_address("127.0.0.1" if name == "localhost" else name)
-    except ValueError:
-        return name
-    return getattr(found, "ipv4_mapped", None) or found
-
-
-def _get_exposed(given: Mapping[str, object], key: str) -> object:
-    admin = given.get("admin")
-    return admin.get(key) if isinstance(admin, Mapping) else getattr(admin, key, None)
-
-
-def _address(value: object) -> Address | None:
-    try:
-        return Address.parse(value)
-    except ValueError:
-        return None
+#: Strategies without costs, which cannot say how much sooner another worker would answer.
+_COSTLESS = frozenset(("roundrobin", "chbl"))
 
 
 class _Worker(NamedTuple):
     path: KeyPath
-    name: str | None
-    named: bool
-    """A name other than the address was given."""
+    given: object
+    """A URL, or a mapping or model."""
+    url: object
     address: str | None
-    plain: bool
-    """Its URL begins with http://."""
-    tls: object
-    unheard: bool = False
-    """It has `kv_replay` but no `kv_events`."""
-    speaks: object = None
-    """Its `kv_events`."""
-    replays: object = None
-    """Its `kv_replay`."""
+    """Host and port in lower case; None if the URL cannot be read."""
+    name: str | None
+    """The given name, or else the address."""
+
+    def get(self, key: str) -> object:
+        """Return another setting of it."""
+        return _get(self.given, key)
 
 
 def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
@@ -173,44 +47,99 @@ def contradictions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     if "workers" not in given and "pools" not in given:
         yield refusal((), 'no workers: give "workers" or "pools"')
     pools = list(_items(given, "pools"))
-    workers = list(_workers(given, ()))
+    workers = [*_workers(given, ())]
     workers += [worker for path, pool in pools for worker in _workers(pool, path)]
     yield from _repeated_workers(workers)
     yield from _repeated_pools(pools)
-    yield from _repeated_models(pools)
-    yield from _tls(workers)
     for worker in workers:
-        if worker.unheard:
-            yield refusal((*worker.path, "kv_replay"), 'is of no use without "kv_events"')
-        if isinstance(worker.replays, str) and binds(worker.replays):
-            message = f"{worker.replays}: the router asks there: write the engine's host"
-            yield refusal((*worker.path, "kv_replay"), message)
+        yield from _worker_tls(worker)
+        yield from _worker_events(worker)
     yield from _repeated_engines(workers)
-    yield from _ejection(_get_checks(_get_checks(given, "health"), "ejection"))
-    yield from _origins(_get_checks(given, "cors"))
+    yield from _ejection(_get(_get(given, "health"), "ejection"))
+    yield from _origins(_get(given, "cors"))
     yield from _signatures(given)
-    yield from _repeated_endpoints(_get_checks(given, "sagemaker"))
-    yield from session_contradictions(given)
-    for found in exposures(given):
-        yield refusal(found.path, found.message)
+    yield from _repeated_endpoints(_get(given, "sagemaker"))
+    yield from _sessions(given)
+    for path, message in exposures(given):
+        yield refusal(path, message)
+
+
+def exposures(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:
+    """Find addresses that others can reach without keys, and one address given twice.
+
+    Yields the path and the message of each.
+    """
+    listen = _address(given.get("listen"))
+    admin = _address(_get(given.get("admin"), "listen"))
+    closed = given.get("auth") is not None  # its content is checked elsewhere
+    if listen and not listen.is_loopback and not closed:
+        yield (
+            ("listen",),
+            f"{listen} can be reached from other machines, and nothing says who may come in:"
+            " give auth: {keys: [...]}, or write auth: none to let everyone in",
+        )
+    if admin and not admin.is_loopback and not closed and not _get(given.get("admin"), "keys"):
+        yield (
+            ("admin", "listen"),
+            f"{admin} can be reached from other machines, and nothing says who may come in:"
+            " give admin: {keys: [...]} or auth: {keys: [...]},"
+            " or write auth: none to let everyone in",
+        )
+    door = LISTEN if given.get("listen") is None else listen
+    if admin and door and _overlap(admin, door):
+        which = "" if door == admin else f" ({door})"
+        which = which if listen else " by default"
+        yield (
+            ("admin", "listen"),
+            f"{admin} is already the address of listen{which}:"
+            " give another port, or leave it out to serve both there",
+        )
+
+
+def _overlap(address: Address, other: Address) -> bool:
+    """Whether only one of them can be listened on; port 0 is a different one each time."""
+    if not address.port or address.port != other.port:
+        return False
+    hosts = {_host(address), _host(other)}
+    if len(hosts) == 1 or IPv6Address(0) in hosts:  # Linux takes that for IPv4 as well
+        return True
+    return IPv4Address(0) in hosts and not any(isinstance(host, IPv6Address) for host in hosts)
+
+
+def _host(address: Address) -> IPv4Address | IPv6Address | str:
+    """Return what a socket is bound to; names lead to IPv4, and only `localhost` is resolved."""
+    name = address.host.lower()
+    try:
+        host = ip_address("127.0.0.1" if name == "localhost" else name)
+    except ValueError:
+        return name
+    return getattr(host, "ipv4_mapped", None) or host
+
+
+def _address(value: object) -> Address | None:
+    try:
+        return Address.parse(value)
+    except ValueError:
+        return None
 
 
 def _repeated_workers(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
     names: dict[str, KeyPath] = {}
     addresses: dict[str, KeyPath] = {}
     for worker in workers:
+        named = worker.name != worker.address
         first = addresses.setdefault(worker.address or "", worker.path)
         if worker.address and first != worker.path:
             message = f"the same address as {dotted(first)}: {worker.address}"
             if worker.path[:2] != first[:2] and worker.path[0] == "pools":
                 message += "; a worker stands in one pool, and a pool may have several models"
             yield refusal((*worker.path, "url"), message)
-            if not worker.named:
+            if not named:
                 continue  # their default names are equal too: one message is enough
         first = names.setdefault(worker.name or "", worker.path)
         if worker.name and first != worker.path:
             message = f"{shown(worker.name)} is already the name of {dotted(first)}"
-            message += "" if worker.named else "; give one of them another name"
+            message += "" if named else "; give one of them another name"
             yield refusal((*worker.path, "name"), message)
 
 
@@ -218,7 +147,8 @@ def _repeated_engines(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
     """Report engine addresses used twice; many engines may connect to an address that we bind."""
     seen: dict[tuple[str, str], KeyPath] = {}
     for worker in workers:
-        for key, address in (("kv_events", worker.speaks), ("kv_replay", worker.replays)):
+        for key in ("kv_events", "kv_replay"):
+            address = worker.get(key)
             if not is_endpoint(address) or binds(address):
                 continue
             first = seen.setdefault((key, address.lower()), worker.path)
@@ -229,79 +159,51 @@ def _repeated_engines(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
 
 def _repeated_pools(pools: list[tuple[KeyPath, object]]) -> Iterator[InitErrorDetails]:
     names: dict[str, KeyPath] = {}
-    for path, pool in pools:
-        name = _get_checks(pool, "name")
-        if isinstance(name, str) and (first := names.setdefault(name, path)) != path:
-            message = f"{shown(name)} is already the name of {dotted(first)}"
-            yield refusal((*path, "name"), message)
-
-
-def _repeated_models(pools: list[tuple[KeyPath, object]]) -> Iterator[InitErrorDetails]:
     owners: dict[str, KeyPath] = {}
     for path, pool in pools:
+        yield from _repeated(names, _get(pool, "name"), path, (*path, "name"))
         models = list(_items(pool, "models", path)) or [((*path, "models"), "*")]
         for place, model in models:
             if isinstance(model, str) and (first := owners.setdefault(model, path)) != path:
-                message = f"{shown(model)} is already routed to {dotted(first)}"
-                yield refusal(place, message)
+                yield refusal(place, f"{shown(model)} is already routed to {dotted(first)}")
 
 
-def _tls(workers: list[_Worker]) -> Iterator[InitErrorDetails]:
-    for worker in workers:
-        if worker.tls is None:
-            continue
-        path = (*worker.path, "tls")
-        if worker.plain:
-            yield refusal(
-                path, "is of no use with http://: write https:// in the URL, or remove it"
-            )
-        certificate, key = _get_checks(worker.tls, "certificate"), _get_checks(worker.tls, "key")
-        if (certificate is None) != (key is None):
-            missing = "certificate" if certificate is None else "key"
-            yield refusal(
-                path, f"a certificate and its key are given together: {missing} is missing"
-            )
+def _repeated(
+    names: dict[str, KeyPath], name: object, owner: KeyPath, place: KeyPath
+) -> Iterator[InitErrorDetails]:
+    """Note whose name it is, and report it at `place` if it was another owner's before."""
+    if isinstance(name, str) and (first := names.setdefault(name, owner)) != owner:
+        yield refusal(place, f"{shown(name)} is already the name of {dotted(first)}")
+
+
+def _worker_tls(worker: _Worker) -> Iterator[InitErrorDetails]:
+    if (tls := worker.get("tls")) is None:
+        return
+    path = (*worker.path, "tls")
+    if isinstance(worker.url, str) and worker.url.startswith("http://"):
+        yield refusal(path, "is of no use with http://: write https:// in the URL, or remove it")
+    certificate, key = _get(tls, "certificate"), _get(tls, "key")
+    if (certificate is None) != (key is None):
+        missing = "certificate" if certificate is None else "key"
+        yield refusal(path, f"a certificate and its key are given together: {missing} is missing")
+
+
+def _worker_events(worker: _Worker) -> Iterator[InitErrorDetails]:
+    replay = worker.get("kv_replay")
+    if replay is not None and worker.get("kv_events") is None:
+        yield refusal((*worker.path, "kv_replay"), 'is of no use without "kv_events"')
+    if isinstance(replay, str) and binds(replay):
+        message = f"{replay}: the router asks there: write the engine's host"
+        yield refusal((*worker.path, "kv_replay"), message)
 
 
 def _ejection(ejection: object) -> Iterator[InitErrorDetails]:
     defaults = EjectionSettings()
-    first = _duration(_get_checks(ejection, "first"), defaults.first)
-    longest = _duration(_get_checks(ejection, "longest"), defaults.longest)
+    first = _duration(_get(ejection, "first"), defaults.first)
+    longest = _duration(_get(ejection, "longest"), defaults.longest)
     if first > longest:
         message = f"first ({format_duration(first)}) is longer than longest"
-        message += f" ({format_duration(longest)})"
-        yield refusal(("health", "ejection"), message)
-
-
-def _origins(cors: object) -> Iterator[InitErrorDetails]:
-    if isinstance(cors, list | tuple) and "*" in cors and len(cors) > 1:
-        yield refusal(("cors",), '"*" allows every origin: remove it, or the others')
-
-
-def _signatures(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
-    if _get_checks(_get_checks(given, "sagemaker"), "sigv4") and given.get("auth") is None:
-        yield refusal(
-            ("sagemaker", "sigv4"),
-            "opens SageMaker's paths alone, and nothing says who may use the others, such as /v1:"
-            " give auth: {keys: [...]}, or write auth: none to let everyone in",
-        )
-    names: dict[str, KeyPath] = {}
-    for owner, listed, field in (("auth", "keys", "name"), ("sagemaker", "sigv4", "access_key")):
-        for path, key in _items(_get_checks(given, owner), listed, (owner,)):
-            name = _get_checks(key, field)
-            first = names.setdefault(name, path) if isinstance(name, str) else path
-            if first != path and field == "access_key":
-                message = f"{shown(name)} is already the name of {dotted(first)}"
-                yield refusal((*path, field), message)
-
-
-def _repeated_endpoints(sagemaker: object) -> Iterator[InitErrorDetails]:
-    names: dict[str, KeyPath] = {}
-    for path, endpoint in _items(sagemaker, "endpoints", ("sagemaker",)):
-        name = endpoint if isinstance(endpoint, str) else _get_checks(endpoint, "name")
-        if isinstance(name, str) and (first := names.setdefault(name, path)) != path:
-            message = f"{shown(name)} is already the name of {dotted(first)}"
-            yield refusal(path if endpoint == name else (*path, "name"), message)
+        yield refusal(("health", "ejection"), f"{message} ({format_duration(longest)})")
 
 
 def _duration(value: object, default: float) -> float:
@@ -312,33 +214,99 @@ def _duration(value: object, default: float) -> float:
         return default
 
 
+def _origins(cors: object) -> Iterator[InitErrorDetails]:
+    if isinstance(cors, list | tuple) and "*" in cors and len(cors) > 1:
+        yield refusal(("cors",), '"*" allows every origin: remove it, or the others')
+
+
+def _signatures(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+    auth, sagemaker = _get(given, "auth"), _get(given, "sagemaker")
+    if _get(sagemaker, "sigv4") and auth is None:
+        yield refusal(
+            ("sagemaker", "sigv4"),
+            "opens SageMaker's paths alone, and nothing says who may use the others, such as /v1:"
+            " give auth: {keys: [...]}, or write auth: none to let everyone in",
+        )
+    names: dict[str, KeyPath] = {}
+    for path, key in _items(auth, "keys", ("auth",)):  # repeated ones are reported by `auth.keys`
+        if isinstance(name := _get(key, "name"), str):
+            names.setdefault(name, path)
+    for path, key in _items(sagemaker, "sigv4", ("sagemaker",)):
+        yield from _repeated(names, _get(key, "access_key"), path, (*path, "access_key"))
+
+
+def _repeated_endpoints(sagemaker: object) -> Iterator[InitErrorDetails]:
+    names: dict[str, KeyPath] = {}
+    for path, endpoint in _items(sagemaker, "endpoints", ("sagemaker",)):
+        if isinstance(endpoint, str):
+            yield from _repeated(names, endpoint, path, path)
+        else:
+            yield from _repeated(names, _get(endpoint, "name"), path, (*path, "name"))
+
+
+def _sessions(given: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+    """Find sessions that would move although their state cannot, and a `spill` with no effect."""
+    session = _get(given, "session")
+    if _get(session, "ttl") is None:
+        try:
+            ttl_of_environment()
+        except ValueError as error:
+            yield refusal(("session", "ttl"), str(error))
+    ends = _get(session, "on_worker_lost") == "error"
+    top = given.get("strategy")
+    if "workers" in given:
+        yield from _stateful((), (), top, _get(given, "workers"), ends=ends)
+    for path, pool in _items(given, "pools"):
+        own = _get(pool, "strategy")
+        at = path if own is not None else ()
+        yield from _stateful(path, at, own or top, _get(pool, "workers"), ends=ends)
+
+
+def _stateful(
+    pool: KeyPath, at: KeyPath, strategy: object, workers: object, *, ends: bool
+) -> Iterator[InitErrorDetails]:
+    """Check one pool; `at`: what its strategy stands in."""
+    listed = workers if isinstance(workers, Sequence) and not isinstance(workers, str) else ()
+    stateful = [_get(worker, "stateful") is True for worker in listed]
+    if any(stateful) and not all(stateful):
+        yield refusal(
+            (*pool, "workers", stateful.index(False)),
+            "must be stateful too: in one pool all workers keep sessions themselves, or none",
+        )
+    if _get(strategy, "name") != "session" or _get(strategy, "spill") in {None, "off"}:
+        return
+    place = (*at, "strategy", "spill")
+    if any(stateful):
+        yield refusal(place, "cannot be: these workers keep their sessions themselves")
+    elif ends:
+        yield refusal(
+            place,
+            "cannot be with session.on_worker_lost: error, where a session has but one worker",
+        )
+    over = _get(strategy, "over")
+    below = _get(over, "name") if isinstance(over, Mapping) else over
+    if below in _COSTLESS:
+        yield refusal(place, f"is of no use over {below}, which does not compare what workers cost")
+
+
 def _workers(owner: object, pool: KeyPath) -> Iterator[_Worker]:
     for path, worker in _items(owner, "workers", pool):
-        url = worker if isinstance(worker, str) else _get_checks(worker, "url")
-        name = _get_checks(worker, "name")
+        url = worker if isinstance(worker, str) else _get(worker, "url")
+        name = _get(worker, "name")
         try:
             address = str(url_address(url)).lower()
         except ValueError:
             address = None
-        named = isinstance(name, str) and name != address
-        name = name if isinstance(name, str) else address
-        plain = isinstance(url, str) and url.startswith("http://")
-        unheard = (
-            _get_checks(worker, "kv_events") is None
-            and _get_checks(worker, "kv_replay") is not None
-        )
-        yield _Worker(
-            *(path, name, named, address, plain, _get_checks(worker, "tls"), unheard),
-            *(_get_checks(worker, "kv_events"), _get_checks(worker, "kv_replay")),
-        )
+        yield _Worker(path, worker, url, address, name if isinstance(name, str) else address)
 
 
 def _items(owner: object, key: str, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
-    values = _get_checks(owner, key)
+    values = _get(owner, key)
     if isinstance(values, Sequence) and not isinstance(values, str):
         for number, value in enumerate(values):
             yield (*path, key, number), value
 
 
-def _get_checks(owner: object, key: str) -> object:
+def _get(owner: object, key: str) -> object:
+    """Return a setting of a raw mapping, or of a model."""
     return owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)

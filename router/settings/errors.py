@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from router.runtime.quote import shown
-from router.settings.watch import Mark
+from router.settings.files import Mark
 
 KeyPath = tuple[str | int, ...]
 """The path of a value, such as ("workers", 1, "api_key")."""

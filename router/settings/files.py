@@ -1,18 +1,25 @@
-"""Checks files and folders named in settings when these are read, not when they are first needed.
+"""The files that settings name: checked when these are read, and watched while they are in use.
 
-No error message shows their content.
+No error message shows what is in them. Watching is polling: a file is identified by device, inode,
+size, modification time, owner and permissions, following links. So an editor's rename, the swapped
+link of a Kubernetes ConfigMap, and the permission to read are seen like any other write. A change
+counts once two polls in a row see the same; until then somebody may still be writing.
 """
 
+import os
 import re
 import ssl
-from os import W_OK, X_OK, access
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 
 from router.runtime.quote import shown, shown_file
-from router.settings.watch import mark
+
+Mark = tuple[int, ...] | None
+"""The state of a file; None if there is none."""
 
 
 def _readable(value: object, info: ValidationInfo) -> Path:
@@ -45,7 +52,7 @@ def _writable(value: object, info: ValidationInfo) -> str:
     try:
         if not path.is_dir():
             raise ValueError(f"{name} does not exist")
-        if not access(path, W_OK | X_OK):
+        if not os.access(path, os.W_OK | os.X_OK):
             raise ValueError(f"{name} cannot be written in")
     except OSError as error:
         raise ValueError(f"{name} cannot be used: {error.strerror}") from None
@@ -110,3 +117,48 @@ def check_roots(path: Path) -> Path:
 def _no_password() -> str:
     """Refuse keys with a password: otherwise OpenSSL would ask for it on the terminal."""
     raise ValueError("the key has a password: give one without")
+
+
+class Watch:
+    """A set of files, and their last known state."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._known: dict[Path, Mark] = {}
+        self._last: dict[Path, Mark] = {}
+        self.follow(paths)
+
+    def follow(self, paths: Iterable[Path], read: Mapping[Path, Mark] | None = None) -> None:
+        """Watch these from now on, and those that were `read`, which maps each to its state then.
+
+        The current state of another new one counts as known.
+        """
+        known = {**(read or {}), **self._known}
+        paths = {*paths, *(read or ())}
+        self._known = {path: known[path] if path in known else mark(path) for path in paths}
+
+    def changed(self) -> bool:
+        """Poll; True, once, if the files differ from what is known and have stopped changing."""
+        before, self._last = self._last, self._look()
+        if self._last == self._known or self._last != before:
+            return False
+        self._known = self._last
+        return True
+
+    def take_note(self) -> None:
+        """Take the current state as known, before the files are read."""
+        self._known = self._look()
+
+    def _look(self) -> dict[Path, Mark]:
+        return {path: mark(path) for path in self._known}
+
+
+def mark(path: Path) -> Mark:
+    """Look at a file: equal marks mean that it has not changed."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if not S_ISREG(status.st_mode):
+        return None  # a pipe changes by being read, and can be read only once
+    what = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return *what, status.st_uid, status.st_gid, status.st_mode

@@ -141,11 +141,11 @@ def _nameless(given: Iterable[object]) -> Iterator[InitErrorDetails]:
 
 def all_options() -> set[str]:
     """Return the options that any strategy has; those that cannot be loaded are left out."""
-    found = set[str]()
+    names = set[str]()
     for name in registry.names():
         with suppress(pydantic.ValidationError, AttributeError, TypeError):
-            found.update(option.name for option in fields(_find(name).Options) if option.init)
-    return found
+            names.update(option.name for option in fields(_find(name).Options) if option.init)
+    return names
 
 
 def options_of(name: object) -> type[BaseModel]:

@@ -20,11 +20,10 @@ from ruamel.yaml import YAML
 from router.settings import yaml as settings_yaml
 from router.settings.checks import LISTEN
 from router.settings.errors import KeyPath, Problem, SettingsError, nearest
+from router.settings.files import Mark
 from router.settings.fleet import StrategySettings, all_options, options_of
 from router.settings.model import Settings
-from router.settings.schema import Row, describe, schema, schema_text
 from router.settings.types import Address, url_address
-from router.settings.watch import Mark
 from router.settings.yaml import Document
 
 _SENTENCES = {
@@ -45,27 +44,28 @@ _SENTENCES = {
     "refused": "{message}",
     "value_error": "{error}",
 }
+MAX_BYTES = 1 << 20
 
 
 def translate(error: ValidationError, document: Document) -> Iterator[Problem]:
     """Turn each error into a problem in the file, without the value, which may be a secret."""
-    for found in error.errors(include_url=False):
+    for detail in error.errors(include_url=False):
         # The first kind only follows from another error; the second is reported already.
-        if found["type"] != "default_factory_not_called" and found["loc"] not in document.empty:
-            yield _problem(found, document)
+        if detail["type"] != "default_factory_not_called" and detail["loc"] not in document.empty:
+            yield _problem(detail, document)
 
 
-def _problem(found: ErrorDetails, document: Document) -> Problem:
-    kind, path, context = found["type"], found["loc"], found.get("ctx", {})
-    message = _SENTENCES.get(kind, "{said}").format(**{"said": found["msg"], **context})
+def _problem(detail: ErrorDetails, document: Document) -> Problem:
+    kind, path, context = detail["type"], detail["loc"], detail.get("ctx", {})
+    message = _SENTENCES.get(kind, "{said}").format(**{"said": detail["msg"], **context})
     suggestion = context.get("suggestion")
     if kind == "extra_forbidden":
         suggestion = nearest(path[-1], keys_of(path[:-1], document.data))
     elif kind == "literal_error":
         message = message.replace("'", "")
         allowed = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        if isinstance(found["input"], str) and len(allowed) > 1:
-            suggestion = nearest(found["input"], allowed)
+        if isinstance(detail["input"], str) and len(allowed) > 1:
+            suggestion = nearest(detail["input"], allowed)
     elif kind == "missing":
         return document.missing(path, message)
     return document.problem(path, message, suggestion)
@@ -97,20 +97,6 @@ def _model(annotation: object) -> type[BaseModel]:
         for inner in (annotation, *get_args(annotation))
         if isinstance(inner, type) and issubclass(inner, BaseModel)
     )
-
-
-__all__ = [
-    "Problem",
-    "Row",
-    "SettingsError",
-    "describe",
-    "load",
-    "loads",
-    "schema",
-    "schema_text",
-]
-
-MAX_BYTES = 1 << 20
 
 
 def load(path: str | os.PathLike[str]) -> Settings:
@@ -196,7 +182,7 @@ class Arguments:
             return Settings.model_validate(data)
         except ValidationError as error:
             document = Document("", data, places, [], set())
-            problems = [self._problem(found) for found in translate(error, document)]
+            problems = [self._problem(problem) for problem in translate(error, document)]
         raise SettingsError(problems)
 
     def words(self) -> str:
@@ -208,7 +194,7 @@ class Arguments:
 
     def file(self) -> str:
         """Return a settings file that says the same, with a key if others can reach `listen`."""
-        settings, said = self.settings(served=False), StringIO()
+        settings, text = self.settings(served=False), StringIO()
         data: dict[str, object] = {"listen": str(self.listen)}
         if not self.listen.is_loopback:
             data["auth"] = {"keys": [KEY]}
@@ -217,17 +203,16 @@ class Arguments:
         yaml: Any = YAML()
         yaml.width = 1 << 20  # no value is folded
         yaml.indent(mapping=2, sequence=4, offset=2)
-        yaml.dump(data, said)
-        return said.getvalue()
+        yaml.dump(data, text)
+        return text.getvalue()
 
     def _data(self) -> dict[str, object]:
-        said: dict[str, object] = {"listen": str(self.listen)}
-        said |= {"strategy": self.strategy} if self.strategy else {}
-        return {**said, "workers": list(self.urls)}
+        strategy = {"strategy": self.strategy} if self.strategy else {}
+        return {"listen": str(self.listen), **strategy, "workers": list(self.urls)}
 
-    def _problem(self, found: Problem) -> Problem:
+    def _problem(self, problem: Problem) -> Problem:
         """Return a problem as one of the command line."""
-        where, message, suggestion = found.field, found.message, found.suggestion
+        where, message, suggestion = problem.field, problem.message, problem.suggestion
         if number := re.fullmatch(r"workers\[([0-9]+)\]", where):
             suggestion = _meant(self.urls[int(number[1])])
         elif where == "listen":  # it is an address: others can reach it
@@ -242,9 +227,9 @@ class Arguments:
 
 def _meant(text: str) -> str | None:
     """Return the URLs that were probably meant by what is none, if that can be told."""
-    found = [_AUTHORITY.fullmatch(part) for part in text.split(",")]
-    urls = [f"{one[1] or 'http'}://{one[2]}{one[3]}" for one in found if one]
-    good = len(urls) == len(found) and all(map(_is_url, urls))
+    matches = [_AUTHORITY.fullmatch(part) for part in text.split(",")]
+    urls = [f"{match[1] or 'http'}://{match[2]}{match[3]}" for match in matches if match]
+    good = len(urls) == len(matches) and all(map(_is_url, urls))
     return " ".join(urls) if good and not _is_url(text) else None
 
 

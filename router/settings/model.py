@@ -18,7 +18,6 @@ from router.settings.checks import LISTEN, contradictions, exposures
 from router.settings.errors import refuse
 from router.settings.fleet import (
     ControllerSettings,
-    EjectionSettings,
     HealthSettings,
     StrategySettings,
     TiersSettings,
@@ -30,7 +29,6 @@ from router.settings.server import (
     KeySettings,
     LimitSettings,
     Origin,
-    OverflowSettings,
     ShutdownSettings,
     TimeoutSettings,
     TlsSettings,
@@ -51,31 +49,6 @@ from router.settings.types import (
     WorkerUrl,
     url_address,
 )
-
-__all__ = [
-    "AdminSettings",
-    "AuthSettings",
-    "ClientSettings",
-    "ControllerSettings",
-    "EjectionSettings",
-    "HealthSettings",
-    "KeySettings",
-    "LimitSettings",
-    "LogSettings",
-    "MetricSettings",
-    "OverflowSettings",
-    "PoolSettings",
-    "SageMakerSettings",
-    "SessionSettings",
-    "Settings",
-    "ShutdownSettings",
-    "TiersSettings",
-    "TimeoutSettings",
-    "TlsSettings",
-    "TokenizerSettings",
-    "WorkerSettings",
-    "WorkerTlsSettings",
-]
 
 
 class WorkerSettings(Model):
@@ -229,8 +202,7 @@ class Settings(Model):
     @property
     def steering(self) -> frozenset[str]:
         """Names of the keys whose clients may tell engines what engines tell each other."""
-        keys = self.auth.keys if self.auth else ()
-        return frozenset(key.name for key in keys if key.engine_fields)
+        return frozenset(key.name for key in self.door_keys if key.engine_fields)
 
     @property
     def admin_keys(self) -> tuple[KeySettings, ...]:
@@ -239,8 +211,8 @@ class Settings(Model):
 
     def listening_on(self, listen: Address) -> Self:
         """Return a copy with another `listen`, with the same checks. Raises ValueError."""
-        for found in exposures({"listen": listen, "auth": self.auth, "admin": self.admin}):
-            raise ValueError(found.message)
+        for _, message in exposures({"listen": listen, "auth": self.auth, "admin": self.admin}):
+            raise ValueError(message)
         return self.model_copy(update={"listen": listen})
 
     @field_validator("pools")

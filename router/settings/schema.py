@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 from router.settings.fleet import BASE_PATTERN, ControllerSettings, StrategySettings, options_model
 from router.settings.model import PoolSettings, Settings, WorkerSettings
 from router.settings.server import AuthSettings, KeySettings
-from router.settings.sessions import TTL_S, ttl_told
+from router.settings.sessions import TTL_S, ttl_of_environment
 from router.settings.tokenizer import TokenizerSettings
 from router.settings.types import (
     DURATION_OR_OFF_PATTERN,
@@ -203,7 +203,7 @@ class Row(NamedTuple):
     """`set` in the file, `default`, or the environment variable that says so."""
 
     @property
-    def told(self) -> bool:
+    def is_set(self) -> bool:
         """Whether something else than the default says it."""
         return self.source != "default"
 
@@ -216,10 +216,10 @@ def describe(settings: BaseModel) -> list[Row]:
 def _rows(path: str, value: object, written: object, *, given: bool) -> Iterator[Row]:
     """Walk a value together with its written form."""
     if isinstance(value, BaseModel) and isinstance(written, dict):
-        said = cast("dict[str, object]", written)
+        values = cast("dict[str, object]", written)
         for key in type(value).model_fields:
             below, known = f"{path}.{key}".removeprefix("."), key in value.model_fields_set
-            yield from _rows(below, getattr(value, key), said[key], given=given and known)
+            yield from _rows(below, getattr(value, key), values[key], given=given and known)
     elif isinstance(value, StrategySettings):
         yield _row(path, value.name, given=given)
         for key, option in value.written().items():
@@ -240,8 +240,7 @@ def _are_models(value: object) -> bool:
 def _row(path: str, written: object, *, given: bool) -> Row:
     text = _text(written)
     if written is None and f".{path}".endswith(".session.ttl"):
-        told = ttl_told()
-        seconds, source = (told.seconds, told.name) if told else (TTL_S, "default")
+        source, seconds = ttl_of_environment() or ("default", TTL_S)
         return Row(path, format_duration(seconds), source)
     if written in (None, []):
         ends = (meaning for end, meaning in _LEFT_OUT.items() if f".{path}".endswith(end))

@@ -1,19 +1,16 @@
 """Settings of the server: limits and timeouts of clients and workers; keys, CORS and TLS."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
     SecretStr,
     SerializerFunctionWrapHandler,
     StrictBool,
     StrictInt,
-    WithJsonSchema,
     field_validator,
     model_serializer,
     model_validator,
@@ -28,6 +25,7 @@ from router.settings.types import (
     Count,
     Duration,
     DurationOrOff,
+    Matching,
     Model,
     Name,
     Secret,
@@ -35,10 +33,10 @@ from router.settings.types import (
     Some,
     Wait,
     Whole,
-    parse_duration,
 )
 
-KEEPALIVE_LIMIT = parse_duration("5s")
+#: vLLM closes idle connections after this.
+MAX_KEEPALIVE_S = 5.0
 
 
 class ClientSettings(Model):
@@ -137,7 +135,7 @@ class TimeoutSettings(Model):
     @field_validator("keepalive")
     @classmethod
     def _before_the_worker(cls, value: float) -> float:
-        if value >= KEEPALIVE_LIMIT:
+        if value >= MAX_KEEPALIVE_S:
             raise ValueError(
                 "must be shorter than 5s: vLLM closes idle connections after 5s,"
                 " and a request sent at that moment is lost"
@@ -158,32 +156,27 @@ class ShutdownSettings(Model):
     hour. Default: none, the next one starts cold."""
 
 
-KEY_LENGTH = 16
-ORIGIN_PATTERN = r"^(\*|[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?)$"
+MIN_KEY_CHARS = 16
 
 
 def _strong(key: SecretStr) -> SecretStr:
     text = key.get_secret_value()
-    if len(text) < KEY_LENGTH:
+    if len(text) < MIN_KEY_CHARS:
         raise ValueError(
-            f"must be at least {KEY_LENGTH} characters long; `openssl rand -hex 32` makes one"
+            f"must be at least {MIN_KEY_CHARS} characters long; `openssl rand -hex 32` makes one"
         )
     if " " in text:
         raise ValueError("holds a space, which no client can send in a key")
     return key
 
 
-def _origin(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(ORIGIN_PATTERN[1:-1], value):
-        raise ValueError(
-            f"{shown(value)} is not an origin: write it as browsers do, such as"
-            ' https://app.example or http://localhost:3000, without a path; or "*" for all'
-        )
-    return value
-
-
 Origin = Annotated[
-    str, BeforeValidator(_origin), WithJsonSchema({"type": "string", "pattern": ORIGIN_PATTERN})
+    str,
+    Matching(
+        r"^(\*|[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?)$",
+        "is not an origin: write it as browsers do, such as https://app.example or"
+        ' http://localhost:3000, without a path; or "*" for all',
+    ),
 ]
 
 
@@ -271,8 +264,8 @@ class AdminSettings(Model):
     @classmethod
     def _unique(cls, keys: tuple[KeySettings, ...]) -> tuple[KeySettings, ...]:
         idle = "opens no inference path: only keys of `auth` can have it"
-        if found := [place for place, key in enumerate(keys) if key.engine_fields]:
-            raise refuse("keys", [refusal((place, "engine_fields"), idle) for place in found])
+        if places := [place for place, key in enumerate(keys) if key.engine_fields]:
+            raise refuse("keys", [refusal((place, "engine_fields"), idle) for place in places])
         return _told_apart(keys)
 
 

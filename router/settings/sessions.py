@@ -6,7 +6,7 @@ Sessions have a lifetime, names that clients give them, and a place where they a
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, StrictBool, WithJsonSchema, model_validator
@@ -17,6 +17,7 @@ from router.settings.types import (
     Capacity,
     Count,
     DurationOrOff,
+    Matching,
     Model,
     ModelName,
     Name,
@@ -27,14 +28,13 @@ from router.settings.types import (
 )
 
 HEADER_PATTERN = r"^[a-z0-9][a-z0-9-]{0,63}$"
-FIELD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 REDIS_PATTERN = r"^rediss?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$"
 TTL_S = 1200.0
 #: Short enough that the end of a session can still be written as a date.
 MAX_TTL_S = 10_000 * 86400
 #: Environment variables that tell AWS's containers how long a session lasts, and their units in
 #: seconds: from aws-samples' example server, and from model-hosting-container-standards.
-_TOLD = {"SES_TTL_MIN": 60.0, "SAGEMAKER_SESSIONS_EXPIRATION": 1.0}
+_TTL_VARIABLES = {"SES_TTL_MIN": 60.0, "SAGEMAKER_SESSIONS_EXPIRATION": 1.0}
 
 _SECRET = CREDENTIALS | {b"cookie", b"proxy-authorization"}
 
@@ -46,12 +46,6 @@ def _header(value: object) -> str:
     if text.encode() in _SECRET:
         raise ValueError(f"{text} holds what nobody may see: ids of sessions are listed and stored")
     return text
-
-
-def _field(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(FIELD_PATTERN[1:-1], value):
-        raise ValueError(f"{shown(value)} is not a field's name: write it like user_id")
-    return value
 
 
 def _redis(value: object) -> str:
@@ -80,7 +74,8 @@ HeaderName = Annotated[
     str, BeforeValidator(_header), WithJsonSchema({"type": "string", "pattern": HEADER_PATTERN})
 ]
 FieldName = Annotated[
-    str, BeforeValidator(_field), WithJsonSchema({"type": "string", "pattern": FIELD_PATTERN})
+    str,
+    Matching(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", "is not a field's name: write it like user_id"),
 ]
 RedisUrl = Annotated[
     str, BeforeValidator(_redis), WithJsonSchema({"type": "string", "pattern": REDIS_PATTERN})
@@ -132,58 +127,39 @@ class SessionSettings(Model):
         """Seconds that a session lasts: by the settings, else by the environment."""
         if self.ttl:
             return self.ttl
-        variable = ttl_told()
-        return variable.seconds if variable else TTL_S
+        variable = ttl_of_environment()
+        return variable[1] if variable else TTL_S
 
 
-class Told(NamedTuple):
-    """How long a session lasts by an environment variable."""
-
-    name: str
-    """The variable."""
-    seconds: float
-
-
-def ttl_told() -> Told | None:
-    """Return the TTL from the environment; None if it is not set there.
+def ttl_of_environment() -> tuple[str, float] | None:
+    """Return the environment variable that gives the TTL, and its seconds; None if none does.
 
     Raises ValueError with a sentence.
     """
-    for name, unit in _TOLD.items():
+    for name, unit in _TTL_VARIABLES.items():
         text = os.environ.get(name, "")
         most = int(MAX_TTL_S / unit)
         if text and not (re.fullmatch("[0-9]{1,9}", text) and 0 < int(text) <= most):
             raise ValueError(f"{name} in the environment must be a whole number from 1 to {most}")
         if text:
-            return Told(name, int(text) * unit)
+            return name, int(text) * unit
     return None
 
 
-ENDPOINT_PATTERN = r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$"
-PREFIX_PATTERN = r"^(/[A-Za-z0-9._~-]+)*$"
-#: Longest body in bytes that SageMaker accepts (API reference of InvokeEndpoint).
-BODY = 6 << 20
-
-
-def _endpoint(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(ENDPOINT_PATTERN[1:-1], value):
-        raise ValueError(
-            f"{shown(value)} is not an endpoint's name: write 1 to 63 letters, digits and hyphens"
-        )
-    return value
-
-
-def _prefix(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(PREFIX_PATTERN[1:-1], value):
-        raise ValueError(f"{shown(value)} is not a path: write it like /llm, without a last slash")
-    return value
+#: The longest body that SageMaker accepts (API reference of InvokeEndpoint).
+MAX_BODY_BYTES = 6 << 20
 
 
 EndpointName = Annotated[
-    str, BeforeValidator(_endpoint), WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN})
+    str,
+    Matching(
+        r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$",
+        "is not an endpoint's name: write 1 to 63 letters, digits and hyphens",
+    ),
 ]
 Prefix = Annotated[
-    str, BeforeValidator(_prefix), WithJsonSchema({"type": "string", "pattern": PREFIX_PATTERN})
+    str,
+    Matching(r"^(/[A-Za-z0-9._~-]+)*$", "is not a path: write it like /llm, without a last slash"),
 ]
 
 
@@ -217,7 +193,7 @@ class SageMakerSettings(Model):
     """Names that answer: each a name, or a mapping of `name` and `model`. Default: every name."""
     prefix: Prefix | None = None
     """Prefix of all these paths, such as `/llm`. Default: none."""
-    body: Capacity = BODY
+    body: Capacity = MAX_BODY_BYTES
     """Longest body of an invocation. Default: 6MiB."""
     sigv4: Some[SigningKeySettings] = ()
     """Keys for signatures: every request to these paths must be signed with one; `auth` must say

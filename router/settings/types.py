@@ -71,8 +71,8 @@ def parse_share(value: object) -> float:
     share = -1.0
     if isinstance(value, int | float) and not isinstance(value, bool):
         share = value
-    elif isinstance(value, str) and (found := re.fullmatch(_PERCENT, value, re.ASCII)):
-        share = float(found[1]) / 100
+    elif isinstance(value, str) and (match := re.fullmatch(_PERCENT, value, re.ASCII)):
+        share = float(match[1]) / 100
     if not 0 <= share <= 1:  # -1.0 if it is not a number at all
         raise ValueError(
             f"{shown(value)} is not a share: write a number from 0 to 1, such as 0.2, or 20%"
@@ -109,13 +109,13 @@ def format_size(size: int) -> str:
 
 
 def _quantity(value: object, units: dict[str, int], what: str, example: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,9})([A-Za-z]+)", value) if isinstance(value, str) else None
-    if found is None or found[2] not in units:
+    match = re.fullmatch(r"([0-9]{1,9})([A-Za-z]+)", value) if isinstance(value, str) else None
+    if match is None or match[2] not in units:
         raise ValueError(
             f"{shown(value)} is not a {what}: write a whole number and a unit"
             f" ({', '.join(units)}), such as {example}"
         )
-    return int(found[1]) * units[found[2]]
+    return int(match[1]) * units[match[2]]
 
 
 def _shortest(amount: int, units: dict[str, int]) -> str:
@@ -177,15 +177,15 @@ class Address:
         """Read `host:port` or `[::1]:port`. Raises ValueError with a sentence."""
         if isinstance(value, cls):
             return value
-        found = re.fullmatch(r"(\[.+\]|[^\[\]:]+):([0-9]{1,5})", str(value))
-        if not isinstance(value, str) or not found or not _is_host(found[1]):
+        match = re.fullmatch(r"(\[.+\]|[^\[\]:]+):([0-9]{1,5})", str(value))
+        if not isinstance(value, str) or not match or not _is_host(match[1]):
             raise ValueError(
                 f"{shown(value)} is not an address: write host:port,"
                 ' such as 127.0.0.1:8080 or "[::1]:8080"'
             )
-        if int(found[2]) > 65535:
+        if int(match[2]) > 65535:
             raise ValueError(f"{shown(value)} is not an address: a port is at most 65535")
-        return cls(found[1].strip("[]"), int(found[2]))
+        return cls(match[1].strip("[]"), int(match[2]))
 
     @property
     def is_loopback(self) -> bool:
@@ -227,7 +227,6 @@ def _is_host(text: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?", text) is not None
 
 
-NAME_PATTERN = r"^[A-Za-z0-9._:\[\]-]{1,259}$"
 URL_PATTERN = r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$"
 ENDPOINT_PATTERN = (
     r"^(tcp://(\*|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}|ipc://[!-~]{1,100})$"
@@ -256,10 +255,10 @@ def url_address(value: object) -> Address:
     """Return the host and port that a worker's URL leads to. Raises ValueError with a sentence."""
     text = value if isinstance(value, str) else ""
     refuse_user(text, "a worker's URL", "api_key")
-    found = re.fullmatch(r"(https?)://([^/?#\s]+)([^\s]*)", text)
-    if found is None:
+    match = re.fullmatch(r"(https?)://([^/?#\s]+)([^\s]*)", text)
+    if match is None:
         raise ValueError(f"{shown(value)} is not a worker's URL: write http://host:port")
-    scheme, authority, rest = found.groups()
+    scheme, authority, rest = match.groups()
     if rest not in {"", "/"}:
         raise ValueError(
             f"{shown(value)} has a path or a query: write only http://host:port,"
@@ -283,12 +282,28 @@ def refuse_user(text: str, what: str, instead: str | None = None) -> None:
         raise ValueError(f"{what} holds no user name or password{use}")
 
 
-def _name(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(NAME_PATTERN[1:-1], value):
-        raise ValueError(
-            f"{shown(value)} is not a name: write 1 to 259 letters, digits and . _ : - [ ]"
-        )
-    return value
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """A text that a pattern matches; of another one, `sentence` says what to write."""
+
+    pattern: str
+    sentence: str
+
+    def check(self, value: object) -> str:
+        """Return the text. Raises ValueError."""
+        if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
+            raise ValueError(f"{shown(value)} {self.sentence}")
+        return value
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "string", "pattern": self.pattern}
 
 
 def _is_model(text: str) -> bool:
@@ -352,7 +367,11 @@ WorkerUrl = Annotated[
     WithJsonSchema({"type": "string", "pattern": URL_PATTERN}),
 ]
 Name = Annotated[
-    str, BeforeValidator(_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})
+    str,
+    Matching(
+        r"^[A-Za-z0-9._:\[\]-]{1,259}$",
+        "is not a name: write 1 to 259 letters, digits and . _ : - [ ]",
+    ),
 ]
 Endpoint = Annotated[
     str, BeforeValidator(_endpoint), WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN})
@@ -379,7 +398,7 @@ Wait = Annotated[Duration, AfterValidator(_positive_duration)]
 Capacity = Annotated[Size, AfterValidator(_positive_size)]
 
 SECRET_PATTERN = r"^(\$\{[A-Za-z_][A-Za-z0-9_]*\}|file:/.+)$"  # noqa: S105
-_SECRET_FILE_BYTES = 64 << 10
+MAX_SECRET_FILE_BYTES = 64 << 10
 
 
 def resolve_secret(value: object) -> str:
@@ -387,9 +406,9 @@ def resolve_secret(value: object) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     text = value if isinstance(value, str) else ""
-    if found := re.fullmatch(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", text):
-        origin = f"environment variable {found[1]}"
-        secret = os.environ.get(found[1])
+    if match := re.fullmatch(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", text):
+        origin = f"environment variable {match[1]}"
+        secret = os.environ.get(match[1])
         if secret is None:
             raise ValueError(f"{origin} is not set")
     elif text.startswith("file:/"):
@@ -414,7 +433,7 @@ def _read_secret(path: str, origin: str) -> str:
         if not Path(path).is_file():  # a pipe would block, and a device may never end
             raise ValueError(f"{origin} does not exist or is not a plain file")
         with Path(path).open("rb") as file:
-            return file.read(_SECRET_FILE_BYTES).decode("latin-1").strip()
+            return file.read(MAX_SECRET_FILE_BYTES).decode("latin-1").strip()
     except OSError as error:
         raise ValueError(f"{origin} cannot be read: {error.strerror}") from None
 

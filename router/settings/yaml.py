@@ -120,10 +120,10 @@ def _composed(how: Callable[[YAML], list[Node | None]], text: str, file: str) ->
 
 
 def _syntax(error: MarkedYAMLError, file: str) -> Problem:
-    said = f"{error.problem} {error.context}"
-    opened = any(words in said for words in _UNCLOSED) and error.context_mark
+    reason = f"{error.problem} {error.context}"
+    opened = any(words in reason for words in _UNCLOSED) and error.context_mark
     mark = opened or error.problem_mark or error.context_mark
-    message = next((plain for words, plain in _SENTENCES.items() if words in said), None)
+    message = next((plain for words, plain in _SENTENCES.items() if words in reason), None)
     line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
     return Problem(file, line, column, "", message or "this is not valid YAML")
 

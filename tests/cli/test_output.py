@@ -1,4 +1,4 @@
-"""Output that cannot be delivered: a full disk, a reader that has left."""
+"""Standard streams: a full disk, a reader that has left, and those that are closed."""
 
 import json
 import signal
@@ -17,18 +17,17 @@ FULL = Path("/dev/full")
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
 
 
-@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"], autouse=True)
-def _buffering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures show when something is printed, or only at the end."""
-    monkeypatch.setitem(ENV, "PYTHONUNBUFFERED", request.param)
-
-
-@pytest.fixture(params=["check", "explain", "explain --json", "schema", "--version", "--help"])
-def command(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """A command that prints something."""
-    name, *options = request.param.split()
-    if not name.startswith(("check", "explain")):
-        return [name, *options]
+@pytest.fixture(
+    params=[("check", ""), ("check", "1"), ("explain", ""), ("explain --json", "1")],
+    ids=" ".join,
+)
+def command(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """A command that prints something; unbuffered, failures show when it is printed."""
+    words, unbuffered = request.param
+    monkeypatch.setitem(ENV, "PYTHONUNBUFFERED", unbuffered)
+    name, *options = words.split()
     file, body = tmp_path / "w.yaml", tmp_path / "body.json"
     file.write_text("workers: [http://127.0.0.1:1]\n")
     body.write_text(json.dumps({"messages": []}))
@@ -95,3 +94,57 @@ def test_a_full_disk_for_the_log(tmp_path: Path) -> None:
     finally:
         running.send_signal(signal.SIGKILL)
         running.wait(20)
+
+
+ALL = "<&- >&- 2>&-"
+
+
+def begun_closed(closed: str, *args: object) -> "subprocess.Popen[bytes]":
+    """Start a command with these streams closed; the others lead nowhere."""
+    line = f'exec "$@" {closed}'
+    return subprocess.Popen(
+        ["sh", "-c", line, "sh", WARMROUTE, *map(str, args)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=ENV,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "closed"),
+    [
+        ("check", 0, ">&-"),
+        ("check", 0, ALL),
+        ("check --live", 1, "<&-"),
+        ("replay", 1, "<&-"),
+    ],
+)
+def test_what_ends_has_the_usual_code(
+    tmp_path: Path, dead_url: str, command: str, code: int, closed: str
+) -> None:
+    """It is not aborted when a socket is closed that has a stream's number."""
+    name, *options = command.split()
+    file = tmp_path / "w.yaml"
+    file.write_text(f"workers: [{dead_url}]\n")
+    if name == "replay":
+        file.write_text('{"timestamp":0,"input_length":9,"output_length":1,"hash_ids":[1]}\n')
+        options = ["--url", dead_url]
+    assert begun_closed(closed, name, file, *options).wait(30) == code
+
+
+def test_a_server_serves(tmp_path: Path, dead_url: str) -> None:
+    """Its processes have none of their numbers to give away either."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+    file = tmp_path / "w.yaml"
+    file.write_text(f"listen: 127.0.0.1:{port}\nworkers: [{dead_url}]\n")
+    process = begun_closed(ALL, "serve", "--config", file, "--processes", 2)
+    try:
+        until(lambda: not refuses(port) or process.poll() is not None, 20)
+        assert httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=20).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait(20)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.authority import Authority
 from tests.cli.test_serve_processes import children
-from tests.commands import Serve, run
+from tests.commands import Serve, invoke
 from tests.support import MakeStub, until
 
 PAST, SOON = (datetime.now(UTC).replace(microsecond=0) + timedelta(days=n) for n in (-2, 2))
@@ -34,9 +34,8 @@ def told(port: int) -> float:
     return float(line.split()[1])
 
 
-@pytest.mark.parametrize("processes", [1, 2])
 def test_one_that_has_expired(
-    ours: Authority, stub: MakeStub, serve: Serve, tmp_path: Path, processes: int
+    ours: Authority, stub: MakeStub, serve: Serve, tmp_path: Path
 ) -> None:
     """It is logged once at the start and again after a reload; a metric says when it expires."""
     door = {end: str(tmp_path / f"door.{end}") for end in ("certificate", "key")}
@@ -46,7 +45,7 @@ def test_one_that_has_expired(
             shutil.copy(path, door[end])
 
     put(ours.issue(begins=PAST - timedelta(days=1), ends=PAST))
-    running = serve(stub().url, args=("--processes", processes), tls=door)
+    running = serve(stub().url, args=("--processes", 2), tls=door)
     port = running.port()
     assert running.err.read_text().count(f'door.certificate" {EXPIRED}') == 1
     assert told(port) == PAST.timestamp()
@@ -96,8 +95,8 @@ def test_checking_one(ours: Authority, tmp_path: Path) -> None:
         file.write_text(
             json.dumps({"workers": workers, "tls": ours.issue(begins=begins, ends=ends)})
         )
-        done = run("check", file)
-        assert done.returncode == 0
+        done = invoke("check", file)
+        assert done.exit_code == 0
         assert word in done.stderr
         assert bool(done.stderr) is bool(word)
         assert "tls.certificate" in done.stdout

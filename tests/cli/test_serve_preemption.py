@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import httpx
+import pytest
 
 from simulator.fleet import FleetThread
 from simulator.settings import FleetSettings
@@ -36,6 +37,7 @@ def one_each(running: Running, stack: ExitStack) -> list[httpx.Client]:
     raise AssertionError("one process gets no connections")
 
 
+@pytest.mark.long
 def test_a_long_prompt_gives_way(serve: Serve, stack: ExitStack) -> None:
     """The short one is answered first, and the long one then, from what had been computed; both
     processes end with nothing booked."""

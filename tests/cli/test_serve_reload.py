@@ -49,10 +49,9 @@ def test_a_changed_file(stub: MakeStub, serve: Serve) -> None:
     assert running.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_what_has_no_effect(stub: MakeStub, serve: Serve, processes: int) -> None:
+def test_what_has_no_effect(stub: MakeStub, serve: Serve) -> None:
     """The start warns of it, as `check` does."""
-    running = serve(stub().url, args=("--processes", processes), controller="http://127.0.0.1:1")
+    running = serve(stub().url, args=("--processes", 2), controller="http://127.0.0.1:1")
     running.url()
     words = "controller: no pool has a strategy that asks it"
     assert running.err.read_text().count(words) == 1
@@ -60,22 +59,11 @@ def test_what_has_no_effect(stub: MakeStub, serve: Serve, processes: int) -> Non
     assert running.cut(signal.SIGTERM) == 0
 
 
-def test_a_signal(stub: MakeStub, serve: Serve) -> None:
-    """SIGHUP reads the file at once, even if nothing has changed."""
-    running = serve(stub().url)
-    until(lambda: httpx.get(running.url() + "/health/ready").status_code == 200)
-    for times in (1, 2):
-        running.process.send_signal(signal.SIGHUP)
-        said(running, "settings: no changes", times)
-    assert running.cut(signal.SIGTERM) == 0
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_signal_before_it_serves(tmp_path: Path, dead_url: str, processes: int) -> None:
+def test_a_signal_before_it_serves(tmp_path: Path, dead_url: str) -> None:
     """A SIGHUP that comes during the start, as soon as the file exists, ends nothing."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with started(tmp_path, "serve", "--config", pipe, "--processes", processes) as running:
+    with started(tmp_path, "serve", "--config", pipe, "--processes", 2) as running:
         with pipe.open("w") as settings:  # blocks until it is read
             running.process.send_signal(signal.SIGHUP)
             settings.write(json.dumps({"listen": "127.0.0.1:0", "workers": [dead_url]}))
@@ -121,44 +109,6 @@ def test_nothing_fails_while_the_file_changes(stub: MakeStub, serve: Serve) -> N
     assert running.cut(signal.SIGTERM) == 0
 
 
-def test_a_config_map(stub: MakeStub, serve: Serve) -> None:
-    """As in a ConfigMap, the link to the folder is swapped and the file keeps its name."""
-    running = serve(stub().url)
-    url, file = running.url(), running.file()
-    folders = [file.parent / name for name in ("one", "two")]
-    for folder in folders:
-        folder.mkdir()
-        shutil.copy2(file, folder)
-    (folders[1] / file.name).write_text(
-        json.dumps({**json.loads(file.read_text()), "limits": {"n": 1}})
-    )
-    data = file.parent / "..data"
-    data.symlink_to("one")
-    link = file.with_suffix(".link")
-    link.symlink_to(f"..data/{file.name}")
-    link.replace(file)  # as if it had been mounted
-    swapped = file.parent / "..tmp"
-    swapped.symlink_to("two")
-    swapped.replace(data)
-    said(running, "settings: limits.n: 128 → 1")
-    assert httpx.post(url + CHAT, json={**chat(), "n": 2}).status_code == 400
-    assert running.cut(signal.SIGTERM) == 0
-
-
-def test_another_address_waits(stub: MakeStub, serve: Serve) -> None:
-    """Each reload logs that it waits for a restart; the rest of the file takes effect."""
-    worker = stub()
-    running = serve(worker.url)
-    url = running.url()
-    settings: dict[str, Any] = {"listen": "127.0.0.1:1", "limits": {"n": 1}}
-    write(running, worker.url, **settings)
-    said(running, "settings: listen: 127.0.0.1:0 → 127.0.0.1:1; waits for a restart")
-    assert httpx.post(url + CHAT, json={**chat(), "n": 2}).status_code == 400
-    running.process.send_signal(signal.SIGHUP)
-    said(running, "; waits for a restart", 2)
-    assert running.cut(signal.SIGTERM) == 0
-
-
 def shown(port: int, ca: Path) -> str:
     """Return the name in the certificate that new connections are shown."""
     context = ssl.create_default_context(cafile=ca)
@@ -170,8 +120,7 @@ def shown(port: int, ca: Path) -> str:
         return name
 
 
-@pytest.mark.parametrize("how", ["by itself", "on a signal"])
-def test_a_renewed_certificate(tmp_path: Path, stub: MakeStub, serve: Serve, how: str) -> None:
+def test_a_renewed_certificate(tmp_path: Path, stub: MakeStub, serve: Serve) -> None:
     """New connections get the new certificate, although the settings are unchanged."""
     write_pems(tmp_path)
     for name in ("pem", "key"):
@@ -181,8 +130,6 @@ def test_a_renewed_certificate(tmp_path: Path, stub: MakeStub, serve: Serve, how
     assert shown(port, both) == "one"
     for name in ("pem", "key"):
         shutil.copy(tmp_path / f"two.{name}", tmp_path / f"door.{name}")
-    if how == "on a signal":
-        running.process.send_signal(signal.SIGHUP)
     until(lambda: shown(port, both) == "two", 20)
     assert running.cut(signal.SIGTERM) == 0
 

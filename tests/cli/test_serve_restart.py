@@ -1,19 +1,16 @@
 """Restarting a router: what it knew of caches is restored, or it says that it starts cold."""
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from time import time
 from typing import Any
 
 import httpx
 import pytest
 
-from router.fleet.state import MAX_AGE_S
 from simulator.fleet import FleetThread
 from simulator.settings import FleetSettings
-from tests.commands import Running, Serve, run
+from tests.commands import Running, Serve
 from tests.sessions.redis_server import RedisServer
 from tests.sessions.test_two_routers import invoke, opened
 
@@ -41,15 +38,6 @@ def asked(running: Running) -> dict[str, tuple[str, str]]:
     return found
 
 
-def restarted(serve: Serve, simulated: FleetThread, **settings: object) -> tuple[Running, Running]:
-    """Return a router that got every prompt and has ended, and its successor."""
-    before = serve(*simulated.urls, shutdown={**SOON, **settings})
-    first = asked(before)
-    assert {reason for _, reason in first.values()} == {"cold"}
-    assert before.end(signal.SIGTERM) == 0
-    return before, serve(*simulated.urls, shutdown={**SOON, **settings})
-
-
 def test_prefixes_keep_their_workers(serve: Serve, simulated: FleetThread, tmp_path: Path) -> None:
     """Prefixes survive in a file that is private, has no text, and is removed once it is read."""
     folder = tmp_path / "state"
@@ -74,52 +62,15 @@ def test_prefixes_keep_their_workers(serve: Serve, simulated: FleetThread, tmp_p
     assert {reason for _, reason in again.values()} == {"prefix"}
 
 
-def test_without_a_folder_it_starts_cold(serve: Serve, simulated: FleetThread) -> None:
-    """Every decision is cold until the prompt has been sent once."""
-    _, after = restarted(serve, simulated)
-    assert {reason for _, reason in asked(after).values()} == {"cold"}
-    assert {reason for _, reason in asked(after).values()} == {"prefix"}
-
-
-@pytest.mark.parametrize("fault", ["nonsense", "old", "empty"])
-def test_what_cannot_be_used_is_passed_over(
-    serve: Serve, simulated: FleetThread, tmp_path: Path, fault: str
-) -> None:
-    """The log says why, and the router serves as on its first start."""
-    folder = tmp_path / "state"
-    folder.mkdir()
-    file = folder / "default.1.prefixes"
-    file.write_bytes(b"" if fault == "empty" else b"nonsense")
-    if fault == "old":
-        then = time() - 2 * MAX_AGE_S
-        os.utime(file, (then, then))
-    running = serve(simulated.urls[0], shutdown={**SOON, "state": str(folder)})
-    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-    answer = httpx.post(f"{running.url()}/v1/chat/completions", json=chat, timeout=20)
-    assert answer.status_code == 200
-    said = "120 minutes old" if fault == "old" else "starts cold: not a prefix tree"
-    assert said in running.err.read_text()
-
-
-def test_a_folder_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
-    """It fails at the start, and not at the end, when there is something to lose."""
-    file = tmp_path / "w.yaml"
-    state = tmp_path / "missing"
-    file.write_text(f"workers: [http://127.0.0.1:9]\nshutdown: {{state: {state}}}\n")
-    done = run("serve", "--config", file, "--listen", "127.0.0.1:0")
-    assert done.returncode == 2
-    assert f'w.yaml:2: shutdown.state: folder "{state}" does not exist' in done.stderr
-
-
 def test_each_process_has_a_file(serve: Serve, simulated: FleetThread, tmp_path: Path) -> None:
     """The file's name has the number of the process."""
-    folder = tmp_path / "state"
-    folder.mkdir()
-    settings = {**SOON, "state": str(folder)}
+    (tmp_path / "state").mkdir()
+    settings = {**SOON, "state": str(tmp_path / "state")}
     running = serve(*simulated.urls, args=("--processes", 2), shutdown=settings)
     asked(running)
     assert running.end(signal.SIGTERM) == 0
-    assert {one.name for one in folder.iterdir()} == {"default.1.prefixes", "default.2.prefixes"}
+    names = {path.name for path in (tmp_path / "state").iterdir()}
+    assert names == {"default.1.prefixes", "default.2.prefixes"}
 
 
 def test_sessions_are_where_they_were(serve: Serve, simulated: FleetThread) -> None:

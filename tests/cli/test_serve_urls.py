@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.commands import ENV, Running, refuses, run, started
+from tests.commands import ENV, Running, invoke, refuses, run, started
 from tests.reload.changing import CHAT, answered_by, chat
 from tests.support import MakeStub, until
 
@@ -27,12 +27,9 @@ def workers(stub: MakeStub) -> list[str]:
     return [stub().url, stub().url]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_workers_need_no_file(
-    tmp_path: Path, stack: ExitStack, workers: list[str], processes: int
-) -> None:
+def test_workers_need_no_file(tmp_path: Path, stack: ExitStack, workers: list[str]) -> None:
     """The named strategy chooses, also in several processes; SIGHUP changes nothing."""
-    given = (*workers, "--strategy", "roundrobin", *ANY, "--processes", processes)
+    given = (*workers, "--strategy", "roundrobin", *ANY, "--processes", 2)
     running = stack.enter_context(started(tmp_path, "serve", *given))
     assert asked(running, 12) == {url.removeprefix("http://") for url in workers}
     assert "strategy roundrobin, 2 workers" in running.err.read_text()
@@ -68,9 +65,9 @@ def test_the_file_that_check_prints_does_the_same(
 def test_a_printed_file_is_a_good_one(tmp_path: Path, given: tuple[str, ...], listen: str) -> None:
     """`check` takes what it has printed itself."""
     file = tmp_path / "w.yaml"
-    file.write_text(run("check", f"{A}/", "https://[::1]:8000", *given).stdout)
-    done = run("check", file)
-    assert (done.returncode, done.stderr) == (0, "")
+    file.write_text(invoke("check", f"{A}/", "https://[::1]:8000", *given).stdout)
+    done = invoke("check", file)
+    assert (done.exit_code, done.stderr) == (0, "")
     rows = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()}
     assert rows["listen"] == listen
     assert rows["strategy"] == "prefixaware"
@@ -121,8 +118,8 @@ MISTAKES = [
 @pytest.mark.parametrize(("command", "said"), MISTAKES)
 def test_what_is_wrong_with_arguments(command: str, said: str) -> None:
     """The exit code is 2, with one line that says what was meant or allowed, and no secret."""
-    done = run(*command.split())
-    assert (done.returncode, done.stdout) == (2, "")
+    done = invoke(*command.split())
+    assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "secret" not in done.stderr
@@ -130,8 +127,8 @@ def test_what_is_wrong_with_arguments(command: str, said: str) -> None:
 
 def test_every_mistake_is_listed() -> None:
     """One run is enough to see all of them."""
-    done = run("serve", "a:1", "--strategy", "zebra", "ftp://b", "--listen", "0.0.0.0:1")
-    assert done.returncode == 2
+    done = invoke("serve", "a:1", "--strategy", "zebra", "ftp://b", "--listen", "0.0.0.0:1")
+    assert done.exit_code == 2
     for begin in ("--listen: ", "--strategy: ", "workers[0]: ", "workers[1]: "):
         assert sum(line.startswith(begin) for line in done.stderr.splitlines()) == 1
 
@@ -149,8 +146,8 @@ def test_a_file_and_arguments(tmp_path: Path) -> None:
         (("check", file, B), f"{file} is a file"),
         (("check", file, "--listen", "0.0.0.0:1"), "--listen: 0.0.0.0:1 can be reached"),
     ):
-        done = run(*given)
-        assert (done.returncode, done.stdout) == (2, "")
+        done = invoke(*given)
+        assert (done.exit_code, done.stdout) == (2, "")
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
@@ -159,7 +156,7 @@ def test_what_a_file_sets(tmp_path: Path) -> None:
     """`check` shows what is not a default, `--all` everything; both end with how to go on."""
     file = tmp_path / "w.yaml"
     file.write_text(f"workers: [{A}]\nlimits: {{queue: 7}}\n")
-    short, whole = run("check", file).stdout, run("check", file, "--all").stdout
+    short, whole = invoke("check", file).stdout, invoke("check", file, "--all").stdout
     assert [line.split()[0] for line in short.splitlines()[1:3]] == [
         "workers[0].url",
         "limits.queue",
@@ -168,7 +165,7 @@ def test_what_a_file_sets(tmp_path: Path) -> None:
     assert "timeouts.connect" in whole
     for said in (short, whole):
         assert said.splitlines()[-1] == f"warmroute check --live {file} asks the workers"
-    assert "timeouts.connect" in run("check", A, "--all").stdout
+    assert "timeouts.connect" in invoke("check", A, "--all").stdout
 
 
 def test_what_the_environment_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +173,7 @@ def test_what_the_environment_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file = tmp_path / "w.yaml"
     file.write_text(f"workers: [{A}]\n")
     monkeypatch.setitem(ENV, "SES_TTL_MIN", "3")
-    assert "session.ttl" in run("check", file).stdout
+    assert "session.ttl" in invoke("check", file).stdout
 
 
 def test_workers_are_asked_without_a_file(workers: list[str]) -> None:

@@ -2,25 +2,21 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from router.hyperpod.fields import GROUP, KIND, Able, Note
-from router.hyperpod.manifest import Mapped, Paths, translate
+from router.hyperpod.fields import GROUP, KIND, Note
+from router.hyperpod.loader import Loaded, take
+from router.hyperpod.manifest import Mapped, translate
 
 WORKERS = "http://llama-{replica}.llama:8000"
-#: A router with every feature.
-ABLE = Able(
-    {"prefixaware", "kvaware", "session", "roundrobin", "leastload"},
-    {"session", "sagemaker"},
-    {"url", "api_key", "stateful"},
-    {"VLLM_API_KEY"},
-)
-PATHS = Paths(frozenset(("/v1/chat/completions", "/invocations")), frozenset(("/health",)))
-NOBODY = Able({"prefixaware", "roundrobin", "leastload"}, (), {"url", "api_key"}, ())
+OURS = "warmroute.io/settings"
 
 
-def manifest(workers: str | None = WORKERS, **spec: Any) -> dict[str, Any]:
-    """Return a minimal manifest, with further fields; `worker` is merged into its own."""
+def manifest(workers: str | None = WORKERS, own: str | None = None, **spec: Any) -> dict[str, Any]:
+    """Return a minimal manifest, with further fields; `worker` is merged into its own.
+
+    `own`: settings of our own in it.
+    """
     worker = {
         "image": "vllm/vllm-openai:v0.32.0",
         "modelInvocationPort": {"containerPort": 8000, "name": "http"},
@@ -29,6 +25,7 @@ def manifest(workers: str | None = WORKERS, **spec: Any) -> dict[str, Any]:
         **spec.pop("worker", {}),
     }
     annotations = {"warmroute.io/workers": workers} if workers else {}
+    annotations |= {OURS: own} if own is not None else {}
     return {
         "apiVersion": f"{GROUP}/v1",
         "kind": KIND,
@@ -48,22 +45,37 @@ def variables(**values: str) -> dict[str, Any]:
     return {"environmentVariables": [{"name": k, "value": v} for k, v in values.items()]}
 
 
-def mapped(able: Able = ABLE, told: str | None = None, **spec: Any) -> Mapped:
+def routed(strategy: str) -> dict[str, Any]:
+    """Return a routing section with this strategy."""
+    return {"enabled": True, "routingStrategy": strategy}
+
+
+def mapped(option: str | None = None, **spec: Any) -> Mapped:
     """Return what a manifest becomes, with all notes; it must have no mistakes."""
-    found = translate(json.dumps(manifest(**spec)), "e.yaml", told, able, PATHS)
-    assert found.problems == []
-    return found
+    result = translate(json.dumps(manifest(**spec)), "e.yaml", option)
+    assert result.problems == []
+    return result
+
+
+def data(**spec: Any) -> dict[str, Any]:
+    """Return the settings that a manifest becomes."""
+    return cast("dict[str, Any]", mapped(**spec).document.data)
 
 
 def wrong(**spec: Any) -> list[str]:
     """Return the mistakes in a manifest: field and message."""
-    found = translate(json.dumps(manifest(**spec)), "e.yaml", None, ABLE, PATHS)
-    return [f"{one.field}: {one.message}" for one in found.problems]
+    result = translate(json.dumps(manifest(**spec)), "e.yaml", None)
+    return [f"{problem.field}: {problem.message}" for problem in result.problems]
 
 
-def note(found: Mapped, field: str) -> Note:
+def taken(folder: Path, **spec: Any) -> Loaded:
+    """Return the validated settings that a manifest becomes."""
+    return take(written(folder, json.dumps(manifest(**spec))))
+
+
+def note(result: Mapped | Loaded, field: str) -> Note:
     """Return the note on one field."""
-    return next(one for one in found.notes if one.field == field)
+    return next(note for note in result.notes if note.field == field)
 
 
 def written(folder: Path, text: str) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from router.hyperpod.fields import GROUP, find, is_manifest
 from router.hyperpod.loader import take
 from router.settings.errors import SettingsError
-from tests.hyperpod.manifests import manifest, written
+from tests.hyperpod.manifests import manifest, taken, written
 
 ENDPOINT = json.dumps(manifest())
 SERVICE = "apiVersion: v1\nkind: Service\nspec: !odd {a: 1, a: 2}\n"
@@ -32,21 +32,21 @@ def test_a_manifest_is_told_from_settings(text: str, expected: bool) -> None:
 
 def test_other_resources_are_passed_over() -> None:
     """A file for kubectl can be used as it is, whatever else it contains."""
-    found, others = find(f"{SERVICE}---\n---\n{ENDPOINT}\n---\n{SERVICE}", "e.yaml")
-    assert found.root == ()
+    endpoint, others = find(f"{SERVICE}---\n---\n{ENDPOINT}\n---\n{SERVICE}", "e.yaml")
+    assert endpoint.root == ()
     assert others == ['"Service"', '"Service"']
 
 
 def test_a_list_of_kubernetes() -> None:
     """`kubectl get -o yaml` prints lists; mistakes are located in them."""
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [{"kind": "Pod"}, manifest()]})
-    found, others = find(text, "e.yaml")
-    assert (found.root, others) == (("items", 1), ['"Pod"'])
-    assert found.problem(("spec", "worker"), "").field == "items[1].spec.worker"
+    endpoint, others = find(text, "e.yaml")
+    assert (endpoint.root, others) == (("items", 1), ['"Pod"'])
+    assert endpoint.problem(("spec", "worker"), "").field == "items[1].spec.worker"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         (SERVICE, 'e.yaml: holds no InferenceEndpointConfig; there is "Service"'),
         (f"{ENDPOINT}\n---\n{ENDPOINT}", "e.yaml:3: kind: a second InferenceEndpointConfig: a"),
@@ -60,11 +60,11 @@ def test_a_list_of_kubernetes() -> None:
         (f"apiVersion: {GROUP}/v1\nspec: 'a", "e.yaml:2: a quoted text is never closed"),
     ],
 )
-def test_what_is_no_endpoint_is_refused(text: str, said: str) -> None:
+def test_what_is_no_endpoint_is_refused(text: str, words: str) -> None:
     """The error names file, line and field."""
     with pytest.raises(SettingsError) as error:
         find(text, "e.yaml")
-    assert said in str(error.value)
+    assert words in str(error.value)
 
 
 def test_a_key_without_a_value_is_not_there(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_lines_are_those_of_the_manifest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "said"),
+    ("own", "words"),
     [
         ("limits: 'a", "a quoted text is never closed"),
         ("limits:", "limits: has no value"),
@@ -104,61 +104,20 @@ def test_lines_are_those_of_the_manifest(tmp_path: Path) -> None:
         ("workers: [http://a/v1]", "workers[0]:"),
     ],
 )
-def test_mistakes_in_settings_of_our_own(tmp_path: Path, own: str, said: str) -> None:
+def test_mistakes_in_settings_of_our_own(tmp_path: Path, own: str, words: str) -> None:
     """They are reported as in our own files, and no other error follows from them."""
-    data = manifest(workers=None)
-    data["metadata"]["annotations"] = {
-        "warmroute.io/settings": own,
-        "warmroute.io/workers": "http://b:1",
-    }
     with pytest.raises(SettingsError) as error:
-        take(written(tmp_path, json.dumps(data)))
+        taken(tmp_path, own=own, workers="http://b:1")
     (line,) = str(error.value).splitlines()
-    assert said in line
+    assert words in line
     assert "sk-literal" not in line
 
 
-def test_settings_of_our_own_come_last(tmp_path: Path) -> None:
-    """They override what the manifest's fields became, and leave the rest."""
-    data = manifest(worker={"requestLimits": {"maxConcurrentRequests": 10}})
-    data["metadata"]["annotations"]["warmroute.io/settings"] = (
-        "listen: 0.0.0.0:8080\nauth: none\nlimits: {in_flight: 3}\n"
-    )
-    settings, _ = take(written(tmp_path, json.dumps(data)))
-    assert (settings.limits.in_flight, settings.limits.queue) == (3, 0)
-    assert str(settings.listen) == "0.0.0.0:8080"
-
-
-def test_workers_of_our_own_words(tmp_path: Path) -> None:
-    """The annotation may have pools too, which manifests do not."""
-    data = manifest(workers=None)
-    pools = "pools: [{name: a, workers: ['http://a:1']}]"
-    data["metadata"]["annotations"] = {"warmroute.io/settings": pools}
-    settings, _ = take(written(tmp_path, json.dumps(data)))
-    assert settings.pools[0].workers[0].url == "http://a:1"
-
-
-def test_what_is_told_of_workers_comes_first(tmp_path: Path) -> None:
-    """`--workers` also replaces those of the settings in the manifest; other settings stay."""
-    data = manifest(workers=None)
-    own = "pools: [{name: a, workers: ['http://a:1']}]\nlogs: {level: debug}"
-    data["metadata"]["annotations"] = {"warmroute.io/settings": own}
-    settings, _ = take(written(tmp_path, json.dumps(data)), "http://b:1")
-    assert [worker.url for worker in settings.workers] == ["http://b:1"]
-    assert (settings.pools, settings.logs.level) == ((), "debug")
-
-
-def test_without_workers_it_is_said_once(tmp_path: Path) -> None:
+def test_without_workers_it_is_told_once(tmp_path: Path) -> None:
     """Only once, together with the manifest's other mistakes."""
     with pytest.raises(SettingsError) as error:
-        take(written(tmp_path, json.dumps(manifest(workers=None, replicas=-1))))
+        taken(tmp_path, workers=None, replicas=-1)
     lines = str(error.value).splitlines()
     assert len(lines) == 2
     assert "does not say where the workers are" in lines[0]
     assert "spec.replicas: must be a whole number from 0" in lines[1]
-
-
-def test_workers_are_for_manifests(tmp_path: Path) -> None:
-    """Our own settings files have their own workers."""
-    with pytest.raises(SettingsError, match="holds its own workers: --workers is for an Infer"):
-        take(written(tmp_path, "workers: [http://a:1]"), "http://b:1")

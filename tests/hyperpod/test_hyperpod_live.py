@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.commands import run, started
-from tests.hyperpod.manifests import manifest, variables, written
+from tests.hyperpod.manifests import manifest, routed, variables, written
 from tests.support import OK, MakeRouter, MakeStub, until
 
 PATH = "/v1/chat/completions"
@@ -59,10 +59,9 @@ def test_serving_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
 
 def test_containers_that_keep_sessions_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
     """With `kvaware` and `SESSION_KEY`, each session stays where it was opened."""
-    routing = {"enabled": True, "routingStrategy": "kvaware"}
     kept = variables(SESSION_KEY="user_id", SAGEMAKER_ENABLE_STATEFUL_SESSIONS="true")
     path = written(
-        tmp_path, json.dumps(manifest(None, intelligentRoutingSpec=routing, worker=kept))
+        tmp_path, json.dumps(manifest(None, intelligentRoutingSpec=routed("kvaware"), worker=kept))
     )
     opens = (
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Amzn-SageMaker-New-Session-Id: w-1\r\n\r\n{}"
@@ -83,9 +82,13 @@ def test_containers_that_keep_sessions_by_a_manifest(stub: MakeStub, tmp_path: P
 def test_sessions_by_a_manifest(stub: MakeStub, tmp_path: Path) -> None:
     """`SESSION_KEY` names a field of the body; SageMaker's paths take the endpoint's name only."""
     workers = [stub() for _ in range(3)]
-    routing = {"enabled": True, "routingStrategy": "session"}
-    spec = {"intelligentRoutingSpec": routing, "worker": variables(SESSION_KEY="user_id")}
-    path = written(tmp_path, json.dumps(manifest(None, endpointName="llama-8b", **spec)))
+    data = manifest(
+        None,
+        endpointName="llama-8b",
+        intelligentRoutingSpec=routed("session"),
+        worker=variables(SESSION_KEY="user_id"),
+    )
+    path = written(tmp_path, json.dumps(data))
     told = ",".join(worker.url for worker in workers)
     args = ("serve", "--config", path, "--listen", "127.0.0.1:0", "--workers", told)
     with started(tmp_path, *args) as running:

@@ -2,36 +2,22 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from router.hyperpod.fields import Fate, Note
-from router.hyperpod.loader import Loaded, take
+from router.hyperpod.loader import take
 from router.settings.errors import SettingsError
-from tests.hyperpod.manifests import manifest, variables, written
+from tests.hyperpod.manifests import OURS, manifest, note, routed, taken, variables, written
 
-OURS = "warmroute.io/settings"
 KEPT = variables(SAGEMAKER_ENABLE_STATEFUL_SESSIONS="true", VLLM_API_KEY="sk-not-shown")
-ROUTED = {"enabled": True, "routingStrategy": "prefixaware"}
+ROUTED = routed("prefixaware")
 
 
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The router has the workers' key as well."""
     monkeypatch.setenv("VLLM_API_KEY", "sk-of-workers")
-
-
-def taken(folder: Path, own: str, workers: str | None = None, **spec: Any) -> Loaded:
-    """Return what a manifest becomes."""
-    data = manifest(workers, **spec)
-    data["metadata"]["annotations"][OURS] = own
-    return take(written(folder, json.dumps(data)))
-
-
-def note(loaded: Loaded, field: str) -> Note:
-    """Return the note on one field."""
-    return next(one for one in loaded.notes if one.field == field)
 
 
 POOLS = "pools: [{name: a, models: [a], workers: ['http://a:1', {url: 'http://b:1', name: b}]}]"
@@ -42,29 +28,29 @@ def test_workers_there_are_the_manifests(tmp_path: Path, own: str) -> None:
     """What the manifest says of each worker applies to them too, and is mapped."""
     limits = {"maxConcurrentRequests": 10, "maxQueueSize": 5}
     worker = {**KEPT, "requestLimits": limits}
-    found = taken(tmp_path, own, replicas=7, worker=worker)
-    (pool,) = found.settings.all_pools()
-    assert [(one.name, one.stateful) for one in pool.workers] == [("a:1", True), ("b", True)]
-    assert [one.api_key.get_secret_value() for one in pool.workers if one.api_key] == [
+    result = taken(tmp_path, workers=None, own=own, replicas=7, worker=worker)
+    (pool,) = result.settings.all_pools()
+    assert [(it.name, it.stateful) for it in pool.workers] == [("a:1", True), ("b", True)]
+    assert [it.api_key.get_secret_value() for it in pool.workers if it.api_key] == [
         "sk-of-workers"
     ] * 2
-    assert (found.settings.limits.in_flight, found.settings.limits.queue) == (10, 10)
+    assert (result.settings.limits.in_flight, result.settings.limits.queue) == (10, 10)
     for number in range(2):
-        assert note(found, f"spec.worker.environmentVariables[{number}]").fate is Fate.MAPPED
-    said = note(found, "spec.replicas")
-    assert (said.became, said.fate) == ("2 workers given, and used", Fate.LOST)
-    assert note(found, "spec.worker.modelInvocationPort.containerPort").fate is Fate.ELSEWHERE
+        assert note(result, f"spec.worker.environmentVariables[{number}]").fate is Fate.MAPPED
+    remark = note(result, "spec.replicas")
+    assert (remark.became, remark.fate) == ("2 workers given, and used", Fate.LOST)
+    assert note(result, "spec.worker.modelInvocationPort.containerPort").fate is Fate.ELSEWHERE
 
 
 def test_what_a_worker_says_itself_holds(tmp_path: Path) -> None:
     """If all workers override a field of the manifest, its note says so."""
     own = "workers: [{url: 'http://a:1', stateful: false}, {url: 'http://b:1', stateful: false}]"
-    found = taken(tmp_path, own, worker=KEPT)
-    assert [one.stateful for one in found.settings.workers] == [False, False]
-    assert [one.api_key is None for one in found.settings.workers] == [False, False]
-    said = note(found, "spec.worker.environmentVariables[0]")
-    assert (said.became, said.fate) == (f"{OURS} takes its place", Fate.ELSEWHERE)
-    assert note(found, "spec.worker.environmentVariables[1]").fate is Fate.MAPPED
+    result = taken(tmp_path, workers=None, own=own, worker=KEPT)
+    assert [it.stateful for it in result.settings.workers] == [False, False]
+    assert [it.api_key is None for it in result.settings.workers] == [False, False]
+    remark = note(result, "spec.worker.environmentVariables[0]")
+    assert (remark.became, remark.fate) == (f"{OURS} takes its place", Fate.ELSEWHERE)
+    assert note(result, "spec.worker.environmentVariables[1]").fate is Fate.MAPPED
 
 
 def test_what_is_given_twice_is_told(tmp_path: Path) -> None:
@@ -74,21 +60,25 @@ def test_what_is_given_twice_is_told(tmp_path: Path) -> None:
         "workers: ['http://a:1']\nlimits: {in_flight: 3, queue: 4}\nstrategy: roundrobin\n"
         "metrics: {aliases: none}"
     )
-    found = taken(
-        tmp_path, own, "http://b:1", worker={"requestLimits": limits}, intelligentRoutingSpec=ROUTED
+    result = taken(
+        tmp_path,
+        own=own,
+        workers="http://b:1",
+        worker={"requestLimits": limits},
+        intelligentRoutingSpec=ROUTED,
     )
-    assert found.settings.limits.in_flight == 3
+    assert result.settings.limits.in_flight == 3
     for field in (
         "spec.worker.requestLimits.maxConcurrentRequests",
         "spec.intelligentRoutingSpec.routingStrategy",
         "spec.metrics.enabled",
         'metadata.annotations."warmroute.io/workers"',
     ):
-        said = note(found, field)
-        assert (said.became, said.fate) == (f"{OURS} takes its place", Fate.ELSEWHERE), field
-    said = note(found, "spec.worker.requestLimits.maxQueueSize")
-    assert said.fate is Fate.MAPPED
-    assert said.became.endswith(f"; but limits.queue as in {OURS}")
+        remark = note(result, field)
+        assert (remark.became, remark.fate) == (f"{OURS} takes its place", Fate.ELSEWHERE), field
+    remark = note(result, "spec.worker.requestLimits.maxQueueSize")
+    assert remark.fate is Fate.MAPPED
+    assert remark.became.endswith(f"; but limits.queue as in {OURS}")
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -99,28 +89,61 @@ def test_a_strategy_that_nobody_knows_is_made_good_there(tmp_path: Path, enabled
     """
     routing = {"enabled": enabled, "routingStrategy": "kv-awar"}
     own = "workers: ['http://a:1']"
-    found = taken(tmp_path, f"{own}\nstrategy: roundrobin", intelligentRoutingSpec=routing)
-    assert found.settings.strategy.name == "roundrobin"
+    result = taken(
+        tmp_path, workers=None, own=f"{own}\nstrategy: roundrobin", intelligentRoutingSpec=routing
+    )
+    assert result.settings.strategy.name == "roundrobin"
     field = "spec.intelligentRoutingSpec.routingStrategy"
-    said = f"nobody knows this strategy; {OURS} says roundrobin"
-    assert note(found, field) == Note(field, '"kv-awar"', said, Fate.LOST)
+    remark = f"nobody knows this strategy; {OURS} says roundrobin"
+    assert note(result, field) == Note(field, '"kv-awar"', remark, Fate.LOST)
     with pytest.raises(SettingsError, match='did you mean "kvaware"'):
-        taken(tmp_path, own, intelligentRoutingSpec=routing)
+        taken(tmp_path, workers=None, own=own, intelligentRoutingSpec=routing)
 
 
 @pytest.mark.parametrize("strategy", ["kvaware", "{name: session, over: kvaware}"])
 def test_another_strategy_is_reckoned_with(tmp_path: Path, strategy: str) -> None:
     """If our own settings name another strategy, the fields that it uses are mapped."""
     cache = {"enableL1Cache": False}
-    found = taken(
+    result = taken(
         tmp_path,
-        f"workers: ['http://a:1']\nstrategy: {strategy}",
+        workers=None,
+        own=f"workers: ['http://a:1']\nstrategy: {strategy}",
         intelligentRoutingSpec=ROUTED,
         kvCacheSpec=cache,
         worker=variables(SESSION_KEY="user_id"),
     )
-    assert not found.settings.tiers.l1.enabled
-    assert found.settings.session.field == "user_id"
-    assert note(found, "spec.kvCacheSpec.enableL1Cache").fate is Fate.MAPPED
-    assert note(found, "spec.worker.environmentVariables[0]").fate is Fate.MAPPED
-    assert "--kv-events-config" in note(found, "spec.worker.args").became
+    assert not result.settings.tiers.l1.enabled
+    assert result.settings.session.field == "user_id"
+    assert note(result, "spec.kvCacheSpec.enableL1Cache").fate is Fate.MAPPED
+    assert note(result, "spec.worker.environmentVariables[0]").fate is Fate.MAPPED
+    assert "--kv-events-config" in note(result, "spec.worker.args").became
+
+
+def test_settings_of_our_own_come_last(tmp_path: Path) -> None:
+    """They override what the manifest's fields became, and leave the rest."""
+    own = "listen: 0.0.0.0:8080\nauth: none\nlimits: {in_flight: 3}\n"
+    limits = {"maxConcurrentRequests": 10}
+    settings, _ = taken(tmp_path, own=own, worker={"requestLimits": limits})
+    assert (settings.limits.in_flight, settings.limits.queue) == (3, 0)
+    assert str(settings.listen) == "0.0.0.0:8080"
+
+
+def test_a_strategy_of_our_own_comes_whole(tmp_path: Path) -> None:
+    """Options of the strategy that it replaces are dropped."""
+    result = taken(
+        tmp_path,
+        own="strategy: {name: kvaware, index: 1GiB}",
+        intelligentRoutingSpec=routed("kvaware"),
+        worker=variables(SESSION_KEY="user_id"),
+    )
+    assert result.settings.strategy.name == "kvaware"
+    assert result.settings.strategy.options == {"index": 1 << 30}
+
+
+def test_workers_of_the_command_line_replace_those_of_the_annotation(tmp_path: Path) -> None:
+    """Other settings stay."""
+    own = "pools: [{name: a, workers: ['http://a:1']}]\nlogs: {level: debug}"
+    path = written(tmp_path, json.dumps(manifest(None, own=own)))
+    settings, _ = take(path, "http://b:1")
+    assert [worker.url for worker in settings.workers] == ["http://b:1"]
+    assert (settings.pools, settings.logs.level) == ((), "debug")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from router.fleet.build import CannotBuild
 from router.reload import Reload, Source
+from router.settings.files import Watch
 from router.settings.model import Settings
 from router.settings.types import Address
-from router.settings.watch import Watch
 
 WORKERS = "workers: [http://10.0.0.1:8000]\n"
 KEY = "auth: {keys: [{name: k, key: '${SOME_KEY}'}]}\n"

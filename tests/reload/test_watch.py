@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from router.settings.watch import Watch
+from router.settings.files import Watch
 
 
 @pytest.fixture

@@ -261,12 +261,12 @@ def test_progress_is_drawn_on_a_terminal_only(stub: Stub) -> None:
     assert plain.getvalue() == ""
 
 
-def test_a_trace_file_is_replayed_with_plain_arguments(stub: Stub, tmp_path: Path) -> None:
-    """The function behind the command line takes a file and plain numbers."""
+def test_a_trace_file_is_replayed(stub: Stub, tmp_path: Path) -> None:
+    """It is named after the file; an answer has one token at least."""
     line = '{"timestamp": %d, "input_length": 9, "output_length": 0, "hash_ids": [1]}\n'
     path = tmp_path / "trace.jsonl"
     path.write_text("".join(line % at for at in (0, 0, 5)))
-    report = replay_trace(path, url=stub.url, speed=10, rate=2)
+    report = replay_trace(path, Options(url=stub.url, speed=10, rate=2))
     assert (report.answered, report.name) == (3, "trace.jsonl")
     assert {body["max_tokens"] for body in stub.bodies} == {1}
 
@@ -274,10 +274,10 @@ def test_a_trace_file_is_replayed_with_plain_arguments(stub: Stub, tmp_path: Pat
 def test_a_bad_trace_is_a_replay_error(tmp_path: Path) -> None:
     """A file that is missing or empty says so."""
     with pytest.raises(ReplayError, match="No such file"):
-        replay_trace(tmp_path / "none.jsonl")
+        replay_trace(tmp_path / "none.jsonl", Options())
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ReplayError, match="no requests"):
-        replay_trace(tmp_path / "empty.jsonl")
+        replay_trace(tmp_path / "empty.jsonl", Options())
 
 
 @pytest.mark.parametrize(

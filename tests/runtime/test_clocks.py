@@ -9,7 +9,7 @@ SOURCES = Path(router.__file__).parent
 #: Modules that may read the wall clock: they print, sign or write down the time, and derive no
 #: deadline of a request or a connection from it.
 KNOWING = {
-    "cli/inspect.py",
+    "cli/check.py",
     "fleet/state.py",
     "http/exchange.py",  # the Date header
     "kv/snapshots.py",

@@ -1,15 +1,15 @@
 """`strategy:` in the YAML, for built-in strategies and those of other packages."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from router.settings.errors import SettingsError
 from router.settings.fleet import StrategySettings
 from router.settings.loader import loads
-from router.settings.model import Settings
 from router.settings.schema import describe, schema_text
+from tests.settings.wrong import WORKER, refuses
 
 OTHER = """
 from dataclasses import dataclass, field
@@ -45,148 +45,84 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     )
     monkeypatch.syspath_prepend(tmp_path)
     yield
-    import sys  # noqa: PLC0415
-
     sys.modules.pop("otherstrategy", None)
-
-
-def read(strategy: str) -> Settings:
-    """Load settings with that strategy, given on line 2."""
-    return loads(f"workers: [http://a:1]\nstrategy: {strategy}\n", "f")
-
-
-def wrong(strategy: str) -> list[str]:
-    """Return the messages for that strategy."""
-    with pytest.raises(SettingsError) as caught:
-        read(strategy)
-    return str(caught.value).split("\n")
 
 
 def test_a_name_and_a_mapping_mean_the_same() -> None:
     """Options that are not set are left to the strategy."""
-    assert read("roundrobin").strategy == StrategySettings("roundrobin", {})
-    assert read("{name: roundrobin}").strategy == StrategySettings("roundrobin", {})
-    assert read("{name: prefixaware, memory: 1MiB}").strategy == StrategySettings(
-        "prefixaware", {"memory": 1 << 20}
-    )
-    assert loads("workers: [http://a:1]").strategy == StrategySettings("prefixaware", {})
+    for text, strategy in (
+        ("", StrategySettings("prefixaware", {})),
+        ("strategy: roundrobin", StrategySettings("roundrobin", {})),
+        ("strategy: {name: roundrobin}", StrategySettings("roundrobin", {})),
+        (
+            "strategy: {name: prefixaware, memory: 1MiB}",
+            StrategySettings("prefixaware", {"memory": 1 << 20}),
+        ),
+    ):
+        assert loads(WORKER + text).strategy == strategy
+
+
+MISSING = (".name", "required key is missing")
+MEANT = 'unknown key; did you mean "name"?'
 
 
 @pytest.mark.parametrize(
-    ("strategy", "said"),
+    ("strategy", "expected"),
     [
-        (
-            "prefixawre",
-            'f:2: strategy: "prefixawre" is not a strategy: known are chbl, kvaware, leastload,'
-            ' poweroftwo, prefixaware, roundrobin, session; did you mean "prefixaware"?',
-        ),
-        (
-            "{name: Round-Robin, x: 1}",
-            'f:2: strategy.name: "Round-Robin" is not a strategy: known are chbl, kvaware,'
-            ' leastload, poweroftwo, prefixaware, roundrobin, session; did you mean "roundrobin"?',
-        ),
+        ("prefixawre", [("", 'session; did you mean "prefixaware"?')]),
+        ("{name: Round-Robin, x: 1}", [(".name", 'session; did you mean "roundrobin"?')]),
         (
             "{name: [a]}",
-            "f:2: strategy.name: a list is not a strategy: known are chbl, kvaware, leastload,"
-            " poweroftwo, prefixaware, roundrobin, session",
+            [(".name", "a list is not a strategy: known are chbl, kvaware, leastload")],
         ),
-        ("{memory: 1MiB}", "f:2: strategy.name: required key is missing"),
-        ("{}", "f:2: strategy.name: required key is missing"),
-        ("5", 'f:2: strategy: must be the name of a strategy, or a mapping with "name"'),
-        ("[a]", 'f:2: strategy: must be the name of a strategy, or a mapping with "name"'),
+        ("5", [("", 'must be the name of a strategy, or a mapping with "name"')]),
+        ("[a]", [("", "must be the name of a strategy")]),
+        ("{name: prefixaware, memory: 1}", [(".memory", "1 is not a size")]),
+        ("{name: prefixaware, memmory: 1}", [(".memmory", 'did you mean "memory"?')]),
         (
-            "{name: prefixaware, memmory: 1}",
-            'f:2: strategy.memmory: unknown key; did you mean "memory"?',
+            "{name: prefixaware, memory: ten, nmae: x}",
+            [(".memory", '"ten" is not a size'), (".nmae", MEANT)],
         ),
+        ("{name: session, over: {name: prefixaware, memry: 1}}", [(".over.memry", "memory")]),
+        ("{name: session, over: {name: prefixaware, spill: 1s}}", [(".over.spill", "unknown")]),
+        ("{name: roundrobin, options: {}}", [(".options", "unknown key")]),
+        ("{}", [MISSING]),
+        # What may be meant for the name is pointed to; options that some strategy has are not.
+        ("{memory: 1MiB}", [MISSING]),
+        ("{type: kvaware}", [MISSING, (".type", "unknown key")]),
+        ("{Name: kvaware, memory: 1MiB}", [MISSING, (".Name", MEANT)]),
+        ("{nam: prefixaware, memry: 1}", [MISSING, (".nam", MEANT), (".memry", '"memory"?')]),
         (
-            "{name: session, over: {name: prefixaware, memry: 1MiB}}",
-            'f:2: strategy.over.memry: unknown key; did you mean "memory"?',
-        ),
-        (
-            "{name: session, over: {name: prefixaware, spill: 1s}}",
-            "f:2: strategy.over.spill: unknown key",
-        ),
-        ("{name: roundrobin, memory: 1MiB}", "f:2: strategy.memory: unknown key"),
-        ("{name: roundrobin, options: {}}", "f:2: strategy.options: unknown key"),
-        (
-            "{name: prefixaware, memory: 1}",
-            "f:2: strategy.memory: 1 is not a size: write a whole number and a unit"
-            " (B, kB, MB, GB, KiB, MiB, GiB, TiB), such as 16MiB",
+            "{name: session, over: {nmae: chbl}}",
+            [(f".over{MISSING[0]}", MISSING[1]), (".over.nmae", MEANT)],
         ),
     ],
 )
-def test_a_wrong_strategy_is_said_once(strategy: str, said: str) -> None:
+def test_a_wrong_strategy_is_named_once(strategy: str, expected: list[tuple[str, str]]) -> None:
     """The message says what is allowed, in our words and not in pydantic's."""
-    assert wrong(strategy) == [said]
+    refuses(
+        f"{WORKER}strategy: {strategy}",
+        *((f"2: strategy{place}", words) for place, words in expected),
+    )
 
 
-def test_all_wrong_options_are_said_at_once() -> None:
-    """Each wrong option has its own message and line."""
-    assert wrong("\n  name: prefixaware\n  memory: ten\n  nmae: x") == [
-        'f:4: strategy.memory: "ten" is not a size: write a whole number and a unit'
-        " (B, kB, MB, GB, KiB, MiB, GiB, TiB), such as 16MiB",
-        'f:5: strategy.nmae: unknown key; did you mean "name"?',
-    ]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "said"),
-    [
-        ("{nmae: kvaware}", ['nmae: unknown key; did you mean "name"?']),
-        ("{Name: kvaware, memory: 1MiB}", ['Name: unknown key; did you mean "name"?']),
-        ("{type: kvaware}", ["type: unknown key"]),
-        (
-            "{nam: prefixaware, memry: 1MiB}",
-            [
-                'nam: unknown key; did you mean "name"?',
-                'memry: unknown key; did you mean "memory"?',
-            ],
-        ),
-    ],
-)
-def test_what_may_be_meant_for_the_name_is_pointed_to(strategy: str, said: list[str]) -> None:
-    """Without a name, keys that no strategy has are named; options that some have are not."""
-    missing = "f:2: strategy.name: required key is missing"
-    assert wrong(strategy) == [missing, *(f"f:2: strategy.{one}" for one in said)]
-
-
-def test_a_misspelt_name_is_found_on_its_line_wherever_a_strategy_stands() -> None:
-    """In a pool, and below the strategy `session`, as at the top."""
-    assert wrong("\n  name: session\n  over:\n    nmae: chbl") == [
-        "f:4: strategy.over.name: required key is missing",
-        'f:5: strategy.over.nmae: unknown key; did you mean "name"?',
-    ]
-    with pytest.raises(SettingsError) as caught:
-        loads("pools:\n- name: p\n  workers: [http://a:1]\n  strategy:\n    nmae: chbl\n", "f")
-    assert str(caught.value).split("\n") == [
-        "f:4: pools[0].strategy.name: required key is missing",
-        'f:5: pools[0].strategy.nmae: unknown key; did you mean "name"?',
-    ]
-
-
-@pytest.mark.usefixtures("other")
-def test_without_a_name_it_may_be_the_strategy_of_another_package() -> None:
-    """Options of other packages are known too; one that cannot be imported does no harm."""
-    assert wrong("{nmae: other, windw: 1s, budget: 1KiB}") == [
-        "f:2: strategy.name: required key is missing",
-        'f:2: strategy.nmae: unknown key; did you mean "name"?',
-        'f:2: strategy.windw: unknown key; did you mean "window"?',
-    ]
+def test_the_strategy_of_a_pool_is_checked_too() -> None:
+    """Each mistake is on its own line."""
+    refuses(
+        "pools:\n- name: p\n  workers: [http://a:1]\n  strategy:\n    nmae: chbl\n",
+        ("4: pools[0].strategy.name", "required key is missing"),
+        ("5: pools[0].strategy.nmae", MEANT),
+    )
 
 
 @pytest.mark.usefixtures("other")
 def test_a_strategy_of_another_package_has_typed_options() -> None:
     """Its annotations decide: durations and sizes with units, plain numbers for int and float."""
-    settings = read("{name: other, window: 2m, budget: 1KiB, tries: 3, share: 1, tags: [a]}")
-    assert settings.strategy.options == {
-        "window": 120.0,
-        "budget": 1024,
-        "tries": 3,
-        "share": 1.0,
-        "tags": ["a"],
-    }
-    rows = [row for row in describe(settings) if row.path.startswith("strategy")]
-    assert rows == [
+    text = "{name: other, window: 2m, budget: 1KiB, tries: 3, share: 1, tags: [a]}"
+    settings = loads(f"{WORKER}strategy: {text}")
+    options = {"window": 120.0, "budget": 1024, "tries": 3, "share": 1.0, "tags": ["a"]}
+    assert settings.strategy.options == options
+    assert [row for row in describe(settings) if row.path.startswith("strategy")] == [
         ("strategy", "other", "set"),
         ("strategy.window", "2m", "set"),
         ("strategy.budget", "1KiB", "set"),
@@ -198,33 +134,36 @@ def test_a_strategy_of_another_package_has_typed_options() -> None:
 
 
 @pytest.mark.usefixtures("other")
-def test_wrong_options_of_another_package_are_said_as_ours() -> None:
-    """Each field is checked, and then what the class itself refuses."""
-    assert wrong("{name: other, windw: 1s, tries: '3', greedy: 1, share: x, tags: 5}") == [
-        'f:2: strategy.windw: unknown key; did you mean "window"?',
-        "f:2: strategy.tries: must be a whole number",
-        "f:2: strategy.greedy: must be true or false",
-        "f:2: strategy.share: must be a number",
-        "f:2: strategy.tags: must be a list",
-    ]
-    assert wrong("{name: other, share: 2}") == [
-        'f:2: strategy: strategy "other" refuses its options: share is at most 1'
-    ]
-
-
-@pytest.mark.usefixtures("other")
-def test_a_package_that_cannot_be_imported_is_named() -> None:
-    """The message has the reason; the package does no harm unless it is chosen."""
-    assert wrong("broken") == [
-        'f:2: strategy: strategy "broken" cannot be loaded:'
-        " ModuleNotFoundError: No module named 'nosuchmodule'"
-    ]
-    assert read("roundrobin").strategy.name == "roundrobin"
-
-
-def test_the_schema_does_not_depend_on_other_packages(
-    tmp_path: Path, request: pytest.FixtureRequest
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        (
+            "{name: other, windw: 1s, tries: '3', greedy: 1, share: x, tags: 5}",
+            [
+                (".windw", 'unknown key; did you mean "window"?'),
+                (".tries", "must be a whole number"),
+                (".greedy", "must be true or false"),
+                (".share", "must be a number"),
+                (".tags", "must be a list"),
+            ],
+        ),
+        ("{name: other, share: 2}", [("", "refuses its options: share is at most 1")]),
+        ("{nmae: other, windw: 1s}", [MISSING, (".nmae", MEANT), (".windw", '"window"?')]),
+        ("broken", [("", "cannot be loaded: ModuleNotFoundError: ")]),
+    ],
+)
+def test_mistakes_of_another_package_are_told_as_ours(
+    strategy: str, expected: list[tuple[str, str]]
 ) -> None:
+    """Each field is checked, and then what the class refuses; a broken package does no harm."""
+    refuses(
+        f"{WORKER}strategy: {strategy}",
+        *((f"2: strategy{place}", words) for place, words in expected),
+    )
+    assert loads(f"{WORKER}strategy: roundrobin").strategy.name == "roundrobin"
+
+
+def test_the_schema_does_not_depend_on_other_packages(request: pytest.FixtureRequest) -> None:
     """The schema is the same text with and without them."""
     before = schema_text()
     request.getfixturevalue("other")
