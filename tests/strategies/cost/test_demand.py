@@ -3,8 +3,7 @@
 import pytest
 
 from strategies.api import Outcome, Prompt
-from strategies.cost.cost import Costs
-from strategies.cost.demand import Demand
+from strategies.cost.cost import Costs, Demand
 from strategies.cost.load import Load
 from tests.strategies.workers import LONG, Run, Stand, fleet, prompt
 

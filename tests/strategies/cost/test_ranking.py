@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.api import NO_LOADING
-from strategies.cost.ranking import Ranking, Row
+from strategies.cost.cost import Ranking, Row
 from tests.strategies.workers import untold
 
 

@@ -9,8 +9,7 @@ from strategies.api import Candidate, Cost, Decision, Other, Prompt
 from strategies.hold.queue import Queue
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 from strategies.policies.session import Session, SessionOptions
-from strategies.prefix.match import NOT_WANTED
-from strategies.prefix.tree import PrefixTree
+from strategies.prefix.tree import NOT_WANTED, PrefixTree
 from tests.strategies.prefix.tries import APART, LARGE, ONE, OTHER, PROMPTS, STEPS, keys, nodes
 from tests.strategies.prefix.tries import Prompt as Asked
 from tests.strategies.workers import Run, Stand, fleet, prompt, untold

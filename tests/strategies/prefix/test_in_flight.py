@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.prefix.in_flight import InFlight
+from strategies.policies.kv_aware import InFlight
 from strategies.prefix.tree import Placement
 
 KEYS = [1, 2, 3]

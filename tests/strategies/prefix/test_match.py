@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.api import Outcome
-from strategies.prefix.match import NOT_WANTED
-from strategies.prefix.node import Node
-from strategies.prefix.tree import PrefixTree
+from strategies.prefix.lru import Node
+from strategies.prefix.tree import NOT_WANTED, PrefixTree
 from tests.strategies.prefix.tries import (
     APART,
     LARGE,
