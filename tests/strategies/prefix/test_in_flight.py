@@ -38,17 +38,6 @@ def test_what_was_refused_was_never_sent() -> None:
     assert in_flight.held(KEYS, 9.0) == {}
 
 
-def test_of_those_that_ended_there_is_a_bound() -> None:
-    """Only so many ended requests are kept; the earliest are dropped."""
-    in_flight, number = InFlight(1 << 28, 1.0), 0
-    while number < 200 or (in_flight.held([0], 0.0) and number < 200_000):
-        in_flight.settle(in_flight.insert([number], "a", 0.0), 0.0, took=True)
-        number += 1
-    assert number < 200_000
-    assert in_flight.held([0], 0.0) == {}
-    assert in_flight.held([number - 100], 0.0) == {"a": 1}
-
-
 @dataclass
 class Sent:
     """One request in the reference model."""
