@@ -79,3 +79,13 @@ def test_an_unknown_profile_stops_the_start() -> None:
     fleet = FleetThread(FleetSettings(profile="none"))
     with pytest.raises(ValueError, match="no speed profile"):
         fleet.start()
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [({"workers": 0}, "worker"), ({"speed": 0}, "speed"), ({"models": ()}, "model")],
+)
+def test_an_impossible_fleet_is_refused(settings: dict[str, object], word: str) -> None:
+    """The settings are rejected before anything starts."""
+    with pytest.raises(ValueError, match=word):
+        FleetSettings(**settings)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from simulator.traces import (
     TraceError,
     TraceRequest,
+    ideal_hit_rate,
     prompt_text,
     read_trace,
     spread,
@@ -85,3 +86,14 @@ def test_workloads_are_the_same_by_seed_and_differ_between_seeds() -> None:
     for made in (chats, document_questions):
         assert made(3) == made(3)
         assert made(3) != made(4)
+
+
+def test_the_ideal_hit_rate_counts_leading_blocks_seen_before() -> None:
+    """A block counts only if all blocks before it were seen as well."""
+    requests = [
+        request(tokens=1024, ids=(1, 2)),
+        request(tokens=700, ids=(1, 2)),
+        request(tokens=1024, ids=(3, 2)),
+    ]
+    assert ideal_hit_rate(requests) == 700 / (1024 + 700 + 1024)
+    assert ideal_hit_rate([]) == 0.0

@@ -79,3 +79,9 @@ def test_without_redis_nothing_is_found_and_nothing_fails() -> None:
         server.start()
         until(lambda: store.write(KEYS[:2]) == [True, True])
         store.close()
+
+
+def test_no_room_is_no_store(make: Make) -> None:
+    """A store of zero blocks raises ValueError."""
+    with pytest.raises(ValueError, match="at least one block"):
+        make(0)

@@ -4,7 +4,7 @@ import pytest
 
 from strategies.api import FREE, Candidate, Cost, Decision, Prompt
 from strategies.cost.tiers import Loading
-from strategies.explain import Rejection, explain, gives_way, words
+from strategies.explain import Rejection, explain, gives_way, terms, words
 from tests.strategies.workers import untold
 
 PROMPT = Prompt("m", 8000, (1, 2, 3))
@@ -99,3 +99,28 @@ def test_who_gives_way_is_said(preempts: int, said: str) -> None:
     found = explain(PROMPT, decision)
     assert found.words == words(PROMPT, decision) + said
     assert [term.preempts for term in found.workers] == [preempts, 3]
+
+
+@pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ((0.4, 0.5, 0.3), "a is the less loaded of the two drawn; the other is b. Most"),
+        ((0.4, 0.4, 0.3), "a and b were drawn and cost the same; it is a's turn. Most"),
+    ],
+)
+def test_two_that_were_drawn(costs: tuple[float, ...], said: str) -> None:
+    """Nothing is said of those that were not drawn, which may be less loaded."""
+    ranked = [
+        Candidate(untold(name), Cost(decode=seconds))
+        for name, seconds in zip("abc", costs, strict=True)
+    ]
+    assert words(PROMPT, Decision(ranked, "load", drawn=True)).startswith(said)
+
+
+def test_terms_stand_in_a_line() -> None:
+    """Terms are written as in the response header; nothing if no costs were compared."""
+    assert terms(HOLDER) == (
+        "held=7500; wait=2.000s; prefill=0.100s; price=0.000s; decode=0.000s; room=0.000s; "
+        "home=0.000s"
+    )
+    assert terms(Candidate(untold("c"), FREE)) == ""
