@@ -44,7 +44,7 @@ _out = Console(soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredEvent:
+class IndexEvent:
     """One event of one worker: decoded, and the token ids to encode it."""
 
     worker: int
@@ -54,14 +54,14 @@ class StoredEvent:
 
 def stored_events(
     random: Random, blocks: int, workers: int, run: int = EVENT_BLOCKS
-) -> Iterator[StoredEvent]:
+) -> Iterator[IndexEvent]:
     """Yield events of unrelated prompts, for the workers in turn."""
     for number in range(blocks // run):
         ids = [random.randrange(128_000) for _ in range(8)] * (run * BLOCK_TOKENS // 8)
         hashes = [random.getrandbits(64) for _ in range(run)]
         tokens = array("I", ids).tobytes()
         event = BlockStored(hashes, None, tokens, BLOCK_TOKENS, Tier.GPU, False, "", None, 0, True)
-        yield StoredEvent(number % workers, event, ids)
+        yield IndexEvent(number % workers, event, ids)
 
 
 def resident() -> int:
@@ -99,7 +99,7 @@ def measure_intake(random: Random, blocks: int) -> None:
     _out.print(table)
 
 
-def _frame(sent: StoredEvent) -> bytes:
+def _frame(sent: IndexEvent) -> bytes:
     event = {
         "type": "BlockStored",
         "block_hashes": sent.event.hashes,
@@ -116,13 +116,13 @@ def _frame(sent: StoredEvent) -> bytes:
     return msgspec.msgpack.encode([0.0, [event], 0])
 
 
-def _store(index: Index, events: Sequence[StoredEvent]) -> None:
+def _store(index: Index, events: Sequence[IndexEvent]) -> None:
     names = [str(worker) for worker in range(1000)]
     for sent in events:
         index.store(names[sent.worker], sent.event)
 
 
-def _remove(index: Index, events: Sequence[StoredEvent]) -> None:
+def _remove(index: Index, events: Sequence[IndexEvent]) -> None:
     for sent in events:
         for name in reversed(sent.event.hashes):
             index.remove(str(sent.worker), BlockRemoved((name,), Tier.GPU, False, 0))

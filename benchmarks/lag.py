@@ -61,7 +61,7 @@ class LongPrompts:
 
 
 @dataclass(slots=True)
-class Answered:
+class TimedAnswer:
     """The result of a job."""
 
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
@@ -172,7 +172,7 @@ class _Case:
         wall = time.perf_counter() - began
         machine, cpu = machine_seconds() - machine, sum(map(cpu_seconds, pids)) - cpu
         probe, seen = self._watchers.seen()
-        answered: Answered = self._sender.recv()
+        answered: TimedAnswer = self._sender.recv()
         delays = sorted(delay for client in seen for delay in client.delays)
         waits = sorted(answered.seconds)
         return LagRow(
@@ -245,8 +245,8 @@ def send_long(pipe: "Connection[Any, Any]", folder: Path, tokens: int, count: in
         return
 
 
-async def _send(job: LongPrompts, bodies: Sequence[bytes]) -> Answered:
-    answered = Answered()
+async def _send(job: LongPrompts, bodies: Sequence[bytes]) -> TimedAnswer:
+    answered = TimedAnswer()
     began = time.perf_counter()
 
     async def send(number: int, body: bytes) -> None:

@@ -30,7 +30,7 @@ from benchmarks.harness.processes import (
     machine_seconds,
     memory_bytes,
 )
-from benchmarks.harness.proxies import PROXIES, TIMES, Group, Proxy, programs
+from benchmarks.harness.proxies import PROXIES, TIMES, Group, ProxyProcess, programs
 from benchmarks.harness.streams import BUSY_ABOVE, ENDLESS_EVENTS, PHASES, Watchers
 from benchmarks.harness.stub import StubSettings
 
@@ -75,7 +75,7 @@ class StreamsRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StreamPlan:
     """The measurement to make: numbers of streams, events per second of each, and duration."""
 
     streams: Sequence[int]
@@ -107,7 +107,7 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.")] = None,
 ) -> None:
     """Measure and print the table. Proxies run by round robin; litellm only if it is named."""
-    plan = Plan(streams or [1000, 5000], rate, seconds)
+    plan = StreamPlan(streams or [1000, 5000], rate, seconds)
     try:
         commands = programs(peer or [], warmroute)
     except ValueError as error:
@@ -138,7 +138,7 @@ def main(
 
 
 def _levels(
-    bench: Bench, watchers: Watchers, proxy: Proxy, running: RunningProxy, plan: Plan
+    bench: Bench, watchers: Watchers, proxy: ProxyProcess, running: RunningProxy, plan: StreamPlan
 ) -> list[StreamsRow]:
     idle = watchers.idle(proxy.alive, running.port)
     pids = (*running.pids, *bench.stub_pids)

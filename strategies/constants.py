@@ -30,7 +30,7 @@ MARGIN: Final = 1.75
 #: together, so the time between them is not that of a prefill.
 TOGETHER_S: Final = 0.005
 
-# Price: what prefill costs the requests that come next (`demand.py`).
+# Price: what prefill costs the requests that come next (`cost.py`).
 
 #: Charged for each request that a second of prefill makes wait: more than its own second, as others
 #: wait for it in turn. Of those that come while it lasts, about s / (1 - s) wait, where s is the

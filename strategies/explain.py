@@ -104,23 +104,23 @@ def explain(
     `refused`: it does not come to that. `sessionless`: it names a session in vain.
     """
     workers = [_term(candidate) for candidate in decision.candidates]
-    told = words(prompt, decision) + (_WAITS[waits] if waits or refused else gives_way(decision))
+    text = words(prompt, decision) + (_WAITS[waits] if waits or refused else gives_way(decision))
     if refused:
-        told += f" But it {refused.words}"
+        text += f" But it {refused.words}"
     if sessionless:
-        told += " The session that it names is ignored: its pool's strategy keeps none."
+        text += " The session that it names is ignored: its pool's strategy keeps none."
     if prompt.too_long:
-        told += " The prompt is longer than its model takes, so it is refused there: it is no work."
+        text += " The prompt is longer than its model takes, so it is refused there: it is no work."
     about = prompt.model, prompt.too_long or prompt.tokens, len(prompt.keys)
-    return Explanation(*about, decision.reason, told, workers, waits, pool, left_out, refused)
+    return Explanation(*about, decision.reason, text, workers, waits, pool, left_out, refused)
 
 
 def nowhere(
     prompt: Prompt, refused: Rejection, left_out: Sequence[LeftOut], *, pool: str
 ) -> Explanation:
     """Explain that no worker is left for a request."""
-    told, about = f"It {refused.words}", (prompt.model, prompt.tokens, len(prompt.keys))
-    return Explanation(*about, "refused", told, [], "", pool, left_out, refused)
+    about = prompt.model, prompt.tokens, len(prompt.keys), "refused", f"It {refused.words}"
+    return Explanation(*about, [], "", pool, left_out, refused)
 
 
 #: Sentences for strategies that do not compare costs, by reason.
@@ -156,10 +156,10 @@ _DOUBTS = {
 def words(prompt: Prompt, decision: Decision) -> str:
     """Say why the first worker is first."""
     reason, _, doubt = decision.reason.partition(" ")
-    told = _first(prompt, decision, reason)
+    text = _first(prompt, decision, reason)
     if (why := _DOUBTS.get(doubt[1:-1])) is not None:
-        told += f" {decision.candidates[0].worker.name} was judged by what was sent there: {why}."
-    return told
+        text += f" {decision.candidates[0].worker.name} was judged by what was sent there: {why}."
+    return text
 
 
 def _first(prompt: Prompt, decision: Decision, reason: str) -> str:
@@ -168,25 +168,25 @@ def _first(prompt: Prompt, decision: Decision, reason: str) -> str:
     if reason == "spill" and prompt.bound:
         return _left_home(prompt.bound, decision)
     if reason in _SESSION:
-        told = _SESSION[reason].format(name)
+        text = _SESSION[reason].format(name)
     elif first.cost is FREE:
-        told = _FREE.get(reason, "{} was chosen.").format(name)
+        text = _FREE.get(reason, "{} was chosen.").format(name)
     elif reason == "cold":
-        told = f"No worker holds any of the prompt; {name} is cheapest."
+        text = f"No worker holds any of the prompt; {name} is cheapest."
     elif reason == "prefix":
-        told = f"{name} holds most of the prompt, {held}, and costs least."
+        text = f"{name} holds most of the prompt, {held}, and costs least."
     elif reason in {"l1", "l2"}:
         seconds, l1, l2 = first.loading
         come = f"{l1} come from L1 and {l2} from L2 in {seconds:.3f} s"
-        told = f"{name} need not compute {held}: {come}."
+        text = f"{name} need not compute {held}: {come}."
     elif reason == "spill":
         dearest = max(decision.candidates, key=lambda candidate: candidate.held_tokens)
         more = f"{dearest.worker.name} holds more, {dearest.held_tokens} of {prompt.tokens} tokens"
-        told = f"{more}, but {_against(dearest, decision)}."
+        text = f"{more}, but {_against(dearest, decision)}."
     else:
         few = "No worker holds enough of the prompt: " if reason == "below_threshold" else ""
-        told = few + _least_loaded(decision)
-    return told + _dearest(dearest)
+        text = few + _least_loaded(decision)
+    return text + _dearest(dearest)
 
 
 def instead(decision: Decision, answers: Candidate) -> str:
@@ -212,7 +212,8 @@ def _least_loaded(decision: Decision) -> str:
 def _left_home(bound: str, decision: Decision) -> str:
     """Say why a session moves away from its worker, `bound`."""
     first = decision.candidates[0]
-    home = next((one for one in decision.candidates if one.worker.name == bound), None)
+    candidates = decision.candidates
+    home = next((other for other in candidates if other.worker.name == bound), None)
     why = "has no room" if home is None else _against(home, decision)
     return f"The session moves to {first.worker.name}: {bound} {why}.{_dearest(home or first)}"
 
@@ -236,10 +237,10 @@ def _dearest(candidate: Candidate) -> str:
 
 def gives_way(decision: Decision) -> str:
     """Return a sentence about the prompts that it preempts; empty if there are none."""
-    over = decision.candidates[0].preempts
-    if not over:
+    preempts = decision.candidates[0].preempts
+    if not preempts:
         return ""
-    return f" {over} longer prompt{'s give' if over > 1 else ' gives'} way to it there."
+    return f" {preempts} longer prompt{'s give' if preempts > 1 else ' gives'} way to it there."
 
 
 def terms(candidate: Candidate) -> str:

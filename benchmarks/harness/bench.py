@@ -22,7 +22,7 @@ from benchmarks.harness.processes import (
     stoppable,
     tree,
 )
-from benchmarks.harness.proxies import Group, Place, Proxy
+from benchmarks.harness.proxies import Group, ProxyPlace, ProxyProcess
 
 #: Time limit for a proxy to answer its first request; LiteLLM takes some 20 s to import.
 _START_TIMEOUT_S = 120.0
@@ -82,20 +82,22 @@ class Bench:
         """Return the first worker as if it were a proxy: the baseline without one."""
         return RunningProxy("direct", None, self.ports[0])
 
-    def start(self, proxy: Proxy, program: Sequence[str]) -> RunningProxy:
+    def start(self, proxy: ProxyProcess, program: Sequence[str]) -> RunningProxy:
         """Start a proxy in front of all stubs; it runs until the bench ends. Raises NotReady."""
         return self._stack.enter_context(self.running(proxy, program))
 
     @contextmanager
     def running(
-        self, proxy: Proxy, program: Sequence[str], options: Sequence[str] = ()
+        self, proxy: ProxyProcess, program: Sequence[str], options: Sequence[str] = ()
     ) -> Iterator[RunningProxy]:
         """Run a proxy in front of all stubs; yields once it answers. Raises NotReady."""
         folder = self._folder / proxy.name.replace(" ", "-")
         folder.mkdir()
         port, spare = free_ports(2)
         workers = [f"127.0.0.1:{worker}" for worker in self.ports]
-        launch = proxy.launch(program, proxy.mode, Place(folder, port, spare, workers, options))
+        launch = proxy.launch(
+            program, proxy.mode, ProxyPlace(folder, port, spare, workers, options)
+        )
         log = folder / "log"
         with ExitStack() as stack:
             with only_on(self._theirs):

@@ -25,7 +25,7 @@ class Reply:
         self.began = self.ended = 0.0
 
 
-class ClientConnection(asyncio.Protocol):
+class BenchConnection(asyncio.Protocol):
     """One connection, for one request at a time or several pipelined ones."""
 
     _transport: asyncio.Transport
@@ -49,7 +49,7 @@ class ClientConnection(asyncio.Protocol):
         """Set at every piece, and when the connection is closed."""
 
     @classmethod
-    async def open(cls, port: int, *, slow: float = 0.0, once: bool = False) -> "ClientConnection":
+    async def open(cls, port: int, *, slow: float = 0.0, once: bool = False) -> "BenchConnection":
         """Connect; pause reading for `slow` seconds after every read, or after one if `once`."""
         loop = asyncio.get_running_loop()
         raw = socket.socket()

@@ -26,7 +26,7 @@ class Group(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProxyPlace:
     """Where a proxy is to run."""
 
     folder: Path
@@ -53,14 +53,14 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Proxy:
+class ProxyProcess:
     """One row of the tables."""
 
     program: str
     """Its name on PATH and in `--peer`."""
     mode: str
     group: Group
-    launch: Callable[[Sequence[str], str, Place], Launch]
+    launch: Callable[[Sequence[str], str, ProxyPlace], Launch]
     """Makes the launch from the program, the mode and the place."""
     alive: str
     """Path of its liveness endpoint; nginx has none, so a worker's is used through it."""
@@ -78,7 +78,7 @@ class Proxy:
 TIMES = " x"
 
 
-def _warmroute(program: Sequence[str], mode: str, place: Place) -> Launch:
+def _warmroute(program: Sequence[str], mode: str, place: ProxyPlace) -> Launch:
     settings = place.folder / "warmroute.yaml"
     workers = "".join(f"  - {url}\n" for url in place.urls)
     strategy, _, processes = mode.partition(TIMES)
@@ -89,7 +89,7 @@ def _warmroute(program: Sequence[str], mode: str, place: Place) -> Launch:
     return Launch([*program, "serve", "--config", str(settings), *options, *place.options])
 
 
-def _gateway(program: Sequence[str], mode: str, place: Place) -> Launch:
+def _gateway(program: Sequence[str], mode: str, place: ProxyPlace) -> Launch:
     """Launch SGLang's gateway, or its successor, which has the same command line."""
     return Launch(
         [
@@ -100,7 +100,7 @@ def _gateway(program: Sequence[str], mode: str, place: Place) -> Launch:
     )
 
 
-def _vllm_router(program: Sequence[str], mode: str, place: Place) -> Launch:
+def _vllm_router(program: Sequence[str], mode: str, place: ProxyPlace) -> Launch:
     return Launch(
         [
             *(*program, "--host", "127.0.0.1", "--port", str(place.port)),
@@ -110,7 +110,7 @@ def _vllm_router(program: Sequence[str], mode: str, place: Place) -> Launch:
     )
 
 
-def _litellm(program: Sequence[str], _mode: str, place: Place) -> Launch:
+def _litellm(program: Sequence[str], _mode: str, place: ProxyPlace) -> Launch:
     settings = place.folder / "litellm.yaml"
     settings.write_text(
         "model_list:\n"
@@ -170,7 +170,7 @@ http {{
 """
 
 
-def _nginx(program: Sequence[str], _mode: str, place: Place) -> Launch:
+def _nginx(program: Sequence[str], _mode: str, place: ProxyPlace) -> Launch:
     settings = place.folder / "nginx.conf"
     servers = "".join(f"server {worker};" for worker in place.workers)
     settings.write_text(_NGINX.format(folder=place.folder, servers=servers, port=place.port))
@@ -181,20 +181,20 @@ def _nginx(program: Sequence[str], _mode: str, place: Place) -> Launch:
 BEFORE = "before"
 
 PROXIES = (
-    Proxy("warmroute", "roundrobin", Group.BLIND, _warmroute, "/health/live"),
-    Proxy("warmroute", f"roundrobin{TIMES}2", Group.BLIND, _warmroute, "/health/live"),
-    Proxy(BEFORE, "roundrobin", Group.BLIND, _warmroute, "/health/live"),
-    Proxy("sglang-router", "round_robin", Group.BLIND, _gateway, "/liveness"),
-    Proxy("smg", "round_robin", Group.BLIND, _gateway, "/liveness"),
-    Proxy("vllm-router", "round_robin", Group.BLIND, _vllm_router, "/liveness"),
-    Proxy("litellm", "", Group.BLIND, _litellm, "/health/liveliness", slow=True),
-    Proxy("warmroute", "prefixaware", Group.AWARE, _warmroute, "/health/live"),
-    Proxy("warmroute", f"prefixaware{TIMES}2", Group.AWARE, _warmroute, "/health/live"),
-    Proxy(BEFORE, "prefixaware", Group.AWARE, _warmroute, "/health/live"),
-    Proxy("sglang-router", "cache_aware", Group.AWARE, _gateway, "/liveness"),
-    Proxy("smg", "cache_aware", Group.AWARE, _gateway, "/liveness"),
-    Proxy("vllm-router", "cache_aware", Group.AWARE, _vllm_router, "/liveness"),
-    Proxy("nginx", "", Group.FLOOR, _nginx, "/health"),
+    ProxyProcess("warmroute", "roundrobin", Group.BLIND, _warmroute, "/health/live"),
+    ProxyProcess("warmroute", f"roundrobin{TIMES}2", Group.BLIND, _warmroute, "/health/live"),
+    ProxyProcess(BEFORE, "roundrobin", Group.BLIND, _warmroute, "/health/live"),
+    ProxyProcess("sglang-router", "round_robin", Group.BLIND, _gateway, "/liveness"),
+    ProxyProcess("smg", "round_robin", Group.BLIND, _gateway, "/liveness"),
+    ProxyProcess("vllm-router", "round_robin", Group.BLIND, _vllm_router, "/liveness"),
+    ProxyProcess("litellm", "", Group.BLIND, _litellm, "/health/liveliness", slow=True),
+    ProxyProcess("warmroute", "prefixaware", Group.AWARE, _warmroute, "/health/live"),
+    ProxyProcess("warmroute", f"prefixaware{TIMES}2", Group.AWARE, _warmroute, "/health/live"),
+    ProxyProcess(BEFORE, "prefixaware", Group.AWARE, _warmroute, "/health/live"),
+    ProxyProcess("sglang-router", "cache_aware", Group.AWARE, _gateway, "/liveness"),
+    ProxyProcess("smg", "cache_aware", Group.AWARE, _gateway, "/liveness"),
+    ProxyProcess("vllm-router", "cache_aware", Group.AWARE, _vllm_router, "/liveness"),
+    ProxyProcess("nginx", "", Group.FLOOR, _nginx, "/health"),
 )
 
 

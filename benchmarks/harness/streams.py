@@ -40,7 +40,7 @@ _BODY_BYTES = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class StreamWatch:
     """Streams to hold at a port; or, for the probe, the paths to request in turn."""
 
     port: int
@@ -122,7 +122,7 @@ class Watchers:
 
     def idle(self, path: str, port: int) -> Seen:
         """Probe `path` of an idle proxy."""
-        self._probe.send(Watch(port, paths=(path,)))
+        self._probe.send(StreamWatch(port, paths=(path,)))
         self._probe.recv()
         self._probe.send(_IDLE_PROBE_S)
         seen: Seen = self._probe.recv()
@@ -135,12 +135,12 @@ class Watchers:
             for number in range(self._clients)
         ]
         for pipe, share in zip(self._streams, shares, strict=True):
-            pipe.send(Watch(port, streams=share))
+            pipe.send(StreamWatch(port, streams=share))
         return sum(pipe.recv() for pipe in self._streams)
 
     def look(self, paths: Sequence[str], port: int, seconds: float) -> None:
         """Start measuring for `seconds` in all clients and in the probe, which requests `paths`."""
-        self._probe.send(Watch(port, paths=paths))
+        self._probe.send(StreamWatch(port, paths=paths))
         self._probe.recv()
         for pipe in (*self._streams, self._probe):
             pipe.send(seconds)
@@ -174,7 +174,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 async def _watch_streams(pipe: "Connection[Any, Any]") -> None:
     while True:
-        watch: Watch = await asyncio.to_thread(pipe.recv)
+        watch: StreamWatch = await asyncio.to_thread(pipe.recv)
         seen = Seen()
         streams = await _open(watch, seen)
         pipe.send(len(streams))
@@ -189,7 +189,7 @@ async def _watch_streams(pipe: "Connection[Any, Any]") -> None:
             stream.leave()
 
 
-async def _open(watch: Watch, seen: Seen) -> list[_Stream]:
+async def _open(watch: StreamWatch, seen: Seen) -> list[_Stream]:
     """Open all streams, `_MAX_OPENING` at a time; return those that began."""
     bodies = chat_bodies(_BODY_BYTES, watch.streams, watch.port, stream=True)
     loop = asyncio.get_running_loop()
@@ -212,7 +212,7 @@ async def _open(watch: Watch, seen: Seen) -> list[_Stream]:
 
 async def _watch_probe(pipe: "Connection[Any, Any]") -> None:
     while True:
-        watch: Watch = await asyncio.to_thread(pipe.recv)
+        watch: StreamWatch = await asyncio.to_thread(pipe.recv)
         reader, writer = await asyncio.open_connection("127.0.0.1", watch.port)
         end = f" HTTP/1.1\r\nHost: 127.0.0.1:{watch.port}\r\n\r\n"
         seen = Seen(answers={path: array("d") for path in watch.paths})

@@ -148,7 +148,7 @@ def _tokenized(body: bytes) -> bytes:
     return _plain(b'{"count":%d,"max_model_len":131072,"tokens":[%s]}' % (len(words), tokens))
 
 
-class Engine:
+class StubEngine:
     """Sends the next event on every running stream, once per step."""
 
     def __init__(self, settings: StubSettings) -> None:
@@ -192,7 +192,7 @@ class WorkerConnection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StubEngine) -> None:
         self._engine = engine
         self._head = b""
         self._path = b""
@@ -276,7 +276,7 @@ def serve(channel: "Connection[int, None]", settings: StubSettings) -> None:
 
 async def _serve(channel: "Connection[int, None]", settings: StubSettings) -> None:
     loop = asyncio.get_running_loop()
-    engine = Engine(settings)
+    engine = StubEngine(settings)
     server = await loop.create_server(
         lambda: WorkerConnection(engine), "127.0.0.1", 0, backlog=4096
     )

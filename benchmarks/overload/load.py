@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from benchmarks.harness.bodies import chat_bodies
-from benchmarks.harness.connection import ClientConnection
+from benchmarks.harness.connection import BenchConnection
 from benchmarks.harness.load import HEADERS, quantile
 
 #: Most seconds that a client waits for an answer, and that an idle connection is kept.
@@ -58,7 +58,7 @@ class _Clients:
         self._level = level
         bodies = chat_bodies(_BODY_BYTES, _BODY_COUNT, level.seed)
         self._requests = [(HEADERS % (level.port, len(body))).encode() + body for body in bodies]
-        self._kept: list[ClientConnection] = []
+        self._kept: list[BenchConnection] = []
         self.visits: list[Visit] = []
 
     async def run(self) -> None:
@@ -88,13 +88,13 @@ class _Clients:
             status = 0
         self.visits.append(Visit(at, monotonic() - sent_at, status))
 
-    async def _kept_or_new(self) -> ClientConnection:
+    async def _kept_or_new(self) -> BenchConnection:
         while self._kept:
             connection = self._kept.pop()
             if connection.is_open and monotonic() < connection.used_at + _IDLE_TIMEOUT_S:
                 return connection
             connection.abort()
-        return await ClientConnection.open(self._level.port)
+        return await BenchConnection.open(self._level.port)
 
 
 def serve(channel: "Connection[Sequence[Visit], Level]") -> None:

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.prompts.implementations import Cost, PlainKeys, RouterKeys, cost, hashed
+from benchmarks.prompts.implementations import PlainKeys, PromptCost, RouterKeys, cost, hashed
 from benchmarks.prompts.model import TEMPLATES, Texts, body, model_folder
 from strategies.prefix.block_keys import chain
 
@@ -47,8 +47,8 @@ class PromptCosts:
     template: str
     tokens: int
     kind: str
-    router: Cost
-    plain: Cost
+    router: PromptCost
+    plain: PromptCost
 
     @property
     def ratio(self) -> float:
@@ -132,7 +132,7 @@ class _Both:
 
     def rows(self, tokens: int, rounds: int) -> list[PromptCosts]:
         """Measure both implementations for prompts of one size."""
-        costs: dict[str, tuple[list[Cost], list[Cost]]] = {}
+        costs: dict[str, tuple[list[PromptCost], list[PromptCost]]] = {}
         length = len(self._plain.ids(body(self._texts.conversation(tokens))))
         for _ in range(rounds):
             for bodies in self._bodies(tokens):
@@ -178,8 +178,8 @@ class _Both:
         yield Bodies("repeated", [cold[-1]] * count)
 
 
-def _median(costs: Sequence[Cost]) -> Cost:
-    return Cost(median(spent.cpu for spent in costs), median(spent.wall for spent in costs))
+def _median(costs: Sequence[PromptCost]) -> PromptCost:
+    return PromptCost(median(spent.cpu for spent in costs), median(spent.wall for spent in costs))
 
 
 def _peer(python: Path, ids: list[int]) -> float | None:

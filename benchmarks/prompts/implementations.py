@@ -33,7 +33,7 @@ BLOCK_TOKENS = 16
 _decode = msgspec.json.Decoder().decode
 
 
-class Cost(NamedTuple):
+class PromptCost(NamedTuple):
     """Microseconds per request."""
 
     cpu: float
@@ -41,7 +41,7 @@ class Cost(NamedTuple):
     wall: float
 
 
-def cost(work: Callable[[bytes], object], bodies: Sequence[bytes]) -> Cost:
+def cost(work: Callable[[bytes], object], bodies: Sequence[bytes]) -> PromptCost:
     """Return the mean cost over all bodies, each processed once.
 
     As in the router, existing objects are hidden from the garbage collector (`gc.freeze`).
@@ -53,7 +53,7 @@ def cost(work: Callable[[bytes], object], bodies: Sequence[bytes]) -> Cost:
         work(body)
     cpu, wall = process_time() - cpu, perf_counter() - wall
     gc.unfreeze()
-    return Cost(cpu / len(bodies) * 1e6, wall / len(bodies) * 1e6)
+    return PromptCost(cpu / len(bodies) * 1e6, wall / len(bodies) * 1e6)
 
 
 class RouterKeys:

@@ -19,7 +19,7 @@ from random import Random
 
 from msgspec import Struct
 
-from benchmarks.routing.drive import Fleet, Seat
+from benchmarks.routing.drive import EngineFleet, Seat
 from benchmarks.routing.strides import Job, StrideCache, StrideEngine
 from benchmarks.routing.workloads import Talk, Work
 from simulator.engine.profiles import Profile
@@ -31,7 +31,7 @@ LOOK = 256
 _ENDLESS = 1 << 40
 
 
-class Answer(Struct):
+class PooledAnswer(Struct):
     """One request that was answered."""
 
     job: Job
@@ -131,10 +131,12 @@ class IdealEngine(StrideEngine):
         return self.profile.prefill_seconds(job.prompt_tokens - held, held)
 
 
-class Pool:
+class PooledEngines:
     """A fleet with one queue and one cache."""
 
-    def __init__(self, fleet: Fleet, *, shortest: bool = False, infinite: bool = False) -> None:
+    def __init__(
+        self, fleet: EngineFleet, *, shortest: bool = False, infinite: bool = False
+    ) -> None:
         """Create it idle; `infinite`: its cache is, and not only as large as all together."""
         rooms = fleet.profile.kv_tokens // fleet.block_tokens
         caches = max(rooms, (fleet.cache_tokens or 0) // fleet.block_tokens)
@@ -150,10 +152,10 @@ class Pool:
         self._waiting = waiting
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = count()
-        self._answers: dict[int, tuple[Answer, Talk, int]] = {}
-        self._done: list[Answer] = []
+        self._answers: dict[int, tuple[PooledAnswer, Talk, int]] = {}
+        self._done: list[PooledAnswer] = []
 
-    def run(self, work: Work) -> list[Answer]:
+    def run(self, work: Work) -> list[PooledAnswer]:
         """Run a workload; return the answers in the order in which they ended."""
         for talk in work.talks:
             self._at(talk.at_s, partial(self._arrive, talk, 0))
@@ -170,7 +172,7 @@ class Pool:
         job = Job(number, turn.keys, turn.prompt_tokens, turn.answer_tokens)
         size = self.engines[0].block_tokens
         job.blocks = -(-(job.prompt_tokens + job.answer_tokens) // size)
-        self._answers[number] = Answer(job, now), talk, place
+        self._answers[number] = PooledAnswer(job, now), talk, place
         self._waiting.append(job)
         free = [engine for engine in self.engines if not engine.prefills]
         if free:

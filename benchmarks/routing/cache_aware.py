@@ -87,7 +87,7 @@ class Conductor(Peer):
         return Decision([costs[self.seats.index(best)]], "peer")
 
 
-class KvAware(Knowing):
+class VllmKvAware(Knowing):
     """vllm-router's `kv_aware`: (new + active prefill tokens) x (active requests + 1)."""
 
     def score(self, prompt: Prompt, now: float) -> Sequence[float]:

@@ -20,8 +20,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
-from benchmarks.routing.bounds import Answer, Pool
-from benchmarks.routing.drive import Drive, Fleet, Placed, times_as_fast
+from benchmarks.routing.bounds import PooledAnswer, PooledEngines
+from benchmarks.routing.drive import EngineFleet, Placed, VirtualDrive, times_as_fast
 from benchmarks.routing.peers import Sticky
 from benchmarks.routing.policies import Policy, router
 from benchmarks.routing.workloads import (
@@ -46,15 +46,17 @@ LARGE = replace(PROFILES["llama-3.1-70b-8xh100"], max_num_batched_tokens=_BUDGET
 #: Tokens that a worker caches with its host memory, which loads in no time.
 _HOST = 2_000_000
 #: GPU and host memory; GPU memory only; GPU and host memory with the large profile.
-ROOMY = Fleet(SMALL, cache_tokens=_HOST)
-TIGHT = Fleet(SMALL)
-LARGE_ROOMY = Fleet(LARGE, cache_tokens=3_000_000)
+ROOMY = EngineFleet(SMALL, cache_tokens=_HOST)
+TIGHT = EngineFleet(SMALL)
+LARGE_ROOMY = EngineFleet(LARGE, cache_tokens=3_000_000)
 
 STOCK = "stock"
 #: Engines that behave differently.
 ENGINES = {
-    "chunks of 2,048": Fleet(replace(SMALL, max_num_batched_tokens=2_048), cache_tokens=_HOST),
-    "chunks of 16,384, twice the pace": Fleet(
+    "chunks of 2,048": EngineFleet(
+        replace(SMALL, max_num_batched_tokens=2_048), cache_tokens=_HOST
+    ),
+    "chunks of 16,384, twice the pace": EngineFleet(
         replace(
             SMALL,
             max_num_batched_tokens=16_384,
@@ -63,10 +65,10 @@ ENGINES = {
         ),
         cache_tokens=_HOST,
     ),
-    "prefill stops decoding": Fleet(replace(SMALL, mixed_steps=False), cache_tokens=_HOST),
-    "64 sequences": Fleet(replace(SMALL, max_num_seqs=64), cache_tokens=_HOST),
-    "slow card": Fleet(replace(times_as_fast(SMALL, 0.2), kv_tokens=60_000)),
-    "20 % noise": Fleet(replace(SMALL, noise=0.2), cache_tokens=_HOST),
+    "prefill stops decoding": EngineFleet(replace(SMALL, mixed_steps=False), cache_tokens=_HOST),
+    "64 sequences": EngineFleet(replace(SMALL, max_num_seqs=64), cache_tokens=_HOST),
+    "slow card": EngineFleet(replace(times_as_fast(SMALL, 0.2), kv_tokens=60_000)),
+    "20 % noise": EngineFleet(replace(SMALL, noise=0.2), cache_tokens=_HOST),
 }
 #: The workloads that they run.
 EVERYWHERE = (
@@ -87,7 +89,7 @@ class Column(NamedTuple):
 
     workload: str
     work: Callable[[int, float], Work]
-    fleet: Fleet
+    fleet: EngineFleet
     rate: float
     engine: str = STOCK
 
@@ -142,7 +144,9 @@ def elsewhere(column: Column) -> list[Column]:
     ]
 
 
-def _fitting(work: Callable[[int, float], Work], fleet: Fleet, seed: int, rate: float) -> Work:
+def _fitting(
+    work: Callable[[int, float], Work], fleet: EngineFleet, seed: int, rate: float
+) -> Work:
     """Return the work without turns that are too long for the engine, nor those after them."""
     whole, most = work(seed, rate), fleet.profile.kv_tokens - fleet.block_tokens
     talks = [_cut(talk, most) for talk in whole.talks]
@@ -250,7 +254,7 @@ def cell(task: Task) -> Cell:
     began = process_time()
     work = column.work(task.seed, column.rate)
     if policy.make is None:
-        pool = Pool(column.fleet, shortest=policy.shortest, infinite=policy.infinite)
+        pool = PooledEngines(column.fleet, shortest=policy.shortest, infinite=policy.infinite)
         answers = pool.run(work)
         busy = [engine.busy_s for engine in pool.engines]
     else:
@@ -260,11 +264,11 @@ def cell(task: Task) -> Cell:
     return summed(task, answers, busy, process_time() - began)
 
 
-def _answer(placed: Placed) -> Answer:
-    return Answer(placed.asked.job, placed.asked.at_s, placed.first_s, placed.ended_s)
+def _answer(placed: Placed) -> PooledAnswer:
+    return PooledAnswer(placed.asked.job, placed.asked.at_s, placed.first_s, placed.ended_s)
 
 
-def summed(task: Task, done: Sequence[Answer], busy_s: Sequence[float], cpu_s: float) -> Cell:
+def summed(task: Task, done: Sequence[PooledAnswer], busy_s: Sequence[float], cpu_s: float) -> Cell:
     """Summarize the requests of one run; `busy_s` has each worker's prefill seconds."""
     firsts = sorted(answer.first_s for answer in done)
     tokens = sum(answer.job.prompt_tokens for answer in done)
@@ -335,7 +339,7 @@ def _size(column: Column) -> tuple[float, int]:
 
 def _work_s(column: Column) -> float:
     """Return the seconds that a request keeps one worker busy, on average."""
-    runs = Drive(column.fleet, Sticky)
+    runs = VirtualDrive(column.fleet, Sticky)
     done = runs.run(column.work(CHOOSING[0], column.rate))
     held = sum(_held_s(placed, column.fleet.profile) for placed in done)
     prefill_s = sum(seat.engine.busy_s for seat in runs.seats)

@@ -29,7 +29,7 @@ from strategies.cost.prefill import Curve, Pace
 from strategies.hold.queue import Queue, Wait
 
 
-class Fleet(NamedTuple):
+class EngineFleet(NamedTuple):
     """The number and kind of the simulated workers."""
 
     profile: Profile
@@ -62,7 +62,7 @@ class Seat:
         self.pace = Pace()
 
 
-def seats(fleet: Fleet) -> list[Seat]:
+def seats(fleet: EngineFleet) -> list[Seat]:
     """Create the workers of a fleet, which share a store and a curve, as those of a pool do."""
     store, curve = _store(fleet), Curve()
     found = [_seat(number, fleet, store) for number in range(fleet.workers)]
@@ -71,12 +71,12 @@ def seats(fleet: Fleet) -> list[Seat]:
     return found
 
 
-def _store(fleet: Fleet) -> MemoryBlockStore[int] | None:
+def _store(fleet: EngineFleet) -> MemoryBlockStore[int] | None:
     blocks = fleet.store_tokens // fleet.block_tokens
     return MemoryBlockStore(blocks) if blocks else None
 
 
-def _seat(number: int, fleet: Fleet, store: MemoryBlockStore[int] | None) -> Seat:
+def _seat(number: int, fleet: EngineFleet, store: MemoryBlockStore[int] | None) -> Seat:
     size = fleet.block_tokens
     tiers = None
     if fleet.host_tokens or store is not None:
@@ -110,7 +110,7 @@ ENDS = range(0, 1 << 32, BLOCK_TOKENS)
 _UNREAD = Prompt("model", 0)
 
 
-class Held(Protocol):
+class HeldTurn(Protocol):
     """A request that waits in the router."""
 
     item: Any
@@ -134,12 +134,12 @@ class Hold(Protocol):
         now: float,
         *,
         wait: Wait,
-    ) -> Held:
+    ) -> HeldTurn:
         """Hold a request."""
 
     def release(
         self, rank: Callable[[Any], Decision], now: float, loads: Collection[Load]
-    ) -> tuple[Held, Decision] | None:
+    ) -> tuple[HeldTurn, Decision] | None:
         """Return the next request to send, and where to, or None.
 
         It is called after every change, repeatedly until it returns None.
@@ -151,7 +151,7 @@ def own_hold() -> Hold:
     return Queue()
 
 
-class Asked(Struct):
+class PendingTurn(Struct):
     """One request, not yet placed."""
 
     talk: Talk
@@ -167,7 +167,7 @@ class Asked(Struct):
 class Placed(Struct):
     """One request on its worker."""
 
-    asked: Asked
+    asked: PendingTurn
     seat: Seat
     choice: Candidate
     booking: Booking
@@ -179,19 +179,19 @@ class Placed(Struct):
     """Seconds from the client's request to the last token."""
 
 
-Event = Asked | Seat | Callable[[], None]
+Event = PendingTurn | Seat | Callable[[], None]
 
 
 #: Seconds between two checks of the requests that wait.
 TICK_S = 0.1
 
 
-class Drive:
+class VirtualDrive:
     """Runs one workload through one strategy."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: EngineFleet,
         strategy: Callable[[Sequence[Seat]], Strategy],
         hold: Hold | None = None,
         until_s: float = inf,
@@ -277,7 +277,7 @@ class Drive:
         events = self._events
         while events:
             self.now, _, what = heappop(events)
-            if isinstance(what, Asked):
+            if isinstance(what, PendingTurn):
                 self._arrive(what)
             elif isinstance(what, Seat):
                 if what.engine.due == self.now:  # else `due` has changed, with an event of its own
@@ -291,7 +291,7 @@ class Drive:
             return
         turn, number = talk.turns[place], next(self._numbers)
         job = Job(number, turn.keys, turn.prompt_tokens, turn.answer_tokens)
-        heappush(self._events, (at_s, number, Asked(talk, place, _UNREAD, at_s, job)))
+        heappush(self._events, (at_s, number, PendingTurn(talk, place, _UNREAD, at_s, job)))
 
     def _read(self, job: Job) -> Prompt:
         """Return the prompt as the router sees it, without the length of the answer.
@@ -307,13 +307,13 @@ class Drive:
             blocks={self._size: job.keys},
         )
 
-    def _arrive(self, asked: Asked) -> None:
+    def _arrive(self, asked: PendingTurn) -> None:
         if self._about is not None:
             self._about(asked.talk)
         asked.prompt = self._read(asked.job)
         self._decide(asked)
 
-    def _decide(self, asked: Asked) -> None:
+    def _decide(self, asked: PendingTurn) -> None:
         decision = self._rank(asked.prompt)
         if self._hold is None or not self._hold.must_hold(decision, self.now):
             self._place(asked, decision.candidates[0])
@@ -325,7 +325,7 @@ class Drive:
     def _rank(self, prompt: Prompt) -> Decision:
         return self.strategy.rank(prompt, self.eligible, self.now)
 
-    def _rank_held(self, held: Held) -> Decision:
+    def _rank_held(self, held: HeldTurn) -> Decision:
         return self._rank(held.prompt)
 
     def _release(self) -> None:
@@ -347,7 +347,7 @@ class Drive:
         self._tick_at = inf
         self._release()
 
-    def _place(self, asked: Asked, choice: Candidate) -> None:
+    def _place(self, asked: PendingTurn, choice: Candidate) -> None:
         """Book a request and send it, as `Pool.book` does."""
         seat = self._named[choice.worker.name]
         prompt, load = asked.prompt, seat.load
@@ -372,9 +372,9 @@ class Drive:
         for other in dropped:
             self._decide(other)
 
-    def _preempt(self, seat: Seat, choice: Candidate, keys: Sequence[int]) -> list[Asked]:
+    def _preempt(self, seat: Seat, choice: Candidate, keys: Sequence[int]) -> list[PendingTurn]:
         """Drop the requests that give way to the one about to be placed; return them."""
-        dropped = list[Asked]()
+        dropped = list[PendingTurn]()
         for booking in ahead(seat.load, keys, choice.cost.prefill, self.now)[1]:
             placed = self._booked[booking]
             asked = placed.asked

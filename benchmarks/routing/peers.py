@@ -69,7 +69,7 @@ class LeastRequests(Peer):
         return [seat.load.in_flight for seat in self.seats]
 
 
-class PowerOfTwo(Peer):
+class TwoChoices(Peer):
     """The one of two workers drawn at random that has fewer requests in flight."""
 
     def choose(self, prompt: Prompt, now: float) -> Seat:

@@ -10,21 +10,21 @@ from benchmarks.routing.cache_aware import (
     Affinity,
     Conductor,
     Dynamo,
-    KvAware,
     Parked,
     Scorers,
+    VllmKvAware,
     shortest,
 )
-from benchmarks.routing.drive import Drive, Fleet, Hold, Seat, own_hold
+from benchmarks.routing.drive import EngineFleet, Hold, Seat, VirtualDrive, own_hold
 from benchmarks.routing.peers import (
     AtRandom,
     BoundedLoad,
     Brix,
     LeastRequests,
-    PowerOfTwo,
     RayPrefix,
     SmgTrees,
     Sticky,
+    TwoChoices,
 )
 from simulator.kv.stores import MemoryBlockStore
 from strategies.api import Outcome, Prompt, Strategy
@@ -136,13 +136,13 @@ POLICIES = [
     Policy("round robin", "plain", partial(_ours, "roundrobin"), everywhere=True),
     Policy("random", "plain", AtRandom),
     Policy("least requests", "plain", LeastRequests, everywhere=True),
-    Policy("power of two", "plain", PowerOfTwo),
+    Policy("power of two", "plain", TwoChoices),
     Policy("consistent hashing, bounded load", "peer", BoundedLoad),
     Policy("session sticky", "peer", Sticky, everywhere=True),
     Policy("smg cache_aware", "peer", SmgTrees, everywhere=True),
     Policy("Ray Serve prefix-aware", "peer", RayPrefix),
     Policy("AIBrix prefix-cache", "peer", Brix),
-    Policy("vllm-router kv_aware", "peer", KvAware, everywhere=True),
+    Policy("vllm-router kv_aware", "peer", VllmKvAware, everywhere=True),
     Policy(
         *("Dynamo, weight 16, shortest first", "peer", _dynamo(16.0)),
         partial(Parked, shortest),
@@ -170,13 +170,13 @@ POLICIES = [
 PEERS = tuple(policy.name for policy in POLICIES if policy.kind in {"plain", "peer"})
 
 
-def router(policy: Policy, fleet: Fleet, seed: int) -> Drive:
+def router(policy: Policy, fleet: EngineFleet, seed: int) -> VirtualDrive:
     """Return a fleet with a policy, ready to run; raise ValueError for a bound."""
     make = policy.make
     if make is None:
         raise ValueError(f"{policy.name!r} is a bound, and no router")
     hold = None if policy.hold is None else policy.hold()
-    return Drive(fleet, lambda seats: make(seats, seed), hold)
+    return VirtualDrive(fleet, lambda seats: make(seats, seed), hold)
 
 
 def policy_named(name: str) -> Policy:

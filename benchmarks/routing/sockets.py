@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.harness.processes import free_ports, started
 from benchmarks.harness.router import router
 from benchmarks.routing.columns import Column, Task, cell
-from benchmarks.routing.drive import Fleet
+from benchmarks.routing.drive import EngineFleet
 from benchmarks.routing.policies import policy_named
 from benchmarks.routing.workloads import Talk, Work, faster, mooncake
 from router.replay.plan import Options
@@ -36,7 +36,7 @@ from simulator.engine.profiles import PROFILES
 
 PROFILE = "llama-3.1-8b-h100"
 WORKERS = 8
-FLEET = Fleet(PROFILES[PROFILE], WORKERS)
+FLEET = EngineFleet(PROFILES[PROFILE], WORKERS)
 #: Names in the settings, and the corresponding policies in `benchmarks.routing`.
 STRATEGIES = {"roundrobin": "round robin", "leastload": "leastload", "prefixaware": "prefixaware"}
 #: Largest relative difference in TTFT at which the two runs agree.

@@ -44,7 +44,7 @@ LONGEST_THINK_S = 60.0
 _COMMON = 0.01
 
 
-class Turn(msgspec.Struct, frozen=True, gc=False):
+class PromptTurn(msgspec.Struct, frozen=True, gc=False):
     """One request. `keys` name the prompt's full blocks; equal keys mean equal prefixes."""
 
     keys: tuple[int, ...]
@@ -60,7 +60,7 @@ class Talk(msgspec.Struct, frozen=True):
     at_s: float
     session: int
     """Equal for all talks of one user or agent; known to strategies that use sessions."""
-    turns: Sequence[Turn]
+    turns: Sequence[PromptTurn]
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ def ideal(work: Work, profile: Profile, block_tokens: int) -> Ideal:
     return Ideal(held_tokens / tokens, seconds / requests)
 
 
-def remembered(turns: Iterable[Turn], block_tokens: int) -> Iterator[tuple[Turn, int]]:
+def remembered(turns: Iterable[PromptTurn], block_tokens: int) -> Iterator[tuple[PromptTurn, int]]:
     """Yield each turn with the tokens of it that one infinite cache already holds."""
     seen: set[int] = set()
     for turn in turns:
@@ -317,9 +317,9 @@ MADE: dict[str, Callable[..., Work]] = {
 }
 
 
-def _turn(parts: list[Part], answer: int, think_s: float = 0.0) -> Turn:
+def _turn(parts: list[Part], answer: int, think_s: float = 0.0) -> PromptTurn:
     tokens = sum(part[1] for part in parts)
-    return Turn(chained(parts, BLOCK_TOKENS), tokens, answer, think_s)
+    return PromptTurn(chained(parts, BLOCK_TOKENS), tokens, answer, think_s)
 
 
 def _arrivals(chance: Random, rate: float) -> Iterator[float]:
@@ -364,14 +364,14 @@ def agent_sessions(path: Path) -> Work:
 
 def _talk(session: _Session, number: int) -> Talk:
     joined = BLOCK_TOKENS // session.block_size
-    turns: list[Turn] = []
+    turns: list[PromptTurn] = []
     for call, tools in _calls(session.requests, session.tool_tokens):
         if call.tokens > SESSION_TOKENS or len(turns) == SESSION_TURNS:
             break
         ids = _ids(call, number, tools // session.block_size)
         keys = _joined(ids, joined)[: call.tokens // BLOCK_TOKENS]
         think_s = min(call.think_time, LONGEST_THINK_S)
-        turns.append(Turn(keys, call.tokens, max(1, call.answer), think_s))
+        turns.append(PromptTurn(keys, call.tokens, max(1, call.answer), think_s))
     return Talk(0.0, number, tuple(turns))
 
 
@@ -422,9 +422,9 @@ def _opens(requests: Sequence[TraceRequest]) -> list[Talk]:
     return talks
 
 
-def _single(request: TraceRequest) -> Turn:
+def _single(request: TraceRequest) -> PromptTurn:
     keys = request.hash_ids[: request.input_tokens // BLOCK_TOKENS]
-    return Turn(keys, request.input_tokens, max(1, request.output_tokens))
+    return PromptTurn(keys, request.input_tokens, max(1, request.output_tokens))
 
 
 def _lines(path: Path, form: type[T]) -> Iterator[T]:

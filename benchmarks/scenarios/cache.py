@@ -5,14 +5,14 @@ from dataclasses import replace
 from random import Random
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import Fleet, Placed
+from benchmarks.routing.drive import EngineFleet, Placed
 from benchmarks.routing.workloads import Work, chats, documents, no_reuse
 from benchmarks.scenarios.checks import Check, drive, hit_rate, run, ttft
 from strategies.api import Bytes
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 
 #: A fleet with GPU memory only.
-_TIGHT = Fleet(SMALL)
+_TIGHT = EngineFleet(SMALL)
 #: Memory limit of the prefix tree in bytes, which new prompts soon fill.
 _TREE_BYTES = Bytes(100_000)
 
@@ -23,11 +23,11 @@ def _overflowing(size: float) -> Work:
     return chats(1, 8.0 * min(1.0, 2 * size), users=users, rounds=6)
 
 
-def _small(size: float) -> Fleet:
+def _small(size: float) -> EngineFleet:
     """A fleet whose caches together hold a quarter of `_overflowing`."""
     work = _overflowing(size)
     tokens = sum(talk.turns[-1].prompt_tokens for talk in work.talks)
-    return Fleet(replace(SMALL, kv_tokens=max(50_000, tokens // 4 // 8)))
+    return EngineFleet(replace(SMALL, kv_tokens=max(50_000, tokens // 4 // 8)))
 
 
 def tight(size: float) -> Sequence[Check]:

@@ -6,12 +6,12 @@ from statistics import fmean
 from msgspec import Struct
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import Drive, Fleet, Placed
+from benchmarks.routing.drive import EngineFleet, Placed, VirtualDrive
 from benchmarks.routing.policies import policy_named, router
 from benchmarks.routing.workloads import Work
 
 #: A fleet as in the routing benchmark: eight workers with host memory.
-ROOMY = Fleet(SMALL, cache_tokens=2_000_000)
+ROOMY = EngineFleet(SMALL, cache_tokens=2_000_000)
 
 
 class Check(Struct, frozen=True):
@@ -32,12 +32,12 @@ class Check(Struct, frozen=True):
 Scenario = Callable[[float], Sequence[Check]]
 
 
-def drive(policy: str = "prefixaware", fleet: Fleet = ROOMY) -> Drive:
+def drive(policy: str = "prefixaware", fleet: EngineFleet = ROOMY) -> VirtualDrive:
     """Create a fleet with a policy, ready to run."""
     return router(policy_named(policy), fleet, 1)
 
 
-def run(work: Work, policy: str = "prefixaware", fleet: Fleet = ROOMY) -> list[Placed]:
+def run(work: Work, policy: str = "prefixaware", fleet: EngineFleet = ROOMY) -> list[Placed]:
     """Run a workload with a policy."""
     return drive(policy, fleet).run(work)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import Fleet, Placed
+from benchmarks.routing.drive import EngineFleet, Placed
 from benchmarks.routing.workloads import Talk, Work, bursts, chats, no_reuse, one_prefix
 from benchmarks.scenarios.checks import ROOMY, Check, hit_rate, imbalance, p99, run, ttft
 
@@ -50,7 +50,7 @@ def large_prefix(size: float) -> Sequence[Check]:
     workers must come to hold it. Round robin computes it everywhere at once.
     """
     little, much = max(160, round(400 * size)), max(600, round(1_500 * size))
-    small = Fleet(replace(SMALL, kv_tokens=100_000), 2)
+    small = EngineFleet(replace(SMALL, kv_tokens=100_000), 2)
     checks = []
     for what, fleet, work in (
         ("small caches", small, one_prefix(1, 0.8, number=little, shared=60_000)),
@@ -125,7 +125,7 @@ def fleets(size: float) -> Sequence[Check]:
     """Fleets of 2, 64 and 500 workers: always better than without knowledge of caches."""
     checks = []
     for workers in (2, 64, 500):
-        fleet = Fleet(SMALL, workers, cache_tokens=2_000_000)
+        fleet = EngineFleet(SMALL, workers, cache_tokens=2_000_000)
         users = max(8, round(min(37 * workers, 1_000) * size))
         work = chats(1, 0.9 * workers, users=users, rounds=6)
         ours, plain = run(work, fleet=fleet), run(work, "leastload", fleet)

@@ -6,7 +6,7 @@ from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
-from benchmarks.routing.drive import Drive, Placed
+from benchmarks.routing.drive import Placed, VirtualDrive
 from benchmarks.routing.workloads import Work, bursts, chats, no_reuse
 from benchmarks.scenarios.checks import Check, drive, hit_rate, p99, run, ttft
 
@@ -137,7 +137,7 @@ def slow_in_bursts(size: float) -> Sequence[Check]:
     ]
 
 
-def _one_slow(policy: str) -> Drive:
+def _one_slow(policy: str) -> VirtualDrive:
     runs = drive(policy)
     slow = runs.seats[0].engine
     slow.profile = replace(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from benchmarks.routing.columns import quantile
-from benchmarks.routing.drive import Drive, Placed
+from benchmarks.routing.drive import Placed, VirtualDrive
 from benchmarks.routing.workloads import remembered
 from benchmarks.seeds.fleet import BARE, BASELINE, REPLICAS, RouterSetup, TierSetup
 from benchmarks.seeds.workloads import Seed
@@ -68,7 +68,7 @@ def cell(task: Task) -> SeedResult:
     seed, router, span = task.seed, task.router, task.span_s
     hold = None if router.hold is None else router.hold()
     fleet = task.setup.fleet(seed.block_tokens)
-    drive = Drive(fleet, lambda seats: router.make(seats, task.number), hold, until_s=span)
+    drive = VirtualDrive(fleet, lambda seats: router.make(seats, task.number), hold, until_s=span)
     done = [
         placed
         for placed in drive.run(seed.work(task.number, task.clients, task.population))

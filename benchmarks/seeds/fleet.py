@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.routing.drive import Fleet, Hold, Seat, own_hold
+from benchmarks.routing.drive import EngineFleet, Hold, Seat, own_hold
 from benchmarks.routing.peers import AtRandom
 from benchmarks.routing.policies import Exact
 from benchmarks.routing.workloads import Talk
@@ -45,11 +45,11 @@ class TierSetup(NamedTuple):
     name: str
     rates: Rates | None
 
-    def fleet(self, block_tokens: int) -> Fleet:
+    def fleet(self, block_tokens: int) -> EngineFleet:
         """Return the fleet with these tiers and blocks of `block_tokens` tokens."""
         if self.rates is None:
-            return Fleet(PROFILE, REPLICAS, block_tokens=block_tokens)
-        return Fleet(
+            return EngineFleet(PROFILE, REPLICAS, block_tokens=block_tokens)
+        return EngineFleet(
             *(PROFILE, REPLICAS, None, block_tokens, HOST_TOKENS, STORE_TOKENS, self.rates)
         )
 

@@ -15,7 +15,7 @@ from sys import maxsize
 from typing import NamedTuple, cast, overload
 
 from benchmarks.lengths import around, skewed
-from benchmarks.routing.workloads import Talk, Turn, Work, chained, follows
+from benchmarks.routing.workloads import PromptTurn, Talk, Work, chained, follows
 
 #: Mean tokens of an answer where none is published: as in vLLM's own benchmarks.
 ANSWER_TOKENS = 256
@@ -33,10 +33,10 @@ MIN_MESSAGE_TOKENS = 4
 START_SPAN_S = 5.0
 
 
-class Endless(Sequence[Turn]):
+class Endless(Sequence[PromptTurn]):
     """Turns generated on demand, in order; only the latest is kept."""
 
-    def __init__(self, turns: Iterator[Turn]) -> None:
+    def __init__(self, turns: Iterator[PromptTurn]) -> None:
         self._turns = turns
         self._last, self._place = next(turns), 0
 
@@ -44,12 +44,12 @@ class Endless(Sequence[Turn]):
         return maxsize
 
     @overload
-    def __getitem__(self, place: int) -> Turn: ...
+    def __getitem__(self, place: int) -> PromptTurn: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Turn]: ...
+    def __getitem__(self, place: slice) -> Sequence[PromptTurn]: ...
 
-    def __getitem__(self, place: int | slice) -> Turn | Sequence[Turn]:
+    def __getitem__(self, place: int | slice) -> PromptTurn | Sequence[PromptTurn]:
         """Return the current turn or the next one; raises IndexError for any other."""
         if isinstance(place, slice) or place - self._place not in {0, 1}:
             raise IndexError(f"turn {place} after turn {self._place}")
@@ -62,7 +62,7 @@ class Client:
     """A talk whose session changes with each conversation it goes through."""
 
     def __init__(
-        self, at_s: float, number: int, turns: Callable[["Client"], Iterator[Turn]]
+        self, at_s: float, number: int, turns: Callable[["Client"], Iterator[PromptTurn]]
     ) -> None:
         self.at_s = at_s
         self.session = number
@@ -77,7 +77,7 @@ class Seed(NamedTuple):
     """Description in words."""
     block_tokens: int
     span_s: float
-    turns: Callable[[Client, Random, int, int], Iterator[Turn]]
+    turns: Callable[[Client, Random, int, int], Iterator[PromptTurn]]
     """A client's turns; takes the client, a random generator, population and block size."""
     p50: float
     p90: float
@@ -93,7 +93,7 @@ class Seed(NamedTuple):
         """Return the workload of `clients` clients that draw contexts from a population."""
         chance = Random(f"{self.name} {seed}")
 
-        def turns(client: Client) -> Iterator[Turn]:
+        def turns(client: Client) -> Iterator[PromptTurn]:
             own = Random(f"{self.name} {seed} {client.session}")
             return self.turns(client, own, population, self.block_tokens)
 
@@ -102,7 +102,7 @@ class Seed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Contexts:
+class SharedContexts:
     """Requests with a context drawn from the population and a new question each."""
 
     tokens: int
@@ -110,7 +110,7 @@ class Contexts:
 
     def __call__(
         self, client: Client, chance: Random, population: int, size: int, /
-    ) -> Iterator[Turn]:
+    ) -> Iterator[PromptTurn]:
         """Yield a client's requests, one after another."""
         for number in count():
             context = chance.randrange(population)
@@ -121,7 +121,7 @@ class Contexts:
             for _ in range(own // size):
                 key = follows(key, mine)
                 own_keys.append(key)
-            yield Turn((*keys, *own_keys), self.tokens + own, answer)
+            yield PromptTurn((*keys, *own_keys), self.tokens + own, answer)
 
 
 @lru_cache(maxsize=8192)
@@ -130,7 +130,7 @@ def _context(number: int, tokens: int, size: int) -> tuple[int, ...]:
     return chained([(number, tokens)], size)
 
 
-def chats(client: Client, chance: Random, population: int, size: int) -> Iterator[Turn]:
+def chats(client: Client, chance: Random, population: int, size: int) -> Iterator[PromptTurn]:
     """Yield the turns of complete conversations drawn from the population."""
     sessions = count(client.session, 1 << 20)
     while True:
@@ -139,7 +139,7 @@ def chats(client: Client, chance: Random, population: int, size: int) -> Iterato
         yield from _conversation(number, size)
 
 
-def _conversation(number: int, size: int) -> Iterator[Turn]:
+def _conversation(number: int, size: int) -> Iterator[PromptTurn]:
     """Yield the turns of one conversation, which are always the same for its number."""
     chance, parts = Random(f"conversation {number}"), count(number << 20)
     history: list[tuple[int, int]] = []
@@ -149,7 +149,7 @@ def _conversation(number: int, size: int) -> Iterator[Turn]:
         answer = skewed(REPLY_TOKENS, chance, least=MIN_MESSAGE_TOKENS)
         if tokens > MAX_PROMPT_TOKENS:
             return
-        yield Turn(chained(history, size), tokens, answer)
+        yield PromptTurn(chained(history, size), tokens, answer)
         history.append((next(parts), answer))
 
 
@@ -169,7 +169,7 @@ SEEDS = [
         description="8,192 tokens of context and a question of 100",
         block_tokens=64,
         span_s=1_800.0,
-        turns=Contexts(8_192, 100),
+        turns=SharedContexts(8_192, 100),
         p50=-0.72,
         p90=-0.40,
         throughput=0.24,
@@ -180,7 +180,7 @@ SEEDS = [
         description="65,536 tokens of context and a question of 100",
         block_tokens=256,
         span_s=1_800.0,
-        turns=Contexts(65_536, 100),
+        turns=SharedContexts(65_536, 100),
         p50=-0.94,
         p90=-0.35,
         throughput=0.38,
@@ -191,7 +191,7 @@ SEEDS = [
         description="8,000 shared tokens and 500 of one's own",
         block_tokens=64,
         span_s=3_600.0,
-        turns=Contexts(8_000, 500),
+        turns=SharedContexts(8_000, 500),
         p50=-0.77,
         p90=-0.37,
         throughput=0.16,

@@ -13,14 +13,14 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.harness.connection import ClientConnection, Reply
-from benchmarks.soak.judge import End, Tally
+from benchmarks.harness.connection import BenchConnection, Reply
+from benchmarks.soak.judge import End, SoakTally
 from benchmarks.soak.requests import (
     LARGE_BYTES,
     SMALL_BYTES,
-    Conversation,
-    Request,
-    Source,
+    RequestSource,
+    SoakConversation,
+    SoakRequest,
     WantedAnswer,
 )
 
@@ -48,14 +48,14 @@ Visit = Callable[[], Awaitable[None]]
 class Clients:
     """The behaviour of clients; each public method is one client's visit from start to end."""
 
-    def __init__(self, port: int, source: Source, tally: Tally) -> None:
+    def __init__(self, port: int, source: RequestSource, tally: SoakTally) -> None:
         self._port = port
         self._source = source
         self._random = source.random
         self._tally = tally
-        self._kept: list[ClientConnection] = []
-        self._connections: set[ClientConnection] = set()
-        self._talks = [Conversation(place) for place in range(_CONVERSATIONS)]
+        self._kept: list[BenchConnection] = []
+        self._connections: set[BenchConnection] = set()
+        self._talks = [SoakConversation(place) for place in range(_CONVERSATIONS)]
         self.kinds: dict[Callable[[], Awaitable[None]], int] = {
             self.small: 300,
             self.large: 30,
@@ -243,16 +243,18 @@ class Clients:
 
     # Common helpers.
 
-    async def _ask(self, kind: str, request: Request, pieces: list[bytes] | None = None) -> None:
+    async def _ask(
+        self, kind: str, request: SoakRequest, pieces: list[bytes] | None = None
+    ) -> None:
         connection = await self._kept_or_new()
         await self._tell(connection, kind, request, pieces)
         self._keep(connection)
 
     async def _tell(
         self,
-        connection: ClientConnection,
+        connection: BenchConnection,
         kind: str,
-        request: Request,
+        request: SoakRequest,
         pieces: list[bytes] | None = None,
     ) -> None:
         sent = monotonic()
@@ -265,7 +267,7 @@ class Clients:
         else:
             self._tally.violation(kind, End.WRONG, f"{reply.status} {reply.body[:200]!r}")
 
-    async def _kept_or_new(self) -> ClientConnection:
+    async def _kept_or_new(self) -> BenchConnection:
         """Return an open kept connection, or a new one."""
         while self._kept:
             connection = self._kept.pop()
@@ -274,13 +276,13 @@ class Clients:
             connection.abort()
         return await self._open()
 
-    async def _open(self, *, slow: float = 0.0, once: bool = False) -> ClientConnection:
-        connection = await ClientConnection.open(self._port, slow=slow, once=once)
+    async def _open(self, *, slow: float = 0.0, once: bool = False) -> BenchConnection:
+        connection = await BenchConnection.open(self._port, slow=slow, once=once)
         self._connections.add(connection)
         connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
         return connection
 
-    def _keep(self, connection: ClientConnection) -> None:
+    def _keep(self, connection: BenchConnection) -> None:
         if connection.is_open:
             connection.used_at = monotonic()
             self._kept.append(connection)
@@ -294,9 +296,9 @@ class LoadGenerator:
         """Clients a second."""
         self.begun = 0
         """Clients started so far."""
-        self.tally = Tally()
+        self.tally = SoakTally()
         self._random = Random(seed)
-        self._clients = Clients(port, Source(Random(seed + 1)), self.tally)
+        self._clients = Clients(port, RequestSource(Random(seed + 1)), self.tally)
         self._kinds = list(self._clients.kinds)
         self._weights = list(self._clients.kinds.values())
         self._visits: set[asyncio.Task[None]] = set()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from benchmarks.harness.processes import child
 from benchmarks.soak import worker as soak_worker
-from benchmarks.soak.worker import Entry, FaultKind, Order, read_book
+from benchmarks.soak.worker import BookEntry, FaultKind, SoakOrder, read_book
 
 #: Seconds after recovery until a worker counts as usable: by then the router has probed it.
 RECOVERY_S = 8.0
@@ -35,7 +35,7 @@ _MARGIN_BEFORE_S, _MARGIN_AFTER_S = 0.1, 0.5
 _FAULT_INTERVAL_S, _WARM_UP_FAULT_INTERVAL_S = 2.5, 1.0
 
 
-class Fault(NamedTuple):
+class InjectedFault(NamedTuple):
     """One worker's next fault."""
 
     worker: int
@@ -52,7 +52,7 @@ class Chaos:
 
     def next(
         self, now: float, since: Sequence[float | None], busy: Sequence[FaultKind | None]
-    ) -> Fault | None:
+    ) -> InjectedFault | None:
         """Choose a worker and its fault; None if no worker may fail now.
 
         `since` has for each worker the time since when it is well, None if it is not; `busy` has
@@ -67,7 +67,7 @@ class Chaos:
         if not able or not kinds:
             return None
         place, kind = self._random.choice(able), self._random.choice(kinds)
-        return Fault(place, kind, self._random.uniform(1.0, 6.0))
+        return InjectedFault(place, kind, self._random.uniform(1.0, 6.0))
 
 
 def _well_for(seconds: float, since: float | None, now: float) -> bool:
@@ -130,7 +130,7 @@ class Book:
     """When it read each request, by number; those that it refused are left out."""
 
 
-def book(name: str, timeline: Timeline, entries: Iterable[Entry], *, stays: bool) -> Book:
+def book(name: str, timeline: Timeline, entries: Iterable[BookEntry], *, stays: bool) -> Book:
     """Make a book from a worker's entries."""
     read = {entry.number: entry.at for entry in entries if not entry.refused}
     return Book(name, timeline, stays, read)
@@ -170,7 +170,7 @@ class FailingWorker:
         self._life.close()
         self._holder.close()
 
-    def begin(self, act: Fault, now: float) -> None:
+    def begin(self, act: InjectedFault, now: float) -> None:
         """Begin a fault."""
         self.doing, self.until = act.kind, now + act.seconds
         if act.kind is not FaultKind.SLOW:
@@ -182,7 +182,7 @@ class FailingWorker:
             self.timeline.died(now, monotonic())
             self.timeline.blind(now - _MARGIN_BEFORE_S, monotonic() + _MARGIN_AFTER_S)
             return
-        self._tell(Order(act.kind, act.seconds))
+        self._tell(SoakOrder(act.kind, act.seconds))
         if act.kind is FaultKind.FREEZE:
             self.timeline.blind(now - _MARGIN_BEFORE_S, now + act.seconds + _MARGIN_AFTER_S)
         elif act.kind is FaultKind.REFUSE:
@@ -193,7 +193,7 @@ class FailingWorker:
         if self._channel is None:
             self.start()
         else:
-            self._tell(Order(None))
+            self._tell(SoakOrder(None))
         self.doing = None
 
     def state(self, now: float) -> None:
@@ -204,7 +204,7 @@ class FailingWorker:
         if self._channel is not None and not self._owed and self.doing in {None, FaultKind.SLOW}:
             self.timeline.well(now)
 
-    def _tell(self, order: Order) -> None:
+    def _tell(self, order: SoakOrder) -> None:
         if self._channel is not None:
             self._channel.send(order)
             self._owed += 1
@@ -227,7 +227,7 @@ class Workers:
             for n in range(1, count + 1)
         ]
         self.guest = FailingWorker("guest", folder, seed, stays=False)
-        self.faults: list[tuple[float, Fault]] = []
+        self.faults: list[tuple[float, InjectedFault]] = []
         """The faults so far, with their times."""
         self._next = 0.0
 

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from benchmarks.harness.connection import Reply
 from benchmarks.soak.fleet import RECOVERY_S, Book
-from benchmarks.soak.requests import Request, answer
+from benchmarks.soak.requests import SoakRequest, answer
 
 _WORKER = re.compile(r"Worker (\S+) ")
 #: The router's own comment in a stream that is slow to begin.
@@ -84,7 +84,7 @@ class Violation(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class SoakTally:
     """Counts and details of how all requests ended."""
 
     ends: Counter[tuple[str, End]] = field(default_factory=Counter)
@@ -104,7 +104,7 @@ class Tally:
         if len(self.violations) < 1000:
             self.violations.append(Violation(kind, end, message[:300]))
 
-    def judge(self, kind: str, request: Request, sent: float, reply: Reply) -> bool:
+    def judge(self, kind: str, request: SoakRequest, sent: float, reply: Reply) -> bool:
         """Count how a valid request ended; return whether it was answered."""
         end, code, message = verdict(request, reply)
         self.ends[kind, end] += 1
@@ -121,7 +121,7 @@ class Tally:
         return end is End.ANSWERED
 
 
-def verdict(request: Request, reply: Reply) -> tuple[End, str, str]:
+def verdict(request: SoakRequest, reply: Reply) -> tuple[End, str, str]:
     """Return how a valid request ended, with the code and message of the error, if any."""
     if not reply.status:
         return End.CUT, "", "the connection was closed without an answer"

@@ -7,9 +7,18 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.soak.fleet import Fault
-from benchmarks.soak.judge import NEVER, End, Failure, Tally, Twice, after_warm_up, by_cause, slope
-from benchmarks.soak.run import Sample, State
+from benchmarks.soak.fleet import InjectedFault
+from benchmarks.soak.judge import (
+    NEVER,
+    End,
+    Failure,
+    SoakTally,
+    Twice,
+    after_warm_up,
+    by_cause,
+    slope,
+)
+from benchmarks.soak.run import ProcessSample, State
 
 #: Memory growth that counts as a problem, in MB a minute.
 MAX_GROWTH_MB = 1.0
@@ -20,14 +29,14 @@ class SoakReport:
     """Everything measured in one soak."""
 
     minutes: float
-    tally: Tally
+    tally: SoakTally
     lost: Sequence[Failure]
     twice: Sequence[Twice]
-    faults: Sequence[tuple[float, Fault]]
+    faults: Sequence[tuple[float, InjectedFault]]
     reloads: int
     load_share: float
     machine_share: float
-    samples: Sequence[Sample]
+    samples: Sequence[ProcessSample]
     tasks: Sequence[tuple[float, float]]
     """Times and numbers of asyncio tasks."""
     before: State

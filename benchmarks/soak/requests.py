@@ -96,7 +96,7 @@ def _text(length: int) -> bytes:
     return (b"and so on, as it was said above, " * (length // 33 + 1))[:length]
 
 
-class Request(NamedTuple):
+class SoakRequest(NamedTuple):
     """A request that must be answered."""
 
     number: int
@@ -127,7 +127,7 @@ class Request(NamedTuple):
         return [self.head(), self.body]
 
 
-class Source:
+class RequestSource:
     """Makes requests, each with its own number."""
 
     def __init__(self, random: Random) -> None:
@@ -144,25 +144,25 @@ class Source:
         sizes: Sequence[int] = SMALL_BYTES,
         wanted: WantedAnswer | None = None,
         fields: bytes = b"",
-    ) -> Request:
+    ) -> SoakRequest:
         """Make a request of one of these sizes."""
         if wanted is None:
             wanted = WantedAnswer(stream=False, length=self._random.choice((20, 400, 3000)))
         number = next(self._numbers)
         body = chat_bodies(self._random.choice(sizes), 1, number, stream=wanted.stream)[0]
-        return Request(number, body, wanted, fields)
+        return SoakRequest(number, body, wanted, fields)
 
-    def stream(self, sizes: Sequence[int] = SMALL_BYTES, fields: bytes = b"") -> Request:
+    def stream(self, sizes: Sequence[int] = SMALL_BYTES, fields: bytes = b"") -> SoakRequest:
         """Make a request for a stream."""
         return self.request(
             sizes, WantedAnswer(stream=True, length=self._random.randint(5, 60)), fields
         )
 
-    def turn(self, talk: "Conversation") -> Request:
+    def turn(self, talk: "SoakConversation") -> SoakRequest:
         """Make a conversation's next turn."""
         stream = self._random.random() < 0.5
         wanted = WantedAnswer(stream=stream, length=self._random.randint(5, 40) if stream else 200)
-        return Request(next(self._numbers), talk.body(self._random, stream=stream), wanted)
+        return SoakRequest(next(self._numbers), talk.body(self._random, stream=stream), wanted)
 
     def bad(self) -> bytes:
         """Return an invalid request; the router must answer with an error."""
@@ -189,7 +189,7 @@ class Source:
         ]
 
 
-class Conversation:
+class SoakConversation:
     """A conversation that grows by a question and an answer every turn, then starts over."""
 
     def __init__(self, place: int) -> None:

@@ -20,7 +20,7 @@ from benchmarks.harness.processes import cpu_seconds, machine_seconds
 from benchmarks.harness.router import Router
 from benchmarks.soak.clients import CLIENT_TIMEOUT_S
 from benchmarks.soak.fleet import Workers
-from benchmarks.soak.judge import FAILED, NEVER, End, Tally
+from benchmarks.soak.judge import FAILED, NEVER, End, SoakTally
 from benchmarks.soak.requests import MAX_BODY_BYTES
 
 #: States of a socket in /proc/net/tcp (`TCP_ESTABLISHED` and `TCP_LISTEN` of tcp_states.h).
@@ -45,7 +45,7 @@ _END_TIMEOUT_S = CLIENT_TIMEOUT_S + 30.0
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-class Sample(NamedTuple):
+class ProcessSample(NamedTuple):
     """The sum over all processes of the router at one moment."""
 
     at: float
@@ -74,7 +74,7 @@ class Gauges(NamedTuple):
 class State(NamedTuple):
     """The router's state at one moment."""
 
-    sample: Sample
+    sample: ProcessSample
     gauges: Gauges
     ends: Counter[str]
     """Counts of its descriptors by kind."""
@@ -92,7 +92,7 @@ class State(NamedTuple):
         )
 
 
-def sample(pids: Sequence[int]) -> Sample:
+def sample(pids: Sequence[int]) -> ProcessSample:
     """Sample processes; one that has just ended counts nothing."""
     memory, descriptors, cpu = 0, 0, 0.0
     for pid in pids:
@@ -101,7 +101,7 @@ def sample(pids: Sequence[int]) -> Sample:
             memory += int(status.partition("VmRSS:")[2].split()[0])
             descriptors += len(list(Path(f"/proc/{pid}/fd").iterdir()))
             cpu += cpu_seconds(pid)
-    return Sample(monotonic(), memory / 1024, descriptors, cpu)
+    return ProcessSample(monotonic(), memory / 1024, descriptors, cpu)
 
 
 def open_ends(pids: Sequence[int], names: Mapping[int, str]) -> Counter[str]:
@@ -178,7 +178,7 @@ class SoakRun:
         self._steered = (0.0, 0)
         """The router's CPU time and the clients started at the last adjustment of the load."""
         self.reloads = 0
-        self.samples: list[Sample] = []
+        self.samples: list[ProcessSample] = []
         self.tasks: list[tuple[float, float]] = []
         self.load_share = self.machine_share = 0.0
         """CPU use of the clients, and of the whole machine, as shares of a core."""
@@ -218,7 +218,7 @@ class SoakRun:
         self.load_share = (cpu_seconds(self._load_pid) - load) / (now - start)
         self.machine_share = (machine_seconds() - machine) / (now - start)
 
-    def finish(self) -> Tally:
+    def finish(self) -> SoakTally:
         """End all faults and the load, and wait for the last answers. Raises Broken."""
         self._workers.heal()
         self._load.send(None)
@@ -227,7 +227,7 @@ class SoakRun:
             self._watch()
             while self._load.poll(TICK_INTERVAL_S):
                 message = self._load.recv()
-                if isinstance(message, Tally):
+                if isinstance(message, SoakTally):
                     self._settle()
                     return message
         raise Broken("the clients do not end")

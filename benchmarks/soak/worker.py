@@ -63,7 +63,7 @@ class FaultKind(StrEnum):
     """It takes a second or two to answer, but counts as well."""
 
 
-class Order(NamedTuple):
+class SoakOrder(NamedTuple):
     """An order to the worker to begin or end a fault."""
 
     kind: FaultKind | None
@@ -72,7 +72,7 @@ class Order(NamedTuple):
     """Duration of a freeze, during which the worker cannot receive orders."""
 
 
-class Entry(NamedTuple):
+class BookEntry(NamedTuple):
     """A request that a worker has read."""
 
     number: int
@@ -85,12 +85,13 @@ class Entry(NamedTuple):
         return _RECORD.pack(self.number << 1 | self.refused, self.at)
 
 
-def read_book(path: Path) -> list[Entry]:
+def read_book(path: Path) -> list[BookEntry]:
     """Return the entries of a worker's book."""
     data = path.read_bytes() if path.exists() else b""
     whole = len(data) // _RECORD.size * _RECORD.size
     return [
-        Entry(number >> 1, bool(number & 1), at) for number, at in _RECORD.iter_unpack(data[:whole])
+        BookEntry(number >> 1, bool(number & 1), at)
+        for number, at in _RECORD.iter_unpack(data[:whole])
     ]
 
 
@@ -151,7 +152,7 @@ class _Server:
     def write_down(self, number: int | None) -> None:
         """Record in the book that a request has been read."""
         if number is not None:
-            entry = Entry(number, self.kind is FaultKind.FULL, monotonic())
+            entry = BookEntry(number, self.kind is FaultKind.FULL, monotonic())
             os.write(self._book, entry.record())
 
     def release(self) -> None:
@@ -337,7 +338,7 @@ async def _serve(channel: "Connection[Any, Any]", port: int, book: Path, seed: i
             return
 
 
-async def _obey(server: _Server, order: Order, port: int) -> None:
+async def _obey(server: _Server, order: SoakOrder, port: int) -> None:
     if order.kind is FaultKind.FREEZE:
         sleep(order.seconds)  # noqa: ASYNC251 - freezing is the purpose
         return

@@ -125,6 +125,9 @@ class ZmqEventPublisher:
         self._pub.set_hwm(_HIGH_WATER_MARK)
         self._router = self._context.socket(zmq.ROUTER)
         self._router.set_hwm(2 * (BUFFER_STEPS + 1))
+        if "[" in self.endpoint:  # an IPv6 address, which ZeroMQ takes only if told so
+            for socket in (self._pub, self._router):
+                socket.setsockopt(zmq.IPV6, 1)
         try:
             self.endpoint = await _bind(self._pub, self.endpoint)
             self.replay_endpoint = await _bind(self._router, self.replay_endpoint)

@@ -7,25 +7,145 @@ comments at the constants say where the terms come from.
 """
 
 from collections.abc import Mapping, Sequence
+from math import exp, inf
+from typing import Any, Final, overload
 
-from strategies.api import NO_LOADING, Prompt, WorkerView
+from strategies.api import NO_LOADING, Candidate, Cost, Prompt, WorkerView
 from strategies.constants import (
+    BELIEF,
     CROWD,
     DECODE_S,
     FULL_FROM,
     HOME,
+    IDLE_S,
+    LEAST_PRICE,
+    LEAST_REST,
     LEAST_WAIT,
     MARGIN,
+    PRICE,
     SMOOTHED_S,
     STEP_S,
 )
-from strategies.cost.demand import Demand, over_rest
 from strategies.cost.load import Load
 from strategies.cost.preemption import before
 from strategies.cost.prefill import Curve
-from strategies.cost.ranking import Ranking, Row
 from strategies.cost.tiers import Loading
-from strategies.prefix.match import NOT_WANTED, Match
+from strategies.prefix.tree import NOT_WANTED, Match
+
+_MAX_SHARE: Final = 1.0 - LEAST_REST
+#: Sort keys first: total cost, wait, turn, position in the list. Then worker, prefill, price,
+#: decode, room and home in seconds, tokens held, which of them have to be loaded, and how many
+#: prompts it preempts.
+#: (Not a tuple type with a fixed length: mypyc would unpack and rebuild each tuple.)
+Row = tuple[Any, ...]
+
+_new = tuple.__new__  # twice as fast as `Cost(...)`
+
+
+class Demand:
+    """Recent demand: the share of workers busy with prefill, and of prompts that was held.
+
+    The price of a second of prefill and the expected number of later turns come from these.
+    """
+
+    def __init__(self) -> None:
+        self._busy = 0.0
+        self._over_s = IDLE_S
+        """How many seconds it is the average of."""
+        self.reuse = 0.5
+        """Share of recent prompts that some worker held."""
+        self._held = self._prompts = 0.0
+        self._seen: float | None = None
+
+    def arrived(self, busy: float, reuse: float, now: float) -> None:
+        """Record that a prompt was sent; the arguments are the two shares at that moment.
+
+        `busy` is smoothed over time and `reuse` over prompts, so each prompt of a burst counts.
+        """
+        stays = 1.0 if self._seen is None else exp(min(0.0, self._seen - now) / SMOOTHED_S)
+        more = (1.0 - stays) * SMOOTHED_S
+        self._over_s = min(SMOOTHED_S, self._over_s + more)
+        self._busy += more / self._over_s * (busy - self._busy)
+        self._held = stays * self._held + reuse
+        self._prompts = stays * self._prompts + 1.0
+        self.reuse = (self._held + BELIEF / 2.0) / (self._prompts + BELIEF)
+        self._seen = now if self._seen is None else max(now, self._seen)
+
+    def price(self) -> float:
+        """Return what a second of prefill costs the requests that come next, in seconds."""
+        return LEAST_PRICE + PRICE * over_rest(self._busy)
+
+    def turns(self) -> float:
+        """Return how often what is computed now can be expected to be asked for again."""
+        return over_rest(self.reuse)
+
+
+def over_rest(share: float) -> float:
+    """Return s / (1 - s): how many wait on average for what is in use for the share s of the time.
+
+    Also how often what is asked for again with that chance is asked for again in all.
+    """
+    return share / (1.0 - share) if share < _MAX_SHARE else _MAX_SHARE / LEAST_REST
+
+
+class Ranking(Sequence[Candidate]):
+    """Candidates, cheapest first, created only when accessed.
+
+    Of the hundreds of workers compared, only one or two are accessed; creating an object for each
+    would take as long as comparing them.
+    """
+
+    __slots__ = ("_first", "_rows", "_sorted")
+
+    def __init__(self, rows: list[Row]) -> None:
+        """Take the rows, and put the cheapest first; the others are sorted when accessed."""
+        place = rows.index(min(rows))
+        rows[0], rows[place] = rows[place], rows[0]
+        self._rows = rows
+        self._sorted = False
+        self._first: Candidate | None = None  # cached, as it is usually accessed several times
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _in_order(self) -> list[Row]:
+        if not self._sorted:
+            self._rows.sort()
+            self._sorted = True
+        return self._rows
+
+    @overload
+    def __getitem__(self, place: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Candidate]: ...
+    def __getitem__(self, place: int | slice) -> Candidate | list[Candidate]:
+        if isinstance(place, slice):
+            return [_candidate(row) for row in self._in_order()[place]]
+        if place:
+            return _candidate(self._in_order()[place])
+        if self._first is None:
+            self._first = _candidate(self._rows[0])
+        return self._first
+
+    def led_by(self, worker: str) -> "Ranking":
+        """Return the ranking with `worker` moved to the front, if it is in it."""
+        rows = self._rows
+        return Ranking([(-inf, *row[1:]) if row[4].name == worker else row for row in rows])
+
+
+def led_by(ranked: Sequence[Candidate], worker: str) -> Sequence[Candidate] | None:
+    """Return the ranking with `worker` moved to the front; None if it is not in it."""
+    if isinstance(ranked, Ranking):
+        ranked = ranked.led_by(worker)
+    else:
+        ranked = sorted(ranked, key=lambda candidate: candidate.worker.name != worker)
+    return ranked if ranked[0].worker.name == worker else None
+
+
+def _candidate(row: Row) -> Candidate:
+    _, wait, _, _, worker, prefill, price, decode, room, home, held, loads, preempts = row
+    cost = _new(Cost, (wait, prefill, price, decode, room, home))
+    return Candidate(worker, cost, held, loads, preempts)
 
 
 class _Charge:
@@ -57,8 +177,8 @@ class _Charge:
     def least_room(self, workers: Sequence[WorkerView]) -> int:
         """Return the least room any worker reports, for those that do not; 0 if none does."""
         if self._least_room is None:
-            told = [worker.room_tokens or 0 for worker in workers if worker.room_tokens]
-            self._least_room = min(told, default=0)
+            rooms = [worker.room_tokens or 0 for worker in workers if worker.room_tokens]
+            self._least_room = min(rooms, default=0)
         return self._least_room
 
     def room(self, worker: str, load: Load, used: float, space: float) -> float:
@@ -78,7 +198,7 @@ class Costs:
     def __init__(self) -> None:
         self._demand = Demand()
         self._last: tuple[Prompt, float, float] | None = None
-        self._told: Prompt | None = None
+        self._counted: Prompt | None = None
         """The prompt that was counted as demand last."""
 
     def rank(
@@ -94,9 +214,9 @@ class Costs:
         """Return a candidate for each worker, cheapest first.
 
         By worker name, `held` is how many tokens of the prompt it holds, and `loading` which of
-        those it has to load from slower tiers; loading blocks the worker as computing does. `match`
-        says which of them running requests use, and which are wanted on more workers. Ties go to
-        the worker with the least booked prefill, then to the least recently chosen.
+        those it has to load, which blocks it as computing does. `match` says which of them running
+        requests use, and which are wanted on more workers. Ties go to the worker with the least
+        booked prefill, then to the least recently chosen.
         """
         tokens, answer = prompt.tokens, prompt.answer_tokens
         held = held or {}
@@ -151,9 +271,9 @@ class Costs:
         """Count a prompt that is sent, if it was ranked last; retries are not counted again."""
         if prompt.resumed:
             return
-        if self._last is not None and self._last[0] is prompt and self._told is not prompt:
+        if self._last is not None and self._last[0] is prompt and self._counted is not prompt:
             self._demand.arrived(self._last[1], self._last[2], now)
-            self._told = prompt
+            self._counted = prompt
         self._last = None
 
 

@@ -206,11 +206,10 @@ class Load:
         """Return the seconds of booked prefill not yet done.
 
         All of it may take `MARGIN` times as long as predicted, so the oldest booking counts with
-        what is left of that. If it takes longer, it is expected to take as long again as it already
-        is late: so hardly anything more is sent to a worker that hangs, or whose KV cache is fuller
-        than thought. The first byte of an answer in one piece comes too late to tell, so its
-        booking is dropped from the queue once that time has passed. A worker from which requests
-        were moved counts as late as they would be there.
+        what is left of that. If it takes longer, it is expected to take as long again as it is
+        late: so hardly anything more is sent to a worker that hangs. An answer in one piece cannot
+        tell when its prefill is done, so its booking is dropped from the queue after that time. A
+        worker from which requests were moved counts as late as they would be there.
         """
         moved = self._moved_s(now) if self.late_until else 0.0
         while self.pending:

@@ -1,12 +1,11 @@
 """Preemption: a worker is made to drop a long prompt before its first token, for a short one.
 
-Engines compute prompts in the order in which they come, so a short prompt waits for the long one
-before it. If the long request's connection is closed, the engine drops it at its next step, and the
-blocks computed by then stay in its prefix cache (vLLM `v1/core/sched/scheduler.py`,
-`finish_requests`). Sent again, it goes on from there. So the shortest remaining prefill goes first
-even if a longer one has begun (Schrage, "A Proof of the Optimality of the Shortest Remaining
-Processing Time Discipline", 1968), and each second since a request came makes up for some seconds
-of prefill, so that none starves (`AGING`).
+Engines compute prompts in order, so a short prompt waits for the long one before it. If the long
+request's connection is closed, the engine drops it at its next step, and the blocks computed by
+then stay in its prefix cache (vLLM `v1/core/sched/scheduler.py`, `finish_requests`). Sent again, it
+goes on from there. So the shortest remaining prefill goes first even if a longer one has begun
+(Schrage, "A Proof of the Optimality of the Shortest Remaining Processing Time Discipline", 1968),
+and each second of waiting makes up for some seconds of prefill, so that none starves (`AGING`).
 """
 
 from collections.abc import Sequence
@@ -23,9 +22,8 @@ def before(
     """Return how many seconds a prompt with these `keys` would wait there for others' prefill.
 
     `wait` is all that is booked there, and its own prefill takes `prefill_s`. Also returns how many
-    bookings it would preempt, and what each second of its prefill costs these and the requests that
-    wait in the router and come later. None gives way on a worker from which requests were moved: it
-    may hang.
+    bookings it would preempt, and what each second of its prefill costs these and those that wait
+    in the router after it. None gives way on a worker from which requests were moved: it may hang.
     """
     preempts, later = 0, 0
     if wait > MARGIN * (STEP_S + prefill_s) and not load.late_until:
@@ -40,13 +38,9 @@ def before(
 def ahead(
     load: Load, keys: Sequence[int], prefill_s: float, now: float
 ) -> tuple[float, list[Booking]]:
-    """Return seconds of booked prefill that a prompt would wait for; arguments are as in `before`.
-
-    Also returns the bookings that it would preempt.
-    """
-    wait, spent, preempted = 0.0, now - load.head_since, list[Booking]()
-    counted = dict[int, set[int]]()
-    least_s = prefill_s + STEP_S
+    """Return seconds of booked prefill that a prompt would wait for, and what it would preempt."""
+    wait, spent, least_s = 0.0, now - load.head_since, prefill_s + STEP_S
+    preempted, counted = list[Booking](), dict[int, set[int]]()
     for booking in load.pending:
         left = max(0.0, booking.prefill_s - spent)
         gives = gives_way(booking, left, keys, least_s, now)
@@ -84,14 +78,9 @@ def _awaited(load: Load, booking: Booking, counted: dict[int, set[int]]) -> bool
     at = booking.held_blocks
     if at >= len(booking.keys):
         return False
-    if at not in counted:
-        counted[at] = _counted_on(load, at)
+    if at not in counted:  # the keys of the blocks number `at` that pending prompts count on
+        counted[at] = {other.keys[at] for other in load.pending if other.held_blocks > at}
     return booking.keys[at] in counted[at]
-
-
-def _counted_on(load: Load, at: int) -> set[int]:
-    """Return the keys of the blocks number `at` that pending prompts count on."""
-    return {other.keys[at] for other in load.pending if other.held_blocks > at}
 
 
 def computes_from(booking: Booking, prompt: Prompt, choice: Candidate) -> None:
@@ -115,10 +104,7 @@ def drop(booking: Booking, choice: Candidate, tokens: int, now: float) -> int:
 
 
 def promised(load: Load, prefill_s: float, now: float) -> tuple[float, int]:
-    """Return seconds promised there that a prompt of `prefill_s` which comes now would wait for.
-
-    Also returns how many requests that wait in the router would come after it.
-    """
+    """Return seconds promised there before a new prompt of `prefill_s`, and how many come after."""
     wait, later, need = 0.0, 0, prefill_s + AGING * now
     for other, seconds in load.promises:
         if other <= need:

@@ -2,9 +2,8 @@
 
 The form of the curve is fixed: seconds grow with the uncached tokens, and with the context that
 those tokens attend to. A pool learns one curve from all its workers, plus a factor per worker for
-how much slower than the curve it is. So every worker benefits at once from what one has shown, and
-workers that are alike are treated as alike (if one were thought faster by chance, conversations
-would settle there and stay). The curve starts from a deliberately slow guess.
+how much slower it is: so every worker benefits at once from what one has shown, and workers that
+are alike are treated as alike. The curve starts from a deliberately slow guess.
 """
 
 from math import exp, log, sqrt

@@ -1,8 +1,7 @@
 """How long workers take to load blocks from slower tiers (L1, L2), learned like their pace.
 
-The first guess is bandwidth over bytes per token. After that, prompts that were mostly loaded are
-measured: the time they took, minus the time to compute the rest of their tokens. A pool learns
-from all its workers, because they are alike in this.
+The first guess is bandwidth over bytes per token. Then prompts that were mostly loaded are timed,
+minus the time to compute the rest of their tokens. All workers of a pool count as alike in this.
 """
 
 from collections.abc import Mapping
@@ -33,10 +32,9 @@ class Held(NamedTuple):
     def found(self, tokens: int, gpu: int | None = None, l1: int | None = None) -> "Held":
         """Return on which tiers the worker found `tokens`, given where they were believed to be.
 
-        If there are fewer, the end of the prefix is what is missing; if there are more, the others
-        were on the GPU, as most are. If the worker reported how many were on its GPU (`gpu`), and
-        perhaps on L1 (`l1`), those numbers are used; loaded tokens that were not known about came
-        from L2, because engines do announce L1.
+        If there are fewer, the end of the prefix is missing; if more, the others were on the GPU,
+        as most are. What the worker reported (`gpu`, perhaps `l1`) is used; loaded tokens that were
+        not known about came from L2, because engines do announce L1.
         """
         if gpu is not None:
             gpu = min(gpu, tokens)

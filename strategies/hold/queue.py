@@ -1,9 +1,8 @@
 """The requests of one pool that wait in the router, and which of them is sent next, and where.
 
-A request in a worker's queue is bound to that worker, and waits behind everything that came before
-it. If it waits in the router instead, the shortest can go first, each to the worker that is
-cheapest by then. So a request waits here until a worker accepts it that is about to be free; one
-that only some worker will do for waits until that one accepts it. The order:
+In a worker's queue a request waits behind everything that came before it. In the router the
+shortest can go first, each to the worker that is cheapest by then. So a request waits here until a
+worker that is about to be free accepts it. The order:
 
 1. requests that had their turn in vain, or that have waited for `LONGEST_S` (small prompts could
    take every token of the KV cache that comes free before a large one can); in order of arrival,
@@ -48,8 +47,6 @@ Line = tuple[str, str, str, frozenset[str]]
 class Wait:
     """The waiting of one request, however often it comes back. Times are the caller's clock."""
 
-    __slots__ = ("called", "deadline", "entered", "first", "queued", "since")
-
     def __init__(self, since: float, entered: float, deadline: float = inf) -> None:
         self.since = since
         """When the request came."""
@@ -67,23 +64,6 @@ class Wait:
 
 class Entry(Generic[T]):
     """One request that waits: where it would go by now, and how it ranks among others."""
-
-    __slots__ = (
-        "again",
-        "bound",
-        "costs",
-        "full",
-        "item",
-        "line",
-        "load",
-        "need",
-        "number",
-        "over",
-        "prefill_s",
-        "prompt",
-        "tenant",
-        "wait",
-    )
 
     def __init__(
         self, item: T, prompt: Prompt, line: Line, wait: Wait, number: int, *, bound: bool
@@ -126,10 +106,6 @@ class Entry(Generic[T]):
         """Set when it is due to be decided anew."""
         self.again: float = now + (FULL_LOOK_S if self.full else LOOK_S)
 
-    def is_first(self, now: float) -> bool:
-        """Whether it goes before all others, whatever it needs."""
-        return self.wait.first or self.is_over(now)
-
     def is_over(self, now: float) -> bool:
         """Whether it has waited for `LONGEST_S`."""
         return now - self.wait.entered >= LONGEST_S
@@ -143,8 +119,8 @@ class Entry(Generic[T]):
             return not ready.keys().isdisjoint(costs)
         cost = costs[load] + load.wait(now) + MARGIN * load.promised_s
         return any(
-            one in costs and costs[one] + wait + MARGIN * one.promised_s <= cost
-            for one, wait in ready.items()
+            other in costs and costs[other] + wait + MARGIN * other.promised_s <= cost
+            for other, wait in ready.items()
         )
 
 
@@ -163,8 +139,8 @@ class Queue(Generic[T]):
         self._vain: dict[Entry[T], None] = {}
         """Those that had their turn in vain."""
         self._numbers = count()
-        self._told: set[Load] = set()
-        """Those that know of waiting requests."""
+        self._loads: set[Load] = set()
+        """Loads with promises."""
         self._seen: dict[Entry[T], None] = {}
         """Those that were looked at last, or came since."""
         self._promised: dict[Entry[T], tuple[float, float]] = {}
@@ -227,16 +203,20 @@ class Queue(Generic[T]):
 
     def leave(self, entry: Entry[T]) -> None:
         """Remove a request whose client has gone; no effect if it does not wait any more."""
-        if entry in self._entries:
-            self._withdraw(entry)
-            self._remove(entry)
+        if entry not in self._entries:
+            return
+        if entry in self._promised:
+            load, promise = entry.load, self._promised.pop(entry)
+            load.promises.remove(promise)
+            load.promised_s = load.promised_s - entry.prefill_s if load.promises else 0.0
+        self._remove(entry)
 
     def let_go(self) -> list[Entry[T]]:
         """Remove all requests, and return them: their workers may be another queue's next."""
-        gone = list(self._entries)
-        for entry in gone:
+        entries = list(self._entries)
+        for entry in entries:
             self.leave(entry)
-        return gone
+        return entries
 
     def length(self, line: Line) -> int:
         """Return how many requests wait in a line."""
@@ -290,35 +270,31 @@ class Queue(Generic[T]):
             decision = rank(entry)
             if decision is None:
                 entry.look_again(now)
-            elif self._goes(entry, decision, now):
+            elif entry.bound or entry.is_over(now) or not self.must_hold(decision, now):
                 self._remove(entry)
-                self._turn_over(entry.tenant)
+                # Its tenant has had its turn, so goes behind all others.
+                for name in [name for name in self._lines if name[0] == entry.tenant]:
+                    self._lines[name] = self._lines.pop(name)
                 return entry, decision
             else:
                 self._look(entry, decision, now)
             self._promise(entry, now)
         return None
 
-    def _goes(self, entry: Entry[T], decision: Decision, now: float) -> bool:
-        """Whether a request goes where it was just decided to."""
-        if entry.bound or entry.is_over(now):
-            return True
-        return not self.must_hold(decision, now)
-
     def _looked_at(self, now: float) -> list[Entry[T]]:
         """Return the requests to look at this time, in their order.
 
-        Of each line the one with least need, then the next one of each, and so on: so requests that
-        wait for one worker or model do not hide others. Nor do those that go before all others.
+        Of each line the one with least need, then the next one of each, and so on: so none hides
+        those that wait for another worker or model. Nor do those that go before all others.
         """
         names = list(islice(self._lines, LOOKED_AT))
         lines = [self._lines[name][:LOOKED_AT] for name in names]
         if len(self._lines) > LOOKED_AT:  # the other lines are looked at next time
             for name in names:
                 self._lines[name] = self._lines.pop(name)
-        found = (entry for turn in zip_longest(*lines) for entry in turn if entry is not None)
+        in_turn = (entry for turn in zip_longest(*lines) for entry in turn if entry is not None)
         tenants: dict[str, list[Entry[T]]] = {}
-        for entry in islice(found, LOOKED_AT):
+        for entry in islice(in_turn, LOOKED_AT):
             tenants.setdefault(entry.tenant, []).append(entry)
         for own in tenants.values():
             own.sort(key=_place)
@@ -330,19 +306,13 @@ class Queue(Generic[T]):
     def _first(self, now: float) -> list[Entry[T]]:
         """Return some of the requests that go before all others, in order of arrival."""
         old = takewhile(lambda entry: entry.is_over(now), self._entries)
-        found = dict.fromkeys(islice(old, LOOKED_AT))
-        found.update(self._vain)
-        return nsmallest(LOOKED_AT, found, key=lambda entry: entry.wait.since)
+        first = {**dict.fromkeys(islice(old, LOOKED_AT)), **self._vain}
+        return nsmallest(LOOKED_AT, first, key=lambda entry: entry.wait.since)
 
     def _due(self, looked: list[Entry[T]], now: float, most: int) -> set[Entry[T]]:
         """Return at most `most` of these requests that are due to be decided anew."""
-        over = (entry for entry in looked if now >= entry.again or entry.is_over(now))
-        return set(nsmallest(most, over, key=lambda entry: entry.again))
-
-    def _turn_over(self, tenant: str) -> None:
-        """Put a tenant behind all others, as it has had its turn."""
-        for name in [name for name in self._lines if name[0] == tenant]:
-            self._lines[name] = self._lines.pop(name)
+        due = (entry for entry in looked if now >= entry.again or entry.is_over(now))
+        return set(nsmallest(most, due, key=lambda entry: entry.again))
 
     def _add(self, entry: Entry[T]) -> None:
         """Put a request where it belongs by its need, and by when it began to wait."""
@@ -385,18 +355,12 @@ class Queue(Generic[T]):
         entry.over()
 
     def _promise(self, entry: Entry[T], now: float) -> None:
-        load, need = entry.load, -inf if entry.is_first(now) else entry.need
+        first = entry.wait.first or entry.is_over(now)
+        load, need = entry.load, -inf if first else entry.need
         self._promised[entry] = promise = need, entry.prefill_s
         load.promised_s += entry.prefill_s
         load.promises.append(promise)
-        self._told.add(load)
-
-    def _withdraw(self, entry: Entry[T]) -> None:
-        """Take back the promise of one request, if it has one."""
-        if entry in self._promised:
-            load, promise = entry.load, self._promised.pop(entry)
-            load.promises.remove(promise)
-            load.promised_s = load.promised_s - entry.prefill_s if load.promises else 0.0
+        self._loads.add(load)
 
     def _promise_again(self, now: float) -> None:
         """Promise all that was looked at last, or came since, and nothing else.
@@ -412,10 +376,10 @@ class Queue(Generic[T]):
 
     def _take_back(self) -> None:
         """Take back all promises."""
-        for load in self._told:
+        for load in self._loads:
             load.promised_s = 0.0
             load.promises.clear()
-        self._told.clear()
+        self._loads.clear()
         self._promised.clear()
 
 

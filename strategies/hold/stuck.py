@@ -1,9 +1,8 @@
 """Rescue: requests that wait in vain at one worker are sent to another.
 
 A worker may hang although its front process answers probes, or its KV cache may be much fuller than
-thought. Its predicted prefill then passes, and nothing comes. If its oldest prompt is very late,
-what waits there is taken back, as for preemption, and decided anew. Nothing is known of what such a
-worker has computed, so it counts as holding no more than before.
+thought. If its oldest prompt is very late, what waits there is taken back, as for preemption, and
+decided anew. The worker counts as holding no more than before.
 """
 
 from strategies.api import FREE, Candidate, Decision
@@ -26,8 +25,7 @@ def hangs(load: Load, pace: Pace, now: float) -> bool:
 def stranded(load: Load, pace: Pace, now: float) -> list[Booking]:
     """Return the bookings that wait in vain there, oldest first; none if the worker is not stuck.
 
-    Once some were moved, nothing is known of how late the next one is. It waits in vain as long as
-    no answer begins, unless it came later.
+    Once some were moved, the next one waits in vain until an answer begins, unless it came later.
     """
     if hangs(load, pace, now):
         return list(load.pending)

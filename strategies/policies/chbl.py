@@ -43,17 +43,13 @@ class Chbl(Strategy):
 
     def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
         """Put workers below the bound first, then the others, both in the prefix's hash order."""
-        key = self._key(prompt)
+        keys, key = prompt.keys, 0
+        if keys:  # that of the block where the prefix ends: it covers all blocks up to there
+            depth = bisect_left(prompt.ends, self._prefix / prompt.unit_tokens, 1, len(keys))
+            key = keys[depth - 1]
         order = sorted(workers, key=lambda worker: xxh3_64_intdigest(worker.name.encode(), key))
         flying = sum(worker.load.in_flight for worker in workers)
         bound = MOST_LOAD * (flying + 1) / len(workers)
         reason = "prefix" if order[0].load.in_flight < bound else "spill"
         order.sort(key=lambda worker: worker.load.in_flight >= bound)
         return Decision([Candidate(worker, FREE) for worker in order], reason)
-
-    def _key(self, prompt: Prompt) -> int:
-        """Return the key of the block where the prefix ends: it covers all blocks up to there."""
-        if not prompt.keys:
-            return 0
-        depth = bisect_left(prompt.ends, self._prefix / prompt.unit_tokens, 1, len(prompt.keys))
-        return prompt.keys[depth - 1]

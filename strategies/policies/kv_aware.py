@@ -5,6 +5,7 @@ events have not arrived yet. If a worker's events are missing or cannot be trust
 was sent there is used instead, as in `prefixaware`, and the reason of the decision says so.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -25,8 +26,10 @@ from strategies.api import (
 from strategies.cost.cost import held_tokens
 from strategies.cost.tiers import Held, Loading
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions, reason
-from strategies.prefix.in_flight import InFlight
 from strategies.prefix.tree import Placement, PrefixTree
+
+#: Most requests kept after their end; the oldest are dropped.
+MAX_ENDED = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,52 @@ class KvAwareOptions:
     def __post_init__(self) -> None:
         if self.threshold < 0:
             raise ValueError(f"threshold must be at least 0, not {self.threshold}")
+
+
+class InFlight:
+    """Prefixes of running requests by worker, and of those that ended at most `seconds` ago.
+
+    Takes at most `limit_bytes`. An engine cannot evict what a running request uses, and soon after
+    its end all its events have arrived: from then on only events tell what is left.
+    """
+
+    def __init__(self, limit_bytes: int, seconds: float) -> None:
+        self._tree = PrefixTree(limit_bytes)
+        self._seconds = seconds
+        self._ended: deque[tuple[float, Placement]] = deque()
+        """What has ended, each with the time until which it counts."""
+
+    def insert(self, keys: Sequence[int], worker: str, now: float) -> Placement:
+        """Record that `worker` is sent the prompt with these keys; to be settled once."""
+        self._let_go(now)
+        return self._tree.insert(keys, worker)
+
+    def held(self, keys: Sequence[int], now: float) -> dict[str, int]:
+        """Return how many of the prompt's first blocks each worker has from these requests."""
+        self._let_go(now)
+        return self._tree.held(keys)
+
+    def settle(self, placement: Placement, now: float, *, took: bool) -> None:
+        """End the request; if the worker did not accept it (`took`), drop it at once."""
+        if not took:
+            self._tree.leave(placement)
+            return
+        self._ended.append((now + self._seconds, placement))
+        if len(self._ended) > MAX_ENDED:
+            self._tree.leave(self._ended.popleft()[1])
+
+    def forget(self, worker: str) -> None:
+        """Drop everything the worker was sent."""
+        self._tree.forget(worker)
+
+    def _let_go(self, now: float) -> None:
+        ended = self._ended
+        while ended and ended[0][0] <= now:
+            self._tree.leave(ended.popleft()[1])
+
+    def __len__(self) -> int:
+        """Return the number of blocks, counted once for each holder."""
+        return len(self._tree)
 
 
 class _Placed(NamedTuple):
@@ -169,11 +218,7 @@ class KvAware(Strategy):
     def _learn(
         self, prompt: Prompt, candidate: Candidate, outcome: Outcome, *, shadowed: bool
     ) -> None:
-        """Learn from loaded blocks: how fast tiers load, what stays on L1, and what was wrong.
-
-        Loading is certain only if the worker reported the tiers, or found exactly as many tokens
-        as predicted.
-        """
+        """Learn from loaded blocks: how fast tiers load, what stays on L1, and what was wrong."""
         name, cached, believed = candidate.worker.name, outcome.cached_tokens, candidate.believed
         if not outcome.ok or cached is None:
             return
@@ -183,7 +228,7 @@ class KvAware(Strategy):
             if self.kv.memory is not None and not shadowed:
                 sure = outcome.found is not None
                 self.kv.memory.correct(name, prompt, believed, found, sure=sure)
-        if outcome.found is not None or cached == candidate.held_tokens:
+        if outcome.found is not None or cached == candidate.held_tokens:  # else it is not certain
             if outcome.computed_s and (found.l1 or found.l2):
                 rest = max(0, prompt.tokens - cached), cached
                 self.kv.loads.learn(found, rest, candidate.worker.pace, outcome.computed_s)
@@ -221,8 +266,7 @@ class KvAware(Strategy):
         return 0 if self.kv.store is None else self.kv.store.held(prompt)
 
     def _counted(self, held: Held, stored: int) -> Held:
-        """Return what counts of the tokens a worker holds, when a store has the first `stored`:
-        these count even where the worker has them on a disabled tier."""
+        """Return what counts of what a worker holds; a store has the first `stored`, which do."""
         return self.kv.loads.counted(self.kv.loads.counted(held).at_least(l2=stored))
 
     def _doubt(self, prompt: Prompt, worker: str) -> str:

@@ -1,8 +1,7 @@
 """`session`: keeps a session on its worker; another strategy, below it, decides everything else.
 
 The bindings are stored elsewhere: `Prompt.bound` names the worker of the request's session. The
-strategy below chooses a worker when a session is created, and for requests without a session. Its
-costs are used to compare staying with moving.
+strategy below chooses where a session starts, and its costs compare staying with moving.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,7 @@ from strategies.api import (
     WorkerView,
     option,
 )
-from strategies.cost.ranking import led_by
+from strategies.cost.cost import led_by
 from strategies.registry import make
 
 

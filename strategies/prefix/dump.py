@@ -15,8 +15,7 @@ from msgspec import Meta
 
 from strategies.api import TOKEN_ENDS
 from strategies.prefix.block_keys import TEXT_ENDS
-from strategies.prefix.lru import Shadow
-from strategies.prefix.node import Node
+from strategies.prefix.lru import Node, Shadow
 from strategies.prefix.tree import BLOCKS, PrefixTree
 
 #: Has to change with the format, and with the way keys are computed.
@@ -75,7 +74,7 @@ def dump(tree: PrefixTree) -> bytes:
     workers = []
     for shadow in tree.shadows():
         known = [entry for entry in shadow if entry.node in places]
-        held = [_Held(places[one.node], one.held, one.extra, one.stamp) for one in known]
+        held = [_Held(places[e.node], e.held, e.extra, e.stamp) for e in known]
         workers.append(_DumpedWorker(shadow.worker, shadow.limit, held))
     return msgspec.msgpack.encode(_Dump(VERSION, runs, workers))
 
@@ -83,13 +82,13 @@ def dump(tree: PrefixTree) -> bytes:
 def restore(tree: PrefixTree, data: bytes) -> None:
     """Fill an empty tree, up to its memory bound. If it raises BadDump, the tree stays empty."""
     try:
-        found = msgspec.msgpack.decode(data, type=_Dump)
-        if found.version != VERSION:
-            raise ValueError(f"it has version {found.version}, not {VERSION}")
-        nodes = _nodes(tree.root, found.runs)
-        if len({worker.name for worker in found.workers}) < len(found.workers):
+        state = msgspec.msgpack.decode(data, type=_Dump)
+        if state.version != VERSION:
+            raise ValueError(f"it has version {state.version}, not {VERSION}")
+        nodes = _nodes(tree.root, state.runs)
+        if len({worker.name for worker in state.workers}) < len(state.workers):
             raise ValueError("a worker that is there twice")
-        for worker in found.workers:
+        for worker in state.workers:
             _hold(tree.join(worker.name), worker, nodes)
     except (msgspec.MsgspecError, ValueError, LookupError, RecursionError) as error:
         tree.clear()
@@ -134,14 +133,14 @@ def _connected(held: Sequence[_Held], nodes: Mapping[int, Node]) -> list[_Held]:
 
     The rest is of use without them. Raises ValueError, LookupError.
     """
-    found: list[_Held] = []
+    connected: list[_Held] = []
     whole: set[Node | None] = {nodes[-1]}
-    for one in reversed(held):
-        node = nodes[one.run]
-        if one.blocks > len(node.keys):
+    for part in reversed(held):
+        node = nodes[part.run]
+        if part.blocks > len(node.keys):
             raise ValueError("blocks outside of their run")
         if node.parent in whole:
-            found.append(one)
-            if one.blocks == len(node.keys):
+            connected.append(part)
+            if part.blocks == len(node.keys):
                 whole.add(node)
-    return found[::-1]
+    return connected[::-1]

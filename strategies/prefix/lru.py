@@ -8,13 +8,11 @@ Since eviction follows the order of use, a worker that has lost a prefix has als
 used before it.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 from strategies.constants import MOST_LOST
-
-if TYPE_CHECKING:
-    from strategies.prefix.node import Node
 
 UNBOUNDED = float("inf")
 #: Bytes of an entry with its share of a node (measured: 700), and of one key.
@@ -42,6 +40,61 @@ class CacheEntry:
         """The shadow's clock when it was last used."""
         self.older: CacheEntry = self
         self.younger: CacheEntry = self
+
+
+class Node:
+    """A node of the prefix tree: a run of blocks up to where prompts diverge.
+
+    A worker that holds any of it holds everything before it as well.
+    """
+
+    __slots__ = ("at", "children", "ends", "entries", "keys", "mask", "parent", "unit", "users")
+
+    def __init__(
+        self, parent: "Node | None", keys: "array[int]", at: int, ends: Sequence[int], unit: float
+    ) -> None:
+        self.parent = parent
+        self.keys = keys
+        self.at = at
+        """Number of blocks before it."""
+        self.ends = ends
+        self.unit = unit
+        """Tokens per unit of `ends`."""
+        self.children: dict[int, Node] = {}
+        """Child nodes by their first key."""
+        self.entries: dict[int, CacheEntry] = {}
+        """What each worker holds of it, by the worker's bit."""
+        self.mask = 0
+        """The bits of all workers in `entries`."""
+        self.users = 0
+        """Requests with these blocks that run on any worker or are held in the router; at the root,
+        all of them."""
+
+    def tokens(self, first: int, last: int) -> float:
+        """Return tokens in its blocks from `first` up to `last`; negative if `last` is smaller."""
+        return (self.ends[self.at + last] - self.ends[self.at + first]) * self.unit
+
+    def kept(self, held: int, tokens: float) -> int:
+        """Return how many of its first `held` blocks are left if at least one, and `tokens`, go."""
+        ends, at = self.ends, self.at
+        target = ends[at + held] - tokens / self.unit
+        kept = bisect_left(ends, target, at, at + held)
+        while kept > at and ends[kept] > target:
+            kept -= 1
+        return min(held - 1, kept - at)
+
+    def leave(self) -> None:
+        """Remove it from its parent if no worker holds it any more."""
+        if self.parent is not None and not self.mask:
+            self.parent.children.pop(self.keys[0], None)
+
+
+def count(node: Node, requests: int) -> None:
+    """Add to the number of requests with the blocks of `node` and of all before it."""
+    at: Node | None = node
+    while at is not None:
+        at.users += requests
+        at = at.parent
 
 
 class Shadow:
@@ -79,14 +132,14 @@ class Shadow:
         last.younger = next_.older = entry
         entry.stamp = self.clock
 
-    def enter(self, node: "Node") -> CacheEntry:
+    def enter(self, node: Node) -> CacheEntry:
         """Create an empty entry, which the caller has to touch."""
         entry = node.entries[self.bit] = CacheEntry(node, self.clock)
         node.mask |= self.bit
         self.bytes += ENTRY_BYTES
         return entry
 
-    def split(self, lower: CacheEntry, node: "Node", held: int) -> CacheEntry:
+    def split(self, lower: CacheEntry, node: Node, held: int) -> CacheEntry:
         """Create the entry for the upper part of a split run, used when the lower one was."""
         upper = self.enter(node)
         self.touch(upper, lower.younger)
@@ -138,8 +191,8 @@ class Shadow:
     def shrink(self, bytes_: float, tokens: float = UNBOUNDED, *, most: int) -> int:
         """Forget the oldest entries until both bounds hold; return how many entries that took.
 
-        At most `most` entries are looked at. Entries that running requests use are passed over, as
-        the worker cannot evict them, except when memory (`bytes_`) is short.
+        At most `most` are looked at. Those that running requests use are passed over, as the worker
+        cannot evict them, except when memory (`bytes_`) is short.
         """
         ring, passed = self.first, 0
         for done in range(most):
@@ -166,13 +219,13 @@ class Shadow:
         Alone it would become younger than its parent, which would then be cut first.
         """
         node, path = entry.node, list[CacheEntry]()
-        while node.parent is not None and (one := node.entries[self.bit]).stamp != self.clock:
-            path.append(one)
+        while node.parent is not None and (used := node.entries[self.bit]).stamp != self.clock:
+            path.append(used)
             node = node.parent
         next_ = node.entries.get(self.bit)
-        for one in reversed(path):
-            self.touch(one, next_)
-            next_ = one
+        for used in reversed(path):
+            self.touch(used, next_)
+            next_ = used
         return len(path)
 
     def keep(self, entry: CacheEntry, blocks: int) -> None:
@@ -184,10 +237,7 @@ class Shadow:
             self.hold(entry, blocks)
 
     def lost(self, stamp: int) -> None:
-        """Note that a prefix last used at `stamp` turned out to be gone; see `drop_lost`.
-
-        At most `MOST_LOST` of all tokens are to go.
-        """
+        """Note that a prefix last used at `stamp` is gone: at most `MOST_LOST` of all tokens go."""
         self.least = self.size * (1.0 - MOST_LOST)
         self.lost_at = max(self.lost_at, stamp)
 

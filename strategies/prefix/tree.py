@@ -7,13 +7,12 @@ so lookup and insertion cost next to nothing. Each worker's order of use is kept
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from sys import maxsize
+from typing import NamedTuple
 
-from strategies.prefix.lru import UNBOUNDED, Shadow
-from strategies.prefix.match import Match
-from strategies.prefix.node import Node, count
+from strategies.prefix.lru import UNBOUNDED, Node, Shadow, count
 
 #: Ends of blocks of one unit each.
 BLOCKS = range(1 << 32)
@@ -22,6 +21,83 @@ BLOCKS = range(1 << 32)
 MAX_DROPPED = 64
 #: An answer counts as at most this many tokens, however many are reported.
 MAX_ANSWER_TOKENS = 32_768
+
+
+class WantedCopies(NamedTuple):
+    """The start of a prompt of which one more copy is wanted on the workers."""
+
+    blocks: int = 0
+    """How many of the prompt's first blocks are wanted."""
+    tokens: float = 0.0
+    """Their tokens, each weighted by how much of a copy is missing (at most one)."""
+
+
+NOT_WANTED = WantedCopies()
+
+
+class Match:
+    """One prompt's path in the tree: who holds it, who uses it, how much of it is wanted.
+
+    Valid until the tree changes.
+    """
+
+    __slots__ = ("_at", "_by_bit", "_path", "_shadows")
+
+    def __init__(
+        self,
+        path: Sequence[Node],
+        at: int,
+        shadows: Mapping[str, Shadow],
+        by_bit: Mapping[int, Shadow],
+    ) -> None:
+        """Take the root and the nodes with the prompt's first `at` blocks, all that are known."""
+        self._path = path
+        self._at = at
+        self._shadows = shadows
+        self._by_bit = by_bit
+
+    def held(self) -> dict[str, int]:
+        """Return, for each worker that holds any, how many of the first blocks it holds."""
+        depths: dict[str, int] = {}
+        below = 0
+        for node in reversed(self._path):
+            mask = node.mask & ~below
+            while mask:
+                bit = mask & -mask
+                mask ^= bit
+                shadow = self._by_bit[bit]
+                if not shadow.leaving:
+                    depths[shadow.worker] = min(node.at + node.entries[bit].held, self._at)
+            below = node.mask
+        return depths
+
+    def in_use(self, worker: str) -> float:
+        """Return how many of the prompt's tokens running requests on `worker` already use."""
+        shadow, tokens = self._shadows.get(worker), 0.0
+        if shadow is None:
+            return tokens
+        for node in self._path[1:]:
+            entry = node.entries.get(shadow.bit)
+            if entry is None or not entry.users:
+                break
+            tokens += node.tokens(0, min(entry.held, self._at - node.at))
+        return tokens
+
+    def wanted(self, workers: int) -> WantedCopies:
+        """Return the start of the prompt of which another copy is wanted, among `workers` workers.
+
+        A prefix should lie on as large a share of the workers as it has of the running requests.
+        The first request with the prefix does not count, as a single request shares nothing.
+        """
+        blocks, tokens, under_way = 0, 0.0, self._path[0].users
+        for node in self._path[1:]:
+            others = node.users - 1
+            lacking = others * workers / under_way - node.mask.bit_count() if others > 0 else 0.0
+            if lacking <= 0.0:
+                break
+            blocks = min(node.at + len(node.keys), self._at)
+            tokens += min(1.0, lacking) * node.tokens(0, blocks - node.at)
+        return WantedCopies(blocks, tokens)
 
 
 class Placement:
@@ -108,10 +184,7 @@ class PrefixTree:
         return Match(*self._along(keys), self._shadows, self._by_bit)
 
     def wait(self, keys: Sequence[int]) -> Callable[[], None]:
-        """Count a request that is held in the router, until the returned function is called.
-
-        It counts for those of its blocks that are known.
-        """
+        """Count a request that is held in the router, until the returned function is called."""
         node = self._along(keys)[0][-1]
         count(node, 1)
         return partial(count, node, -1)
@@ -126,10 +199,7 @@ class PrefixTree:
         return shadow.shared if shadow is not None else 0.0
 
     def close(self, placement: Placement, answer: float = 0.0) -> None:
-        """End a request: its blocks become evictable, as the most recently used ones.
-
-        `answer` tokens are cached after them.
-        """
+        """End a request: its blocks, and `answer` tokens, become evictable, as the youngest."""
         shadow = placement.shadow
         count(placement.leaf, -1)
         if not self._knows(shadow):
@@ -149,10 +219,7 @@ class PrefixTree:
             node = node.parent
 
     def leave(self, placement: Placement) -> None:
-        """End a request, and drop all of its blocks that no other running request there uses.
-
-        For trees that track nothing but running requests; use it instead of `close`.
-        """
+        """End a request like `close`, and drop its blocks that no running request there uses."""
         self.close(placement)
         shadow, node = placement.shadow, placement.leaf
         if not self._knows(shadow):
@@ -166,8 +233,8 @@ class PrefixTree:
     def take_back(self, placement: Placement) -> None:
         """Drop the blocks that the placement added: the worker did not accept the prompt.
 
-        Call it after `close`. It only works if nothing was placed or ended there since: then nobody
-        else has computed them. Otherwise they are left to age.
+        Call it after `close`. If anything was placed or ended there since, they are left to age:
+        others may have computed them.
         """
         if placement.shadow.clock == placement.number + 1:
             self.keep(placement, 0)
@@ -201,11 +268,7 @@ class PrefixTree:
             self._tidy()
 
     def forget(self, worker: str) -> None:
-        """Drop everything `worker` held.
-
-        `held` reports none of it from now on; if there is much, its memory is freed bit by bit with
-        later placements.
-        """
+        """Drop everything `worker` held; much memory is freed bit by bit, with later placements."""
         shadow = self._shadows.pop(worker, None)
         if shadow is not None:
             shadow.leaving = True

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from benchmarks.routing.columns import SMALL
-from benchmarks.routing.drive import ENDS, Fleet, Placed
-from benchmarks.routing.workloads import Talk, Turn, Work, chats, long_answers, no_reuse
+from benchmarks.routing.drive import ENDS, EngineFleet, Placed
+from benchmarks.routing.workloads import PromptTurn, Talk, Work, chats, long_answers, no_reuse
 from benchmarks.scenarios.checks import drive, hit_rate, run, ttft
 from strategies.api import Prompt, WorkerView
 
 #: Two workers with host memory.
-TWO = Fleet(SMALL, 2, cache_tokens=2_000_000)
+TWO = EngineFleet(SMALL, 2, cache_tokens=2_000_000)
 
 
 def test_answers_do_not_pile_up_with_the_holder() -> None:
@@ -82,7 +82,7 @@ def test_no_prompt_waits_for_room_where_its_prefix_lies() -> None:
 
     def asked(at_s: float, document: int, answer: int) -> Talk:
         keys = tuple(range(1_000 * document, 1_000 * document + 38))
-        return Talk(at_s, document, (Turn(keys, 38 * 512 + 9, answer),))
+        return Talk(at_s, document, (PromptTurn(keys, 38 * 512 + 9, answer),))
 
     early = [asked(5.0 * number, number, 100) for number in range(4)]
     others = [asked(40.0 + 0.1 * number, 100 + number, 2_500) for number in range(20)]
@@ -101,13 +101,13 @@ def test_a_long_prompt_does_not_block_the_short_ones() -> None:
     """
     long, short = 100_000, 1_000
     turns = [
-        *((0.0, Turn(tuple(range(first, first + 195)), long, 10)) for first in (1, 200)),
-        *((0.5 + 0.1 * number, Turn((1000 + number,), short, 10)) for number in range(60)),
+        *((0.0, PromptTurn(tuple(range(first, first + 195)), long, 10)) for first in (1, 200)),
+        *((0.5 + 0.1 * number, PromptTurn((1000 + number,), short, 10)) for number in range(60)),
     ]
     work = Work("long", [Talk(at, number, [turn]) for number, (at, turn) in enumerate(turns)])
 
     def waits(policy: str) -> list[float]:
-        done = run(work, policy, Fleet(SMALL, workers=2))
+        done = run(work, policy, EngineFleet(SMALL, workers=2))
         return [
             fmean(one.first_s for one in done if one.asked.prompt.tokens == size)
             for size in (short, long)

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from typer import BadParameter
 
 from benchmarks.routing.__main__ import main
 from benchmarks.routing.columns import Cell, Column, chosen, columns, elsewhere, means
 from benchmarks.routing.policies import POOLED
-from benchmarks.routing.results import Results, goals, markdown, sheets, write
-from benchmarks.routing.workloads import Ideal
+from benchmarks.routing.results import goals
 
 (MIXED,) = chosen(["mixed"], columns(None))
 
@@ -60,34 +58,7 @@ def test_a_goal_holds_on_each_engine() -> None:
     assert met == {MIXED.name: True, other.name: False}
 
 
-def test_tables_show_what_was_run() -> None:
-    """Policies that were not run have no row; the floor and the pooled bound have theirs."""
-    cells = means(
-        [cell(MIXED, "prefixaware", 1.2), cell(MIXED, "random"), cell(MIXED, POOLED, 0.8)]
-    )
-    made = Results(cells, [MIXED], {"mixed": Ideal(0.4, 0.5)}, goals(cells, [MIXED]))
-    (sheet,) = (sheet for sheet in sheets(made) if sheet.title.startswith("Mean TTFT"))
-    assert [row[1] for row in sheet.rows] == ["1.200", "1.000", "0.800", "0.500"]
-    assert "| mixed |" in markdown(sheet)
-
-
-def test_each_part_of_the_page_stays_while_the_other_is_written(tmp_path: Path) -> None:
-    """In any order."""
-    page = tmp_path / "RESULTS.md"
-    write(page, judged="# One\n\nold\n")
-    write(page, constants="## Constants\n\nold too\n")
-    write(page, judged="# One\n\nnew\n")
-    assert page.read_text() == "# One\n\nnew\n\n## Constants\n\nold too\n"
-
-
-def test_an_unknown_name_is_an_error() -> None:
-    """It lists the known ones."""
-    with pytest.raises(BadParameter, match=r"'nonsense'.*'no_reuse'"):
-        main(column=["nonsense"])
-    with pytest.raises(BadParameter, match=r"'nonsense'.*'round robin'"):
-        main(policy=["nonsense"])
-
-
+@pytest.mark.long
 def test_only_judging_writes_the_page(tmp_path: Path) -> None:
     """Numbers are written always; the page names the seeds, and has a picture."""
     pytest.importorskip("matplotlib")

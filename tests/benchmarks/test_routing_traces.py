@@ -73,12 +73,6 @@ def test_a_bad_line_is_named(tmp_path: Path, read: Callable[[Path], Work]) -> No
         read(path)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """The error names it."""
-    with pytest.raises(TraceError, match=r"nowhere\.jsonl: No such file"):
-        agent_sessions(tmp_path / "nowhere.jsonl")
-
-
 def test_a_folder_of_traces(tmp_path: Path) -> None:
     """Existing traces become columns; a folder without any is an error."""
     with pytest.raises(ValueError, match=r"has none of mooncake/conversation_trace\.jsonl"):

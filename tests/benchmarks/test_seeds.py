@@ -4,9 +4,9 @@ from pickle import dumps, loads
 
 import pytest
 
-from benchmarks.routing.workloads import Turn
-from benchmarks.seeds.cells import SeedResult, Task, bound, calibrated, cell
-from benchmarks.seeds.fleet import BARE, BASELINE, ROUTERS, SETUPS
+from benchmarks.routing.workloads import PromptTurn
+from benchmarks.seeds.cells import SeedResult, Task, bound, cell
+from benchmarks.seeds.fleet import ROUTERS, SETUPS
 from benchmarks.seeds.workloads import SEEDS, Seed
 
 NAMED = {seed.name: seed for seed in SEEDS}
@@ -18,7 +18,7 @@ def run(router: str, setup: int = 0, seed: str = "8k contexts", span: float = 60
     return cell(Task(NAMED[seed], BY_NAME[router], SETUPS[setup], 60, 30, 1, span))
 
 
-def first_turns(seed: Seed) -> list[Turn]:
+def first_turns(seed: Seed) -> list[PromptTurn]:
     """Return the first turns of three clients."""
     return [talk.turns[0] for talk in seed.work(1, 3, 50).talks]
 
@@ -39,30 +39,6 @@ def test_every_router_gets_the_same(seed: Seed) -> None:
         assert first_turns(again.seed) == first_turns(seed)
 
 
-def test_a_conversation_grows() -> None:
-    """Each turn begins with the one before it; the next conversation begins with something else."""
-    client = NAMED["chats"].work(1, 1, 1 << 30).talks[0]
-    session, before = client.session, client.turns[0]
-    for place in range(1, 20):
-        turn = client.turns[place]
-        shared = turn.keys[: len(before.keys)] == before.keys
-        assert shared == (client.session == session) or not before.keys
-        session, before = client.session, turn
-    with pytest.raises(IndexError, match="turn 0 after turn 19"):
-        client.turns[0]
-
-
-def test_conversations_are_as_published() -> None:
-    """About 5.75 turns on average, and 27 % have one, although long ones are cut."""
-    client = NAMED["chats"].work(1, 1, 1 << 30).talks[0]
-    lengths: dict[int, int] = {}
-    for place in range(8_000):
-        _ = client.turns[place]
-        lengths[client.session] = lengths.get(client.session, 0) + 1
-    assert sum(lengths.values()) / len(lengths) == pytest.approx(5.75, rel=0.15)
-    assert list(lengths.values()).count(1) / len(lengths) == pytest.approx(0.27, rel=0.15)
-
-
 def test_caches_that_are_looked_at_pay() -> None:
     """A simulated minute is enough to show it; the same task gives the same cell, and none hits
     more than an infinite cache."""
@@ -74,18 +50,3 @@ def test_caches_that_are_looked_at_pay() -> None:
     assert ours.cost < base.cost
     assert ours.least_share <= 1 / 7 <= ours.most_share
     assert ours.hit <= bound(NAMED["8k contexts"], 60, 30, 1, ours.requests // 30 + 1) + 0.02
-
-
-def test_tiers_are_counted_by_tier() -> None:
-    """With tiers, what GPUs have evicted comes from L1, far more from L2."""
-    base, tiered = (run("random", setup, "64k contexts", 300.0) for setup in (0, 1))
-    assert (base.l1, base.l2) == (0.0, 0.0)
-    assert tiered.l2 > tiered.l1 > 0.0
-    assert tiered.hit > 2 * base.hit
-
-
-def test_the_baseline_is_calibrated() -> None:
-    """The population is chosen so that its hit rate is the published one, 25 to 30 %."""
-    seed = NAMED["8k contexts"]
-    population = calibrated(seed, 30, 1, 120.0)
-    assert 0.25 <= cell(Task(seed, BASELINE, BARE, population, 30, 1, 120.0)).hit <= 0.30

@@ -140,6 +140,7 @@ def _waits(node: ast.AST) -> bool:
     return isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.AsyncFor | ast.AsyncWith)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
     not (shutil.which(COMPILER) and HEADER.exists()), reason="no C compiler, or no Python.h"

@@ -1,8 +1,6 @@
 """Compose files and manifests: they parse, agree with each other, and suit the router."""
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,25 +72,6 @@ def images(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from images(inner)
-
-
-def test_images_need_no_registry() -> None:
-    """All are Docker Hub's, with a version, except the router's own: compose builds it here, and a
-    cluster takes the one that its nodes have."""
-    read = {path: documents(path) for path in DEPLOY.rglob("*.yaml")}
-    named = {path: set(images(found)) for path, found in read.items()}
-    others = set.union(*named.values()) - {OURS}
-    assert len(others) >= 5
-    for name in others:
-        assert re.fullmatch(r"[a-z0-9-]+(/[a-z0-9-]+)?:v?[0-9][\w.]*", name), name
-    for route in ROUTES:
-        path = DEPLOY / "compose" / f"{route}.yaml"
-        assert OURS not in named[path]
-        (compose,) = read[path]
-        assert (path.parent / compose["services"]["warmroute"]["build"] / "Dockerfile").is_file()
-        path = DEPLOY / "kubernetes" / f"{route}.yaml"
-        (container,) = _containers(resource(path, "Deployment", "warmroute"))
-        assert (container["image"], container["imagePullPolicy"]) == (OURS, "IfNotPresent")
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -241,13 +220,6 @@ def _fields(value: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def test_readme_names_every_folder() -> None:
-    """Every folder is linked in the README, and no other."""
-    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    folders = {(one.name, one.name) for one in DEPLOY.iterdir() if one.is_dir()}
-    assert set(re.findall(r"\[`([^`]+)/`\]\(([^)]*)\)", text)) == folders
-
-
 def _containers(deployment: Any) -> list[Any]:
     return list(deployment["spec"]["template"]["spec"]["containers"])
 
@@ -255,14 +227,3 @@ def _containers(deployment: Any) -> list[Any]:
 def _gibibytes(size: str) -> int:
     assert size.endswith("Gi")
     return int(size.removesuffix("Gi"))
-
-
-def test_mounted_files_are_there() -> None:
-    """Files that compose mounts exist."""
-    for route in ROUTES:
-        (compose,) = documents(DEPLOY / "compose" / f"{route}.yaml")
-        for service in compose["services"].values():
-            for volume in service.get("volumes", ()):
-                source = str(volume).partition(":")[0]
-                if source.startswith("."):
-                    assert (DEPLOY / "compose" / Path(source)).exists(), volume

@@ -23,15 +23,9 @@ from tests.deploy.units import Unit, unit
 from tests.support import MakeStub, until
 
 NAMES = ("warmroute", "warmroute-controller")
-#: What differs between the two units in `[Service]`; the rest restricts both alike.
-OWN = {
-    *("ExecStart", "ExecReload", "TimeoutStopSec", "KillMode"),
-    *("StateDirectory", "CacheDirectory", "Environment"),
-}
 #: Seconds that the last snapshot of a large index may take.
 SNAPSHOT_S = 60
 README = (DEPLOY / "README.md").read_text("utf-8")
-OPERATIONS = (DEPLOY.parent / "docs" / "operations.md").read_text("utf-8")
 
 
 def settings(**more: object) -> Settings:
@@ -98,93 +92,11 @@ def test_stopping_has_the_time_that_it_takes() -> None:
     assert int(unit("warmroute-controller").one("TimeoutStopSec")) > ENDING_S + SNAPSHOT_S
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_it_is_always_started_again(name: str) -> None:
-    """Whatever its exit code, however often; and to be stopped while it starts is no failure."""
-    told = unit(name)
-    assert told.one("Restart") == "always"
-    assert told.others["StartLimitIntervalSec"] == ["0"]
-    assert f"it is started again after {told.one('RestartSec')} s" in OPERATIONS
-    ended = {128 + number for number in (signal.SIGTERM, signal.SIGINT)}
-    assert set(map(int, told.one("SuccessExitStatus").split())) == ended
-    # The router says nothing to systemd: `notify` would wait for it in vain and end it.
-    assert told.one("Type") == "exec"
-    assert "WatchdogSec" not in told.service
-
-
-def test_a_lost_process_ends_no_other_and_delays_no_start() -> None:
-    """One killed for memory is replaced; what a killed supervisor leaves does not drain first."""
-    told = unit("warmroute")
-    assert told.one("OOMPolicy") == "continue"
-    assert told.one("KillMode") == "mixed"
-
-
 def test_descriptors_suffice() -> None:
     """For as many connections as clients may have by default, without a warning."""
     least = 2 * settings().clients.connections + OTHERS
     for name in NAMES:
         assert int(unit(name).one("LimitNOFILE")) > least
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_it_needs_is_allowed(name: str) -> None:
-    """Sockets to engines and between processes; and ZeroMQ aborts if it may not schedule."""
-    told = unit(name)
-    families = told.one("RestrictAddressFamilies").split()
-    assert set(families) == {"AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK"}
-    assert told.service["SystemCallFilter"] == ["@system-service", "~@privileged"]
-    assert "ProcSubset" not in told.service, "process_start_time_seconds"
-    assert "PrivateNetwork" not in told.service
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_it_is_started_with_the_machine(name: str) -> None:
-    """`systemctl enable` has something to enable; and names can be resolved by then."""
-    told = unit(name)
-    assert told.others["WantedBy"] == ["multi-user.target"]
-    assert told.others["Wants"] == ["network-online.target"]
-    assert "network-online.target" in told.others["After"][0].split()
-    assert told.one("EnvironmentFile").startswith("-"), "who has no secrets needs no such file"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_it_sees_and_writes_no_more_than_the_readme_says(name: str) -> None:
-    """No home, and folders of its own, into which nobody else sees."""
-    told = unit(name)
-    assert (told.one("ProtectSystem"), told.one("ProtectHome")) == ("strict", "yes")
-    assert (told.one("PrivateTmp"), told.one("PrivateDevices")) == ("yes", "yes")
-    assert (told.one("StateDirectoryMode"), told.one("UMask")) == ("0700", "0077")
-    assert not {"ReadWritePaths", "BindPaths", "TemporaryFileSystem"} & told.service.keys()
-
-
-def test_files_are_where_the_readme_says() -> None:
-    """And what the router writes lies in folders of its own."""
-    told = unit("warmroute")
-    state, cache = sorted(map(str, told.writable()), reverse=True)
-    assert f"`{state}`" in README
-    assert f"`{cache}`" in README
-    assert f"`shutdown.state` is `{state}`" in README
-    name, _, hub = told.one("Environment").partition("=")
-    assert name == "HF_HOME"
-    assert Path(hub).parent in told.writable()
-    for one in NAMES:
-        words = unit(one).words()
-        assert words[words.index("--config") + 1] in README
-        assert words[0] == "/opt/warmroute/bin/warmroute"
-        assert unit(one).one("EnvironmentFile").removeprefix("-") in README
-    assert f"`ExecStart={told.one('ExecStart')} --processes 4`" in README
-
-
-def test_both_are_restricted_alike() -> None:
-    """Apart from what is their own."""
-    one, other = (
-        {key: value for key, value in unit(name).service.items() if key not in OWN}
-        for name in NAMES
-    )
-    assert one == other
-    assert one["DynamicUser"] == one["NoNewPrivileges"] == ["yes"]
-    assert one["CapabilityBoundingSet"] == [""]
-    assert one["LimitCORE"] == ["0"], "a core has prompts in it"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")

@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.kv.blocks import Chain, ClearedEvent, RemovedEvent, StoredEvent, event_hash
+from simulator.kv.blocks import Chain, RemovedEvent, StoredEvent, event_hash
 from simulator.kv.cache import BlockCache
 
 SIZE = 4
@@ -45,29 +45,6 @@ def test_what_was_computed_is_found_again_from_its_start() -> None:
     assert cache.match(chain(tokens(1, 2, 3)).digests, 1) == table[:1]
 
 
-def test_leaves_are_evicted_before_the_blocks_they_hang_on() -> None:
-    """The last block of the least recently used prompt is evicted first."""
-    cache = BlockCache(3, SIZE)
-    ids = tokens(1, 2, 3)
-    cache.release(store(cache, ids))
-    cache.drain()
-    names = chain(ids)
-    for left in (2, 1, 0):
-        table = cache.admit([], 1)
-        assert table is not None
-        assert cache.drain() == [RemovedEvent(event_hash(names.digests[left]))]
-        assert len(cache.match(names.digests, 3)) == left
-
-
-def test_blocks_in_use_are_never_evicted() -> None:
-    """A full cache refuses a request rather than take blocks from a running one."""
-    cache = BlockCache(2, SIZE)
-    table = store(cache, tokens(1, 2))
-    assert cache.admit([], 1) is None
-    assert not cache.grow(table)
-    assert cache.free == 0
-
-
 def test_a_block_computed_twice_is_announced_and_removed_once() -> None:
     """Two requests that compute the same prompt at once leave one named block behind."""
     cache = BlockCache(2, SIZE)
@@ -83,21 +60,6 @@ def test_a_block_computed_twice_is_announced_and_removed_once() -> None:
         cache.release(table)
     cache.admit([], 2)
     assert cache.drain() == [RemovedEvent(event_hash(names.digests[0]))]
-
-
-def test_a_reset_forgets_everything_unless_something_runs() -> None:
-    """vLLM refuses to reset a prefix cache in use."""
-    cache = BlockCache(4, SIZE)
-    ids = tokens(1, 2)
-    table = store(cache, ids)
-    assert not cache.reset()
-    cache.release(table)
-    cache.drain()
-    assert cache.reset()
-    assert cache.drain() == [ClearedEvent()]
-    assert not cache.match(chain(ids).digests, 2)
-    assert cache.admit([], 4) is not None
-    assert cache.drain() == []
 
 
 @given(

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from array import array
-
-import pytest
 
 from simulator.engine.clock import EngineClock
 from simulator.engine.core import Engine
@@ -77,23 +73,6 @@ def test_an_aborted_request_hears_nothing_more() -> None:
         assert clock.engine.cache.used == 0
 
     asyncio.run(run())
-
-
-def test_falling_behind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    """A machine too slow for its fleet is reported in the log, once."""
-
-    async def run() -> None:
-        clock, done = pump(speed=1.0), asyncio.Event()
-        clock.submit(request("a", 700), lambda _, last: done.set() if last else None)
-        await asyncio.sleep(0)
-        time.sleep(0.4)  # noqa: ASYNC251 - what a busy machine does to an event loop
-        await done.wait()
-
-    with caplog.at_level(logging.WARNING, logger="simulator"):
-        asyncio.run(run())
-    (record,) = caplog.records
-    assert "behind its clock" in record.getMessage()
-    assert "sim-1" in record.getMessage()
 
 
 def test_changes_of_the_cache_are_published_when_their_step_ends() -> None:

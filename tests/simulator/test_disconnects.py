@@ -81,11 +81,3 @@ def test_a_full_queue_answers_503(start: Start) -> None:
                 assert (answer.status_code, answer.json()) == (503, BUSY)
             assert worker.engine.waiting == 1
             assert worker.engine.totals.rejected == 2
-
-
-def test_a_refused_choice_takes_the_others_with_it(start: Start) -> None:
-    """A request of several prompts is accepted whole or not at all."""
-    (worker,) = start(max_queued=2).workers
-    body = {"prompt": ["a", "b", "c"], "max_tokens": 15_000}
-    assert httpx.post(f"{worker.url}/v1/completions", json=body).status_code == 503
-    assert (worker.engine.running, worker.engine.waiting) == (0, 0)

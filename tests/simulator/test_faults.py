@@ -53,16 +53,6 @@ def test_an_error_befalls_as_many_requests_as_ordered(start: Start) -> None:
     assert httpx.get(f"{worker.url}/simulator/fault").json() == {"fault": None}
 
 
-def test_a_fault_ends_by_itself(start: Start) -> None:
-    """It ends after its `seconds`."""
-    (worker,) = start().workers
-    order(worker, kind="error", seconds=100)
-    assert complete(worker).status_code == 500
-    order(worker, kind="error", seconds=0.05)
-    until(lambda: worker.fault is None)
-    assert complete(worker).status_code == 200
-
-
 def test_a_slow_worker_takes_its_time(start: Start) -> None:
     """The worker's clock is set slower by the factor, and back when the fault is cleared."""
     (worker,) = start().workers
@@ -130,14 +120,6 @@ def test_a_stalled_answer_says_nothing_more(start: Start, after: int | None, str
     assert worker.engine.running == 0
 
 
-def test_stalled_connections_are_reset_when_the_fault_is_cleared(start: Start) -> None:
-    """They do not hang forever: here the fault ends after a second."""
-    (worker,) = start().workers
-    order(worker, kind="stall", seconds=1)
-    with pytest.raises(httpx.ReadError):
-        complete(worker)
-
-
 def test_a_worker_that_refuses_comes_back(start: Start) -> None:
     """The order itself is answered; then connections are refused for a while, and accepted again on
     the same port."""
@@ -147,32 +129,6 @@ def test_a_worker_that_refuses_comes_back(start: Start) -> None:
     until(lambda: refused(worker))
     until(lambda: worker.fault is None and not refused(worker))
     assert worker.url == url
-    assert complete(worker).status_code == 200
-
-
-def test_a_worker_that_refuses_finishes_what_runs(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only new connections are refused; idle ones are closed and running requests finish."""
-    monkeypatch.setattr("simulator.http.listener.KEEP_ALIVE_S", 1000)
-    fleet = start()
-    (worker,) = fleet.workers
-    with (
-        httpx.Client() as idle,
-        httpx.stream(
-            "POST", f"{worker.url}/v1/completions", json={**BODY, "max_tokens": 300, "stream": True}
-        ) as running,
-    ):
-        worker.clock.speed = 0.01  # so that it does not end before the refusal
-        idle.get(f"{worker.url}/health")
-        order(worker, kind="refuse")
-        until(lambda: refused(worker))
-        until(lambda: worker.connections <= 1)
-        assert worker.engine.running == 1
-        worker.clock.speed = 1.0
-        assert running.read().endswith(b"data: [DONE]\n\n")
-    fleet.call(worker.clear_fault)
-    until(lambda: not refused(worker))
     assert complete(worker).status_code == 200
 
 

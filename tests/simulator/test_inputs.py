@@ -1,6 +1,5 @@
 """Reading traces, text that stands for blocks, and generated workloads."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from simulator.traces import (
     TraceError,
     TraceRequest,
-    block_text,
     ideal_hit_rate,
     prompt_text,
     read_trace,
@@ -74,20 +72,6 @@ def test_spreading_keeps_order_and_stays_within_the_gap(stamps: list[int], seed:
         assert not later or new.at_s <= min(later)
 
 
-@given(st.integers(), st.integers(1, 64), st.integers(1, 8))
-def test_a_block_has_exactly_its_length(hash_id: int, tokens: int, chars: int) -> None:
-    """A block is ASCII text of tokens times characters, whatever its id."""
-    text = block_text(hash_id, tokens, chars)
-    assert len(text) == tokens * chars
-    assert text.isascii()
-
-
-def test_blocks_are_the_same_on_every_machine_and_differ_by_id() -> None:
-    """The text of an id never changes, so results of two machines can be compared."""
-    assert block_text(7)[:24] == "are up bee many on war t"
-    assert len({block_text(hash_id)[:64] for hash_id in range(500)}) == 500
-
-
 def test_prompts_agree_as_far_as_their_blocks_do() -> None:
     """Equal leading ids give an equal prefix; the last block is cut to the prompt's length."""
     one = prompt_text(request(tokens=1300, ids=(1, 2, 3)))
@@ -95,6 +79,13 @@ def test_prompts_agree_as_far_as_their_blocks_do() -> None:
     assert (len(one), len(two)) == (5200, 4400)
     assert one[:4096] == two[:4096]
     assert one[4096:4400] != two[4096:]
+
+
+def test_workloads_are_the_same_by_seed_and_differ_between_seeds() -> None:
+    """The same seed gives the same workload, another seed another."""
+    for made in (chats, document_questions):
+        assert made(3) == made(3)
+        assert made(3) != made(4)
 
 
 def test_the_ideal_hit_rate_counts_leading_blocks_seen_before() -> None:
@@ -106,39 +97,3 @@ def test_the_ideal_hit_rate_counts_leading_blocks_seen_before() -> None:
     ]
     assert ideal_hit_rate(requests) == 700 / (1024 + 700 + 1024)
     assert ideal_hit_rate([]) == 0.0
-
-
-def test_workloads_are_the_same_by_seed_and_differ_between_seeds() -> None:
-    """The same seed gives the same workload, another seed another."""
-    for made in (chats, document_questions):
-        assert made(3) == made(3)
-        assert made(3) != made(4)
-
-
-def test_chats_vary_in_turns_thinking_and_order() -> None:
-    """Nothing runs in lockstep, which would flatter round robin."""
-    made = chats(1, conversations=40, turns=6)
-    assert len({len(talk.turns) for talk in made}) > 1
-    assert len({turn.think_s for talk in made for turn in talk.turns[1:]}) > 40
-    assert [talk.name for talk in made] != [f"chat-{number}" for number in range(40)]
-    assert [talk.start_s for talk in made] == sorted(talk.start_s for talk in made)
-    assert all(talk.turns[0].think_s == 0 for talk in made)
-
-
-def test_some_chats_share_their_system_prompt() -> None:
-    """About the given share has one in common, and the others each have their own."""
-    systems = [talk.system for talk in chats(1, conversations=200, shared_systems=0.25)]
-    shared = max(systems.count(system) for system in set(systems))
-    assert 25 <= shared <= 75
-    assert len(set(systems)) == 200 - shared + 1
-
-
-def test_questions_on_documents_interleave() -> None:
-    """Each document is asked about by several users, with other documents in between."""
-    made = document_questions(1, documents=4, questions=5, document_tokens=100)
-    documents = [talk.system for talk in made]
-    assert all(documents.count(document) == 5 for document in documents)
-    assert all(len(document) == 400 for document in documents)
-    assert len({talk.turns[0].user for talk in made}) == 20
-    changes = sum(one != other for one, other in pairwise(documents))
-    assert changes > 4

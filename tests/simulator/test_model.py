@@ -63,16 +63,6 @@ def test_any_text_comes_back(text: str) -> None:
     assert detokenize(tokenize(text)) == text
 
 
-@given(TEXTS, TEXTS)
-def test_content_is_cut_alike_wherever_it_stands(before: str, content: str) -> None:
-    """A message's ids do not depend on the messages before it."""
-    user = {"role": "user", "content": content}
-    alone = tokenize(render(ChatParams(messages=[user])))
-    system = {"role": "system", "content": before}
-    after = tokenize(render(ChatParams(messages=[system, user])))
-    assert after[-len(alone) :] == alone
-
-
 @given(TEXTS, st.integers(1, 9000))
 def test_an_answer_sent_back_has_the_ids_it_was_generated_with(text: str, length: int) -> None:
     """So the next turn's prompt begins with the previous prompt and its answer."""
@@ -82,26 +72,6 @@ def test_an_answer_sent_back_has_the_ids_it_was_generated_with(text: str, length
     reply = {"role": "assistant", "content": answer.text()}
     turn = tokenize(render(ChatParams(messages=[question, reply, more])))
     assert turn[: len(prompt) + length] == prompt + answer.ids
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 400))
-def test_an_answers_text_is_its_tokens(language: Language, number: int, length: int) -> None:
-    """The text is the same in one piece or in several, and tokenizes to the answer's ids; it begins
-    with a letter, so that templates strip nothing."""
-    answer = GeneratedAnswer(language.tokenize(str(number)), length, voice=language.voice)
-    text = answer.text()
-    assert len(answer.ids) == len(answer.words(0, length)) == length
-    assert language.tokenize(text, special=False) == answer.ids
-    assert b"".join(answer.words(0, 1) + answer.words(1, length)).decode() == text
-    assert text[0].isalpha()
-
-
-def test_answers_follow_from_the_prompt() -> None:
-    """The same prompt gets the same answer; other prompts and other choices get different ones."""
-    first, second = tokenize("first"), tokenize("second")
-    assert GeneratedAnswer(first, 20).ids == GeneratedAnswer(first, 20).ids
-    assert GeneratedAnswer(first, 20).ids != GeneratedAnswer(second, 20).ids
-    assert GeneratedAnswer(first, 20).ids != GeneratedAnswer(first, 20, variant=1).ids
 
 
 def test_a_conversation_is_rendered(language: Language) -> None:
@@ -143,16 +113,6 @@ def test_a_real_models_tokens_are_the_librarys(real: httpx.Client, folder: Path)
     assert post(real, "/tokenize", messages=chat)["tokens"] == ids
     usage = post(real, "/v1/chat/completions", messages=chat, max_tokens=1)["usage"]
     assert usage["prompt_tokens"] == len(ids)
-
-
-def test_a_real_models_next_turn_finds_the_answer_in_the_cache(real: httpx.Client) -> None:
-    """An answer that is sent back has the ids it was generated with."""
-    chat = [{"role": "user", "content": "And the wind? " * 9}]
-    first = post(real, "/v1/chat/completions", messages=chat, max_tokens=200)
-    turns = [*chat, first["choices"][0]["message"], {"role": "user", "content": "And then?"}]
-    second = post(real, "/v1/chat/completions", messages=turns, max_tokens=5)
-    computed = first["usage"]["total_tokens"] - 1  # the last token was never computed
-    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == computed // 16 * 16
 
 
 def test_what_a_template_refuses_is_refused_with_its_reason(tmp_path: Path) -> None:

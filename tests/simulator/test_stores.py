@@ -48,13 +48,6 @@ def test_what_was_written_is_found(make: Make) -> None:
     assert store.held([]) == 0
 
 
-def test_a_block_is_new_once(make: Make) -> None:
-    """Only the first to write a block is told that it is new."""
-    store = make(10)
-    store.write(KEYS[:2])
-    assert store.write(KEYS[:3]) == [False, False, True]
-
-
 def test_what_was_used_last_stays(make: Make) -> None:
     """Looking a block up counts as use, and so does writing it again."""
     store = make(3)
@@ -63,21 +56,6 @@ def test_what_was_used_last_stays(make: Make) -> None:
     store.write(KEYS[1:2])
     store.write(KEYS[3:4])
     assert [store.held([key]) for key in KEYS[:4]] == [1, 1, 0, 1]
-
-
-def test_leaves_go_before_what_they_hang_on(make: Make) -> None:
-    """A prompt that was looked up loses its last blocks first."""
-    store = make(4)
-    store.write(KEYS[:4])
-    assert store.held(KEYS[:4]) == 4
-    store.write(KEYS[5:7])
-    assert store.held(KEYS[:4]) == 2
-
-
-def test_no_room_is_no_store(make: Make) -> None:
-    """A store of zero blocks raises ValueError."""
-    with pytest.raises(ValueError, match="at least one block"):
-        make(0)
 
 
 def test_two_workers_share_what_is_in_redis(redis: RedisServer) -> None:
@@ -101,3 +79,9 @@ def test_without_redis_nothing_is_found_and_nothing_fails() -> None:
         server.start()
         until(lambda: store.write(KEYS[:2]) == [True, True])
         store.close()
+
+
+def test_no_room_is_no_store(make: Make) -> None:
+    """A store of zero blocks raises ValueError."""
+    with pytest.raises(ValueError, match="at least one block"):
+        make(0)

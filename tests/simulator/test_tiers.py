@@ -9,7 +9,7 @@ from simulator.engine.profiles import PROFILES
 from simulator.engine.request import EngineRequest
 from simulator.kv.blocks import Change, RemovedEvent, StoredEvent
 from simulator.kv.stores import MemoryBlockStore
-from simulator.kv.tiers import Offloading, Rates, TierMove, Tiers
+from simulator.kv.tiers import Offloading, Rates, Tiers
 
 SIZE = 4
 
@@ -104,22 +104,3 @@ def test_loading_takes_its_time() -> None:
     tiers.write([3])
     assert tiers.find(range(8), 0) == pytest.approx((1, 5, 0.51))
     assert tiers.find(range(8), 0) == pytest.approx((6, 0, 0.06))
-
-
-def test_a_prompt_larger_than_the_host_keeps_its_tail_and_tells_so() -> None:
-    """A block stored and evicted at once is announced in that order."""
-    tiers = Tiers[int](10, 2)
-    moves: list[TierMove[int]] = []
-    tiers.write([1, 2, 3], moves)
-    assert [(move.key, move.stored) for move in moves] == [
-        *((1, True), (2, True), (3, True), (1, False)),
-    ]
-
-
-def test_leaves_leave_the_host_first() -> None:
-    """A prompt that was looked up loses its end first, even where that was found on the GPU."""
-    tiers = Tiers[int](10, 4)
-    tiers.write([1, 2, 3, 4])
-    tiers.find([1, 2, 3, 4], 3)
-    tiers.write([5, 6])
-    assert tiers.find([1, 2, 3, 4], 0)[:2] == (2, 0)

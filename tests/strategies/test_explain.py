@@ -1,14 +1,10 @@
 """A decision in words."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 from strategies.api import FREE, Candidate, Cost, Decision, Prompt
 from strategies.cost.tiers import Loading
-from strategies.explain import Rejection, Waits, explain, gives_way, terms, words
-from strategies.policies.kv_aware import KvAware, KvAwareOptions
+from strategies.explain import Rejection, explain, gives_way, terms, words
 from tests.strategies.workers import untold
 
 PROMPT = Prompt("m", 8000, (1, 2, 3))
@@ -41,22 +37,6 @@ def test_the_reason_is_said(
     """The explanation is one or two sentences with the numbers that decided."""
     sentence = words(PROMPT, Decision(order, reason))
     assert all(part in sentence for part in said), sentence
-
-
-@pytest.mark.parametrize(
-    ("costs", "said"),
-    [
-        ((0.4, 0.5, 0.3), "a is the less loaded of the two drawn; the other is b. Most"),
-        ((0.4, 0.4, 0.3), "a and b were drawn and cost the same; it is a's turn. Most"),
-    ],
-)
-def test_two_that_were_drawn(costs: tuple[float, ...], said: str) -> None:
-    """Nothing is said of those that were not drawn, which may be less loaded."""
-    ranked = [
-        Candidate(untold(name), Cost(decode=seconds))
-        for name, seconds in zip("abc", costs, strict=True)
-    ]
-    assert words(PROMPT, Decision(ranked, "load", drawn=True)).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -95,50 +75,11 @@ def test_a_doubt_is_explained(doubt: str, said: str) -> None:
     assert words(PROMPT, Decision((IDLE, HOLDER), f"spill{doubt}")) == plain + said
 
 
-def test_every_doubt_is_documented_and_explained() -> None:
-    """The words in brackets in the table of docs/kv.md are all there are, and have a sentence."""
-    page = (Path(__file__).parents[2] / "docs" / "kv.md").read_text("utf-8")
-    table = page.partition("what the decision says")[2].partition("\n\n")[0]
-    documented = re.findall(r"`\(([a-z ]+)\)`", table)
-    assert {"text", "controller slow", "no controller"} <= set(documented)
-    for doubt in documented:
-        assert "was judged" in words(PROMPT, Decision((IDLE,), f"cold ({doubt})"))
-    alone = KvAware(KvAwareOptions()).rank(PROMPT, [untold("a")], 0.0)
-    assert alone.reason.partition("(")[2].removesuffix(")") in documented
-
-
 def test_all_is_told() -> None:
     """An explanation lists every worker's terms, best first, with their sum."""
     found = explain(PROMPT, Decision((IDLE, HOLDER), "spill"))
     assert (found.model, found.tokens, found.blocks, found.reason) == ("m", 8000, 3, "spill")
     assert [(term.worker, term.total) for term in found.workers] == [("b", 0.8), ("a", 2.1)]
-
-
-@pytest.mark.parametrize(
-    ("waits", "refused", "said"),
-    [
-        ("", None, True),
-        ("held", None, False),
-        ("place", None, False),
-        ("", REFUSED, False),
-    ],
-)
-def test_who_gives_way_is_told_of_what_is_sent(
-    waits: Waits, refused: Rejection | None, *, said: bool
-) -> None:
-    """While the prompt itself waits, nothing gives way to it."""
-    over = Decision((Candidate(untold("a"), Cost(prefill=0.1), preempts=2),), "cold")
-    found = explain(PROMPT, over, waits, refused=refused)
-    assert ("2 longer prompts give way to it there." in found.words) == said
-
-
-def test_terms_stand_in_a_line() -> None:
-    """Terms are written as in the response header; nothing if no costs were compared."""
-    assert terms(HOLDER) == (
-        "held=7500; wait=2.000s; prefill=0.100s; price=0.000s; decode=0.000s; room=0.000s; "
-        "home=0.000s"
-    )
-    assert terms(Candidate(untold("c"), FREE)) == ""
 
 
 @pytest.mark.parametrize(
@@ -158,3 +99,28 @@ def test_who_gives_way_is_said(preempts: int, said: str) -> None:
     found = explain(PROMPT, decision)
     assert found.words == words(PROMPT, decision) + said
     assert [term.preempts for term in found.workers] == [preempts, 3]
+
+
+@pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ((0.4, 0.5, 0.3), "a is the less loaded of the two drawn; the other is b. Most"),
+        ((0.4, 0.4, 0.3), "a and b were drawn and cost the same; it is a's turn. Most"),
+    ],
+)
+def test_two_that_were_drawn(costs: tuple[float, ...], said: str) -> None:
+    """Nothing is said of those that were not drawn, which may be less loaded."""
+    ranked = [
+        Candidate(untold(name), Cost(decode=seconds))
+        for name, seconds in zip("abc", costs, strict=True)
+    ]
+    assert words(PROMPT, Decision(ranked, "load", drawn=True)).startswith(said)
+
+
+def test_terms_stand_in_a_line() -> None:
+    """Terms are written as in the response header; nothing if no costs were compared."""
+    assert terms(HOLDER) == (
+        "held=7500; wait=2.000s; prefill=0.100s; price=0.000s; decode=0.000s; room=0.000s; "
+        "home=0.000s"
+    )
+    assert terms(Candidate(untold("c"), FREE)) == ""

@@ -2,11 +2,10 @@
 
 import pytest
 
-from strategies.api import Outcome, Prompt
-from strategies.cost.cost import Costs
-from strategies.cost.demand import Demand
+from strategies.api import Prompt
+from strategies.cost.cost import Costs, Demand
 from strategies.cost.load import Load
-from tests.strategies.workers import LONG, Run, Stand, fleet, prompt
+from tests.strategies.workers import Stand, fleet, prompt
 
 #: Seconds after which nothing of what was smoothed is left, and for which nearly all of it is.
 LONG_AFTER_S, SOON_S = 2_000.0, 1.0
@@ -50,17 +49,6 @@ def test_turns_follow_what_is_asked_for_again() -> None:
     assert 5.0 < seen(0.5, 1.0).turns() < 20.0
 
 
-def test_nothing_is_taken_for_granted_before_anything_came() -> None:
-    """Initially half of each prompt is assumed to be held; the first prompts change that, and the
-    busy share, only a little."""
-    demand = Demand()
-    assert demand.turns() == pytest.approx(1.0)
-    for now in (1e6, 1e6 + 0.1):  # the clock may start at any value
-        demand.arrived(1.0, 0.0, now)
-    assert 0.5 < demand.turns() < 0.8
-    assert demand.price() < seen(0.2, 0.5).price()
-
-
 def test_prompts_count_alike_however_they_come() -> None:
     """A burst of cold prompts counts as much as the same prompts one by one; after a long gap they
     are forgotten."""
@@ -71,15 +59,6 @@ def test_prompts_count_alike_however_they_come() -> None:
     assert burst.turns() == pytest.approx(stream.turns(), rel=0.01) == pytest.approx(0.09, abs=0.01)
     burst.arrived(0.0, 1.0, LONG_AFTER_S)
     assert burst.turns() > 1.0
-
-
-def test_a_busy_moment_in_a_quiet_hour_is_one() -> None:
-    """The busy share is smoothed over time, not over prompts: a burst of prompts in one busy moment
-    hardly changes it."""
-    burst = seen(0.0, 0.9)
-    for number in range(100):
-        burst.arrived(1.0, 0.9, 600.0 + number / 1e3)
-    assert burst.price() < seen(0.05, 0.9).price()
 
 
 def test_demand_stands_a_clock_that_goes_back() -> None:
@@ -107,22 +86,6 @@ def test_how_full_a_worker_was_is_remembered_for_a_while() -> None:
     assert load.kv_surplus(late + LONG_AFTER_S) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_what_requests_have_in_common_fills_a_worker_once() -> None:
-    """Shared tokens count once in the average too: fifty requests that share most of their tokens
-    have not filled the worker."""
-    load = Load()
-    bookings = [load.book(0.0, 0.1, 1_000) for _ in range(50)]
-    load.share(49 * 900.0, 0.0)
-    late = LONG_AFTER_S
-    used = load.kv_tokens - load.shared_tokens
-    assert used == pytest.approx(5_900)
-    assert used + load.kv_surplus(late) == pytest.approx(5_900, rel=0.001)
-    for booking in bookings:
-        load.release(booking, late)
-    load.share(0.0, late)
-    assert load.kv_surplus(late) == pytest.approx(5_900, rel=0.001)
-
-
 def test_turns_wait_where_it_is_full() -> None:
     """The home term grows once much of the KV cache is in use, and is bounded if all of it is;
     it is in proportion to how long requests stay."""
@@ -140,40 +103,6 @@ def test_turns_wait_where_it_is_full() -> None:
     assert homes[:2] == [0.0, 0.0]
     assert home(0.9, 5.0) == pytest.approx(5.0 * home(0.9))
     assert 0.1 < homes[2] < homes[3] < homes[4] == pytest.approx(homes[5], rel=0.01)
-
-
-def test_turns_wait_where_much_is_computed() -> None:
-    """The home term grows the busier a worker has been, and is bounded."""
-    homes = []
-    for busy_s in (0.0, 10.0, 20.0, 1_000.0, 9_000.0):
-        worker = Stand("w")
-        worker.load.first_byte(worker.load.book(600.0, busy_s), 600.0)
-        (choice,) = Costs().rank(Prompt("m", 1), [worker], 600.0)
-        homes.append(choice.cost.home)
-    assert 0.0 == homes[0] < homes[1] < homes[2] < homes[3] == homes[4]
-
-
-def test_conversations_leave_a_worker_that_stays_full() -> None:
-    """If later turns are expected, of two idle workers the one whose KV cache was full for the last
-    minute is avoided."""
-    run = Run("prefixaware", fleet(2))
-    text = LONG[:16_000]
-    crowded = run.workers[0].load
-    room = run.workers[0].room_tokens
-    assert room is not None
-    for worker in run.workers:
-        run.strategy.placed(prompt(text + "x"), worker, 0.0)
-    for now in range(300):
-        asked = prompt(text + "y" * 400)
-        choice = run.strategy.rank(asked, run.workers, float(now)).candidates[0]
-        run.strategy.placed(asked, choice.worker, float(now))
-        run.strategy.settled(asked, choice, Outcome(ok=True), float(now))
-        if now == 240:
-            booking = crowded.book(float(now), 0.0, room)
-    crowded.release(booking, 300.0)
-    first, second = run.strategy.rank(prompt(text + "z" * 400), run.workers, 300.0).candidates
-    assert first.worker.name == "w1"
-    assert second.cost.home > 1.0 > first.cost.home
 
 
 def test_demand_is_told_of_a_prompt_once() -> None:

@@ -68,13 +68,6 @@ def test_a_burst_is_seen_at_once() -> None:
     assert M > 1.0, "it may take longer than predicted"
 
 
-def test_a_nearly_finished_prefill_scares_nobody() -> None:
-    """The oldest booking counts only with what is left of its prefill."""
-    load = Load()
-    load.book(0.0, 10.0)
-    assert load.wait(9.0) == pytest.approx(10 * M - 9.0)
-
-
 @pytest.mark.parametrize(("elsewhere", "late"), [(False, 50.0 - M), (True, 0.0)])
 def test_a_late_prefill_is_expected_to_take_as_long_again(late: float, *, elsewhere: bool) -> None:
     """A worker that does not come to an end gets less and less; but not if another process serves
@@ -127,14 +120,6 @@ def test_an_answer_in_one_piece_is_not_timed() -> None:
     assert booking.computed_s is None
 
 
-def test_how_long_requests_stay_is_learned() -> None:
-    """The estimate moves from the initial guess to what is observed."""
-    load = Load()
-    for _ in range(200):
-        load.release(load.book(0.0, 1.0), 3.0)
-    assert load.stay_s == pytest.approx(3.0, abs=0.1)
-
-
 def test_an_answer_in_one_piece_that_came_early_tells_a_bound() -> None:
     """If it came before its predicted prefill time, that time was too long; if later, nothing is
     known."""
@@ -168,25 +153,6 @@ def test_what_was_refused_was_not_given() -> None:
     assert 2.0 < load.given_lately(11.0) < 3.0
 
 
-def test_the_next_one_was_computed_while_the_first_was_refused() -> None:
-    """It is timed from its own arrival, so that it does not seem to have been computed in no
-    time."""
-    load = Load()
-    refused, second, third = load.book(0.0, 1.0), load.book(0.5, 1.0), load.book(0.6, 1.0)
-    load.take_back(refused, 3.0)
-    load.release(refused, 3.0)
-    assert load.wait(3.0) == pytest.approx(M + (2.5 - M))
-    load.first_byte(second, 3.2)
-    assert refused.computed_s is None
-    assert second.computed_s == pytest.approx(2.7)
-    load.take_back(third, 4.0)
-    load.release(third, 4.0)
-    assert load.wait(4.0) == 0.0
-    fourth = load.book(5.0, 1.0)
-    load.first_byte(fourth, 5.5)
-    assert fourth.computed_s == pytest.approx(0.5)
-
-
 def test_the_prefill_after_a_drop_is_not_timed() -> None:
     """It began in the middle of a step that was for the dropped prompt; the one after it is timed
     again, from when it was done, and does not count as computed together with it."""
@@ -199,28 +165,6 @@ def test_the_prefill_after_a_drop_is_not_timed() -> None:
     load.first_byte(later, 6.0)
     assert (before.computed_s, dropped.computed_s, after.computed_s) == (1.0, None, None)
     assert later.computed_s == pytest.approx(2.0)
-
-
-def test_what_comes_in_one_step_with_it_is_not_timed() -> None:
-    """Nor does the prompt before the dropped one lose its time for that."""
-    load = Load()
-    before, dropped, after, same = (load.book(0.0, 4.0, since=0.0) for _ in range(4))
-    load.first_byte(before, 1.0)
-    load.drop(dropped, 3.0, 0.5)
-    load.first_byte(after, 4.0)
-    load.first_byte(same, 4.001)
-    assert (before.computed_s, after.computed_s, same.computed_s) == (1.0, None, None)
-
-
-def test_one_that_was_not_begun_is_dropped_without_a_trace() -> None:
-    """The prompt that is being computed goes on, and is timed."""
-    load = Load()
-    first, dropped = load.book(0.0, 4.0), load.book(0.0, 9.0, since=0.0)
-    assert (load.spent(first, 3.0), load.spent(dropped, 3.0)) == (3.0, 0.0)
-    load.drop(dropped, 3.0, 0.0)
-    assert load.wait(3.0) == pytest.approx(4 * M - 3.0)
-    load.first_byte(first, 5.0)
-    assert first.computed_s == 5.0
 
 
 def test_of_what_was_dropped_the_part_that_was_done_was_given() -> None:
@@ -248,36 +192,3 @@ def test_a_worker_from_which_requests_were_moved_stays_late() -> None:
     load.moved(21.0)
     load.answers()
     assert load.wait(21.0) == 0.0
-
-
-def test_moving_more_makes_a_worker_no_less_late() -> None:
-    """It counts from when the first was due, and until some time after the last was moved."""
-    load = Load()
-    for now in (21.0, 40.0):
-        one = load.book(0.0, 1.0)
-        load.moved(now)
-        load.drop(one, now, 0.0)
-    assert load.wait(41.0) == pytest.approx(41.0 - M)
-    assert load.wait(EVER_S) == 0.0
-
-
-def test_what_is_booked_there_meanwhile_waits_as_well() -> None:
-    """A new request waits as long again as the worker is late, and then for the prompts booked
-    before it; lateness of both kinds counts once."""
-    load = Load()
-    one = load.book(0.0, 1.0)
-    load.moved(11.0)
-    load.drop(one, 11.0, 0.0)
-    load.book(11.0, 4.0)
-    assert load.wait(12.0) == pytest.approx(4 * M - 1.0 + 12.0 - M)
-    assert load.wait(20.0) == load.late(20.0) == pytest.approx(20.0 - M)
-
-
-def test_an_answer_in_one_piece_is_never_late() -> None:
-    """Nobody knows when its prompt is computed; what is behind it may be late."""
-    load = Load()
-    load.book(0.0, 1.0, stream=False)
-    assert load.late(21.0) == 0.0
-    load.book(0.0, 1.0, stream=False)
-    load.book(0.0, 2.0)
-    assert load.late(21.0) == pytest.approx(21.0 - 3 * M)

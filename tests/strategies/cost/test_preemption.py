@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,7 @@ from strategies.cost.preemption import (
     gives_way,
     promised,
 )
-from tests.strategies.workers import LONG, Run, Stand, fleet, prompt, untold
+from tests.strategies.workers import LONG, Run, fleet, prompt, untold
 
 #: What does not give way to a prompt of one second, and what does, in seconds.
 SHORT_S, LONG_S = 1.2, 10.0
@@ -88,16 +87,6 @@ def test_how_long_it_waits(
     assert ahead(load, NONE, 1.0, now)[1] == [bookings[place] for place in who]
 
 
-def test_the_step_that_the_worker_is_in_is_waited_for() -> None:
-    """If the prompt that it computes gives way."""
-    step, preempts, charge = terms(booked(LONG_S)[0], 1.0, 1.0)
-    assert (0.0 < step < waits(LONG_S, now=1.0), preempts, charge > 0.0) == (True, 1, True)
-    both = terms(booked(LONG_S, LONG_S)[0], 1.0, 1.0)
-    assert both == pytest.approx((step, 2, 2 * charge))
-    behind, _, _ = terms(booked(LONG_S, SHORT_S)[0], 1.0, 1.0)
-    assert behind == pytest.approx(step + waits(SHORT_S))
-
-
 def test_promised_work_is_waited_for_only_if_it_comes_first() -> None:
     """Held prompts with more need come later: they wait for this one instead."""
     load, now, least = Load(), 0.0, -inf  # one that lacks room comes before all
@@ -108,15 +97,6 @@ def test_promised_work_is_waited_for_only_if_it_comes_first() -> None:
     assert (alone, preempts) == pytest.approx((wait, 0))
     load.book(now, LONG_S, since=now)
     assert terms(load, 1.0, now) == pytest.approx((wait, 1, 2 * charge))
-
-
-def test_who_cannot_be_dropped_is_waited_for() -> None:
-    """Such as another process's, or an answer in one piece; those behind it give way still."""
-    load, _ = booked(LONG_S, may=False)
-    behind = load.book(0.0, LONG_S, since=0.0)
-    wait, preempts, _ = terms(load, 1.0, 1.0)
-    assert (wait, preempts) == pytest.approx((waits(LONG_S, now=1.0), 1))
-    assert ahead(load, NONE, 1.0, 1.0)[1] == [behind]
 
 
 @pytest.mark.parametrize(
@@ -143,18 +123,6 @@ def test_who_is_short_because_of_it_does_not_go_first(
     assert ahead(load, keys, 1.0, 1.0)[1] == [booking]
 
 
-def test_what_another_one_there_counts_on_does_not_give_way() -> None:
-    """The other, booked as short, would have to compute it in its place."""
-    long, twin = (Prompt("m", 1000, (1, 2, 3, 4, 5)) for _ in range(2))
-    load = Load()
-    first, second = load.book(0.0, LONG_S, since=0.0), load.book(0.0, 0.1, since=0.0)
-    computes_from(first, long, Candidate(untold(), Cost(), 2 * 16))
-    computes_from(second, twin, Candidate(untold(), Cost(), 4 * 16))
-    assert ahead(load, (9,), 1.0, 1.0)[1] == []
-    load.release(second, 1.0)
-    assert ahead(load, (9,), 1.0, 1.0)[1] == [first]
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(0, 6)), max_size=12))
 def test_what_any_other_counts_on_does_not_give_way(prompts: list[tuple[int, int, int]]) -> None:
     """However many there are: none goes whose next block another one counts on."""
@@ -176,28 +144,6 @@ def test_what_any_other_counts_on_does_not_give_way(prompts: list[tuple[int, int
     assert over == [one for one, stay in zip(bookings, stays, strict=True) if not stay]
 
 
-def test_many_that_begin_alike_are_looked_through_once() -> None:
-    """Not once for each of them: a flood of long prompts must not make decisions slow."""
-    looked = 0
-
-    class Keys(tuple[int, ...]):
-        """Counts how often a key is looked at."""
-
-        def __getitem__(self, place: Any) -> Any:
-            nonlocal looked
-            looked += 1
-            return super().__getitem__(place)
-
-    load, count = Load(), 200
-    for number in range(count):
-        booking = load.book(0.0, LONG_S, since=0.0)
-        keys = Keys((1, 2, number + 3))
-        computes_from(booking, Prompt("m", 1000, keys), Candidate(untold(), Cost(), 2 * 16))
-    looked = 0
-    assert len(ahead(load, (9,), 1.0, 0.0)[1]) == count
-    assert count <= looked < 10 * count
-
-
 @given(_bookings, st.floats(0.0, 5.0), st.floats(0.0, 40.0))
 def test_what_is_told_is_what_is_done(
     given_: list[tuple[float, bool, bool]], prefill_s: float, now: float
@@ -216,27 +162,6 @@ def test_what_is_told_is_what_is_done(
         assert 0.0 <= wait <= whole
     else:
         assert wait == pytest.approx(whole)
-
-
-def test_who_has_to_wait_for_it_has_a_price() -> None:
-    """Each of them waits as long as its prefill takes."""
-    prompt = Prompt("m", 10_000)
-
-    def cost(worker: Stand) -> tuple[Cost, int]:
-        (one,) = Costs().rank(prompt, [worker], 0.0)
-        return one.cost, one.preempts
-
-    idle, _ = cost(untold())
-    busy = untold()
-    busy.load.book(0.0, 20.0, since=0.0)
-    busy.load.promises = [(100.0, 100.0), (0.0, 0.25)]
-    there, preempts = cost(busy)
-    assert (there.wait, preempts) == pytest.approx((waits(0.25), 1))
-    busy.load.pending.clear()
-    one, preempts = cost(busy)
-    assert (one.wait, preempts) == pytest.approx((waits(0.25), 0))
-    assert one.price - idle.price >= idle.prefill
-    assert there.price - idle.price == pytest.approx(2 * (one.price - idle.price))
 
 
 @pytest.mark.parametrize(
@@ -260,15 +185,6 @@ def test_what_it_has_computed_is_kept(spent: float, held: int, kept: int | None)
     assert (worker.load.in_flight, worker.load.kv_tokens, worker.load.uncached) == (0, 0, 0)
 
 
-def test_who_waited_behind_others_has_computed_nothing() -> None:
-    """However long ago it was sent."""
-    worker = untold()
-    worker.load.book(0.0, 100.0)
-    behind = worker.load.book(0.0, 100.0, since=0.0)
-    assert drop(behind, Candidate(worker, Cost(prefill=100.0), 700), 60_000, 50.0) == 700
-    assert worker.load.wait(50.0) == pytest.approx(waits(100.0, now=50.0))
-
-
 @given(
     st.integers(0, 40),
     st.integers(0, 15),
@@ -286,30 +202,6 @@ def test_blocks_within_tokens(
     assert ends[found] * unit <= tokens
     assert found == count or ends[found + 1] * unit > tokens
     assert held_tokens(prompt, found) <= tokens
-
-
-@pytest.mark.parametrize("name", ["prefixaware", "kvaware"])
-def test_a_strategy_believes_what_is_kept_and_no_more(name: str) -> None:
-    """Of a preempted prompt its first blocks, besides what the worker held of it before; the next
-    prompt finds them there."""
-    run = Run(name, fleet(1))
-    (worker,) = run.workers
-    first, longer = prompt(LONG), prompt(LONG + "and so on " * 4_000)
-
-    def held(asked: Prompt) -> int:
-        return run.strategy.rank(asked, run.workers, 0.0).candidates[0].held_tokens
-
-    run.place(first, book=False)
-    run.strategy.settled(first, Candidate(worker, Cost(), 0), Outcome(ok=True), 0.0)
-    had = held(longer)
-    for kept, more in ((0, 0), (had + 4_000, 4_000), (had + 1_000, 4_000)):
-        asked = replace(longer)
-        run.place(asked, book=False)
-        assert held(asked) > had + 9_000, "it counts at once"
-        outcome = Outcome(ok=False, kept_tokens=kept)
-        run.strategy.settled(asked, Candidate(worker, Cost(), had), outcome, 0.0)
-        assert had + more - 600 < held(longer) <= had + more, "in whole blocks"
-    assert worker.load.shared_tokens == 0.0
 
 
 @pytest.mark.parametrize("name", ["prefixaware", "kvaware"])

@@ -34,14 +34,6 @@ def test_it_finds_rate_and_growth(truth: float, ratio: float) -> None:
         assert pace.prefill(uncached, 0) == pytest.approx(true, rel=0.35)
 
 
-def test_one_odd_answer_changes_little() -> None:
-    """A single stall of a minute does not make a fast worker look slow."""
-    pace = taught(1.0, 1.0)
-    before = pace.prefill(4000, 0)
-    pace.observe(4000, 0, 60.0)
-    assert pace.prefill(4000, 0) < 1.3 * before
-
-
 def test_short_prompts_teach_nothing() -> None:
     """Fixed overheads would be mistaken for slow prefill."""
     pace = Pace()
@@ -76,17 +68,6 @@ def test_a_slow_worker_among_fast_ones_is_found() -> None:
     assert paces[0].prefill(4000, 0) > 2.4 * paces[1].prefill(4000, 0)
 
 
-def test_workers_that_are_alike_are_believed_to_be() -> None:
-    """A worker that seemed faster by chance would attract conversations, which then stay with
-    it."""
-    curve = Curve()
-    paces = [Pace(curve) for _ in range(2)]
-    for _ in range(20):
-        paces[0].observe(4000, 0, 0.55)
-        paces[1].observe(4000, 0, 0.45)
-    assert paces[0].prefill(4000, 0) == paces[1].prefill(4000, 0)
-
-
 def test_an_early_answer_tells_however_short_it_was() -> None:
     """Overheads make answers late, never early: a worker a hundred times as fast as guessed is
     recognised from short prompts too, and is not thought to have a queue where it has none."""
@@ -112,21 +93,6 @@ def test_a_bound_teaches_only_that_a_worker_is_faster() -> None:
     assert pace.prefill(1000, 0) < 0.01
 
 
-@pytest.mark.parametrize("took", [0.001, 0.02, 30.0])
-def test_what_one_worker_shows_first_is_believed_of_all(took: float) -> None:
-    """The first answers of one worker set the pace of the whole pool, however wrong the guess was.
-    Otherwise the worker that answered would look much faster or slower than the others, and get all
-    requests or none."""
-    curve = Curve()
-    asked, other = Pace(curve), Pace(curve)
-    for _ in range(20):
-        asked.observe(4000, 0, took)
-        asked.bound(4000, 0, took)
-        assert asked.prefill(4000, 0) == other.prefill(4000, 0)
-    other.observe(4000, 0, took)
-    assert asked.prefill(4000, 0) == pytest.approx(other.prefill(4000, 0), rel=0.01)
-
-
 @given(
     st.floats(0.1, 10.0),
     st.floats(0.01, 10.0),
@@ -141,15 +107,3 @@ def test_tokens_are_those_of_the_seconds(
     curve.factor, curve.growth = factor, growth
     assert curve.tokens(curve.seconds(uncached, cached), cached) == pytest.approx(uncached)
     assert curve.tokens(0.0, cached) == 0.0
-
-
-def test_what_is_computed_by_then_is_not_underestimated() -> None:
-    """It is what the worker measurably computes in that time, less on a slow one than elsewhere."""
-    curve = Curve()
-    paces = [Pace(curve) for _ in range(8)]
-    for _ in range(200):
-        for pace in paces:
-            pace.observe(8000, 0, 4.0 if pace is paces[0] else 1.0)
-    assert paces[1].computed(1.0, 0) == pytest.approx(8000, rel=0.15)
-    assert paces[0].computed(4.0, 0) == pytest.approx(8000, rel=0.4)
-    assert paces[0].computed(1.0, 0) < 0.5 * paces[1].computed(1.0, 0)

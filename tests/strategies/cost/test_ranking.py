@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.api import NO_LOADING
-from strategies.cost.ranking import Ranking, Row
+from strategies.cost.cost import Ranking, Row
 from tests.strategies.workers import untold
 
 
@@ -31,11 +31,3 @@ def test_the_order_is_that_of_the_costs(costs: list[int], looks: list[int]) -> N
         assert [one.worker.name for one in led] == [worker, *rest]
         assert [one.worker.name for one in led[1:]] == rest
     assert [one.worker.name for one in ranking] == names
-
-
-def test_who_gives_way_is_carried_along() -> None:
-    """A candidate has what its row says, whichever way it is accessed."""
-    rows = [(*_row(place, float(place))[:-1], place + 1) for place in range(3)]
-    ranking = Ranking(rows)
-    assert [one.preempts for one in (ranking[0], *ranking)] == [1, 1, 2, 3]
-    assert [one.preempts for one in ranking.led_by("w2")] == [3, 1, 2]

@@ -1,6 +1,5 @@
 """Which requests wait for a worker that is about to be free, and which of them goes next."""
 
-from itertools import pairwise
 from math import nan
 
 import pytest
@@ -50,15 +49,6 @@ def test_a_worker_that_is_about_to_be_free_is_waited_for(
     worker.load.book(0.0, cost.wait, uncached=uncached)
     choice = Candidate(worker, cost, preempts=preempts)
     assert Queue.must_hold(Decision([choice], "load"), 0.0) is waits
-
-
-def test_who_waits_already_for_a_worker_comes_first() -> None:
-    """A newcomer waits behind a shorter one that waits, though its worker would take it."""
-    desk = Desk(Stand("a", 3.0))
-    assert desk.come("first", 2)
-    desk.workers[0].load.uncached = 0
-    assert desk.come("second", 3)
-    assert not desk.come("shortest", 1)
 
 
 def test_the_shortest_goes_first() -> None:
@@ -118,27 +108,6 @@ def test_tenants_take_turns() -> None:
     assert sorted(order.index(name) for name in ("other short", "other long"))[1] <= 3
     assert order.index("other short") < order.index("other long")
     assert [name.startswith("one") for name in order[:2]] != [True, True]
-
-
-def test_a_tenant_with_several_models_has_one_turn() -> None:
-    """It does not get more of them by asking for more models."""
-    desk = Desk(Stand("a", 1000.0))
-    desk.workers[0].name = "m"
-    for number in range(4):
-        for model in (ANY, "m"):
-            desk.enter(f"one {model} {number}", 2, model, tenant="one")
-        desk.enter(f"other {number}", 2, tenant="other")
-    order = [name.startswith("other") for name in leaves(desk)]
-    assert all(a != b for a, b in pairwise(order[:8]))
-
-
-def test_the_shortest_of_all_models_goes_first() -> None:
-    """Within one tenant."""
-    desk = Desk(Stand("m", 1000.0))
-    for number in range(CROWD):
-        desk.enter(f"r{number}", 5)
-    desk.enter("short", 2, "m")
-    assert leaves(desk)[0] == "short"
 
 
 @pytest.mark.parametrize("tenants", [1, CROWD])
@@ -253,27 +222,6 @@ def test_a_worker_that_joins_is_seen() -> None:
     assert desk.released() == ["r"]
 
 
-def test_one_that_has_become_short_goes_first() -> None:
-    """As its prefix was computed for another meanwhile; until then it is promised for less."""
-    worker = Stand("a", 10.0)
-    desk = Desk(worker)
-    assert desk.come("short", 4)
-    assert desk.come("long", 8)
-
-    def rank(entry: Entry[str]) -> Decision:
-        cost = Cost(worker.load.wait(desk.now), 2.0 if entry.item == "long" else 4.0)
-        return Decision([Candidate(worker, cost)], "load")
-
-    desk.now = 1.0
-    loads = [worker.load, Stand("idle").load]
-    assert desk.queue.release(rank, desk.now, loads) is None
-    assert worker.load.promised_s == 6.0
-    desk.free()
-    released = desk.queue.release(rank, desk.now, loads)
-    assert released is not None
-    assert released[0].item == "long"
-
-
 def test_a_look_decides_on_a_few() -> None:
     """It runs within one step of the router's event loop, so with hundreds of workers it decides on
     few requests; the following looks reach all of them."""
@@ -288,16 +236,6 @@ def test_a_look_decides_on_a_few() -> None:
         reached += desk.decided - before
         assert desk.decided > before
     assert most <= 10
-
-
-def test_those_that_go_first_do_not_hide_others() -> None:
-    """However many have had their turn in vain, and still have to wait for their own worker."""
-    desk = Desk(Stand("a", 1000.0), Stand("b", 5.0))
-    for number in range(100):
-        desk.enter(f"a{number}", model="a", first=True)
-    desk.enter("b", model="b")
-    desk.now = 6.0
-    assert desk.released() == ["b"]
 
 
 def test_a_decision_without_a_time_is_an_error() -> None:
@@ -316,15 +254,3 @@ def test_a_decision_without_a_time_is_an_error() -> None:
     desk.free()
     assert desk.released() == ["long"]
     assert len(desk.queue) == 0
-
-
-def test_a_place_that_comes_free_elsewhere_is_taken_at_once() -> None:
-    """If the best worker accepts no more, another one need not be cheaper than it would be."""
-    best, other = Stand("best"), Stand("other")
-    there, here = Candidate(best, Cost(prefill=1.0)), Candidate(other, Cost(prefill=5.0))
-    queue = Queue[str]()
-    queue.enter("r", Prompt(ANY, 1), Decision([there, here], "prefix"), 0.0)
-    assert queue.release(lambda _: None, 0.0, []) is None
-    released = queue.release(lambda _: Decision([here], "prefix"), 0.1, [other.load])
-    assert released is not None
-    assert released[0].item == "r"

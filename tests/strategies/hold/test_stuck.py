@@ -3,7 +3,6 @@
 from math import inf
 
 from strategies.api import FREE, Candidate, Cost, Decision, Prompt
-from strategies.cost.cost import Costs
 from strategies.cost.load import Load
 from strategies.cost.prefill import Curve, Pace
 from strategies.hold.stuck import better, hangs, stranded
@@ -122,23 +121,3 @@ def test_it_moves_only_where_it_is_taken_at_once() -> None:
     assert not goes(Cost(prefill=1.0, room=0.1))
     assert not goes(Cost(prefill=1.0), preempts=1)
     assert not goes(FREE), "a strategy that does not compare could send it back"
-
-
-def test_a_worker_from_which_requests_were_moved_is_dear() -> None:
-    """Although nothing is booked there; and nothing gives way there."""
-    costs, stuck, other = Costs(), untold("stuck"), untold("other")
-    other.load.book(19.0, 5.0)
-    only = stuck.load.book(0.0, 1.0)
-    stuck.load.moved(20.0)
-    stuck.load.drop(only, 20.0, 0.0)
-    assert [one.worker.name for one in costs.rank(PROMPT, [stuck, other], 20.0)] == [
-        "other",
-        "stuck",
-    ]
-    stuck.load.book(20.0, 50.0, since=20.0)
-    there = costs.rank(PROMPT, [stuck], 20.0)[0]
-    assert there.cost.wait > 60.0
-    assert there.preempts == 0
-    stuck.load.book(54.0, 50.0, since=54.0)
-    there = costs.rank(PROMPT, [stuck], 55.0)[0]
-    assert there.preempts == 1, "not for ever"

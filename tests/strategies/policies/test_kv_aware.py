@@ -215,32 +215,6 @@ def test_the_reason_names_the_tier() -> None:
         assert strategy(Told(**held), 0.0).rank(PROMPT, workers, 0.0).reason == reason
 
 
-def test_what_all_can_load_attracts_nobody() -> None:
-    """The least loaded worker is chosen and charged for loading: row K6 of docs/hyperpod.md."""
-    store = Held(0, 0, 4096)
-    kvaware, workers = strategy(Told(a=store, b=store), 0.0), [untold("a"), untold("b")]
-    workers[0].load.book(0.0, 1.0, 4096, stream=True)
-    best = kvaware.rank(PROMPT, workers, 0.0).candidates[0]
-    assert best.worker.name == "b"
-    rest = workers[1].pace.prefill(64, 4096)
-    assert best.cost.prefill == pytest.approx(4096 / 50_000 + rest)
-    assert best.loading == pytest.approx((4096 / 50_000, 0, 4096))
-
-
-def test_tiers_that_are_off_do_not_count() -> None:
-    """A disabled tier counts for nothing whatever the memory says, and neither do blocks that
-    follow the resulting gap: row K5 of docs/hyperpod.md."""
-    for loads, tokens in (
-        (Loads(None, 50_000.0), 64),
-        (Loads(200_000.0, None), 96),
-        (Loads(), 64),
-    ):
-        kvaware = strategy(Told(a=Held(64, 32, 4000)), 0.0)
-        kvaware.kv.loads = loads
-        best = kvaware.rank(PROMPT, [untold("a")], 0.0).candidates[0]
-        assert best.held_tokens == tokens
-
-
 class Stored:
     """A store that answers with what the test has set, and records its calls."""
 
@@ -256,25 +230,6 @@ class Stored:
         """Record the call."""
         assert prompt.keys is KEYS
         self.told.append(cached)
-
-
-@pytest.mark.parametrize("doubt", ["", "gap"])
-def test_a_tier_that_is_off_hides_nothing_of_a_store(doubt: str) -> None:
-    """Blocks that are in the store as well as on a disabled L1 count as being in the store: row K5
-    of docs/hyperpod.md."""
-    memory = Told(a=Held(64, 4032))
-    memory.doubts["a"] = doubt
-    for l1, expected in ((None, Held(64, 0, 2496)), (200_000.0, Held(64, 4032))):
-        kvaware = strategy(memory, 0.0)
-        kvaware.kv.loads, kvaware.kv.store = Loads(l1, 50_000.0), Stored(2560)
-        best = kvaware.rank(PROMPT, [untold("a")], 0.0).candidates[0]
-        if doubt:
-            kvaware.placed(PROMPT, untold("a"), 0.0)
-            kvaware.settled(PROMPT, best, Outcome(True, cached_tokens=0), 1.0)
-            assert memory.observed[-1] == ("a", expected.total)
-        else:
-            found = best.held_tokens, best.loading.l1, best.loading.l2
-            assert found == (expected.total, expected.l1, expected.l2)
 
 
 def test_the_store_is_told_what_was_computed() -> None:
@@ -402,10 +357,3 @@ def test_what_was_loaded_from_l2_stays_where_settings_say(promotes: bool) -> Non
         assert kvaware.rank(PROMPT, [worker], 6.0).reason == "l1"
         kvaware.forget("a")
         assert kvaware.gauges()["promoted_blocks"] == 0
-
-
-def test_nothing_is_promoted_to_a_tier_that_is_off() -> None:
-    """Promotion needs both L1 and L2."""
-    assert Loads(200_000.0, 50_000.0, promotes=True).promotes
-    assert not Loads(None, 50_000.0, promotes=True).promotes
-    assert not Loads(200_000.0, None, promotes=True).promotes

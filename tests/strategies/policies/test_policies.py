@@ -1,15 +1,12 @@
 """The policies that look at no cache, and what is true of all."""
 
 from collections import Counter
-from importlib.metadata import EntryPoints, entry_points
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import registry
-from strategies.api import Candidate, Cost, Decision, NoOptions, Outcome, Prompt
-from strategies.explain import words
+from strategies.api import Candidate, Cost, NoOptions, Outcome
 from strategies.policies.chbl import Chbl, ChblOptions
 from strategies.policies.power_of_two import PowerOfTwo
 from strategies.registry import find, names
@@ -23,24 +20,6 @@ def test_the_built_in_strategies_are_found_by_name() -> None:
         find("nearest")
 
 
-def test_packages_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That takes milliseconds, and a reload asks dozens of times; new ones in `sys.path` count."""
-    looked = list[str]()
-
-    def look(*, group: str) -> EntryPoints:
-        looked.append(group)
-        return entry_points(group=group)
-
-    monkeypatch.setattr(registry, "entry_points", look)
-    monkeypatch.syspath_prepend("/nowhere")
-    for name in names():
-        find(name)
-    assert looked == [registry.GROUP]
-    monkeypatch.syspath_prepend("/nowhere/else")
-    find("roundrobin")
-    assert looked == [registry.GROUP] * 2
-
-
 @pytest.mark.parametrize("name", ["roundrobin", "leastload", "prefixaware"])
 def test_every_worker_is_a_candidate(name: str) -> None:
     """Failover takes the next candidate, so every worker must be listed exactly once."""
@@ -50,22 +29,6 @@ def test_every_worker_is_a_candidate(name: str) -> None:
     assert sorted(c.worker.name for c in decision.candidates) == [w.name for w in run.workers]
     candidate = Candidate(run.workers[0], Cost())
     run.strategy.settled(prompt(LONG), candidate, Outcome(ok=True), 1.0)
-
-
-def test_without_reuse_prefixaware_is_leastload() -> None:
-    """Prompts that share nothing are placed exactly as `leastload` places them."""
-    texts = [f"{number} " * (number * 37 % 900) for number in range(100)]
-    aware, plain = Run("prefixaware", fleet(4)), Run("leastload", fleet(4))
-    assert [aware.place(prompt(t)).name for t in texts] == [
-        plain.place(prompt(t)).name for t in texts
-    ]
-
-
-def test_ties_go_round() -> None:
-    """An idle fleet is used evenly, not in the order of the list."""
-    run = Run("leastload", fleet(4))
-    counts = Counter(run.place(prompt(""), book=False).name for _ in range(40))
-    assert set(counts.values()) == {10}
 
 
 def test_a_slow_worker_gets_less() -> None:
@@ -95,31 +58,6 @@ def test_of_two_drawn_the_one_with_less_to_do_is_taken() -> None:
     assert all(found[0].worker.name != "w0" for found in firsts)
     assert len({found[0].worker.name for found in firsts}) == 3
     assert all(len(found) == 4 for found in firsts)
-
-
-def test_a_cheaper_one_may_not_have_been_drawn() -> None:
-    """Only the two drawn are compared, and the explanation says so; of two, both always are."""
-    workers = fleet(3)
-    for worker in workers[:2]:
-        worker.load.book(0.0, 9.0)
-    strategy, told = PowerOfTwo(NoOptions()), prompt("x")
-    found = [strategy.rank(told, workers, 0.0) for _ in range(100)]
-    firsts = [(one, one.candidates[0].worker.name) for one in found]
-    busy = [words(told, one) for one, name in firsts if name != "w2"]
-    assert busy
-    assert all("drawn" in said and "least" not in said for said in busy)
-    assert "is least loaded" in words(told, strategy.rank(told, workers[:2], 0.0))
-
-
-def test_a_session_that_moves_is_told_what_was_compared() -> None:
-    """How much more its worker costs is against the two that were drawn."""
-    ranked = [
-        Candidate(worker, Cost(wait=wait))
-        for worker, wait in zip(fleet(3), (1.0, 3.0, 0.0), strict=True)
-    ]
-    moves = Decision(ranked, "spill", drawn=True)
-    said = words(Prompt("m", 100, bound="w1"), moves)
-    assert said.startswith("The session moves to w0: w1 costs 2.000 s more.")
 
 
 @given(st.lists(st.sets(st.integers(0, 5), min_size=1), max_size=60))
@@ -178,12 +116,6 @@ def test_a_hashed_prefix_spills_beyond_the_bound() -> None:
         choice = strategy.rank(prompt(LONG), workers, 0.0).candidates[0]
         next(w for w in workers if w is choice.worker).load.book(0.0, 0.1)
     assert max(worker.load.in_flight for worker in workers) <= 1.25 * 101 / 4 + 1
-
-
-def test_a_prefix_of_no_tokens_is_refused() -> None:
-    """All prompts would hash to the same worker."""
-    with pytest.raises(ValueError, match="at least 1"):
-        ChblOptions(prefix=0)
 
 
 @pytest.mark.parametrize("name", names())

@@ -2,8 +2,6 @@
 
 from collections import Counter
 
-import pytest
-
 from strategies.api import Candidate, Cost, Outcome, Prompt
 from tests.strategies.workers import LONG, Run, fleet, prompt
 
@@ -25,17 +23,6 @@ def test_a_burst_of_siblings_finds_its_first() -> None:
     run = Run("prefixaware", fleet(8))
     placed = {run.place(prompt(LONG + str(number))).name for number in range(2)}
     assert len(placed) == 1
-
-
-def test_a_hot_prefix_spills_when_waiting_costs_more() -> None:
-    """A short shared system prompt does not pin the fleet's traffic to one worker."""
-    run = Run("prefixaware", fleet(4))
-    system = "You are a helpful assistant. " * 40
-    placed = Counter(
-        run.place(prompt(system + f"question {number} " * 400)).name for number in range(200)
-    )
-    assert len(placed) == 4
-    assert max(placed.values()) < 1.3 * 200 / 4
 
 
 def test_a_replica_costs_more_the_busier_the_fleet_is() -> None:
@@ -60,27 +47,6 @@ def test_a_replica_costs_more_the_busier_the_fleet_is() -> None:
     assert not spills(4)
 
 
-@pytest.mark.parametrize("reused", [False, True])
-def test_conversations_begin_where_their_turns_will_not_wait(*, reused: bool) -> None:
-    """Of two idle workers that hold the same, the one less busy lately wins if turns follow."""
-    run = Run("prefixaware", fleet(2))
-    text = LONG[:16_000] if reused else ""
-    for now in range(300):
-        for worker in run.workers:
-            asked = prompt(text + f"{now} {worker.name} " * 60)
-            run.strategy.rank(asked, run.workers, float(now))
-            run.strategy.placed(asked, worker, float(now))
-        load = run.workers[0].load
-        load.release(load.book(float(now), 0.8), float(now))
-    first, second = run.strategy.rank(prompt(text + "z" * 400), run.workers, 300.0).candidates
-    assert (first.cost.wait, second.cost.wait) == (0.0, 0.0)
-    if reused:
-        assert first.worker.name == "w1"
-        assert second.cost.home > 0.2 > first.cost.home
-    else:  # no later turns are expected, so none will wait
-        assert second.cost.home < 0.2
-
-
 def test_sessions_that_begin_without_a_prompt_take_turns() -> None:
     """Otherwise the worker that was least busy would attract all of them: nothing is booked."""
     run = Run("prefixaware", fleet(4))
@@ -93,22 +59,6 @@ def test_sessions_that_begin_without_a_prompt_take_turns() -> None:
         load.release(load.book(float(now), 0.8), float(now))
     chosen = Counter(run.place(Prompt("m", 0), 40.0).name for _ in range(8))
     assert set(chosen.values()) == {2}
-
-
-def test_a_prefix_of_all_is_worth_a_second_copy() -> None:
-    """On one worker, decoding would read more than its KV cache has room for."""
-    workers = fleet(2)
-    run = Run("prefixaware", workers)
-    texts = ["x" * 240_000 + f"question {number}" for number in range(40)]
-    for text in texts:
-        choice = run.strategy.rank(prompt(text), workers, 0.0).candidates[0]
-        asked = prompt(text)
-        worker = next(w for w in workers if w.name == choice.worker.name)
-        booking = worker.load.book(0.0, choice.cost.prefill, asked.tokens + asked.answer_tokens)
-        worker.load.first_byte(booking, 0.0)  # computed at once, so the queue stays empty
-        run.strategy.placed(asked, worker, 0.0)
-    flying = sorted(worker.load.in_flight for worker in workers)
-    assert flying[0] > 10
 
 
 def test_a_restarted_worker_is_credited_with_nothing() -> None:

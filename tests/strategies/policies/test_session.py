@@ -3,7 +3,7 @@
 import pytest
 
 from strategies.api import Other, Prompt, Seconds
-from strategies.policies.session import Session, SessionOptions, owner
+from strategies.policies.session import Session, SessionOptions
 from tests.strategies.workers import Stand, untold
 
 
@@ -46,13 +46,6 @@ def test_a_session_stays_however_long_the_line() -> None:
     assert strategy.rank(Prompt("m", 1, bound="w2"), fleet(), 0.0).stays
 
 
-def test_a_session_stays_where_no_costs_are_compared() -> None:
-    """Its worker comes first; each other worker follows once."""
-    order, reason = names(over("roundrobin"), "w1")
-    assert (order[0], sorted(order), reason) == ("w1", ["w0", "w1", "w2"], "session")
-    assert names(over("roundrobin"), "gone")[1] == "rebind"
-
-
 def test_it_moves_when_that_is_worth_more_than_allowed() -> None:
     """It moves if staying costs more than `spill` seconds extra; here the queue costs some."""
     assert names(over("leastload", 1.9), "w2") == (["w0", "w1", "w2"], "spill")
@@ -84,15 +77,3 @@ def test_it_does_not_stand_over_itself() -> None:
     """`session` needs another strategy below it."""
     with pytest.raises(ValueError, match="another strategy"):
         SessionOptions(Other("session"))
-
-
-def test_a_hash_moves_only_what_it_must() -> None:
-    """When a name goes, only its own keys move to others; every name has its share of keys."""
-    keys = [f"session-{number}" for number in range(3000)]
-    before = {key: owner(key, ["a", "b", "c"]) for key in keys}
-    after = {key: owner(key, ["c", "a"]) for key in keys}
-    assert {key for key in keys if before[key] != after[key]} == {
-        key for key in keys if before[key] == "b"
-    }
-    for name in "abc":
-        assert 800 < sum(one == name for one in before.values()) < 1200

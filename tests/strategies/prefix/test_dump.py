@@ -53,31 +53,6 @@ def test_it_goes_on_as_the_one_before(
         sound(other)
 
 
-def test_times_of_use_are_those_of_before() -> None:
-    """A lost prefix means that what was used before it is lost too, and nothing else."""
-    tree = PrefixTree(LARGE)
-    for number in range(8):
-        tree.close(tree.insert(keys((number,)), "a"))
-    other = taken_over(tree)
-    again = other.insert(keys((1,)), "a")
-    other.close(again)
-    other.correct(again, fewer=True)
-    assert [len(other.held(keys((number,)))) for number in range(8)] == [0, *[1] * 7]
-
-
-def test_less_room_keeps_what_was_used_last() -> None:
-    """The memory bound is that of the tree that restores the dump."""
-    tree = PrefixTree(LARGE)
-    for number in range(20):
-        tree.close(tree.insert(keys((number,)), "a"))
-    small = taken_over(tree, 5000)
-    sound(small)
-    assert small.bytes <= 5000 < tree.bytes
-    kept = [number for number in range(20) if small.held(keys((number,)))]
-    assert kept == [*range(20)][-len(small) :]
-    assert kept
-
-
 @pytest.mark.parametrize("ends", [TEXT_ENDS, TOKEN_ENDS, BLOCKS])
 def test_tokens_are_those_of_before(ends: Any) -> None:
     """Sizes in tokens survive for blocks of text and of tokens; prompts cut in other ways are left

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.prefix.in_flight import InFlight
+from strategies.policies.kv_aware import InFlight
 from strategies.prefix.tree import Placement
 
 KEYS = [1, 2, 3]
@@ -36,17 +36,6 @@ def test_what_was_refused_was_never_sent() -> None:
     assert in_flight.held(KEYS, 0.0) == {}
     in_flight.settle(taken, 0.0, took=True)
     assert in_flight.held(KEYS, 9.0) == {}
-
-
-def test_of_those_that_ended_there_is_a_bound() -> None:
-    """Only so many ended requests are kept; the earliest are dropped."""
-    in_flight, number = InFlight(1 << 28, 1.0), 0
-    while number < 200 or (in_flight.held([0], 0.0) and number < 200_000):
-        in_flight.settle(in_flight.insert([number], "a", 0.0), 0.0, took=True)
-        number += 1
-    assert number < 200_000
-    assert in_flight.held([0], 0.0) == {}
-    assert in_flight.held([number - 100], 0.0) == {"a": 1}
 
 
 @dataclass

@@ -4,22 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.api import Outcome
-from strategies.prefix.match import NOT_WANTED
-from strategies.prefix.node import Node
-from strategies.prefix.tree import PrefixTree
+from strategies.prefix.lru import Node
+from strategies.prefix.tree import NOT_WANTED, PrefixTree
 from tests.strategies.prefix.tries import (
     APART,
     LARGE,
     ONE,
     OTHER,
-    PROMPTS,
     STEPS,
     Prompt,
     keys,
     nodes,
 )
-from tests.strategies.workers import LONG, Run, fleet, prompt
 
 
 def path(node: Node) -> int:
@@ -95,39 +91,3 @@ def test_what_many_ask_for_is_wanted_on_as_many_workers(
     for placement in placements:
         tree.close(placement)
     assert tree.match(keys(ONE)).wanted(workers) == NOT_WANTED
-
-
-@given(STEPS, PROMPTS, st.integers(1, 8))
-def test_no_more_is_wanted_than_there_is(
-    steps: list[tuple[str, Prompt]], asked: Prompt, workers: int
-) -> None:
-    """Never more tokens than the wanted blocks have, and no blocks that no worker was sent."""
-    tree = PrefixTree(LARGE)
-    for worker, sent in steps:
-        tree.insert(keys(sent), worker)
-    wanted = tree.match(keys(asked)).wanted(workers)
-    held = max(tree.held(keys(asked)).values(), default=0)
-    assert 0.0 <= wanted.tokens <= wanted.blocks <= held
-
-
-@pytest.mark.parametrize("alike", [False, True])
-def test_a_prefix_that_many_have_gets_a_second_copy(*, alike: bool) -> None:
-    """Six answers are decoding on the holder, with the same prefix or with others. Its queue is
-    empty, so joining them would be cheapest; if they share the prefix, a second copy is made
-    instead."""
-    run = Run("prefixaware", fleet(4))
-    holder = run.workers[0]
-    for number in range(7):
-        text = LONG if alike or not number else f"{number} " + LONG
-        asked = prompt(text + f"question {number} " * 40)
-        run.strategy.placed(asked, holder, 0.0)
-        holder.load.first_byte(holder.load.book(0.0, 0.0, asked.tokens + 100), 0.0)
-    for number in range(60):  # most prompts are held, so later turns are expected
-        asked = prompt(LONG + f"another {number} " * 40)
-        found = run.strategy.rank(asked, run.workers, 0.0).candidates
-        run.strategy.placed(asked, holder, 0.0)
-        run.strategy.settled(
-            asked, next(c for c in found if c.worker is holder), Outcome(ok=True), 0.0
-        )
-    chosen = run.strategy.rank(prompt(LONG + "and one more"), run.workers, 0.0).candidates[0]
-    assert (chosen.worker.name == "w0") is not alike

@@ -1,7 +1,5 @@
 """What workers' reports of cached tokens tell of what they hold."""
 
-from itertools import pairwise
-
 import pytest
 from msgspec.structs import replace
 
@@ -62,42 +60,9 @@ def test_nobody_has_said_what_lies_behind_the_gpu() -> None:
     assert sent(tree, range(60), report=True) == 10
 
 
-def test_what_is_told_is_believed() -> None:
-    """Where the capacity of all tiers is set, a worker holds as much, whatever it reports; a report
-    of fewer only says what is gone."""
-    tree = PrefixTree(LARGE)
-    assert sent(tree, range(60), report=True, gpu_only=False) == 10
-    again = tree.insert(keys((59, 1)), "w", 10)
-    tree.close(again)
-    tree.correct(again, fewer=True)
-    assert len(tree) < 10
-    assert sent(tree, range(60), report=True, gpu_only=False) == 10
-
-
-def test_nobody_waits_while_much_that_was_lost_is_forgotten() -> None:
-    """A report, and each placement after it, drops a few entries; in the end half is gone."""
-    tree, count = PrefixTree(1 << 22), 1_000
-    for number in range(count):
-        tree.close(tree.insert(keys((number,)), "a", count))
-    gone = tree.insert(keys((count - 1,)), "a", count)
-    running = tree.insert(keys((0,)), "a", count)
-    tree.close(gone)
-    tree.correct(gone, fewer=True)
-    sizes = [len(tree)]
-    while len(sizes) < 3 or sizes[-1] < sizes[-2]:
-        tree.close(tree.insert((), "a", count))
-        sizes.append(len(tree))
-    assert all(0 <= before - after <= count / 10 for before, after in pairwise([count, *sizes]))
-    assert sizes[-1] == count // 2
-    assert tree.held(keys((0,))) == {"a": 1}  # it is in use
-    assert not tree.held(keys((1,)))
-    tree.close(running)
-
-
 #: A long prompt, and one that is used before it.
 TEXT, OLDER = prompt("word " * 40_000), prompt("what was asked before " * 500)
 EXACT = Prompt("m", 48_000, range(1, 3_001), answer_tokens=1)
-BEFORE = Prompt("m", 4_800, range(5_000, 5_300), answer_tokens=1)
 
 
 def is_lost(strategy: str, asked: Prompt, older: Prompt, cached: float, length: float) -> bool:
@@ -129,10 +94,3 @@ def test_what_counts_as_fewer(strategy: str, length: float, cached: float, *, lo
     """Not what ends within a block of text, which has thousands of bytes; nor what is explained by
     more or fewer bytes to a token than estimated, in all of the prompt or in a part."""
     assert is_lost(strategy, TEXT, OLDER, cached, length) is lost
-
-
-@pytest.mark.parametrize("strategy", ["prefixaware", "kvaware"])
-def test_where_blocks_are_tokens_every_block_counts(strategy: str) -> None:
-    """Nothing is cut roughly there, so a few percent mean something, however long it is."""
-    assert not is_lost(strategy, EXACT, BEFORE, 0.995, 1.0)
-    assert is_lost(strategy, EXACT, BEFORE, 0.97, 1.0)

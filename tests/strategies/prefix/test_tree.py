@@ -88,16 +88,6 @@ def test_answers_take_room_too() -> None:
     assert [len(tree.held(keys((n, 0)))) for n in range(3)] == [0, 1, 1]
 
 
-def test_an_answer_of_a_thousand_million_tokens_is_not_believed() -> None:
-    """One absurd report must not empty a shadow."""
-    tree, ends = PrefixTree(LARGE), range(1 << 20)
-    older = keys((0, 1, 2))
-    tree.close(tree.insert(older, "a", 1 << 17, ends))
-    tree.close(tree.insert(keys((1,)), "a", 1 << 17, ends), 2147483647)
-    tree.insert(keys((2,)), "a", 1 << 17, ends)
-    assert tree.held(older) == {"a": 3}
-
-
 def test_blocks_are_as_large_as_they_are() -> None:
     """Capacity is in tokens: blocks of growing sizes, of text and of tokens, count with their true
     size."""
@@ -122,37 +112,6 @@ def test_forgetting_is_for_one_worker(
     tree.forget(gone)
     reference.tries.pop(gone, None)
     assert tree.held(keys(asked)) == reference.held(asked)
-
-
-def test_a_worker_that_comes_and_goes_leaves_nothing_behind() -> None:
-    """A thousand restarts neither grow the tree nor mix up holders."""
-    tree = PrefixTree(LARGE)
-    path = keys((1, 2, 3))
-    tree.insert(path, "steady")
-    for _ in range(1000):
-        late = tree.insert(path[:2], "flaky")
-        assert tree.held(path) == {"steady": 3, "flaky": 2}
-        tree.forget("flaky")
-        tree.close(late)
-        tree.take_back(late)
-        assert tree.held(path) == {"steady": 3}
-    assert len(tree) == 3
-    assert [shadow.worker for shadow in tree.shadows()] == ["steady"]
-
-
-def test_what_only_forgotten_workers_held_is_gone() -> None:
-    """Nothing of a worker that left stays in memory."""
-    tree = PrefixTree(LARGE)
-    for number in range(1000):
-        tree.insert(keys((number, 1)), f"w{number % 3}")
-    for number in range(3):
-        tree.forget(f"w{number}")
-    tree.insert(keys((0,)), "other")
-    tree.forget("other")
-    while tree.bytes:
-        tree.insert((), "other")
-        tree.forget("other")
-    assert (len(tree), tree.root.children, list(tree.shadows())) == (0, {}, [])
 
 
 def test_nobody_waits_while_a_large_one_is_forgotten() -> None:
@@ -190,30 +149,6 @@ def test_a_placement_taken_back_was_never_there(
         assert tree.held(keys(prompt)) == reference.held(prompt)
 
 
-@given(STEPS, WORKERS, PROMPTS, PROMPTS)
-def test_taking_back_never_disconnects(
-    steps: list[tuple[str, Prompt]], worker: str, refused: Prompt, since: Prompt
-) -> None:
-    """What was placed later stays held in full, and no worker holds a run without the runs before
-    it."""
-    tree = PrefixTree(LARGE)
-    for name, prompt in steps:
-        tree.insert(keys(prompt), name)
-    placement = tree.insert(keys(refused), worker)
-    tree.insert(keys(since), worker)
-    tree.close(placement)
-    tree.take_back(placement)
-    assert tree.held(keys(since)).get(worker, 0) == len(since)
-    for shadow in tree.shadows():
-        for entry in shadow:
-            parent = entry.node.parent
-            assert parent is not None
-            assert parent.parent is None or parent.entries[shadow.bit].held == len(parent.keys)
-    for name in ("a", "b", "c"):
-        tree.forget(name)
-    assert (len(tree), tree.root.children) == (0, {})
-
-
 @given(STEPS, st.booleans(), WORKERS, PROMPTS, st.integers(0, 9))
 def test_of_a_dropped_placement_its_first_blocks_are_kept(
     steps: list[tuple[str, Prompt]],
@@ -236,50 +171,3 @@ def test_of_a_dropped_placement_its_first_blocks_are_kept(
     for _, prompt in [*steps, (worker, dropped)]:
         assert tree.held(keys(prompt)) == reference.held(prompt)
     sound(tree)
-
-
-@given(STEPS, WORKERS, PROMPTS, PROMPTS, st.integers(0, 9))
-def test_of_a_dropped_placement_others_keep_what_they_use(
-    steps: list[tuple[str, Prompt]], worker: str, dropped: Prompt, since: Prompt, kept: int
-) -> None:
-    """One that came later and still runs holds all of its prompt; the dropped one holds no more
-    than that and its first blocks."""
-    tree, reference = PrefixTree(LARGE), Reference()
-    for name, prompt in steps:
-        tree.close(tree.insert(keys(prompt), name))
-        reference.insert(prompt, name)
-    placement = tree.insert(keys(dropped), worker)
-    runs = tree.insert(keys(since), worker)
-    tree.close(placement)
-    tree.keep(placement, kept)
-    for prompt in (dropped[:kept], since):
-        reference.insert(prompt, worker)
-    assert tree.held(keys(since)) == reference.held(since)
-    assert tree.held(keys(dropped)) == reference.held(dropped)
-    tree.close(runs)
-    sound(tree)
-
-
-def test_what_was_added_to_a_dropped_placement_stays() -> None:
-    """Blocks before those that another one has computed since are there, even if it has ended."""
-    tree = PrefixTree(LARGE)
-    dropped = tree.insert(keys((0, 1, 2, 3, 4, 5)), "w")
-    tree.close(tree.insert(keys((0, 1, 2, 3, 9)), "w"))
-    tree.insert(keys((0, 1, 9)), "other")
-    tree.close(dropped)
-    tree.keep(dropped, 1)
-    assert tree.held(keys((0, 1, 2, 3, 4, 5))) == {"w": 4, "other": 2}
-    assert tree.held(keys((0, 1, 2, 3, 9))) == {"w": 5, "other": 2}
-    sound(tree)
-
-
-def test_of_a_forgotten_worker_nothing_is_kept() -> None:
-    """A worker that came back under its name is another one."""
-    tree, path = PrefixTree(LARGE), keys((1, 2, 3))
-    tree.insert(path, "other")
-    dropped = tree.insert(path, "w")
-    tree.forget("w")
-    tree.close(tree.insert(path, "w"))
-    tree.close(dropped)
-    tree.keep(dropped, 1)
-    assert tree.held(path) == {"w": 3, "other": 3}

@@ -53,28 +53,6 @@ def test_memory_stays_where_it_is(bounded: bool) -> None:
     assert (max(sizes[300:]) <= 1.1 * max(sizes[:300])) is bounded
 
 
-def test_a_newcomer_takes_its_share_bit_by_bit() -> None:
-    """With each placement on the new worker the others shrink a little, always faster than it
-    grows."""
-    limit = 2_000 * 776
-    tree = PrefixTree(limit)
-    for number in range(3_000):
-        tree.close(tree.insert(keys((number % 2, number)), f"w{number % 2}"))
-    full = tree.bytes
-    assert full > 0.95 * limit
-    others = list(tree.shadows())
-    sizes = [full]
-    for number in range(60):
-        entries = sum(len(list(shadow)) for shadow in others)
-        tree.close(tree.insert(keys((2, number)), "new"))
-        assert entries - sum(len(list(shadow)) for shadow in others) <= entries / 10
-        sizes.append(tree.bytes)
-        shrunk = all(shadow.bytes <= limit / 3 for shadow in others)
-        assert shrunk or sizes[-1] < sizes[-2]
-    assert shrunk
-    assert max(sizes) <= limit
-
-
 Step = tuple[str, str, Prompt, int, int]
 #: Few prompts, most of them sent to one worker, so that they share and come back.
 _PROMPTS = st.lists(st.integers(0, 1), max_size=5).map(tuple)
@@ -154,31 +132,3 @@ def test_what_workers_hold_is_connected(done: list[Step], limit: int, tight: boo
 def test_what_running_requests_hold_is_connected(done: list[Step], limit: int) -> None:
     """With too little memory for the requests that run."""
     go(PrefixTree(limit), done, tight=False)
-
-
-def test_the_end_of_a_request_that_was_forgotten_ends_no_other() -> None:
-    """It does not count as a user of what was forgotten for lack of memory and placed again."""
-    tree = PrefixTree(4000)
-    tree.insert(keys((0,)), "b")
-    first = tree.insert(keys((0,)), "a")
-    others = [tree.insert(keys((number,)), "a") for number in (1, 2)]
-    assert tree.held(keys((0,))) == {"b": 1}
-    for placement in others:
-        tree.leave(placement)
-    tree.insert(keys((0, 1)), "a")
-    tree.leave(first)
-    assert tree.held(keys((0, 1))) == {"a": 2, "b": 1}
-    sound(tree)
-
-
-def test_what_was_forgotten_is_not_taken_back_from_another() -> None:
-    """Blocks that a refused request added, and that went for lack of memory, are no more to go."""
-    tree = PrefixTree(4000)
-    tree.insert(keys((0, 1)), "a", 2)
-    refused = tree.insert(keys((0, 2)), "a", 2)
-    tree.insert(keys((3,)), "b")
-    assert tree.held(keys((0, 2))) == {"a": 1}
-    tree.close(refused)
-    tree.take_back(refused)
-    assert tree.held(keys((0, 1))) == {"a": 2}
-    sound(tree)

@@ -6,7 +6,7 @@ import pygtrie
 import pytest
 from hypothesis import strategies as st
 
-from strategies.prefix.node import Node
+from strategies.prefix.lru import Node
 from strategies.prefix.tree import PrefixTree
 
 Prompt = tuple[int, ...]
