@@ -21,14 +21,13 @@ from router.api.endpoints import ENDPOINTS
 from router.api.request import parse
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.http.bounds import Bounds
 from router.http.exchange import AnswerSource, Exchange
 from router.http.headers import upstream_head
 from router.http.parser import RequestParser
 from router.prompt.prompts import Prompts
 from router.proxy.limits import Limits
 from router.proxy.relay import Relay
-from router.settings.server import ClientSettings, LimitSettings
+from router.settings.server import LimitSettings
 from router.upstream.connection import UpstreamConnection
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
@@ -123,12 +122,12 @@ def steps(strategy: str, size: int) -> dict[str, float]:
 
 def _reading(line: NullConnection, request: bytes) -> tuple[float, float]:
     """Measure reading it after one with the same head, and after none."""
-    bounds = Bounds.of(ClientSettings(), LimitSettings())
-    fresh, again = RequestParser(line, bounds), RequestParser(line, bounds)
+    limits = LimitSettings()
+    fresh, again = RequestParser(line, limits), RequestParser(line, limits)
     again.feed(request)
 
     def first() -> None:
-        fresh.follow(bounds)
+        fresh.follow(limits)
         fresh.feed(request)
 
     return _cpu(lambda: again.feed(request)), _cpu(first)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from controller.index.block_events import Tier
 from controller.index.holdings import TierCache
 from controller.index.index import Index
-from strategies.api import Prompt
+from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 
 #: Upper bounds of the error histogram, in tokens: reported minus predicted.
@@ -27,6 +27,8 @@ SMOOTHING = 1 / 16
 DEMOTE_ABOVE, RESTORE_BELOW = 0.5, 0.25
 #: A stream is silent after this many answers to prompts with new blocks, without any event.
 MAX_UNHEARD_ANSWERS = 4
+#: So many computed tokens must give new blocks, whatever the block size.
+MIN_NEW_TOKENS = 1024
 #: Most blocks remembered as missed once.
 MAX_REMEMBERED_MISSES = 1024
 
@@ -48,24 +50,34 @@ class TrackRecord:
         self._unheard = 0
         self._events = 0
 
-    def observe(self, predicted: int, reported: int, block: int) -> None:
-        """Compare with reported cached tokens; an error of up to `block` tokens is not wrong."""
-        error = reported - predicted
-        self.compared += 1
-        self.sum += error
-        self.buckets[bisect_left(ERROR_BOUNDS, error)] += 1
-        self.wrong += SMOOTHING * ((abs(error) > block) - self.wrong)
-        if self.wrong > DEMOTE_ABOVE:
-            self.demoted = True
-        elif self.wrong < RESTORE_BELOW:
-            self.demoted = False
-
     def answered(self, reports: bool) -> None:
         """Note an answer that reported its prompt's length, and if it `reports` also cached tokens.
 
         One report is enough, as some workers that can report do not always do it.
         """
         self.reports = reports or bool(self.reports)
+
+    def compare(self, predicted: int | None, outcome: Outcome, block: int) -> bool:
+        """Compare with what an answer reports; an error of up to `block` tokens is not wrong.
+
+        Return true if the worker must have announced new blocks of its prompt.
+        """
+        cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
+        if prompt:
+            self.answered(cached is not None)
+        if cached is None:
+            return False
+        if predicted is not None:
+            error = cached - predicted
+            self.compared += 1
+            self.sum += error
+            self.buckets[bisect_left(ERROR_BOUNDS, error)] += 1
+            self.wrong += SMOOTHING * ((abs(error) > block) - self.wrong)
+            if self.wrong > DEMOTE_ABOVE:
+                self.demoted = True
+            elif self.wrong < RESTORE_BELOW:
+                self.demoted = False
+        return prompt - cached >= MIN_NEW_TOKENS
 
     def computed(self, before: int, events: int) -> None:
         """Note an answer to a prompt whose new blocks the worker must have announced.
@@ -79,9 +91,14 @@ class TrackRecord:
         self._unheard += events == before
         self._events = events
 
-    def silent(self, events: int) -> bool:
-        """Return true if it computes and announces nothing; `events` is the number by now."""
-        return self._unheard >= MAX_UNHEARD_ANSWERS and events == self._events
+    def doubt(self, events: int) -> str:
+        """Return why the worker's events are not believed; `events` is their number by now.
+
+        It is silent if it computes and announces nothing.
+        """
+        if self._unheard >= MAX_UNHEARD_ANSWERS and events == self._events:
+            return "silent"
+        return "disagrees" if self.demoted else ""
 
     @property
     def bias(self) -> float:

@@ -8,7 +8,6 @@ from controller.events.stream import StreamPhase
 from controller.index.block_events import Mark, Tier
 from controller.index.holdings import Holdings
 from controller.index.index import Index
-from controller.index.tree import PrefixMatch
 from strategies.api import Outcome, Prompt
 from strategies.cost.tiers import Held
 
@@ -16,10 +15,6 @@ from strategies.cost.tiers import Held
 DEFAULT_BLOCK_SIZES = (16,)
 #: Most block sizes that prompts are cut into.
 MAX_BLOCK_SIZES = 4
-#: So many computed tokens must give new blocks, whatever the block size.
-MIN_NEW_TOKENS = 1024
-
-_NOTHING = Held()
 
 
 class KvMemory:
@@ -114,14 +109,12 @@ class KvMemory:
         self, prompt: Prompt, workers: Sequence[str], *, l1: bool | None = None
     ) -> Mapping[str, Held]:
         """See `strategies.api.KvMemoryView`; `l1` overrides the attribute of that name."""
-        l1 = self.l1 if l1 is None else l1
-        matches = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
-        if not any(match.steps for match in matches.values()):
+        matches = Matches(self.index, prompt, l1=self.l1 if l1 is None else l1)
+        if not matches.any:
             return {}
-        depths = self._depths(matches)
         held: dict[str, Held] = {}
         for worker in workers:
-            tokens = list(self._ranks(worker, prompt, matches, depths, l1=l1).values())
+            tokens = [matches.held(source.name) for source in self.sources.get(worker, ())]
             if len(tokens) == 1:
                 held[worker] = tokens[0]
             elif tokens:  # the average, as it is unknown which rank will take the request
@@ -132,8 +125,9 @@ class KvMemory:
 
     def ranks(self, prompt: Prompt, worker: str) -> dict[int, Held]:
         """Return what each data-parallel rank of a worker holds."""
-        matches = {size: self.index.find(keys) for size, keys in prompt.blocks.items()}
-        return self._ranks(worker, prompt, matches, self._depths(matches), l1=self.l1)
+        matches = Matches(self.index, prompt, l1=self.l1)
+        sources = self.sources.get(worker, ())
+        return {source.rank: matches.held(source.name) for source in sources}
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:  # noqa: ARG002
         """See `strategies.api.KvMemoryView`."""
@@ -143,10 +137,7 @@ class KvMemory:
         for source in sources:
             if source.doubt:
                 return source.doubt
-        record = self.track_records[worker]
-        if record.silent(self.heard(worker)):
-            return "silent"
-        return "disagrees" if record.demoted else ""
+        return self.track_records[worker].doubt(self.heard(worker))
 
     def heard(self, worker: str) -> int:
         """See `strategies.api.KvMemoryView`."""
@@ -157,15 +148,8 @@ class KvMemory:
         record = self.track_records.get(worker)
         if record is None or not outcome.ok:
             return
-        cached, prompt = outcome.cached_tokens, outcome.prompt_tokens or 0
-        if prompt:
-            record.answered(cached is not None)
-        if cached is None:
-            return
-        if prompt - cached >= MIN_NEW_TOKENS:
+        if record.compare(predicted, outcome, self._block(worker)):
             record.computed(heard, self.heard(worker))
-        if predicted is not None:
-            record.observe(predicted, cached, self._block(worker))
 
     def correct(
         self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
@@ -183,58 +167,6 @@ class KvMemory:
         for source in self.sources.get(worker, ()):
             source.restarted()
 
-    # Helpers.
-
-    def _ranks(
-        self,
-        worker: str,
-        prompt: Prompt,
-        matches: Mapping[int, PrefixMatch],
-        depths: Mapping[tuple[str, Tier], int],
-        *,
-        l1: bool,
-    ) -> dict[int, Held]:
-        return {
-            source.rank: self._of(source.name, prompt, matches, depths, l1=l1)
-            for source in self.sources.get(worker, ())
-        }
-
-    def _depths(self, matches: Mapping[int, PrefixMatch]) -> dict[tuple[str, Tier], int]:
-        """Return tokens held from the start without a gap, by engine and tier, over all sizes."""
-        depths: dict[tuple[str, Tier], int] = {}
-        cache_of = self.index.cache_of
-        for size, match in matches.items():
-            for bit, blocks in match.depths.items():
-                cache = cache_of(bit)
-                where = (cache.worker, cache.tier)
-                depths[where] = max(depths.get(where, 0), blocks * size)
-        return depths
-
-    def _of(
-        self,
-        engine: str,
-        prompt: Prompt,
-        matches: Mapping[int, PrefixMatch],
-        depths: Mapping[tuple[str, Tier], int],
-        *,
-        l1: bool,
-    ) -> Held:
-        """Return what one engine need not compute.
-
-        The GPU's last block does not count if it ends the prompt, since the last token is always
-        computed (vLLM `v1/core/kv_cache_manager.py`, `get_computed_blocks`). From other tiers the
-        whole prompt may be loaded.
-        """
-        gpu = depths.get((engine, Tier.GPU), 0)
-        if gpu >= prompt.tokens > 0:
-            gpu -= self._size(engine, Tier.GPU)
-        host = self._beyond((engine, Tier.L1), gpu, matches) if l1 else 0
-        l2 = max(
-            self._beyond((engine, Tier.L2), gpu + host, matches),
-            self._beyond(("", Tier.L2), gpu + host, matches),
-        )
-        return Held(gpu, host, l2)
-
     def _block(self, worker: str) -> int:
         """Return the worker's usual block size in tokens; the largest if tiers differ."""
         caches = (
@@ -246,19 +178,48 @@ class KvMemory:
             max((cache.usual_block_size for cache in caches if cache), default=0) or self.sizes()[0]
         )
 
-    def _size(self, engine: str, tier: Tier) -> int:
-        cache = self.index.cache(engine, tier)
-        return min(cache.sizes) if cache and cache.sizes else 0
 
-    def _beyond(
-        self, where: tuple[str, Tier], start: int, matches: Mapping[int, PrefixMatch]
-    ) -> int:
+class Matches:
+    """Where a prompt's blocks are: its paths through the index, one for each block size."""
+
+    def __init__(self, index: Index, prompt: Prompt, *, l1: bool) -> None:
+        """Follow the prompt's keys; blocks in host memory count if `l1`."""
+        self._index, self._tokens, self._l1 = index, prompt.tokens, l1
+        self._paths = {size: index.find(keys) for size, keys in prompt.blocks.items()}
+        self._depths: dict[int, int] = {}
+        """Tokens held from the start without a gap, by the cache's bit."""
+        for size, path in self._paths.items():
+            for bit, blocks in path.depths.items():
+                self._depths[bit] = max(self._depths.get(bit, 0), blocks * size)
+
+    @property
+    def any(self) -> bool:
+        """True if any block is known at all."""
+        return any(path.steps for path in self._paths.values())
+
+    def held(self, engine: str) -> Held:
+        """Return what one engine need not compute.
+
+        The GPU's last block does not count if it ends the prompt, since the last token is always
+        computed (vLLM `v1/core/kv_cache_manager.py`, `get_computed_blocks`). From other tiers the
+        whole prompt may be loaded.
+        """
+        cache = self._index.cache(engine, Tier.GPU)
+        gpu = self._depths.get(cache.bit, 0) if cache is not None else 0
+        if cache is not None and gpu >= self._tokens > 0:
+            gpu -= min(cache.sizes, default=0)
+        host = self._beyond(engine, Tier.L1, gpu) if self._l1 else 0
+        l2 = max(self._beyond(name, Tier.L2, gpu + host) for name in (engine, ""))
+        return Held(gpu, host, l2)
+
+    def _beyond(self, engine: str, tier: Tier, start: int) -> int:
         """Return how many tokens a tier holds without a gap from token `start` on."""
-        cache = self.index.cache(*where)
+        cache = self._index.cache(engine, tier)
         if cache is None or not cache.blocks:
             return 0
         reached = start
         for size in cache.sizes:
-            if size in matches:
-                reached = max(reached, matches[size].reach(cache.bit, start // size) * size)
+            if size in self._paths:
+                blocks = self._paths[size].reach(cache.bit, start // size)
+                reached = max(reached, blocks * size)
         return reached - start

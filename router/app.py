@@ -35,13 +35,11 @@ from router.fleet.state import leave, take_over
 from router.fleet.worker import Worker
 from router.http.access import AccessRules, Cors, Keys, PathRule
 from router.http.asgi import AsgiBridge
-from router.http.bounds import Bounds
 from router.http.connection import HttpConnection
 from router.http.exchange import Exchange, date_line
 from router.http.server import Server
 from router.http.tls import Contexts, DoorContext, door_context
-from router.kv.attach import Memories
-from router.kv.lmcache.build import refuse_lacking_stores
+from router.kv.attach import Memories, refuse_lost_stores
 from router.kv.metrics import memory_metrics
 from router.observe.process import own_metrics
 from router.prompt.salts import Salts
@@ -58,8 +56,8 @@ from router.sessions.metrics import session_metrics
 from router.settings.files import check_chain
 from router.settings.model import Settings
 from router.settings.server import KeySettings, TlsSettings
-from router.tokenizers.metrics import tokenizer_metrics
 from router.tokenizers.registry import TokenizerRegistry
+from router.tokenizers.status import tokenizer_metrics
 from strategies.cost.booking import Booking
 
 
@@ -69,12 +67,11 @@ class Application:
     It owns the fleet and everything that looks after it.
     """
 
-    bounds: Bounds
     admit: Callable[[Exchange], int]
     """Check a request by its head; return the size limit of its body. Raises DoorError."""
 
     def __init__(self, fleet: Fleet, settings: Settings, contexts: Contexts) -> None:
-        self._settings = settings
+        self.settings = settings
         self._contexts = contexts
         self.fleet = fleet
         self._inquiries = Inquiries()
@@ -98,7 +95,7 @@ class Application:
         self._operators = operator_paths(app)
         self._apart = settings.admin.listen is not None
         self._tasks: list[asyncio.Task[None]] = []
-        self.backdoor = AdminListener(self)
+        self.admin_listener = AdminListener(self)
         self._rule(settings)
 
     def _add_metrics(self) -> None:
@@ -124,12 +121,11 @@ class Application:
         self.memories.notice(worker)
 
     def _rule(self, settings: Settings) -> None:
-        """Apply bounds and access rules, from the next request on."""
+        """Apply access rules, from the next request on."""
         self._aliases = settings.metrics.aliases == "hyperpod"
-        self.bounds = Bounds.of(settings.clients, settings.limits)
         self._prefix = settings.sagemaker.prefix or ""
         self.admit = _client_rules(settings, self._operators, apart=self._apart).admit
-        self.backdoor.admit = _operator_rules(settings, self._operators).admit
+        self.admin_listener.admit = _operator_rules(settings, self._operators).admit
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
         """Answer a request that was admitted and has arrived completely."""
@@ -192,14 +188,14 @@ class Application:
         Workers that join are probed first, while everything goes on as before. Returns the workers
         that were removed. Raises CannotBuild; then nothing has changed.
         """
-        plan = Plan(self.fleet, self._settings, settings, self._contexts)
-        await refuse_lacking_stores(settings)
+        plan = Plan(self.fleet, self.settings, settings, self._contexts)
+        await refuse_lost_stores(settings, ask=False)
         try:
             await self._health.meet(plan.joining)
             before = sessions_of(self.fleet)
             left = plan.carry_out()
             give_sessions(self.fleet, settings.session, before)
-            self._settings = settings
+            self.settings = settings
             self.keeper.change(settings)
             self._health.change(settings.health)
             self._proxy.change(settings)
@@ -207,7 +203,7 @@ class Application:
             self._retrieval.change(settings)
             self._rule(settings)
             for client in self.everyone:
-                client.follow(self.bounds)
+                client.follow(settings)
             await self.memories.change(settings)  # last: it closes connections before it returns
             await self.responses.tidy()
             for gone in set(before.values()).difference(sessions_of(self.fleet).values()):
@@ -219,7 +215,7 @@ class Application:
     @property
     def everyone(self) -> list[HttpConnection]:
         """All client connections, including those to `admin.listen`."""
-        return [*self.clients, *self.backdoor.clients]
+        return [*self.clients, *self.admin_listener.clients]
 
     async def start(self) -> None:
         """Probe every worker once, then go on in the background."""
@@ -268,9 +264,9 @@ class AdminListener:
         self.unserved = door.unserved
 
     @property
-    def bounds(self) -> Bounds:
-        """The door's current bounds."""
-        return self._door.bounds
+    def settings(self) -> Settings:
+        """The door's current settings."""
+        return self._door.settings
 
     @property
     def stopping(self) -> bool:
@@ -366,7 +362,7 @@ class RouterServer:
         take_over(self.door.fleet, settings.shutdown.state, place)
         self._tls = _context(settings)
         if self._tls is not None:
-            self.door.metrics.add(self._tls.handshakes.metrics)
+            self.door.metrics.add(self._tls.metrics)
         self.server = Server(self.door, settings.shutdown, self._tls)
         self._farewells: set[asyncio.Task[None]] = set()
         self.at_rest: Callable[[], None] = _nothing

@@ -24,7 +24,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from pydantic import BaseModel
 
-from controller.events.shared_socket import binds
+from controller.events.source import binds
 from router.fleet.build import CannotBuild
 from router.http.tls import Validity, complaint, validity
 from router.hyperpod.fields import Fate, Note

@@ -45,7 +45,7 @@ class Router:
         self.admin_port = int(operators[0].getsockname()[1]) if operators else 0
         self.door: Application = create_app(parsed)
         if tls is not None:
-            self.door.metrics.add(tls.handshakes.metrics)
+            self.door.metrics.add(tls.metrics)
         self.server = Server(self.door, ShutdownSettings.model_construct(delay=0.0), tls)
         self.thread = threading.Thread(
             target=lambda: uvloop.run(self.server.serve([listener], operators)), daemon=True

@@ -91,7 +91,7 @@ _FIELDS = {
 
 
 def decode(payload: bytes) -> EventBatch:
-    """Decode a payload. Raises Refused, and nothing else, whatever the bytes are."""
+    """Decode a payload. Raises BadEvent, and nothing else, whatever the bytes are."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise BadEvent("too large")
     try:
@@ -119,7 +119,7 @@ def decode(payload: bytes) -> EventBatch:
 
 
 def _event(event: object) -> Event:
-    """Decode one event. Raises Refused."""
+    """Decode one event. Raises BadEvent."""
     if isinstance(event, dict):
         kind, fields = event.get("type"), event
     elif isinstance(event, list) and event:

@@ -10,7 +10,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from controller.events.shared_socket import binds
+from controller.events.source import binds
 
 log = logging.getLogger("warmroute.controller")
 
@@ -54,9 +54,9 @@ DEFAULT_INTERVALS = Intervals()
 
 def create_context() -> zmq.asyncio.Context:
     """Create the context for all sockets."""
-    made = zmq.asyncio.Context()
-    made.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
-    return made
+    context = zmq.asyncio.Context()
+    context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    return context
 
 
 async def needs_ipv6(endpoint: str) -> bool:
@@ -76,11 +76,9 @@ async def needs_ipv6(endpoint: str) -> bool:
     return all(family == AF_INET6 for family, *_ in addresses)
 
 
-def open_socket(
-    create_context: zmq.asyncio.Context, kind: int, *, ipv6: bool
-) -> zmq.asyncio.Socket:
+def open_socket(context: zmq.asyncio.Context, kind: int, *, ipv6: bool) -> zmq.asyncio.Socket:
     """Create a socket. Raises ZMQError if sockets or file descriptors run out."""
-    socket = create_context.socket(kind)
+    socket = context.socket(kind)
     socket.set_hwm(MAX_LIVE_MESSAGES if kind == zmq.SUB else MAX_REPLAYED_MESSAGES)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
     socket.setsockopt(zmq.IPV6, ipv6)

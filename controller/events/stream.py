@@ -103,7 +103,8 @@ class Stream:
         self._refills = 0
         self._fails = 0
         self._cool_until = -1.0
-        self._doubted = False
+        self.doubted = False
+        """The engine may be another process than the one that was heard last."""
         self._last = 0
         """Digest of the message applied last."""
         self._ahead: dict[int, int] = {}
@@ -123,22 +124,17 @@ class Stream:
         """True if what the index has for this engine may be wrong or incomplete now."""
         # Without replay, the next live message resolves a doubt, so the engine is still believed;
         # but not right after a snapshot was restored, when nothing has been heard at all.
-        doubted = self._doubted and (self.replays or self.live < 0 <= self.applied)
+        doubted = self.doubted and (self.replays or self.live < 0 <= self.applied)
         return self._replaying or bool(self._pending) or self.lost or doubted
-
-    @property
-    def doubted(self) -> bool:
-        """True if the engine may be another process than the one that was heard last."""
-        return self._doubted
 
     def opened(self, now: float) -> Iterator[Step]:
         """Handle a connected or reconnected subscription: ask for what was published before."""
         self._cool_until, self._fails = min(self._cool_until, now), 0
         if not self.replays or self._replaying:
             return
-        if self.lost and not self._doubted:
+        if self.lost and not self.doubted:
             yield from self.tick(now)
-        elif self.applied < 0 or self._doubted:
+        elif self.applied < 0 or self.doubted:
             yield from self._ask(now)
 
     def mark(self) -> tuple[int, int, int]:
@@ -148,7 +144,7 @@ class Stream:
     def resume(self, mark: tuple[int, int, int]) -> None:
         """Continue where another stream was: the index is right up to that message."""
         self.applied, self._last, self.epoch = mark
-        self._doubted = True
+        self.doubted = True
 
     def disconnected(self) -> None:
         """Handle a broken connection: the engine may be another process when it is back.
@@ -156,14 +152,14 @@ class Stream:
         It is, unless the next number follows. A replay may come from another process, too, so
         waiting messages are dropped; a later replay brings them again.
         """
-        self._doubted = True
+        self.doubted = True
         if self.replays:
             self._pending.clear()
             self._pending_bytes = 0
 
     def heard(self, sequence: int, payload: bytes, now: float) -> Iterator[Step]:
         """Handle a live message."""
-        doubted, self._doubted = self._doubted, False
+        doubted, self.doubted = self.doubted, False
         if sequence <= self.live or (doubted and self._is_another(sequence)):
             yield from self.restarted("restart")
         elif doubted:
@@ -261,7 +257,7 @@ class Stream:
             return
         self.counts["failed replay"] += 1
         self._replaying = False
-        self._doubted = self._doubted or self._unsure
+        self.doubted = self.doubted or self._unsure
         self._cool(now)
         if self._pending:
             yield from self._give_up("failed replay")
@@ -271,7 +267,7 @@ class Stream:
         """Start replays that had to wait for the cooldown."""
         if self._replaying or now < self._cool_until or not self.replays:
             return
-        if self._pending or self._doubted:
+        if self._pending or self.doubted:
             yield from self._ask(now)
         elif self.lost:
             live = self.live
@@ -305,7 +301,7 @@ class Stream:
     def _ask(self, now: float) -> Iterator[Step]:
         self.counts["replay"] += 1
         self._replaying = True
-        self._unsure, self._doubted = self._unsure or self._doubted, False
+        self._unsure, self.doubted = self._unsure or self.doubted, False
         self._round += 1
         self._brought, self._holed = 0, False
         self._cool_until = max(self._cool_until, now + REPLAY_COOLDOWN_S)
@@ -344,6 +340,3 @@ class Stream:
         self._ahead.clear()
         self._replaying = self._holed = self._cut = self.lost = self._missing = False
         self._again = 0
-
-    def __repr__(self) -> str:
-        return f"<Stream {self.state.value} live={self.live} applied={self.applied}>"

@@ -3,7 +3,7 @@
 There is a SUB socket for each address; with one engine behind each, none can speak for another.
 There is a DEALER socket for each replay. Messages go to an `EventSource`, which returns the
 replays to request. If the host of an address is a wildcard, the socket binds and engines connect to
-it: one, or several that are told apart by their topics (see `shared_socket`).
+it: one, or several that are told apart by their topics (see `SharedSocket`).
 
 Events are applied on the loop that serves requests. When a whole fleet replays, that is minutes of
 work at once. So only one task at a time applies events, for a few milliseconds; then all others
@@ -24,7 +24,6 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from controller.events.shared_socket import SharedSocket, binds
 from controller.events.sockets import (
     DEFAULT_INTERVALS,
     ConnectionChange,
@@ -35,7 +34,7 @@ from controller.events.sockets import (
     needs_ipv6,
     open_socket,
 )
-from controller.events.source import UNEXPECTED, EventSource
+from controller.events.source import UNEXPECTED, EventSource, SharedSocket, binds
 from controller.events.stream import ReplayRequest
 
 log = logging.getLogger("warmroute.controller")
@@ -128,7 +127,7 @@ class Subscriber:
         return _cancel(self._tasks_of(sources))
 
     async def close(self) -> None:
-        """Stop listening to all engines; late steps are left to who requests for their marks."""
+        """Stop listening to all engines; late steps are left to whoever asks for their marks."""
         await _cancel(self._tasks_of(set(self._followed)))
         self._context.destroy(linger=0)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
 
-from controller.index.block_events import BlockStored, Tier
+from controller.index.block_events import FirstBlock, Tier
 from controller.index.index import Index
 from controller.index.tree import OFFSET_BITS
 
@@ -24,26 +24,8 @@ from controller.index.tree import OFFSET_BITS
 DEFAULT_SEED = "vllm-none-hash"
 #: Seeds that are tried.
 SEEDS = (DEFAULT_SEED, "0", "1", "42")
-#: Larger blocks, in tokens, are not examined.
-MAX_BLOCK_TOKENS_EXAMINED = 1024
 
 _Parts = tuple[bytes, tuple[int, ...], None]
-
-
-class FirstBlock(NamedTuple):
-    """The first block of a sequence, whose name covers only tokens."""
-
-    name: int
-    tokens: bytes
-    """Token ids, 32 bits each, in native byte order."""
-
-
-def first_block(event: BlockStored) -> FirstBlock | None:
-    """Return the first block of an event, if it is such a block; otherwise None."""
-    plain = event.parent is None and not event.extras and not event.adapter and event.hashes
-    if not plain or not 0 < event.size <= MAX_BLOCK_TOKENS_EXAMINED or event.tier is not Tier.GPU:
-        return None
-    return FirstBlock(event.hashes[0], event.tokens[: 4 * event.size])
 
 
 def hash_algorithm(first: FirstBlock, seeds: Iterable[str] = SEEDS) -> str:
@@ -94,19 +76,23 @@ def _pickled(parts: str | _Parts) -> bytes:
 def _cbor(parts: str | _Parts) -> bytes:
     """Encode as in RFC 8949, shortest form (section 4.2.1); only the types needed here."""
     if isinstance(parts, str):
-        return _head(3, len(parts.encode())) + parts.encode()
+        return cbor_head(3, len(parts.encode())) + parts.encode()
     parent, tokens, _ = parts
-    ids = b"".join(_head(0, token) for token in tokens)
-    return b"\x83" + _head(2, len(parent)) + parent + _head(4, len(tokens)) + ids + b"\xf6"
+    ids = b"".join(cbor_head(0, token) for token in tokens)
+    return b"\x83" + cbor_head(2, len(parent)) + parent + cbor_head(4, len(tokens)) + ids + b"\xf6"
 
 
-def _head(kind: int, number: int) -> bytes:
-    for more, (size, below) in enumerate(((1, 1 << 8), (2, 1 << 16), (4, 1 << 32))):
-        if number < below:
-            if number < 24:
-                return bytes((kind << 5 | number,))
-            return bytes((kind << 5 | 24 + more,)) + number.to_bytes(size, "big")
-    raise ValueError(number)
+def cbor_head(kind: int, number: int) -> bytes:
+    """Encode a major type of CBOR, and a number of up to 64 bits in as few bytes as possible.
+
+    Raises ValueError.
+    """
+    if number < 24:
+        return bytes((kind << 5 | number,))
+    for place, width in enumerate((1, 2, 4, 8)):
+        if number < 1 << 8 * width:
+            return bytes((kind << 5 | 24 + place,)) + number.to_bytes(width, "big")
+    raise ValueError("a number of more than 64 bits")
 
 
 _ALGORITHMS: dict[str, Callable[[str | _Parts], bytes]] = {

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 #: Largest block size in tokens.
 MAX_BLOCK_TOKENS = 1 << 16
+#: Larger blocks, in tokens, are not examined for how their names are computed.
+MAX_BLOCK_TOKENS_EXAMINED = 1024
 #: Where a stream of events stands: number and digest of the message applied last, how many restarts
 #: were noticed, and the group of layers whose blocks count.
 Mark = tuple[int, int, int, int | None]
@@ -60,3 +62,19 @@ class AllBlocksCleared(NamedTuple):
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+class FirstBlock(NamedTuple):
+    """The first block of a sequence, whose name covers only tokens."""
+
+    name: int
+    tokens: bytes
+    """Token ids, 32 bits each, in native byte order."""
+
+
+def first_block(event: BlockStored) -> FirstBlock | None:
+    """Return the first block of an event, if it is such a block; otherwise None."""
+    plain = event.parent is None and not event.extras and not event.adapter and event.hashes
+    if not plain or not 0 < event.size <= MAX_BLOCK_TOKENS_EXAMINED or event.tier is not Tier.GPU:
+        return None
+    return FirstBlock(event.hashes[0], event.tokens[: 4 * event.size])

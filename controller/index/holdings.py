@@ -86,9 +86,6 @@ class TierCache:
         self.confirmed = None
         self.ignored_misses = 0
 
-    def __repr__(self) -> str:
-        return f"<TierCache {self.worker} {self.tier.name} {self.blocks} blocks>"
-
 
 class Holdings:
     """The blocks of all caches (see `TierCache`)."""
@@ -147,23 +144,21 @@ class Holdings:
 
     def add(
         self, cache: TierCache, above: BlockRun | None, offset: int, keys: list[int], size: int
-    ) -> Sequence[int]:
+    ) -> list[int]:
         """Add blocks of `cache` that follow block `offset` of `above`; return their references."""
-        added: Sequence[int] = ()
+        added: list[int] = []
         repeated: list[int] = []
         at, number = 0, len(keys)
         while at < number:
             following = self.tree.after(above, offset, keys[at])
             if following is None:
                 # If a block is unknown, so are all after it: no run is dropped before its children.
-                fresh = self._grow(cache, above, offset, keys[at:] if at else keys, size)
-                added = [*added, *fresh] if added else fresh
+                added += self._grow(cache, above, offset, keys[at:] if at else keys, size)
                 break
             above, start = following
             here = common(above.keys, keys, at, start)
             repeated += self.hold(cache, above, start, here)
-            more = references(above, start, here)
-            added = [*added, *more] if added else more
+            added += references(above, start, here)
             offset = start + here - 1
             at += here
         self.repeat(cache, repeated, number)
@@ -211,22 +206,21 @@ class Holdings:
 
     def _grow(
         self, cache: TierCache, above: BlockRun | None, offset: int, keys: list[int], size: int
-    ) -> Sequence[int]:
+    ) -> list[int]:
         """Add new blocks: at the end of the run they follow, if possible, else in new runs."""
         tree, bit, at = self.tree, cache.bit, 0
         self.count(cache, size, len(keys))
-        added: Sequence[int] = ()
+        added: list[int] = []
         if above is not None and offset + 1 == len(above.keys):
             self.loose -= above.loose(bit)
             at = tree.lengthen(above, keys, bit)
             self.loose += above.loose(bit)
-            added = references(above, offset + 1, at)
+            added += references(above, offset + 1, at)
         depth = above.depth + offset + 1 if above is not None else 0
         while at < len(keys):
             chunk = keys[at : at + tree.run_blocks]
             above = tree.add(chunk, depth + at, size, above, bit)
-            more = references(above, 0, len(chunk))
-            added = [*added, *more] if added else more
+            added += references(above, 0, len(chunk))
             at += len(chunk)
         return added
 
@@ -318,12 +312,10 @@ class Holdings:
     def _leave(
         self, cache: TierCache, run: BlockRun | None, staying: Mapping[int, Sequence[int]]
     ) -> None:
-        left = self._left(cache, run) if run is not None else 0
-        if run is None or not left:
-            return
-        for offset in staying.get(run.number, ()):
-            self.hold(cache, run, offset, 1)
-        self.tree.trim(run)
+        if run is not None and self._left(cache, run):
+            for offset in staying.get(run.number, ()):
+                self.hold(cache, run, offset, 1)
+            self.tree.trim(run)
 
     def _left(self, cache: TierCache, run: BlockRun) -> int:
         """Remove all blocks of a run from `cache`; return how many it held."""

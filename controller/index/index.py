@@ -181,8 +181,8 @@ class Index:
         for where in (*((worker, tier) for tier in _TIERS), ("", Tier.L2)):
             cache = self.holdings.cache(*where)
             reference = cache.names.get(name) if cache is not None else None
-            if reference is not None and (found := self.holdings.tree.at(reference)) is not None:
-                return found
+            if reference is not None and (block := self.holdings.tree.at(reference)) is not None:
+                return block
         return None
 
     def _store(self, worker: str, cache: TierCache, event: BlockStored) -> bool:
@@ -219,16 +219,16 @@ class Index:
         name is known is taken to be the known block.
         """
         if event.tier is not Tier.GPU and event.extras is None:
-            found = self._block(worker, event.hashes[0])
-            if found is not None and found[0].size == event.size:
-                run, offset = found
+            block = self._block(worker, event.hashes[0])
+            if block is not None and block[0].size == event.size:
+                run, offset = block
                 rest = event.tokens[4 * event.size :]
                 keys = [run.keys[offset], *even_chain(run.keys[offset], rest, event.size)]
                 return (run, offset - 1, keys) if offset else (None, -1, keys)
         if event.parent is None:
             return None, -1, keys_of(event, root_of(event))
-        found = self._block(worker, event.parent)
-        return None if found is None else (*found, keys_of(event, found[0].keys[found[1]]))
+        parent = self._block(worker, event.parent)
+        return None if parent is None else (*parent, keys_of(event, parent[0].keys[parent[1]]))
 
     # Losses without an event.
 
@@ -254,11 +254,11 @@ class Index:
         repeated: list[int] = []
         known = 0
         for name in event.hashes:
-            found = self._block(worker, name)
-            if found is None:
+            block = self._block(worker, name)
+            if block is None:
                 self.counts["unknown without tokens"] += 1
                 continue
-            run, offset = found
+            run, offset = block
             known += 1
             repeated += self.holdings.hold(cache, run, offset, 1)
             cache.names.add([name], references(run, offset, 1))
@@ -326,7 +326,3 @@ class Index:
     def waiting(self) -> int:
         """Number of parents that orphans wait for."""
         return sum(map(len, self._orphans.values()))
-
-    def __repr__(self) -> str:
-        held = self.holdings
-        return f"<Index {len(self)} blocks, {held.holders} held, {len(list(held.caches()))} caches>"

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from controller.index.block_events import BlockStored, Tier
 
 #: Bytes per orphan, and per block of it in addition to the tokens, for its name in several places.
-#: Measured, with budget to grow.
+#: Measured, with room to grow.
 ORPHAN_BYTES, BLOCK_BYTES = 600, 270
 #: Reason for dropping blocks that waited.
 DROPPED = "orphans dropped for room"

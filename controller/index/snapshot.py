@@ -31,8 +31,6 @@ MAX_SNAPSHOT_BYTES = Bytes(4 << 30)
 _CHECKSUM_BYTES = 8
 #: More than any offset in a run; and the value for a block that is gone.
 _RUN_SPAN, _NO_BLOCK = 1 << OFFSET_BITS, (1 << 64) - 1
-_NOTHING: Mapping[int, int] = {}
-_NOBODY: Mapping[int, frozenset[int]] = {}
 
 
 class RunCopy(NamedTuple):
@@ -45,8 +43,8 @@ class RunCopy(NamedTuple):
     parent: int
     """The number of the run that it follows; 0 if it follows none."""
     full: int
-    part: Mapping[int, int]
-    beyond: Mapping[int, frozenset[int]]
+    part: Mapping[int, int] | None
+    beyond: Mapping[int, frozenset[int]] | None
 
 
 class TierCopy(NamedTuple):
@@ -89,10 +87,10 @@ def copy_index(holdings: Holdings, marks: dict[str, Mark]) -> IndexCopy:
                 run.size,
                 run.parent.number if run.parent is not None else 0,
                 run.full,
-                dict(run.part) if run.part else _NOTHING,
+                run.part and dict(run.part),
                 {bit: frozenset(there) for bit, there in run.beyond.items()}
                 if run.beyond
-                else _NOBODY,
+                else None,
             )
             for run in holdings.tree.ring
             if run.keys
@@ -200,10 +198,11 @@ def _tier_record(cache: TierCopy, block: "Callable[[Words], Words]") -> _TierRec
 
 def _run_record(run: RunCopy, where: dict[int, int], numbers: dict[int, int]) -> _RunRecord:
     length = len(run.keys) // 8
-    reached = {**dict.fromkeys(bits(run.full), length), **run.part}
+    reached = dict.fromkeys(bits(run.full), length) | dict(run.part or {})
+    beyond = run.beyond or {}
     held = [
-        (numbers[bit], reached.get(bit, 0), sorted(run.beyond.get(bit, ())))
-        for bit in reached | dict.fromkeys(run.beyond)
+        (numbers[bit], reached.get(bit, 0), sorted(beyond.get(bit, ())))
+        for bit in reached | dict.fromkeys(beyond)
     ]
     return _RunRecord(run.keys, run.depth, run.size, where.get(run.parent, -1), held)
 
@@ -234,35 +233,32 @@ def _fill(holdings: Holdings, snapshot: _Snapshot) -> None:
         for record in snapshot.caches
     ]
     runs: list[BlockRun] = []
-    for given in snapshot.runs:
-        parent = runs[given.parent] if given.parent >= 0 else None
-        keys = _words(given.keys)
-        if (
-            not 0 < len(keys) <= MAX_RUN_BLOCKS
-            or given.depth < 0
-            or not 0 < given.size <= MAX_BLOCK_TOKENS
-        ):
+    for record in snapshot.runs:
+        parent = runs[record.parent] if record.parent >= 0 else None
+        keys, size = _words(record.keys), record.size
+        sound = 0 < len(keys) <= MAX_RUN_BLOCKS and 0 < size <= MAX_BLOCK_TOKENS
+        if not sound or record.depth < 0:
             raise ValueError("a run without blocks, or of odd ones")
         if holdings.tree.after(None, 0, keys[0]) is not None:
             raise ValueError("a run that is there twice")
-        run = holdings.tree.add(keys, given.depth, given.size, parent, 0)
+        run = holdings.tree.add(keys, record.depth, size, parent, 0)
         runs.append(run)
-        for number, held, beyond in given.held:
+        for number, held, beyond in record.held:
             cache, last = caches[number], len(keys)
             if not 0 <= held <= last or any(not held < offset < last for offset in beyond):
                 raise ValueError("blocks outside of their run")
             added = run.add(cache.bit, 0, held) if held else 0
             added += sum(run.add(cache.bit, offset, offset + 1) for offset in beyond)
-            holdings.count(cache, given.size, added)
+            holdings.count(cache, size, added)
             holdings.loose += run.loose(cache.bit)
-    for cache, record in zip(caches, snapshot.caches, strict=True):
-        _name_blocks(cache, record, runs)
+    for cache, names in zip(caches, snapshot.caches, strict=True):
+        _name_blocks(cache, names, runs)
         holdings.copies += len(cache.copies)
         while holdings.compact(DEFAULT_SIZES.page):
             pass
 
 
-def _name_blocks(cache: TierCache, given: _TierRecord, runs: list[BlockRun]) -> None:
+def _name_blocks(cache: TierCache, record: _TierRecord, runs: list[BlockRun]) -> None:
     """Fill a cache with the names of its blocks and with extra copies. Raises ValueError."""
 
     def named(blocks: Iterable[int]) -> Iterator[int]:
@@ -271,19 +267,17 @@ def _name_blocks(cache: TierCache, given: _TierRecord, runs: list[BlockRun]) -> 
 
     known = [
         (name, block)
-        for name, block in zip(_words(given.names), _words(given.blocks), strict=True)
+        for name, block in zip(_words(record.names), _words(record.blocks), strict=True)
         if block != _NO_BLOCK
     ]
     cache.names.add([name for name, _ in known], named(block for _, block in known))
-    more = {block: count for block, count in given.copies.items() if block != _NO_BLOCK}
+    more = {block: count for block, count in record.copies.items() if block != _NO_BLOCK}
     cache.copies.update(zip(named(more), more.values(), strict=True))
-    if (
-        len(given.confirmed or ()) > MAX_CONFIRMED
-        or not 0 <= given.ignored_misses <= IN_FLIGHT_ANSWERS
-    ):
+    ignored = record.ignored_misses
+    if len(record.confirmed or ()) > MAX_CONFIRMED or not 0 <= ignored <= IN_FLIGHT_ANSWERS:
         raise ValueError("more that came since than can be told")
-    cache.confirmed = None if given.confirmed is None else set(given.confirmed)
-    cache.ignored_misses = given.ignored_misses
+    cache.confirmed = None if record.confirmed is None else set(record.confirmed)
+    cache.ignored_misses = record.ignored_misses
 
 
 def _words(data: bytes) -> "array[int]":

@@ -188,7 +188,7 @@ def _add_queries(app: APIRouter, memory: KvMemory) -> None:
 def _add_metrics(app: APIRouter, series: Series) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Give Prometheus streams, index, and what was question."""
+        """Give Prometheus the streams, the index, and what was asked."""
         body, kind = series()
         return Response(body, headers={"content-type": kind})
 

@@ -23,44 +23,45 @@ class WrongQuestion(CannotExplain):
     """What was asked is wrong in itself, not only here and now."""
 
 
-async def explained(fleet: Fleet, router: DryRun, asked: Question) -> Explanation:
+async def explained(fleet: Fleet, router: DryRun, question: Question) -> Explanation:
     """Decide on a request; book nothing, and do not use its session.
 
     If no worker is left for it, say why none of them is. Raises DoorError.
     """
-    endpoint = endpoint_of(asked.path)
+    endpoint = endpoint_of(question.path)
     with suppress(ValueError):  # no text: refused below
-        asked = asked._replace(body=(await rewritten(asked.body)).seen)
-    body = asked.body
+        question = question._replace(body=(await rewritten(question.body)).seen)
+    body = question.body
 
     def read() -> Request:
         request = parse(endpoint, body, b"application/json")
-        router.as_from(endpoint, request, asked)
+        router.as_from(endpoint, request, question)
         return request
 
-    request = await router.apart(asked, read)
+    request = await router.apart(question, read)
     try:
-        return await _decided(fleet, router, asked, endpoint, request)
+        return await _decided(fleet, router, question, endpoint, request)
     except NoWorker as error:
         pools = pools_for(fleet, request.model)
-        prompt = await router.foresee(pools[0], endpoint, request, asked)
-        others = [one for pool in pools for one in router.unable(pool, prompt)]
+        prompt = await router.foresee(pools[0], endpoint, request, question)
+        others = [left_out for pool in pools for left_out in router.unable(pool, prompt)]
         return sent_nowhere(pools, prompt, others, error)
 
 
 async def _decided(
-    fleet: Fleet, router: DryRun, asked: Question, endpoint: Endpoint, request: Request
+    fleet: Fleet, router: DryRun, question: Question, endpoint: Endpoint, request: Request
 ) -> Explanation:
-    body = asked.body
     pool, request.model, workers = await fleet.find(request.model, in_session=True)
-    prompt = await router.foresee(pool, endpoint, request, asked)
-    only = await router.only(endpoint, request, asked)
+    prompt = await router.foresee(pool, endpoint, request, question)
+    only = await router.only(endpoint, request, question)
     barred = NOBODY if only else prompt.barred
     pool, _, workers = fleet.route(request.model, barred, in_session=True)  # may be others by now
     if pool.consult is not None and prompt.blocks:
         await pool.consult(prompt, [worker.name for worker in workers])
         pool, _, workers = fleet.route(request.model, barred, in_session=True)
-    visit = None if pool.sessions is None else pool.sessions.asked(asked.headers, body)
+    visit = None
+    if pool.sessions is not None:
+        visit = pool.sessions.asked(question.headers, question.body)
     if only:
         workers = at(pool, request.model, only)
     elif visit is None:
@@ -68,8 +69,8 @@ async def _decided(
     if visit is not None:
         await visit.look(pool, workers, uses=False)
         visit = visit if visit.may_be_at(only) else None
-    found = router.would(pool, prompt, workers, visit, asked, only=only)
-    return explain(**found._asdict(), pool=pool.name)
+    forecast = router.would(pool, prompt, workers, visit, question, only=only)
+    return explain(**forecast._asdict(), pool=pool.name)
 
 
 def pools_for(fleet: Fleet, model: str | None) -> list[Pool]:

@@ -110,10 +110,10 @@ def _add_models(app: FastAPI, fleet: Fleet) -> None:
         """Describe one model as its worker does; slashes in its name may be escaped."""
         name = unquote(name)
         await fleet.seek(name)
-        found = fleet.described(name)
-        if found is None:
+        description = fleet.described(name)
+        if description is None:
             raise UnknownModel(name, fleet.meant(name))
-        return found
+        return description
 
 
 def _add_explain(app: FastAPI, fleet: Fleet, router: DryRun) -> None:
@@ -129,8 +129,8 @@ def _add_explain(app: FastAPI, fleet: Fleet, router: DryRun) -> None:
         this. Where keys have caches of their own, `key` is the name of the one it would come with.
         """
         body, headers = await request.body(), request.headers.raw
-        asked = Question(path, body, headers, key, request.state.tenant)
-        explanation = await explained(fleet, router, asked)
+        question = Question(path, body, headers, key, request.state.tenant)
+        explanation = await explained(fleet, router, question)
         return Response(msgspec.json.encode(explanation), media_type="application/json")
 
 

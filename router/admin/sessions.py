@@ -15,8 +15,8 @@ from router.sessions.ids import kept, written
 from router.sessions.store import StoreDown
 from router.sessions.table import OpenSession
 
-#: Most sessions listed per pool.
-LISTED = 1000
+#: Sessions listed of each pool.
+MAX_LISTED = 1000
 
 
 class SessionStatus(Shown):
@@ -50,16 +50,16 @@ def add_session_paths(app: FastAPI, fleet: Fleet) -> None:
 
         503 while a pool's store is down.
         """
-        found = []
+        statuses = []
         for pool in fleet.pools:
             if pool.sessions is not None:
                 try:
-                    listed = await pool.sessions.listed(LISTED)
+                    listed = await pool.sessions.listed(MAX_LISTED)
                 except StoreDown:
                     raise StoreAway(pool.name) from None
                 shown = pool.sessions.shown
-                found += [SessionStatus.of(key, pool.name, one, shown) for key, one in listed]
-        return found
+                statuses += [SessionStatus.of(key, pool.name, s, shown) for key, s in listed]
+        return statuses
 
     @app.delete(SESSIONS + "/{session:path}", status_code=204)
     async def close(session: str) -> Response:

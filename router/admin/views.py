@@ -21,7 +21,7 @@ from router.tokenizers.state import SourceCase
 from router.tokenizers.status import TokenizerStatus
 
 #: Seconds that the other processes have to answer.
-PATIENCE_S = 5.0
+ANSWER_TIMEOUT_S = 5.0
 
 Ask = Callable[[str], Awaitable[bytes]]
 
@@ -100,8 +100,11 @@ class View:
     def stores(self) -> dict[str, str]:
         """Return the pools whose shared store is `down` or `wrong` (its content does not match)."""
         kept = self._memories.stores if self._memories else {}
-        said = {name: "down" if s.down else "wrong" if s.wrong else "" for name, s in kept.items()}
-        return {name: word for name, word in said.items() if word}
+        return {
+            name: "down" if store.down else "wrong"
+            for name, store in kept.items()
+            if store.down or store.wrong
+        }
 
     def blind(self) -> dict[str, int]:
         """Count ready workers whose KV events are missing, for each pool that needs them."""
@@ -130,13 +133,13 @@ class View:
         return [TokenizerStatus.of(case) for case in self._cases()]
 
     def _own(self) -> list[WorkerStatus]:
-        return [_status(pool.name, one) for pool in self._fleet.pools for one in pool.workers]
+        return [_status(p.name, worker) for p in self._fleet.pools for worker in p.workers]
 
 
 async def _together(ask: Ask, what: str) -> bytes:
     """Ask for what all processes report. Raises NoWorker: a partial sum would look like a drop."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await ask(what)
     except (TimeoutError, Lost, Refusal):
         raise NoWorker("The router's other processes did not answer; please try again.") from None

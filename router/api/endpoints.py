@@ -58,6 +58,7 @@ class Engines(Flag):
     BOTH = VLLM | SGLANG
 
 
+_SGLANG, _BOTH = Engines.SGLANG, Engines.BOTH
 #: Where the prompt is if it is not in messages, unless the endpoint says otherwise.
 _SOURCES = {Prompted.COMPLETION: ("prompt",), Prompted.INPUT: ("input",)}
 
@@ -68,7 +69,7 @@ class Endpoint:
 
     path: str
     prompted: Prompted
-    answers: bool
+    answers: bool = False
     """Whether the answer is generated token by token, so that it takes up KV cache."""
     form: bool = False
     """The body is a multipart form, not JSON."""
@@ -97,129 +98,74 @@ class Endpoint:
 
 def _computes_nothing(path: str, engines: Engines = Engines.VLLM) -> Endpoint:
     """Return an endpoint that works on texts and tokens alone, and not on the GPU."""
-    return Endpoint(path, Prompted.NOTHING, answers=False, engines=engines, salted=Salted.NEEDLESS)
+    return Endpoint(path, NOTHING, engines=engines, salted=Salted.NEEDLESS)
+
+
+def _ollama(path: str, prompted: Prompted, *, after_system: bool = False) -> Endpoint:
+    """Return an endpoint of Ollama's API, as SGLang serves it."""
+    return Endpoint(
+        path,
+        prompted,
+        answers=True,
+        engines=_SGLANG,
+        salted=Salted.CANNOT,
+        native=True,
+        exact=False,
+        events=False,
+        streams=True,
+        after_system=after_system,
+    )
+
+
+def _audio(path: str, engines: Engines = Engines.VLLM) -> Endpoint:
+    """Return an endpoint that takes a form with an audio file."""
+    return Endpoint(path, NOTHING, answers=True, form=True, engines=engines, salted=Salted.NEEDLESS)
 
 
 _TEXT_OR_IDS = ("text", "input_ids")
+_SALTLESS = Salted.CANNOT
 #: All inference endpoints of vLLM (vllm/entrypoints) and SGLang (srt/entrypoints/http_server.py),
 #: by path, but for websockets and for paths that a platform calls on a container.
 ENDPOINTS = {
     endpoint.path: endpoint
     for endpoint in (
-        Endpoint("/v1/chat/completions", Prompted.CHAT, answers=True, engines=Engines.BOTH),
+        Endpoint("/v1/chat/completions", CHAT, answers=True, engines=_BOTH),
+        Endpoint("/v1/chat/completions/batch", CHAT, answers=True, native=True, batched=True),
+        Endpoint("/v1/completions", COMPLETION, answers=True, engines=_BOTH),
+        Endpoint("/v1/responses", RESPONSES, answers=True, engines=_BOTH),
+        Endpoint("/v1/messages", MESSAGES, answers=True, engines=_BOTH),
         Endpoint(
-            *("/v1/chat/completions/batch", Prompted.CHAT),
-            answers=True,
-            native=True,
-            batched=True,
-        ),
-        Endpoint("/v1/completions", Prompted.COMPLETION, answers=True, engines=Engines.BOTH),
-        Endpoint("/v1/responses", Prompted.RESPONSES, answers=True, engines=Engines.BOTH),
-        Endpoint("/v1/messages", Prompted.MESSAGES, answers=True, engines=Engines.BOTH),
-        Endpoint(
-            *("/inference/v1/generate", Prompted.COMPLETION),
-            answers=True,
-            native=True,
-            fields=("token_ids",),
+            "/inference/v1/generate", COMPLETION, native=True, fields=("token_ids",), answers=True
         ),
         Endpoint(
-            *("/generate", Prompted.COMPLETION),
-            answers=True,
-            engines=Engines.SGLANG,
-            native=True,
-            fields=_TEXT_OR_IDS,
+            "/generate", COMPLETION, native=True, fields=_TEXT_OR_IDS, engines=_SGLANG, answers=True
         ),
+        Endpoint("/cohere/v2/chat", CHAT, answers=True, salted=_SALTLESS, exact=False),
+        _ollama("/api/chat", CHAT),
+        _ollama("/api/generate", COMPLETION, after_system=True),
+        Endpoint("/v1/embeddings", INPUT, engines=_BOTH),
+        Endpoint("/v2/embed", INPUT, native=True, fields=("texts",), salted=_SALTLESS),
         Endpoint(
-            *("/cohere/v2/chat", Prompted.CHAT), answers=True, salted=Salted.CANNOT, exact=False
+            "/encode", INPUT, native=True, fields=_TEXT_OR_IDS, engines=_SGLANG, salted=_SALTLESS
         ),
-        Endpoint(
-            *("/api/chat", Prompted.CHAT),
-            answers=True,
-            engines=Engines.SGLANG,
-            salted=Salted.CANNOT,
-            native=True,
-            exact=False,
-            events=False,
-            streams=True,
-        ),
-        Endpoint(
-            *("/api/generate", Prompted.COMPLETION),
-            answers=True,
-            engines=Engines.SGLANG,
-            salted=Salted.CANNOT,
-            native=True,
-            after_system=True,
-            exact=False,
-            events=False,
-            streams=True,
-        ),
-        Endpoint("/v1/embeddings", Prompted.INPUT, answers=False, engines=Engines.BOTH),
-        Endpoint(
-            *("/v2/embed", Prompted.INPUT),
-            answers=False,
-            salted=Salted.CANNOT,
-            native=True,
-            fields=("texts",),
-        ),
-        Endpoint(
-            *("/encode", Prompted.INPUT),
-            answers=False,
-            engines=Engines.SGLANG,
-            salted=Salted.CANNOT,
-            native=True,
-            fields=_TEXT_OR_IDS,
-        ),
-        Endpoint("/pooling", Prompted.INPUT, answers=False),
-        Endpoint(
-            *("/classify", Prompted.INPUT),
-            answers=False,
-            engines=Engines.BOTH,
-            native=True,
-            fields=("input", *_TEXT_OR_IDS),
-        ),
-        Endpoint(
-            *("/v1/classify", Prompted.INPUT),
-            answers=False,
-            engines=Engines.SGLANG,
-            salted=Salted.CANNOT,
-        ),
-        Endpoint("/v1/rerank", Prompted.NOTHING, answers=False, engines=Engines.BOTH),
-        Endpoint("/rerank", Prompted.NOTHING, answers=False),
-        Endpoint("/v2/rerank", Prompted.NOTHING, answers=False),
-        Endpoint("/v1/score", Prompted.NOTHING, answers=False, engines=Engines.BOTH),
-        Endpoint("/score", Prompted.NOTHING, answers=False),
-        Endpoint("/generative_scoring", Prompted.NOTHING, answers=False),
-        Endpoint(
-            *("/v1/systemone", Prompted.NOTHING),
-            answers=False,
-            engines=Engines.BOTH,
-            native=True,
-        ),
-        Endpoint(
-            *("/v1/decisions", Prompted.NOTHING),
-            answers=False,
-            engines=Engines.SGLANG,
-            salted=Salted.CANNOT,
-            native=True,
-        ),
-        Endpoint(
-            *("/v1/audio/transcriptions", Prompted.NOTHING),
-            answers=True,
-            form=True,
-            engines=Engines.BOTH,
-            salted=Salted.NEEDLESS,
-        ),
-        Endpoint(
-            *("/v1/audio/translations", Prompted.NOTHING),
-            answers=True,
-            form=True,
-            salted=Salted.NEEDLESS,
-        ),
-        _computes_nothing("/v1/messages/count_tokens", Engines.BOTH),
-        _computes_nothing("/tokenize", Engines.BOTH),
-        _computes_nothing("/detokenize", Engines.BOTH),
-        _computes_nothing("/v1/tokenize", Engines.SGLANG),
-        _computes_nothing("/v1/detokenize", Engines.SGLANG),
+        Endpoint("/pooling", INPUT),
+        Endpoint("/classify", INPUT, native=True, fields=("input", *_TEXT_OR_IDS), engines=_BOTH),
+        Endpoint("/v1/classify", INPUT, engines=_SGLANG, salted=_SALTLESS),
+        Endpoint("/v1/rerank", NOTHING, engines=_BOTH),
+        Endpoint("/rerank", NOTHING),
+        Endpoint("/v2/rerank", NOTHING),
+        Endpoint("/v1/score", NOTHING, engines=_BOTH),
+        Endpoint("/score", NOTHING),
+        Endpoint("/generative_scoring", NOTHING),
+        Endpoint("/v1/systemone", NOTHING, engines=_BOTH, native=True),
+        Endpoint("/v1/decisions", NOTHING, engines=_SGLANG, salted=_SALTLESS, native=True),
+        _audio("/v1/audio/transcriptions", _BOTH),
+        _audio("/v1/audio/translations"),
+        _computes_nothing("/v1/messages/count_tokens", _BOTH),
+        _computes_nothing("/tokenize", _BOTH),
+        _computes_nothing("/detokenize", _BOTH),
+        _computes_nothing("/v1/tokenize", _SGLANG),
+        _computes_nothing("/v1/detokenize", _SGLANG),
         _computes_nothing("/v1/chat/completions/render"),
         _computes_nothing("/v1/completions/render"),
         _computes_nothing("/v1/responses/render"),

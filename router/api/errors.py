@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-BUSY = "Every worker is busy and the queue is full; please try again."
+_BUSY = "Every worker is busy and the queue is full; please try again."
 #: HyperPod's message for the same.
-BUSY_HYPERPOD = "Too many concurrent requests"
+_BUSY_HYPERPOD = "Too many concurrent requests"
 
 Headers = list[tuple[bytes, bytes]]
 #: Where clients of OpenAI, Anthropic and Azure put their keys.
@@ -39,27 +39,25 @@ class DoorError(Exception):
 
     def body(self) -> bytes:
         """Render in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
-        error = {
-            "message": self.message,
-            "type": self.type,
-            "param": self.param,
-            "code": self.code,
-        }
-        return msgspec.json.encode({"error": error})
+        named = {"param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": {"message": self.message, "type": self.type, **named}})
 
 
-class BadRequest(DoorError):
-    """The request cannot be understood; `param` names the field."""
+class ClientError(DoorError):
+    """The client's mistake."""
 
     status = 400
     type = "invalid_request_error"
 
 
-class WrongKey(DoorError):
+class BadRequest(ClientError):
+    """The request cannot be understood; `param` names the field."""
+
+
+class WrongKey(ClientError):
     """No valid key, or more than one (RFC 9110 section 15.5.2)."""
 
     status = 401
-    type = "invalid_request_error"
     code = "invalid_api_key"
 
     def __init__(self) -> None:
@@ -69,11 +67,10 @@ class WrongKey(DoorError):
         )
 
 
-class ForeignPage(DoorError):
+class ForeignPage(ClientError):
     """A request from a web page of another origin, where no key is needed that would stop it."""
 
     status = 403
-    type = "invalid_request_error"
     code = "origin_not_allowed"
 
     def __init__(self, origin: str) -> None:
@@ -83,11 +80,10 @@ class ForeignPage(DoorError):
         )
 
 
-class UnknownPath(DoorError):
+class UnknownPath(ClientError):
     """Not a path that is served here."""
 
     status = 404
-    type = "invalid_request_error"
     code = "unknown_url"
 
     def __init__(self, path: str, meant: str = "") -> None:
@@ -95,11 +91,10 @@ class UnknownPath(DoorError):
         super().__init__(f"There is nothing at {path[:200]!r}.{perhaps(meant)}")
 
 
-class UnknownModel(DoorError):
+class UnknownModel(ClientError):
     """No worker serves that model."""
 
     status = 404
-    type = "invalid_request_error"
     code = "model_not_found"
 
     def __init__(self, model: str, meant: str = "") -> None:
@@ -108,11 +103,10 @@ class UnknownModel(DoorError):
         super().__init__(f"The model {shown!r} does not exist.{perhaps(meant)}", param="model")
 
 
-class WrongMethod(DoorError):
+class WrongMethod(ClientError):
     """The path is served, but not with this method."""
 
     status = 405
-    type = "invalid_request_error"
 
     def __init__(self, method: str, allowed: str) -> None:
         super().__init__(
@@ -121,31 +115,28 @@ class WrongMethod(DoorError):
         )
 
 
-class TooSlow(DoorError):
+class TooSlow(ClientError):
     """The client did not send its request in time (RFC 9110 section 15.5.9)."""
 
     status = 408
-    type = "invalid_request_error"
 
 
-class BodyTooLarge(DoorError):
+class BodyTooLarge(ClientError):
     """The body is over `limits.body`."""
 
     status = 413
-    type = "invalid_request_error"
 
     def __init__(self, limit: int, what: str = "The request body") -> None:
         super().__init__(f"{what} is over this server's limit of {limit} bytes.")
 
 
-class WrongCoding(DoorError):
+class WrongCoding(ClientError):
     """The body's content coding is not taken, or not what the body is in.
 
     RFC 9110 section 15.5.16 has one status for both.
     """
 
     status = 415
-    type = "invalid_request_error"
 
     def __init__(self, why: str, taken: str) -> None:
         super().__init__(
@@ -154,75 +145,67 @@ class WrongCoding(DoorError):
         )
 
 
-class UrlTooLong(DoorError):
+class UrlTooLong(ClientError):
     """The target is over `limits.url`."""
 
     status = 414
-    type = "invalid_request_error"
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The request's URL is over this server's limit of {limit} bytes.")
 
 
-class Unmet(DoorError):
+class Unmet(ClientError):
     """An `Expect` field that the router cannot meet (RFC 9110 section 10.1.1)."""
 
     status = 417
-    type = "invalid_request_error"
 
 
-class HeadersTooLarge(DoorError):
+class HeadersTooLarge(ClientError):
     """Over `limits.headers` or `limits.header_count` (RFC 6585 section 5)."""
 
     status = 431
-    type = "invalid_request_error"
 
 
-class Unimplemented(DoorError):
+class Unimplemented(ClientError):
     """A transfer coding that the router does not know (RFC 9112 section 6.1)."""
 
     status = 501
-    type = "invalid_request_error"
 
 
-class UnknownSession(DoorError):
+class UnknownSession(ClientError):
     """There is no open session with that id: it never existed, has expired or was closed."""
 
     status = 404
-    type = "invalid_request_error"
     code = "session_not_found"
 
     def __init__(self) -> None:
         super().__init__("The session was not found: it has expired, was closed or never was.")
 
 
-class SessionLost(DoorError):
+class SessionLost(ClientError):
     """The session's worker is gone with all it held, so the session is closed."""
 
     status = 410
-    type = "invalid_request_error"
     code = "session_lost"
 
     def __init__(self) -> None:
         super().__init__("The session was lost with its worker, and is closed: open another one.")
 
 
-class SessionExists(DoorError):
+class SessionExists(ClientError):
     """A session with that id is open already."""
 
     status = 409
-    type = "invalid_request_error"
     code = "session_exists"
 
     def __init__(self) -> None:
         super().__init__("A session of that id is open already.")
 
 
-class LostResponse(DoorError):
+class LostResponse(ClientError):
     """A response that a worker kept is not known here, or belongs to another key."""
 
     status = 404
-    type = "invalid_request_error"
     code = "response_not_found"
     field = "response_id"
     """Where the request names it."""
@@ -287,7 +270,7 @@ class QueueFull(DoorError):
     ) -> None:
         """With `counts`, limits and current numbers, the body is that of HyperPod's limits."""
         if message is None:
-            message = BUSY if counts is None else BUSY_HYPERPOD
+            message = _BUSY if counts is None else _BUSY_HYPERPOD
         super().__init__(message, headers=[(b"retry-after", b"2")])
         self.status = status
         self._counts = counts
@@ -328,12 +311,12 @@ class WorkerTooSlow(DoorError):
     code = "worker_timeout"
 
 
-def refused_by_worker(status: int, said: str) -> DoorError:
+def refused_by_worker(status: int, message: str) -> DoorError:
     """Return a worker's error that has to become an event, as a stream has begun without it."""
-    error = DoorError(f"The worker answered {status}: {said}")
+    error = DoorError(f"The worker answered {status}: {message}")
     error.status = status
     if 400 <= status < 500:
-        error.type = BadRequest.type
+        error.type = ClientError.type
     return error
 
 

@@ -58,7 +58,7 @@ async def rewritten(body: bytes) -> Rewritten:
     """Return a body with what stands for those of its values that strict readers refuse.
 
     What is no JSON to Python either stays none. Raises ValueError if it is no text either, or has
-    more than `MOST` such values.
+    more than `MAX_REWRITTEN_VALUES` such values.
     """
     if len(body) <= _MAX_INLINE_BYTES:
         return rewrite(body)
@@ -152,7 +152,8 @@ def _pieces(body: bytes) -> Iterator[tuple[int, int]]:
 _TRUE: Final = frozenset(("1", "on", "t", "true", "y", "yes"))
 #: The space around a number is Unicode's: Python's has four separators more.
 _SPACE = r"[^\S\x1c-\x1f]*"
-_WHOLE = re.compile(_SPACE + r"[+-]?[0-9]+(?:_[0-9]+)*(?:\.0+)?" + _SPACE)
+#: Between leading zeros and the digits there may be any underscores, elsewhere single ones.
+_WHOLE = re.compile(_SPACE + r"[+-]?(?:0[0_]*)?[0-9]+(?:_[0-9]+)*(?:\.0+)?" + _SPACE)
 #: Most characters of a number that are read.
 _MAX_NUMBER_DIGITS: Final = 64
 
@@ -169,7 +170,7 @@ def whole(value: object) -> int | None:
     if isinstance(value, str):
         if len(value) > _MAX_NUMBER_DIGITS or not _WHOLE.fullmatch(value):
             return None
-        return int(value.partition(".")[0])
+        return int(value.partition(".")[0].replace("_", ""))
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return int(value) if isinstance(value, int) else None

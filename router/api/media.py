@@ -15,18 +15,8 @@ T = TypeVar("T")
 #: Anthropic. Any other type counts as an image.
 _WORDS = frozenset(
     (
-        "text",
-        "input_text",
-        "output_text",
-        "summary_text",
-        "reasoning_text",
-        "reasoning",
-        "refusal",
-        "thinking",
-        "redacted_thinking",
-        "tool_use",
-        "tool_result",
-        "tool_reference",
+        *("text", "input_text", "output_text", "summary_text", "reasoning_text", "reasoning"),
+        *("refusal", "thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference"),
     )
 )
 
@@ -95,14 +85,12 @@ def _parts(contents: Sequence[list[msgspec.Raw] | msgspec.Raw]) -> list[_Part]:
 
 def _decoded_parts(items: Sequence[msgspec.Raw]) -> list[_Part]:
     """Return those that are objects; a string is text."""
-    if len(items) <= ELEMENTS:
-        some = [_decoded(_part, one) for one in items]
-        return [part for part in some if part is not None]
     parts = list[_Part]()
     for start in range(0, len(items), ELEMENTS):
-        some = [_decoded(_part, one) for one in items[start : start + ELEMENTS]]
-        parts += [part for part in some if part is not None]
-        rest()
+        if start:
+            rest()
+        decoded = [_decoded(_part, item) for item in items[start : start + ELEMENTS]]
+        parts += [part for part in decoded if part is not None]
     return parts
 
 

@@ -16,12 +16,9 @@ class Object(msgspec.Struct, gc=False):
     """Any JSON object; its content is not kept."""
 
 
-class Message(msgspec.Struct, gc=False):
-    """The fields of a message, or of an item in `/v1/responses`, that routing and limits need."""
+class _Entry(msgspec.Struct, gc=False):
+    """What a message, or an item in `/v1/responses`, has besides its role and content."""
 
-    role: str = ""
-    content: str | list[msgspec.Raw] | None = None
-    """Text or parts. Anything else, or a list too long to look at, is kept raw as one part."""
     output: msgspec.Raw = msgspec.Raw()
     """The output of a tool, in `/v1/responses`."""
     tool_calls: msgspec.Raw = msgspec.Raw()
@@ -30,26 +27,26 @@ class Message(msgspec.Struct, gc=False):
     """The older name of `reasoning`."""
 
 
-class Unread(msgspec.Struct, gc=False):
+class Message(_Entry, gc=False):
+    """The fields that routing and limits need."""
+
+    role: str = ""
+    content: str | list[msgspec.Raw] | None = None
+    """Text or parts. Anything else, or a list too long to look at, is kept raw as one part."""
+
+
+class Unread(_Entry, gc=False):
     """A `Message` whose content is not decoded yet."""
 
     role: str = ""
     content: msgspec.Raw = msgspec.Raw()
-    output: msgspec.Raw = msgspec.Raw()
-    tool_calls: msgspec.Raw = msgspec.Raw()
-    reasoning: msgspec.Raw = msgspec.Raw()
-    reasoning_content: msgspec.Raw = msgspec.Raw()
 
 
-class _Odd(msgspec.Struct, gc=False):
+class _Odd(_Entry, gc=False):
     """An `Unread` whose role is no text, or is one only in the last of several fields `role`."""
 
     role: msgspec.Raw = msgspec.Raw()
     content: msgspec.Raw = msgspec.Raw()
-    output: msgspec.Raw = msgspec.Raw()
-    tool_calls: msgspec.Raw = msgspec.Raw()
-    reasoning: msgspec.Raw = msgspec.Raw()
-    reasoning_content: msgspec.Raw = msgspec.Raw()
 
 
 #: JSON of up to this many bytes is decoded in one pass: a list in it has a quarter of a million
@@ -61,9 +58,9 @@ MAX_ENTRIES = 16_384
 #: The errors that decoding raises.
 UNEXPECTED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
-_Way = Callable[[msgspec.Raw], Message | Unread]
-_message: _Way = msgspec.json.Decoder(Message).decode
-_unread: _Way = msgspec.json.Decoder(Unread).decode
+_Decode = Callable[[msgspec.Raw], Message | Unread]
+_message: _Decode = msgspec.json.Decoder(Message).decode
+_unread: _Decode = msgspec.json.Decoder(Unread).decode
 _odd = msgspec.json.Decoder(_Odd).decode
 _text = msgspec.json.Decoder(str | None).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -100,9 +97,9 @@ def messages(raw: msgspec.Raw, field: str | None = None) -> list[Message | Unrea
                 param=field,
             )
         return []
-    ways = (_message, _unread) if len(raw) <= MAX_ONE_PASS_BYTES else (_unread,)
+    decoders = (_message, _unread) if len(raw) <= MAX_ONE_PASS_BYTES else (_unread,)
     rest()
-    return [_read(entry, ways) for entry in items]
+    return [_read(entry, decoders) for entry in items]
 
 
 def entries(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
@@ -169,16 +166,20 @@ def content_of(raw: msgspec.Raw) -> str | list[msgspec.Raw] | None:
     return text
 
 
-def _read(raw: msgspec.Raw, ways: Sequence[_Way]) -> Message | Unread:
-    for way in ways:
+def _read(raw: msgspec.Raw, decoders: Sequence[_Decode]) -> Message | Unread:
+    for decode in decoders:
         with suppress(*UNEXPECTED):
-            return way(raw)
+            return decode(raw)
     try:
         odd = _odd(raw)
     except UNEXPECTED:
         return Message()
     role = content_of(odd.role)
     return Unread(
-        role if isinstance(role, str) else "",
-        *(odd.content, odd.output, odd.tool_calls, odd.reasoning, odd.reasoning_content),
+        odd.output,
+        odd.tool_calls,
+        odd.reasoning,
+        odd.reasoning_content,
+        role=role if isinstance(role, str) else "",
+        content=odd.content,
     )

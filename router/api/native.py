@@ -11,15 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from router.api.errors import BadRequest
-from router.api.messages import (
-    MAX_ENTRIES,
-    UNEXPECTED,
-    Message,
-    Unread,
-    entries,
-    is_list,
-    messages,
-)
+from router.api.messages import MAX_ENTRIES, UNEXPECTED, Message, Unread, entries, is_list, messages
 
 #: Fields that make the engine see another prompt for the same text or tokens.
 BESIDE: Final = (
@@ -136,20 +128,16 @@ def _limits(result: Native, name: str, raw: Raw) -> None:
     listed = entries(raw)
     if listed is None and is_list(raw):
         raise BadRequest(f"`{name}` has more entries than can be read.", param=name)
-    for one in [raw] if listed is None else listed:
-        if not _is_object(one):
+    for parameters in [raw] if listed is None else listed:
+        if bytes(memoryview(parameters)[:1]) != b"{":
             continue  # the worker refuses it
         try:
-            sampling = _sampling(one)
+            sampling = _sampling(parameters)
         except UNEXPECTED as error:
             raise BadRequest(f"`{name}` cannot be read: {error}.", param=name) from None
         _larger(result, "n", f"{name}.n", sampling.n)
         for length in _lengths:
             _larger(result, "max_tokens", f"{name}.{length}", getattr(sampling, length))
-
-
-def _is_object(raw: Raw) -> bool:
-    return bytes(memoryview(raw)[:1]) == b"{"
 
 
 def _larger(result: Native, field: str, name: str, raw: Raw) -> None:
@@ -170,7 +158,7 @@ def _count(raw: Raw) -> int:
         return 0
     if not is_list(raw):
         return 1
-    return sum([_listed(one) if is_list(one) else is_given(one) for one in _entries(raw)])
+    return sum([len(_entries(item)) if is_list(item) else is_given(item) for item in _entries(raw)])
 
 
 def _hashed(features: Raw) -> int:
@@ -179,32 +167,27 @@ def _hashed(features: Raw) -> int:
         hashes = _features(features).mm_hashes if features else {}
     except UNEXPECTED:
         return 0
-    return sum(map(_listed, hashes.values()))
-
-
-def _listed(raw: Raw) -> int:
-    return len(_entries(raw))
+    return sum([len(_entries(listed)) for listed in hashes.values()])
 
 
 def _entries(raw: Raw) -> list[Raw]:
-    found = entries(raw)
-    if found is None:
+    items = entries(raw)
+    if items is None:
         raise BadRequest("The request has more images and the like than can be read.")
-    return found
+    return items
 
 
 def _conversations(result: Native, raw: Raw) -> None:
     """Read a list of conversations; the first one is where chats have theirs."""
-    first: list[Message | Unread] = []
+    result.replaced["messages"] = []
     count = 0
-    for at, one in enumerate(entries(raw) or ()):
-        read = messages(one)
-        count += len(read)
+    for place, conversation in enumerate(entries(raw) or ()):
+        listed = messages(conversation)
+        count += len(listed)
         if count > MAX_ENTRIES:
             raise BadRequest("The request has more messages than can be read.", param="messages")
-        if at:
-            result.others += read
-            result.further = at
+        if place:
+            result.others += listed
+            result.further = place
         else:
-            first = read
-    result.replaced["messages"] = first
+            result.replaced["messages"] = listed

@@ -26,17 +26,16 @@ from router.fleet.fleet import Fleet
 from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.kv.attach import Memories
-from router.kv.lmcache.lookup import Lookup, LookupFailed
-from router.kv.lmcache.shared_store import SharedStore
+from router.kv.attach import FLAG, Memories
+from router.kv.lmcache.shared_store import Lookup, LookupFailed, SharedStore
 from router.kv.remote import RemoteMemory
 from router.kv.status import USAGE_FLAG, held_by_tier, kv_statuses
-from router.kv.subscriptions import FLAG
 from router.settings.fleet import TiersSettings
 from router.settings.model import Settings
 from router.settings.types import format_duration
 from router.tokenizers.sources import is_adapter
-from router.tokenizers.state import BLIND, SourceCase
+from router.tokenizers.state import SourceCase
+from router.tokenizers.status import BLIND
 from router.tokenizers.verify import Agreement
 from router.upstream.usage import Usage, UsageTail
 from strategies.api import Prompt

@@ -169,7 +169,7 @@ def explained_offline(settings: Settings, path: str, body: bytes, name: str) -> 
         pool = _told(build(settings, Contexts()), request.model)
         if not pool.engine_fields:
             refuse_engine_fields(request)
-        prompt = pool.prompts.uncounted(endpoint, request, body).prompt
+        prompt = pool.prompts.make(endpoint, request, body).prompt
     except DoorError as error:
         what = "--path" if error.param == "path" else name
         raise WrongQuestion(f"{what}: {error.message}") from None

@@ -12,7 +12,7 @@ from router.app import RouterServer
 from router.fleet.build import build
 from router.http.server import bind
 from router.http.tls import Contexts
-from router.kv.lmcache.build import refuse_lost_stores
+from router.kv.attach import refuse_lost_stores
 from router.processes.supervisor import Processes
 from router.reload import Reload, Source, refuse_what_needs_one
 from router.runtime import logs

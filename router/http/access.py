@@ -29,10 +29,8 @@ from router.api.errors import ForeignPage, Headers, UnknownPath, WrongKey, Wrong
 from router.http.exchange import Exchange
 from router.http.headers import header
 
-BARE_KEY_FIELDS = (b"x-api-key", b"api-key")
-"""Headers that hold a key and nothing else: Anthropic's clients send the first, Azure's the other.
-"""
-_BEARER = b"bearer"
+#: Headers that hold a key and nothing else: Anthropic's clients send the first, Azure's the other.
+_BARE_KEY_FIELDS = (b"x-api-key", b"api-key")
 
 
 class Keys:
@@ -45,10 +43,7 @@ class Keys:
 
         Of several names of one key the last counts.
         """
-        self._digests = [(name, _digest(key.encode())) for name, key in named]
-
-    def __len__(self) -> int:
-        return len(self._digests)
+        self._digests = [(name, sha256(key.encode()).digest()) for name, key in named]
 
     def identify(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         """Return the name of the key in a request, or None if it is not let in.
@@ -59,7 +54,7 @@ class Keys:
         credential = _credentials(headers)
         if credential is None:
             return None
-        digest, owner = _digest(credential), None
+        digest, owner = sha256(credential).digest(), None
         for name, known in self._digests:
             if compare_digest(digest, known):
                 owner = name
@@ -73,7 +68,7 @@ def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
         header = name.lower()
         if header == b"authorization":
             keys.add(_bearer(value.strip(b" \t")))
-        elif header in BARE_KEY_FIELDS:
+        elif header in _BARE_KEY_FIELDS:
             keys.add(value.strip(b" \t"))
     return (keys.pop() or None) if len(keys) == 1 else None
 
@@ -81,11 +76,7 @@ def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 def _bearer(value: bytes) -> bytes:
     """`Bearer abc` → abc, whatever the case of the scheme (RFC 9110, section 11.1)."""
     scheme, _, token = value.partition(b" ")
-    return token.lstrip(b" ") if scheme.lower() == _BEARER else b""
-
-
-def _digest(key: bytes) -> bytes:
-    return sha256(key).digest()
+    return token.lstrip(b" ") if scheme.lower() == b"bearer" else b""
 
 
 #: Seconds for which a browser may cache a preflight; the lowest cap among browsers.
@@ -136,9 +127,9 @@ class Cors:
             b"access-control-max-age: %d\r\n" % PREFLIGHT_MAX_AGE_S,
             b"vary: origin\r\n",
         ]
-        wanted = header(headers, b"access-control-request-headers")
-        if _NAMES.fullmatch(wanted):  # repeated, as `*` would not include Authorization
-            lines.append(b"access-control-allow-headers: %b\r\n" % wanted)
+        names = header(headers, b"access-control-request-headers")
+        if _NAMES.fullmatch(names):  # repeated, as `*` would not include Authorization
+            lines.append(b"access-control-allow-headers: %b\r\n" % names)
         return b"".join(lines)
 
 
@@ -222,15 +213,19 @@ class AccessRules:
         self._salts = dict(salts or {})
         self._steering = frozenset(steering)
         self._cors = cors
-        self.admit: Callable[[Exchange], int] = self._admit if cors is None else self._admit_cors
+
+    def admit(self, exchange: Exchange) -> int:
         """Check a request; return the size limit of its body. Raises DoorError."""
-
-    def _admit(self, exchange: Exchange) -> int:
         path = exchange.path
-        return self._judge(exchange, self._paths.get(path) or self._others(path) or self._unknown)
-
-    def _judge(self, exchange: Exchange, rule: PathRule) -> int:
-        keys, method, max_body, _ = rule
+        rule = self._paths.get(path) or self._others(path) or self._unknown
+        keys, method, max_body, pages = rule
+        if pages and self._cors is not None:
+            if exchange.method == "OPTIONS":
+                permission = self._cors.preflight(exchange.headers, method or "")
+                if permission is not None:  # browsers send no key with a preflight
+                    exchange.add(permission)
+                    return 0
+            exchange.add(self._cors.answer(exchange.headers))
         if keys is not None:
             name = keys.identify(exchange.headers)
             if name is None:
@@ -241,13 +236,13 @@ class AccessRules:
         if method is not None and sent != method and sent not in method.split(", "):
             raise WrongMethod(sent, method)
         if max_body < 0:
-            raise UnknownPath(exchange.path, self._meant(exchange.path))
-        if keys is None and exchange.head.origin and exchange.path not in OPEN_PATHS:
-            self._judge_page(exchange, rule)
+            raise UnknownPath(path, self._meant(path))
+        if keys is None and exchange.head.origin and path not in OPEN_PATHS:
+            self._check_page(exchange, rule)
         exchange.max_body = max_body
         return max_body
 
-    def _judge_page(self, exchange: Exchange, rule: PathRule) -> None:
+    def _check_page(self, exchange: Exchange, rule: PathRule) -> None:
         """Refuse web pages of other origins where no key is needed. Raises ForeignPage.
 
         Otherwise any page could make its visitor's browser send requests.
@@ -266,16 +261,3 @@ class AccessRules:
         path = path.rstrip("/")
         likely = (path, "/v1" + path, path.removeprefix("/v1"))
         return next((known for known in likely if known in self._paths), "")
-
-    def _admit_cors(self, exchange: Exchange) -> int:
-        """Check a request, and add CORS header fields to the answer."""
-        path = exchange.path
-        rule = self._paths.get(path) or self._others(path) or self._unknown
-        if self._cors is not None and rule.pages:
-            if exchange.method == "OPTIONS":
-                permission = self._cors.preflight(exchange.headers, rule.method or "")
-                if permission is not None:  # browsers send no key with a preflight
-                    exchange.add(permission)
-                    return 0
-            exchange.add(self._cors.answer(exchange.headers))
-        return self._judge(exchange, rule)

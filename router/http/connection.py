@@ -15,10 +15,10 @@ from typing import Any, Final, Protocol, cast
 
 from router.api.endpoints import PROBES
 from router.api.errors import BadRequest, DoorError, NoWorker, Stopping, TooSlow, parted
-from router.http.bounds import Bounds
 from router.http.exchange import AnswerSource, Exchange
 from router.http.parser import RequestParser
-from router.http.sockets import has_ended, reset, unacked_bytes
+from router.http.sockets import reset, unacked_bytes
+from router.settings.model import Settings
 
 NEVER: Final = float("inf")
 #: Seconds for which we go on reading from a client after a refusal or the last answer: closing at
@@ -49,8 +49,8 @@ class ConnectionOwner(Protocol):
     clients: "set[HttpConnection]"
 
     @property
-    def bounds(self) -> Bounds:
-        """The limits for each client."""
+    def settings(self) -> Settings:
+        """The current ones: of them `clients` and `limits` hold for connections."""
 
     @property
     def stopping(self) -> bool:
@@ -73,7 +73,7 @@ class Service(ConnectionOwner, Protocol):
     """Every connection is to be closed after its answer."""
 
     @property
-    def backdoor(self) -> ConnectionOwner:
+    def admin_listener(self) -> ConnectionOwner:
         """The owner of connections to `admin.listen`."""
 
     @property
@@ -93,8 +93,8 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
-        self._bounds = owner.bounds
-        self._reader = RequestParser(self, owner.bounds)
+        self._settings = owner.settings.clients
+        self._reader = RequestParser(self, owner.settings.limits)
         self._transport: asyncio.Transport | None = None
         self.stopping = owner.stopping
         """Answers announce that the connection will be closed."""
@@ -125,10 +125,10 @@ class HttpConnection(asyncio.Protocol):
         self._write_deadline = NEVER
         """When a client that takes none of the bytes waiting for it counts as gone."""
 
-    def follow(self, bounds: Bounds) -> None:
-        """Use other bounds from now on; a deadline that is already set stays."""
-        self._bounds = bounds
-        self._reader.follow(bounds)
+    def follow(self, settings: Settings) -> None:
+        """Use other settings from now on; a deadline that is already set stays."""
+        self._settings = settings.clients
+        self._reader.follow(settings.limits)
 
     # Called by the transport.
 
@@ -136,9 +136,9 @@ class HttpConnection(asyncio.Protocol):
         """Start the deadline for the first head of a new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_WATER, WRITE_LOW_WATER)
-        self.deadline = self._loop.time() + self._bounds.header_s
+        self.deadline = self._loop.time() + self._settings.header
         self._owner.clients.add(self)
-        over = len(self._owner.clients) - self._bounds.connections
+        over = len(self._owner.clients) - self._settings.connections
         if over > PROBE_CONNECTIONS:
             self._refuse(NoWorker(TOO_MANY_CONNECTIONS))
         self._over_limit = over > 0
@@ -206,7 +206,7 @@ class HttpConnection(asyncio.Protocol):
         self.write_paused = True
         self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
         now = self._loop.time()
-        self._write_deadline = now + self._bounds.write_s
+        self._write_deadline = now + self._settings.write
         self.deadline = min(now + LINGER_S, self._write_deadline)
         if self._source is not None:
             self._source.pause()
@@ -326,16 +326,16 @@ class HttpConnection(asyncio.Protocol):
 
         A body has one between two pieces, and one in all that grows with what has arrived.
         """
-        now, reader, bounds = self._loop.time(), self._reader, self._bounds
+        now, reader, settings = self._loop.time(), self._reader, self._settings
         if reader.in_head:
-            self.deadline = now + bounds.header_s
+            self.deadline = now + settings.header
         elif reader.current is None:
-            self.deadline = now + bounds.keepalive_s
+            self.deadline = now + settings.keepalive
         else:
             if reader.current is not self._timed:
                 self._timed, self._since = reader.current, now
-            latest = self._since + bounds.body_s + reader.taken / MIN_BODY_BYTES_PER_S
-            self.deadline = min(now, latest) + bounds.body_s
+            latest = self._since + settings.body + reader.taken / MIN_BODY_BYTES_PER_S
+            self.deadline = min(now, latest) + settings.body
 
     def feed_from(self, source: AnswerSource | None) -> None:
         """Set the source that is paused while the client is slow."""
@@ -369,7 +369,7 @@ class HttpConnection(asyncio.Protocol):
         if transport is None:
             return
         now = self._loop.time()
-        self._write_deadline, self.deadline = now + self._bounds.write_s, now + LINGER_S
+        self._write_deadline, self.deadline = now + self._settings.write, now + LINGER_S
         if transport.is_closing():
             return
         self._unsent = unacked_bytes(transport)
@@ -415,30 +415,25 @@ class HttpConnection(asyncio.Protocol):
         """Act on a deadline that has passed."""
         transport = self._transport
         assert transport is not None  # noqa: S101 - it has a deadline since it was connected
-        if self._closing:
-            self._linger(transport, now)
-        elif self.write_paused:
-            unsent = transport.get_write_buffer_size()
-            if unsent < self._unsent:  # slow, but it makes progress
-                self._unsent, self._write_deadline = unsent, now + self._bounds.write_s
-            # (TLS does not report a FIN without close_notify while bytes wait to be taken.)
-            if now >= self._write_deadline or has_ended(transport.get_extra_info("socket")):
-                transport.abort()
-            else:
-                self.deadline = min(now + LINGER_S, self._write_deadline)
+        if self._closing or self.write_paused:
+            self._check_progress(transport, now)
         elif self._reader.in_head or self._reader.current is not None:
             self._refuse(TooSlow("The request did not arrive in time."))
         else:
             self.close()  # idle
 
-    def _linger(self, transport: asyncio.Transport, now: float) -> None:
-        """Abort once the client has taken everything, or has stopped taking anything."""
-        before, self._unsent = self._unsent, unacked_bytes(transport)
-        if self._unsent < before:
-            self._write_deadline = now + self._bounds.write_s
-        if (
-            before == 0 or now >= self._write_deadline
-        ):  # a TLS close_notify may remain unread; that is fine
+    def _check_progress(self, transport: asyncio.Transport, now: float) -> None:
+        """Abort if the client has stopped taking bytes, or has taken the last ones.
+
+        After the last ones a TLS close_notify may remain unread; that is fine.
+        """
+        before = self._unsent
+        self._unsent = (
+            unacked_bytes(transport) if self._closing else transport.get_write_buffer_size()
+        )
+        if self._unsent < before:  # slow, but it makes progress
+            self._write_deadline = now + self._settings.write
+        if now >= self._write_deadline or (self._closing and before == 0):
             transport.abort()
         else:
             self.deadline = min(now + LINGER_S, self._write_deadline)

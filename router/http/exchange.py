@@ -64,44 +64,17 @@ class Exchange:
     """
 
     __slots__ = (
-        "_chunked",
-        "_fields",
-        "_framed",
-        "_line",
-        "_with_body",
-        "asked",
-        "body",
-        "codings",
-        "commented",
-        "ended",
-        "head",
-        "headers",
-        "identity",
-        "inner",
-        "keep",
-        "keyed",
-        "left",
-        "max_body",
-        "method",
-        "path",
-        "query",
-        "refusal",
-        "salt",
-        "seen",
-        "served",
-        "session",
-        "started",
-        "steers",
-        "task",
-        "tenant",
-        "trusted",
-        "version",
+        *("_chunked", "_fields", "_framed", "_with_body", "asked", "body", "codings", "commented"),
+        *("ended", "head", "headers", "identity", "inner", "keep", "keyed", "left", "line"),
+        *("max_body", "method", "path", "query", "refusal", "salt", "seen", "served", "session"),
+        *("started", "steers", "task", "tenant", "trusted", "version"),
     )
 
     def __init__(  # noqa: PLR0915 - plain state, a line each
         self, line: ClientConnection, head: RequestHead, *, keep: bool
     ) -> None:
-        self._line = line
+        self.line = line
+        """The connection of the request."""
         self.head = head
         self.method = head.method
         self.version = head.version
@@ -154,11 +127,6 @@ class Exchange:
         """The end of the body is marked by a length or chunks, not only by the close."""
         self._with_body = head.method != "HEAD"
         self._fields = b""
-
-    @property
-    def line(self) -> ClientConnection:
-        """The connection of the request."""
-        return self._line
 
     def leave(self) -> None:
         """Note that the client closed the connection."""
@@ -236,13 +204,13 @@ class Exchange:
         elif self._chunked:
             data = _chunk(data, last)
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-        self._line.write(b"%b%b%b%b\r\n%b" % (line, fields, self._fields, framing, data))
+        self.line.write(b"%b%b%b%b\r\n%b" % (line, fields, self._fields, framing, data))
         if last:
             self._end()
 
     def _framing(self, status: int, length: int | None) -> bytes:
         """Decide how the body ends; return the header lines that say so."""
-        if self._line.stopping:
+        if self.line.stopping:
             self.keep = False
         framing = b""
         if status in {204, 304}:  # no body, whatever the length says (RFC 9110 section 8.6)
@@ -265,7 +233,7 @@ class Exchange:
         elif self._chunked:
             data = _chunk(data, last)
         if data:
-            self._line.write(data)
+            self.line.write(data)
         if last:
             self._end()
 
@@ -276,17 +244,17 @@ class Exchange:
 
     def feed_from(self, source: AnswerSource | None) -> None:
         """Pause `source` while the client is slow."""
-        self._line.feed_from(source)
+        self.line.feed_from(source)
 
     def cut(self) -> None:
         """End an incomplete answer so that the client can see that it is incomplete."""
         if not self.ended:
             self.ended = True
-            self._line.cut(framed=self._framed)
+            self.line.cut(framed=self._framed)
 
     def _end(self) -> None:
         self.ended = True
-        self._line.finished(self)
+        self.line.finished(self)
 
 
 def _chunk(data: bytes, last: bool) -> bytes:

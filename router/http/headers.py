@@ -13,16 +13,9 @@ from router.api.errors import CREDENTIALS, Headers
 #: RFC 9110 section 7.6.1; `Proxy-*` fields are hop-by-hop as well (section 11.7).
 HOP_BY_HOP = frozenset(
     (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-authentication-info",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
+        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization"),
+        *(b"proxy-authentication-info", b"proxy-connection", b"te", b"trailer"),
+        *(b"transfer-encoding", b"upgrade"),
     )
 )
 #: What clients of SageMaker send to SageMaker itself. Passed on only to workers that keep sessions:
@@ -30,22 +23,12 @@ HOP_BY_HOP = frozenset(
 FOR_SAGEMAKER = frozenset(
     b"x-amzn-sagemaker-" + name
     for name in (
-        b"accept",
-        b"custom-attributes",
-        b"enable-explanations",
-        b"inference-component",
-        b"inference-id",
-        b"prefix-aware-id",
-        b"session-id",
-        b"target-container-hostname",
-        b"target-model",
-        b"target-variant",
+        *(b"accept", b"custom-attributes", b"enable-explanations", b"inference-component"),
+        *(b"inference-id", b"prefix-aware-id", b"session-id", b"target-container-hostname"),
+        *(b"target-model", b"target-variant"),
     )
 ) | {
-    b"amz-sdk-invocation-id",
-    b"amz-sdk-request",
-    b"x-amz-content-sha256",
-    b"x-amz-date",
+    *(b"amz-sdk-invocation-id", b"amz-sdk-request", b"x-amz-content-sha256", b"x-amz-date"),
     b"x-amz-security-token",
 }
 #: Dropped or rewritten on the way to the worker. It gets the body decoded (`content_coding.py`),
@@ -54,13 +37,8 @@ _REWRITTEN = (
     HOP_BY_HOP
     | FOR_SAGEMAKER
     | {
-        b"host",
-        b"accept-encoding",
-        b"content-encoding",
-        b"content-length",
-        b"expect",
-        b"x-request-id",
-        b"http2-settings",
+        *(b"host", b"accept-encoding", b"content-encoding", b"content-length", b"expect"),
+        *(b"x-request-id", b"http2-settings"),
     }
 )
 _REWRITTEN_KEYED = _REWRITTEN | CREDENTIALS
@@ -69,21 +47,13 @@ _REWRITTEN_KEYED = _REWRITTEN | CREDENTIALS
 STEERING = frozenset(
     (
         # vLLM (`entrypoints/generate/base/serving.py`) and NVIDIA Dynamo
-        b"x-data-parallel-rank",
-        b"x-dp-rank",
-        b"x-prefill-dp-rank",
-        b"x-worker-instance-id",
+        *(b"x-data-parallel-rank", b"x-dp-rank", b"x-prefill-dp-rank", b"x-worker-instance-id"),
         b"x-prefill-instance-id",
         # llm-d's sidecar
-        b"x-prefiller-host-port",
-        b"x-prefiller-url",
-        b"x-encoder-hosts-ports",
-        b"x-data-parallel-host-port",
-        b"x-kv-cache-source-host-port",
-        b"x-bypass-remote-prefill",
+        *(b"x-prefiller-host-port", b"x-prefiller-url", b"x-encoder-hosts-ports"),
+        *(b"x-data-parallel-host-port", b"x-kv-cache-source-host-port", b"x-bypass-remote-prefill"),
         # Gateway API Inference Extension
-        b"x-gateway-destination-endpoint",
-        b"x-gateway-destination-endpoint-served",
+        *(b"x-gateway-destination-endpoint", b"x-gateway-destination-endpoint-served"),
         b"x-gateway-destination-endpoint-subset",
         # the proxy of vLLM's P2P connector, and SGLang's gateway
         b"x-kv-target",
@@ -93,8 +63,7 @@ STEERING = frozenset(
 #: Which web pages may read an answer is decided by the router's `cors`; vLLM allows all of them.
 _FOR_PAGES = frozenset(
     (
-        b"access-control-allow-origin",
-        b"access-control-allow-credentials",
+        *(b"access-control-allow-origin", b"access-control-allow-credentials"),
         b"access-control-expose-headers",
     )
 )
@@ -103,17 +72,11 @@ _OURS = (
     HOP_BY_HOP
     | _FOR_PAGES
     | {
-        b"content-length",
-        b"x-request-id",
-        b"x-warmroute-worker",
-        b"x-warmroute-decision",
-        b"x-warmroute-preempted",
-        b"x-warmroute-reason",
-        b"x-warmroute-cost",
+        *(b"content-length", b"x-request-id", b"x-warmroute-worker", b"x-warmroute-decision"),
+        *(b"x-warmroute-preempted", b"x-warmroute-reason", b"x-warmroute-cost"),
         b"x-warmroute-session",
         # Workers report their sessions to the router, which reports them to the client.
-        b"x-amzn-sagemaker-session-id",
-        b"x-amzn-sagemaker-new-session-id",
+        *(b"x-amzn-sagemaker-session-id", b"x-amzn-sagemaker-new-session-id"),
         b"x-amzn-sagemaker-closed-session-id",
     }
 )

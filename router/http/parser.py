@@ -1,4 +1,4 @@
-"""Turns the bytes of one connection into requests, within bounds.
+"""Turns the bytes of one connection into requests, within limits.
 
 httptools (llhttp) parses. Whatever two parsers could read differently, or is larger than allowed,
 raises an error. Nothing is read after that, because the start of the next request is not known.
@@ -24,9 +24,9 @@ from router.api.errors import (
     UrlTooLong,
     parted,
 )
-from router.http.bounds import Bounds
 from router.http.exchange import ClientConnection, Exchange
 from router.http.validation import RequestHead, check, glimpse
+from router.settings.server import LimitSettings
 
 T = TypeVar("T")
 
@@ -107,42 +107,10 @@ class RequestParser:
 
     __deletable__ = ("_owner",)  # mypyc: see `close`
 
-    __slots__ = (
-        "_add",
-        "_behind",
-        "_bodiless",
-        "_body",
-        "_body_bytes",
-        "_body_limit",
-        "_chunks",
-        "_first",
-        "_folded",
-        "_head_bytes",
-        "_headers",
-        "_missing",
-        "_owner",
-        "_parser",
-        "_read",
-        "_recall",
-        "_received",
-        "_trailer_bytes",
-        "_trailers",
-        "_url",
-        "_whole",
-        "bounds",
-        "current",
-        "expects",
-        "in_head",
-        "last",
-        "pieces",
-        "progress",
-        "taken",
-    )
-
-    def __init__(self, owner: ParserOwner, bounds: Bounds) -> None:
+    def __init__(self, owner: ParserOwner, limits: LimitSettings) -> None:
         self._owner = owner
         self._parser = httptools.HttpRequestParser(self)
-        self.bounds = bounds
+        self._limits = limits
         self.current: Exchange | None = None
         """The request whose body is being read."""
         self.in_head = False
@@ -219,7 +187,7 @@ class RequestParser:
             self._recall.keep(data, self._whole)
         if self._chunks:
             self._check_overhead()
-        if self.in_head and self._head_bytes > self.bounds.headers + self.bounds.url:
+        if self.in_head and self._head_bytes > self._limits.headers + self._limits.url:
             raise self._headers_too_large()
 
     def _again(self, head: RequestHead, body: bytes, missing: int) -> None:
@@ -260,11 +228,11 @@ class RequestParser:
 
     def unread(self) -> RequestHead:
         """Stand for a head that could not be read: where it was to go may be known all the same."""
-        return RequestHead(path=glimpse(self._url[: self.bounds.url]))
+        return RequestHead(path=glimpse(self._url[: self._limits.url]))
 
-    def follow(self, bounds: Bounds) -> None:
-        """Use other bounds from the next request on."""
-        self.bounds = bounds
+    def follow(self, limits: LimitSettings) -> None:
+        """Use other limits from the next request on."""
+        self._limits = limits
         self._recall = Recall()
 
     def _pass_over(self, rest: bytes) -> None:
@@ -294,28 +262,28 @@ class RequestParser:
     def on_url(self, piece: bytes) -> None:
         """Take the request target, or a piece of it."""
         self._url += piece
-        if len(self._url) > self.bounds.url:
-            raise UrlTooLong(self.bounds.url)
+        if len(self._url) > self._limits.url:
+            raise UrlTooLong(self._limits.url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header field; drop a trailer field (RFC 9112 section 7.1.2)."""
         if self.in_head:
             self._add((name.lower(), value))
             return
-        bounds = self.bounds
+        limits = self._limits
         self._trailer_bytes += len(name) + len(value)
         self._trailers += 1
-        if self._trailer_bytes > bounds.headers or self._trailers > bounds.header_count:
+        if self._trailer_bytes > limits.headers or self._trailers > limits.header_count:
             raise self._headers_too_large(self._trailers)
 
     def on_headers_complete(self) -> None:
         """Check the complete head before any of the body is read."""
         self.in_head = False
         self.progress += 1
-        parser, headers, bounds = self._parser, self._headers, self.bounds
-        if len(headers) > bounds.header_count or (
-            (self._behind or self._head_bytes > bounds.headers)
-            and sum([len(name) + len(value) for name, value in headers]) > bounds.headers
+        parser, headers, limits = self._parser, self._headers, self._limits
+        if len(headers) > limits.header_count or (
+            (self._behind or self._head_bytes > limits.headers)
+            and sum([len(name) + len(value) for name, value in headers]) > limits.headers
         ):
             raise self._headers_too_large(len(headers))
         version = parser.get_http_version()
@@ -383,16 +351,16 @@ class RequestParser:
 
     def _check_overhead(self) -> None:
         """Bound the bytes of chunk extensions and trailers too. Raises DoorError."""
-        bounds = self.bounds
+        limits = self._limits
         most = (
-            self._body_bytes + CHUNK_FRAMING_BYTES * self._chunks + 2 * bounds.headers + bounds.url
+            self._body_bytes + CHUNK_FRAMING_BYTES * self._chunks + 2 * limits.headers + limits.url
         )
         if self._received > most:
             raise self._headers_too_large()
 
     def _headers_too_large(self, fields: int = 0) -> HeadersTooLarge:
         """Return the error for too many `fields`, or else for too many bytes."""
-        size, count = self.bounds.headers, self.bounds.header_count
+        size, count = self._limits.headers, self._limits.header_count
         if fields > count:
             return HeadersTooLarge(f"The request has more header fields than the {count} allowed.")
         return HeadersTooLarge(f"The request's header is over this server's limit of {size} bytes.")

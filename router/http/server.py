@@ -112,12 +112,10 @@ class Server:
             if not await self._begin():
                 return
             ticking = asyncio.create_task(self._tick())
-            doors: list[tuple[ConnectionOwner, socket.socket]] = [
-                (self._door, socket_) for socket_ in listeners
-            ]
-            doors += [(self._door.backdoor, socket_) for socket_ in admin]
-            for house, listener in doors:
-                servers.append(await self._listen(loop, house, listener))
+            owners: list[ConnectionOwner] = [self._door] * len(listeners)
+            owners += [self._door.admin_listener] * len(admin)
+            for owner, listener in zip(owners, (*listeners, *admin), strict=True):
+                servers.append(await self._listen(loop, owner, listener))
             self.started.set()
             await self._told.wait()
             await self._end(servers)
@@ -145,14 +143,14 @@ class Server:
             await asyncio.gather(starting, stopping, return_exceptions=True)
 
     async def _listen(
-        self, loop: asyncio.AbstractEventLoop, house: ConnectionOwner, listener: socket.socket
+        self, loop: asyncio.AbstractEventLoop, owner: ConnectionOwner, listener: socket.socket
     ) -> asyncio.Server:
         return await loop.create_server(
-            lambda: HttpConnection(house, loop),
+            lambda: HttpConnection(owner, loop),
             sock=listener,
             backlog=BACKLOG,
             ssl=self._tls,
-            ssl_handshake_timeout=house.bounds.header_s if self._tls else None,
+            ssl_handshake_timeout=owner.settings.clients.header if self._tls else None,
             ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S if self._tls else None,
         )
 

@@ -1,9 +1,8 @@
-"""TCP keep-alive: lets the system notice that the other end of a quiet connection is gone.
+"""What the system does and knows of a connection: keep-alive, resets, bytes not yet received.
 
-A node that loses power or network does not close its connections. Without this, requests to it
-would wait for as long as the slowest prompt may take.
-
-How many sent bytes the other end has not received yet, as far as that can be known.
+TCP keep-alive lets it notice that the other end of a quiet connection is gone: a node that loses
+power or network does not close its connections. Without this, requests to it would wait for as
+long as the slowest prompt may take.
 """
 
 import asyncio
@@ -12,7 +11,6 @@ import struct
 import sys
 from fcntl import ioctl
 from termios import TIOCOUTQ
-from typing import Protocol
 
 #: Seconds of silence until the first probe, seconds between probes, and unanswered probes allowed.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 15, 5, 3
@@ -31,21 +29,7 @@ _OPTIONS = tuple(
 )
 
 
-#: How Linux tells that the other end has closed its side (RFC 9293 section 3.3.2).
-_CLOSE_WAIT = 8
-
-
-class SocketOptions(Protocol):
-    """A socket, or what an event loop exposes of one."""
-
-    def getsockopt(self, level: int, name: int, length: int, /) -> bytes:
-        """As that of a socket."""
-
-    def setsockopt(self, level: int, name: int, value: int | bytes, /) -> None:
-        """Set an option, as `socket.setsockopt` does."""
-
-
-def enable_keepalive(connection: SocketOptions | None) -> None:
+def enable_keepalive(connection: socket.socket | None) -> None:
     """Turn on keep-alive for a TCP connection; None does nothing."""
     if connection is None:
         return
@@ -54,27 +38,13 @@ def enable_keepalive(connection: SocketOptions | None) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, name, value)
 
 
-def has_ended(connection: SocketOptions | None) -> bool:
-    """Whether the other end has closed its side; False where the system does not tell."""
-    if connection is None or sys.platform != "linux":
-        return False
-    try:
-        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSE_WAIT
-    except OSError:  # not a socket any more
-        return False
-
-
-def reset(connection: SocketOptions | None) -> None:
+def reset(connection: socket.socket | None) -> None:
     """Make a later close reset the connection.
 
     Otherwise the other end would take the close for a complete answer (RFC 9112 section 9.6).
     """
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-#: What the system writes the length to.
-_INT = bytes(4)
 
 
 def unacked_bytes(transport: asyncio.Transport) -> int:
@@ -96,6 +66,6 @@ def send_queue_bytes(descriptor: int) -> int:
     if sys.platform != "linux" or descriptor < 0:
         return 0
     try:
-        return int.from_bytes(ioctl(descriptor, TIOCOUTQ, _INT), sys.byteorder)
+        return int.from_bytes(ioctl(descriptor, TIOCOUTQ, bytes(4)), sys.byteorder)
     except OSError:  # not a socket any more
         return 0

@@ -1,18 +1,15 @@
 """TLS contexts for clients and for workers: TLS 1.2 or later, with HTTP/1.1 inside.
 
 From when until when a certificate is valid: `ssl` tells only of the certificates of peers.
-
-TLS handshakes of clients that fail, counted by reason. Event loops do not report them.
 """
 
 import logging
 import ssl
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from enum import Enum
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from prometheus_client import Metric
 
@@ -56,8 +53,8 @@ def validity(path: Path) -> Validity | None:
 
 def complaint(path: Path, now: float) -> str:
     """Say why clients will refuse the door's certificate; an empty text if they may accept it."""
-    found = validity(path)
-    why = found.complaint(now) if found is not None else ""
+    period = validity(path)
+    why = period.complaint(now) if period is not None else ""
     return f"tls.certificate: {shown_file(path)} {why}: clients will refuse it" if why else ""
 
 
@@ -68,71 +65,10 @@ def _written(seconds: float) -> str:
 log = logging.getLogger("warmroute.tls")
 
 
-class Why(Enum):
-    """The reasons. The set is fixed, so clients cannot add metric series."""
+class _ClientTls(ssl.SSLObject):
+    """One client's TLS state. Counts failed handshakes, which event loops do not report."""
 
-    NOT_TLS = "not_tls"
-    """The client does not speak TLS; it may speak plain HTTP."""
-    NOTHING_IN_COMMON = "nothing_in_common"
-    """There is no TLS version or cipher that both sides support."""
-    CLIENT_CERTIFICATE = "client_certificate"
-    """The client showed no valid certificate, which `tls.client_ca` asks for."""
-    REFUSED = "refused"
-    """The client sent an alert: most often it does not trust our certificate."""
-    UNFINISHED = "unfinished"
-    """The client closed the connection early, or took longer than `clients.header`."""
-    OTHER = "other"
-
-
-#: Reasons by OpenSSL's names of errors.
-_KNOWN: Final = {
-    "HTTP_REQUEST": Why.NOT_TLS,
-    "HTTPS_PROXY_REQUEST": Why.NOT_TLS,
-    "WRONG_VERSION_NUMBER": Why.NOT_TLS,
-    "PACKET_LENGTH_TOO_LONG": Why.NOT_TLS,
-    "UNSUPPORTED_PROTOCOL": Why.NOTHING_IN_COMMON,
-    "NO_SHARED_CIPHER": Why.NOTHING_IN_COMMON,
-    "NO_SUITABLE_KEY_SHARE": Why.NOTHING_IN_COMMON,
-    "CERTIFICATE_VERIFY_FAILED": Why.CLIENT_CERTIFICATE,
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": Why.CLIENT_CERTIFICATE,
-}
-
-
-class Handshakes:
-    """Counts the failed handshakes of one listener."""
-
-    def __init__(self) -> None:
-        self._failed = Counter(
-            "warmroute_tls_failed_handshakes", "TLS handshakes of clients that failed.", ("reason",)
-        )
-        for why in Why:
-            self._failed.begin(why.value)
-
-    def failed(self, error: ssl.SSLError) -> None:
-        """Count a handshake that ended with `error`."""
-        reason = error.reason or ""
-        why = Why.REFUSED if "_ALERT_" in reason else _KNOWN.get(reason, Why.OTHER)
-        self._count(why, str(error))
-
-    def unfinished(self) -> None:
-        """Count a handshake that did not come to an end."""
-        self._count(Why.UNFINISHED, "the client closed the connection, or took too long")
-
-    def _count(self, why: Why, words: str) -> None:
-        self._failed.inc((why.value,))
-        log.debug("the TLS handshake of a client failed: %s", words)
-
-    def metrics(self) -> Iterator[Metric]:
-        """Return the counter."""
-        yield self._failed.family()
-
-
-class Met(ssl.SSLObject):
-    """One client's TLS state. Reports a failed handshake."""
-
-    handshakes: Handshakes
-    """Where a failed handshake is counted."""
-    _over = False
+    failed: Counter
 
     def do_handshake(self) -> None:
         """Continue the handshake; event loops call this with every piece that arrives."""
@@ -141,15 +77,9 @@ class Met(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
-            self._over = True
-            self.handshakes.failed(error)
+            self.failed.inc(())
+            log.debug("the TLS handshake of a client failed: %s", error)
             raise
-        self._over = True
-
-    def __del__(self) -> None:
-        """Count an unfinished handshake: nothing else tells when the connection has ended."""
-        if not self._over:
-            self.handshakes.unfinished()
 
 
 _PROTOCOLS = ["http/1.1"]
@@ -162,16 +92,16 @@ class DoorContext(ssl.SSLContext):
     roots that were removed from a file, and resume their sessions (RFC 8446 section 2.2).
     """
 
-    _shown: ssl.SSLContext
-    handshakes: Handshakes
-    """Those that have failed."""
+    _current: ssl.SSLContext
+    failed: Counter
+    """The handshakes that have failed."""
 
     def show(self, settings: TlsSettings) -> None:
         """Use the current content of the files for new connections.
 
         Raises ValueError with a sentence; then nothing has changed.
         """
-        self._shown = _door_context(settings)
+        self._current = _door_context(settings)
 
     def wrap_bio(
         self,
@@ -182,15 +112,22 @@ class DoorContext(ssl.SSLContext):
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         """Wrap a new connection; event loops call this."""
-        met = self._shown.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-        cast("Met", met).handshakes = self.handshakes
-        return met
+        state = self._current.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        cast("_ClientTls", state).failed = self.failed
+        return state
+
+    def metrics(self) -> Iterator[Metric]:
+        """Return the number of failed handshakes."""
+        yield self.failed.family()
 
 
 def door_context(settings: TlsSettings) -> DoorContext:
     """Make the context for clients. Raises ValueError with a sentence."""
     context = DoorContext(ssl.PROTOCOL_TLS_SERVER)
-    context.handshakes = Handshakes()
+    context.failed = Counter(
+        "warmroute_tls_failed_handshakes", "TLS handshakes of clients that failed.", ()
+    )
+    context.failed.begin()
     context.show(settings)
     return context
 
@@ -198,7 +135,7 @@ def door_context(settings: TlsSettings) -> DoorContext:
 def _door_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.sslobject_class = Met
+    context.sslobject_class = _ClientTls
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(_PROTOCOLS)
     load_chain(context, settings.certificate, settings.key)
@@ -219,15 +156,15 @@ class Contexts:
         if not worker.url.startswith("https://"):
             return None
         wanted = worker.tls or WorkerTlsSettings()
-        said = (wanted, *map(_content, (wanted.ca, wanted.certificate, wanted.key)))
-        if said not in self._made:
-            self._made[said] = _worker_context(wanted)
-        return self._made[said]
+        content = (wanted, *map(_content, (wanted.ca, wanted.certificate, wanted.key)))
+        if content not in self._made:
+            self._made[content] = _worker_context(wanted)
+        return self._made[content]
 
     def keep(self, used: Iterable[ssl.SSLContext | None]) -> None:
         """Drop all contexts but these: each change of a file makes a new one."""
         still = set(used)
-        self._made = {said: made for said, made in self._made.items() if made in still}
+        self._made = {content: made for content, made in self._made.items() if made in still}
 
 
 def _worker_context(settings: WorkerTlsSettings) -> ssl.SSLContext:

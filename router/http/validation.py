@@ -37,19 +37,8 @@ class RequestHead:
     """
 
     __slots__ = (
-        "_passing",
-        "chunked",
-        "codings",
-        "expects",
-        "headers",
-        "identity",
-        "keep",
-        "method",
-        "named",
-        "origin",
-        "path",
-        "query",
-        "version",
+        *("_passing", "chunked", "codings", "expects", "headers", "identity", "keep", "method"),
+        *("named", "origin", "path", "query", "version"),
     )
 
     def __init__(
@@ -108,14 +97,8 @@ class RequestHead:
 #: The fields that `check` looks at.
 _CHECKED_FIELDS = frozenset(
     (
-        b"host",
-        b"content-length",
-        b"transfer-encoding",
-        b"connection",
-        b"content-encoding",
-        b"expect",
-        b"origin",
-        b"x-request-id",
+        *(b"host", b"content-length", b"transfer-encoding", b"connection", b"content-encoding"),
+        *(b"expect", b"origin", b"x-request-id"),
     )
 )
 
@@ -146,7 +129,7 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
     if hosts != 1 and (hosts or version == "1.1"):
         raise BadRequest("A request needs one header field `Host`, and not more than one.")
     chunked = _is_chunked(version, lengths, codings)
-    length = body_length(lengths[0]) if lengths else 0
+    length = _body_length(lengths[0]) if lengths else 0
     keep = version == "1.1"
     if options:
         named, keep = _options(options, version)
@@ -168,19 +151,18 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
     return head, length
 
 
-def body_length(value: bytes) -> int:
-    """Parse a `Content-Length`; one with too many digits counts as 10**19. Raises BadRequest."""
-    digits = value.rstrip(b" \t")
-    if not digits.isdigit():
-        raise BadRequest("The header field `Content-Length` must be a number of bytes.")
-    return int(digits) if len(digits) <= _MAX_LENGTH_DIGITS else 10**_MAX_LENGTH_DIGITS
-
-
 def _expects(value: bytes) -> bool:
     """Check an `Expect` field (RFC 9110 section 10.1.1). Raises Unmet."""
     if value.lower() != b"100-continue":
         raise Unmet("The only expectation that is met here is 100-continue.")
     return True
+
+
+def _body_length(digits: bytes) -> int:
+    """Parse a `Content-Length`; one with too many digits counts as 10**19. Raises BadRequest."""
+    if not digits.isdigit():
+        raise BadRequest("The header field `Content-Length` must be a number of bytes.")
+    return int(digits) if len(digits) <= _MAX_LENGTH_DIGITS else 10**_MAX_LENGTH_DIGITS
 
 
 @lru_cache(maxsize=256)

@@ -1,9 +1,10 @@
 """Metrics of KV events: streams, the index, and the accuracy of its predictions.
 
-The metrics of a controller that runs alone.
+`ControllerMetrics` has those of a controller that runs alone.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from time import monotonic
 
@@ -20,7 +21,6 @@ from controller.service.middleware import RequestCounts
 from router.fleet.pool import Pool
 from router.kv.attach import Memories
 from router.kv.snapshots import Snapshots
-from strategies.cost.tiers import Loads
 
 _WHERE = ("pool", "worker")
 #: One label for all engines that were registered by the controller's API, not by its file.
@@ -43,21 +43,21 @@ def memory_metrics(memories: Memories) -> Iterator[Metric]:
 
 
 def _controller(memories: Memories) -> Metric:
-    asked = CounterMetricFamily(
+    questions = CounterMetricFamily(
         "warmroute_kv_questions",
         "Questions to the controller, by whether it answered, was too slow, or failed.",
         labels=("pool", "outcome"),
     )
     for pool, remote in memories.remotes():
-        asked.add_metric((pool.name, "answered"), remote.answers)
-        asked.add_metric((pool.name, "slow"), remote.slow)
-        asked.add_metric((pool.name, "failed"), remote.failed)
-    return asked
+        questions.add_metric((pool.name, "answered"), remote.answers)
+        for outcome in ("slow", "failed"):
+            questions.add_metric((pool.name, outcome), getattr(remote, outcome))
+    return questions
 
 
 def _stores(memories: Memories) -> Iterator[Metric]:
     """Yield the series of L2 stores that are asked (not only known from events)."""
-    asked = CounterMetricFamily(
+    questions = CounterMetricFamily(
         "warmroute_kv_store_questions",
         "Questions to the shared store, by what came of them: found, missed, slow, failed.",
         labels=("pool", "outcome"),
@@ -76,15 +76,13 @@ def _stores(memories: Memories) -> Iterator[Metric]:
         labels=("pool", "outcome"),
     )
     for name, store in memories.stores.items():
-        computed.add_metric((name, "came"), store.written.came)
-        computed.add_metric((name, "missing"), store.written.missing)
-        asked.add_metric((name, "found"), store.found)
-        asked.add_metric((name, "missed"), store.missed)
-        asked.add_metric((name, "slow"), store.slow)
-        asked.add_metric((name, "failed"), store.failed)
+        for outcome in ("found", "missed", "slow", "failed"):
+            questions.add_metric((name, outcome), getattr(store, outcome))
+        for outcome in ("came", "missing"):
+            computed.add_metric((name, outcome), getattr(store.written, outcome))
         up.add_metric((name,), float(not store.down))
         wrong.add_metric((name,), float(bool(store.wrong)))
-    yield from (asked, computed, up, wrong)
+    yield from (questions, computed, up, wrong)
 
 
 def _loads(memories: Memories) -> Metric:
@@ -94,8 +92,7 @@ def _loads(memories: Memories) -> Metric:
         labels=("pool", "tier"),
     )
     for pool, _ in memories.pools():
-        loads = pool.kv.loads if pool.kv is not None else Loads()
-        for tier, rate in loads.rates.items():
+        for tier, rate in pool.kv.loads.rates.items() if pool.kv is not None else ():
             rates.add_metric((pool.name, tier), rate)
     return rates
 
@@ -132,26 +129,20 @@ def _index(memories: Memories) -> Iterator[Metric]:
         waiting.add_metric((pool.name,), memory.index.waiting)
         for reason, count in memory.index.counts.items():
             unused.add_metric((pool.name, reason), count)
-        totals: dict[tuple[str, str], int] = {}
-        counted, known = counted_tiers(pool), _names(pool)
-        for place in memory.index.caches():
-            if place.tier.name.lower() not in counted:
-                continue
-            where = (_label(place.worker, known), place.tier.name.lower())
-            totals[where] = totals.get(where, 0) + place.blocks
+        totals: Counter[tuple[str, str]] = Counter()
+        for cache in memory.index.caches():
+            tier = cache.tier.name.lower()
+            if tier in counted_tiers(pool):
+                totals[_label(cache.worker, pool), tier] += cache.blocks
         for (worker, tier), count in totals.items():
             held.add_metric((pool.name, worker, tier), count)
     yield from (blocks, size, waiting, unused, held)
 
 
-def _names(pool: Pool) -> frozenset[str]:
-    return frozenset(worker.name for worker in pool.workers)
-
-
-def _label(engine: str, known: frozenset[str]) -> str:
+def _label(engine: str, pool: Pool) -> str:
     """Return the `worker` label of an engine, or of the shared store."""
     worker = engine.partition("\0")[0]
-    return worker if worker in known else REGISTERED if worker else "shared"
+    return worker if worker in pool.named else REGISTERED if worker else "shared"
 
 
 def counted_tiers(pool: Pool) -> frozenset[str]:
@@ -189,29 +180,34 @@ def _streams(memories: Memories) -> Iterator[Metric]:
         for name, sources in _sources(pool, memory).items():
             where = (pool.name, name)
             for state in StreamPhase:
-                count = sum(one.stream.state is state for one in sources)
+                count = sum(source.stream.state is state for source in sources)
                 live.add_metric((*where, state.value), count)
-            events.add_metric(where, sum(one.events for one in sources))
-            for kind in {kind for one in sources for kind in one.stream.counts}:
-                total = sum(one.stream.counts[kind] for one in sources)
-                happened.add_metric((*where, kind), total)
-            for reason in {reason for one in sources for reason in one.refused}:
-                refused.add_metric((*where, reason), sum(one.refused[reason] for one in sources))
-            since = [one.still_since for one in sources if one.still_since is not None]
+            events.add_metric(where, sum(source.events for source in sources))
+            for kind, count in _total(source.stream.counts for source in sources):
+                happened.add_metric((*where, kind), count)
+            for reason, count in _total(source.refused for source in sources):
+                refused.add_metric((*where, reason), count)
+            since = [source.still_since for source in sources if source.still_since is not None]
             if since:
                 still.add_metric(where, now - min(since))
             if sources:
-                behind.add_metric(where, max(one.lag.seconds for one in sources))
+                behind.add_metric(where, max(source.lag.seconds for source in sources))
     yield from (live, events, happened, refused, still, behind)
+
+
+def _total(counts: Iterable[Counter[str]]) -> Iterable[tuple[str, int]]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return total.items()
 
 
 def _sources(pool: Pool, memory: KvMemory) -> dict[str, list[EventSource]]:
     """Group the sources by their `worker` label."""
-    known = _names(pool)
-    found: dict[str, list[EventSource]] = {worker.name: [] for worker in pool.workers}
+    sources: dict[str, list[EventSource]] = {worker.name: [] for worker in pool.workers}
     for source in memory.all_sources():
-        found.setdefault(_label(source.name, known), []).append(source)
-    return found
+        sources.setdefault(_label(source.name, pool), []).append(source)
+    return sources
 
 
 def _truth(memories: Memories) -> Iterator[Metric]:
@@ -226,18 +222,16 @@ def _truth(memories: Memories) -> Iterator[Metric]:
     trusted = GaugeMetricFamily(
         "warmroute_kv_trusted", "1 while decisions go by the worker's events.", labels=_WHERE
     )
+    ends = [*map(str, map(float, ERROR_BOUNDS)), "+Inf"]
     for pool, memory in memories.all():
-        for one in pool.workers:
-            trusted.add_metric((pool.name, one.name), float(not memory.doubt(one.name)))
-        for one in pool.workers:
-            truth = memory.track_records.get(one.name)
-            if truth is None:
-                continue
-            sums = list(accumulate(truth.buckets))
-            ends = [*map(str, map(float, ERROR_BOUNDS)), "+Inf"]
-            where = (pool.name, one.name)
-            errors.add_metric(where, list(zip(ends, sums, strict=True)), float(truth.sum))
-            wrong.add_metric(where, truth.wrong)
+        for worker in pool.workers:
+            where = (pool.name, worker.name)
+            trusted.add_metric(where, float(not memory.doubt(worker.name)))
+            record = memory.track_records.get(worker.name)
+            if record is not None:
+                sums = accumulate(record.buckets)
+                errors.add_metric(where, list(zip(ends, sums, strict=True)), float(record.sum))
+                wrong.add_metric(where, record.wrong)
     yield from (trusted, errors, wrong)
 
 
@@ -270,22 +264,22 @@ class ControllerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return every series."""
-        told = memory_metrics(self._memories)
-        yield from (family for family in told if family.name not in _OF_ANSWERS)
-        asked = CounterMetricFamily(
+        families = memory_metrics(self._memories)
+        yield from (family for family in families if family.name not in _OF_ANSWERS)
+        requests = CounterMetricFamily(
             "warmroute_controller_requests",
-            "RequestCounts, by the first part of their path and the class of their status.",
+            "Requests, by the first part of their path and the class of their status.",
             labels=("path", "status"),
         )
-        for where, count in self.requests.answered.items():
-            asked.add_metric(where, count)
-        took = CounterMetricFamily(
+        for labels, count in self.requests.answered.items():
+            requests.add_metric(labels, count)
+        seconds = CounterMetricFamily(
             "warmroute_controller_request_seconds",
             "Seconds spent on requests, with what they waited for, by path.",
             labels=("path",),
         )
-        for path, seconds in self.requests.seconds.items():
-            took.add_metric((path,), seconds)
-        yield from (asked, took)
+        for path, total in self.requests.seconds.items():
+            seconds.add_metric((path,), total)
+        yield from (requests, seconds)
         if self._snapshots is not None:
             yield from self._snapshots.metrics()

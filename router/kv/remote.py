@@ -7,7 +7,7 @@ workers are doubted for that one prompt, and the decision goes by what was sent 
 import asyncio
 import logging
 import ssl
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -16,7 +16,8 @@ import msgspec
 
 from controller.accuracy import TrackRecord
 from controller.index.block_events import MAX_BLOCK_TOKENS
-from controller.kv_memory import DEFAULT_BLOCK_SIZES, MIN_NEW_TOKENS
+from controller.kv_memory import DEFAULT_BLOCK_SIZES
+from router.kv.answers import Answers
 from router.upstream.errors import Silent
 from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
@@ -27,24 +28,21 @@ from strategies.cost.tiers import Held
 log = logging.getLogger("warmroute.controller")
 
 #: Unanswered questions in a row after which the controller counts as gone, and the log says so.
-GONE = 3
+MAX_FAILURES = 3
 #: Computed prompts of a worker that are remembered until the controller's next answer shows whether
 #: events followed.
-UNJUDGED = 64
-#: Most answers kept, and most words (see `_RemotePrediction.words`) in all of them.
-MAX_ANSWERS, MAX_ANSWER_WORDS = 4096, 1 << 19
-WORD_BYTES = 50
+MAX_UNJUDGED = 64
+#: Most answers kept, and their size in units of `UNIT_BYTES`: one per key of a prompt, four per
+#: worker that holds part of it, one per doubt, and the salt, whose length clients choose.
+MAX_ANSWERS, MAX_ANSWERS_SIZE, UNIT_BYTES = 4096, 1 << 19, 50
 #: Most questions at once; further ones are not asked. While the controller seems gone, only one is
 #: asked at a time, so that the other requests do not wait for a deadline in vain.
 MAX_QUESTIONS = 64
 #: Most bytes of an answer; it needs some hundred per worker.
 MAX_ANSWER_BYTES = 4 << 20
 #: Seconds for which an idle connection is kept; uvicorn, which serves the controller, has 5.
-KEPT_S = 4.0
+IDLE_TIMEOUT_S = 4.0
 SLOW, AWAY = "controller slow", "no controller"
-#: Statuses with which it rejects the key.
-_NOT_US = frozenset((401, 403))
-
 
 #: Bounds on a controller's numbers: no prompt has more tokens, no block fewer than one.
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
@@ -63,14 +61,9 @@ _decode = msgspec.msgpack.Decoder(_RemoteAnswer).decode
 
 
 class _RemotePrediction(msgspec.Struct):
-    prompt: Prompt
-    """Kept alive, so that its `id`, the key of this answer, is not reused."""
     held: dict[str, Held]
     doubts: dict[str, str]
     failure: str
-    words: int = 0
-    """Size in units of `WORD_BYTES`: one per key of the prompt, four per worker that holds part of
-    it, one per doubt, and the salt."""
 
 
 class RemoteMemory:
@@ -96,9 +89,8 @@ class RemoteMemory:
         """For each prompt that a worker has computed: the events received before it was sent."""
         self._deadline = deadline
         self._sizes: Sequence[int] = DEFAULT_BLOCK_SIZES
-        self._said: OrderedDict[int, _RemotePrediction] = OrderedDict()
-        self._words = 0
-        self._flying = 0
+        self._predictions = Answers[_RemotePrediction](MAX_ANSWERS, MAX_ANSWERS_SIZE)
+        self._in_flight = 0
         parts = urlsplit(url)
         secure = parts.scheme == "https"
         fields = f"host: {parts.netloc}\r\ncontent-type: application/msgpack\r\n"
@@ -110,7 +102,7 @@ class RemoteMemory:
             parts.hostname or "",
             parts.port or (443 if secure else 80),
             tls=ssl.create_default_context() if secure else None,
-            patience=Patience(deadline, deadline, deadline, KEPT_S),
+            patience=Patience(deadline, deadline, deadline, IDLE_TIMEOUT_S),
         )
 
     def sizes(self) -> Sequence[int]:
@@ -119,33 +111,35 @@ class RemoteMemory:
 
     async def ask(self, prompt: Prompt, workers: Sequence[str]) -> None:
         """Ask about a prompt, for no longer than the deadline. Raises nothing."""
-        said = _RemotePrediction(prompt, {}, {}, "")
-        if self._flying >= (MAX_QUESTIONS if self._failures < GONE else 1):
-            said.failure = SLOW
+        prediction = _RemotePrediction({}, {}, "")
+        if self._in_flight >= (MAX_QUESTIONS if self._failures < MAX_FAILURES else 1):
+            prediction.failure = SLOW
         else:
-            self._flying += 1
+            self._in_flight += 1
             try:
                 async with asyncio.timeout(self._deadline):
-                    await self._ask(said, workers)
+                    await self._ask(prompt, prediction, workers)
                 self.answers += 1
             except (TimeoutError, Silent):
-                said.failure = SLOW
+                prediction.failure = SLOW
             except Exception as error:  # noqa: BLE001 - the request must go on, whatever happened
-                said.failure, self.why = AWAY, str(error)
+                prediction.failure, self.why = AWAY, str(error)
             finally:
-                self._flying -= 1
-        self._note(said.failure)
-        self.slow += said.failure == SLOW
-        self.failed += said.failure == AWAY
-        self._keep(said)
+                self._in_flight -= 1
+        self._note(prediction.failure)
+        self.slow += prediction.failure == SLOW
+        self.failed += prediction.failure == AWAY
+        size = sum(map(len, prompt.blocks.values())) + len(prompt.salt) // UNIT_BYTES
+        size += 4 * len(prediction.held) + len(prediction.doubts)
+        self._predictions.keep(prompt, prediction, size)
 
     def _note(self, failure: str) -> None:
         """Record whether it answered; log when it is gone, and when it is back."""
         self.failing, self._failure = bool(failure), failure
-        if not failure and self._failures >= GONE:
+        if not failure and self._failures >= MAX_FAILURES:
             log.info("controller %s: answers again", self.url)
         self._failures = self._failures + 1 if failure else 0
-        if self._failures == GONE:
+        if self._failures == MAX_FAILURES:
             log.warning("controller %s: %s: routing by what was sent", self.url, self.sentence())
 
     def sentence(self) -> str:
@@ -153,89 +147,72 @@ class RemoteMemory:
         why = self.why if self._failure == AWAY else ""
         return f"{self._failure} ({why})" if why else self._failure
 
-    def _keep(self, said: _RemotePrediction) -> None:
-        """Keep an answer until the decision is made; drop the oldest ones beyond the bounds."""
-        prompt = said.prompt
-        said.words = sum(map(len, prompt.blocks.values())) + 4 * len(said.held) + len(said.doubts)
-        said.words += len(prompt.salt) // WORD_BYTES  # clients choose its length
-        before = self._said.pop(id(prompt), None)
-        self._words += said.words - (before.words if before else 0)
-        self._said[id(prompt)] = said
-        while len(self._said) > 1 and (
-            len(self._said) > MAX_ANSWERS or self._words > MAX_ANSWER_WORDS
-        ):
-            self._words -= self._said.popitem(last=False)[1].words
-
-    async def _ask(self, said: _RemotePrediction, workers: Sequence[str]) -> None:
-        prompt = said.prompt
+    async def _ask(
+        self, prompt: Prompt, prediction: _RemotePrediction, workers: Sequence[str]
+    ) -> None:
         question: dict[str, Any] = {
             "tokens": prompt.tokens,
             "keys": dict(prompt.blocks),
             "workers": list(workers),
             "l1": self.l1,
         }
-        told = _decode(await self._post(msgspec.msgpack.encode(question)))
-        held = {worker: Held(*tokens) for worker, tokens in told.held.items()}
-        if any(one.total > prompt.tokens for one in held.values()):
+        answer = _decode(await self._post(msgspec.msgpack.encode(question)))
+        held = {worker: Held(*tokens) for worker, tokens in answer.held.items()}
+        if any(tokens.total > prompt.tokens for tokens in held.values()):
             raise ValueError("a controller says that more is held than a prompt has")
-        said.held = held
-        said.doubts = told.doubts
-        self._sizes = told.sizes or DEFAULT_BLOCK_SIZES
-        self._judge(workers, told)
+        prediction.held, prediction.doubts = held, answer.doubts
+        self._sizes = answer.sizes or DEFAULT_BLOCK_SIZES
+        self._judge(workers, answer)
 
-    def _judge(self, workers: Sequence[str], told: _RemoteAnswer) -> None:
+    def _judge(self, workers: Sequence[str], answer: _RemoteAnswer) -> None:
         """Record whether prompts computed before this answer have led to events by now."""
         for worker in workers:
-            self._doubts[worker] = told.doubts.get(worker, "")
+            self._doubts[worker] = answer.doubts.get(worker, "")
             computed = self._computed.pop(worker, ())
-            if worker in told.heard:
-                now = self._heard[worker] = told.heard[worker]
+            if worker in answer.heard:
+                now = self._heard[worker] = answer.heard[worker]
                 for before in computed:
                     self.track_records.setdefault(worker, TrackRecord()).computed(before, now)
 
     async def _post(self, question: bytes) -> bytes:
         head = b"%b%d\r\n\r\n" % (self._head, len(question))
         connection = await self._upstream.ask(head, question)
-        said = bytearray()
+        body = bytearray()
         try:
             while chunk := await connection.chunk():
-                said += chunk
-                if len(said) > MAX_ANSWER_BYTES:
+                body += chunk
+                if len(body) > MAX_ANSWER_BYTES:
                     raise ValueError("a controller's answer is too long")
             status = connection.head.status
-            if status in _NOT_US:
+            if status in (401, 403):
                 raise ValueError(f"it answered {status}: controller.key is none of its auth.keys")
             if status != 200:
                 raise ValueError(f"it answered {status}")
         finally:
             self._upstream.release(connection)
-        return bytes(said)
+        return bytes(body)
 
     def held(self, prompt: Prompt, workers: Sequence[str]) -> Mapping[str, Held]:
         """See `strategies.api.KvMemoryView`."""
-        said = self._of(prompt)
-        told = said.held if said else {}
-        return {worker: told[worker] for worker in workers if worker in told}
+        prediction = self._predictions.get(prompt)
+        held = prediction.held if prediction else {}
+        return {worker: held[worker] for worker in workers if worker in held}
 
     def doubt(self, worker: str, prompt: Prompt | None = None) -> str:
         """See `strategies.api.KvMemoryView`."""
         if prompt is None:
             return self._failure or self._wrong(worker, self._doubts)
-        said = self._of(prompt)
-        if said is None:  # prompts without even blocks are never asked about
+        prediction = self._predictions.get(prompt)
+        if prediction is None:  # prompts without even blocks are never asked about
             return AWAY if prompt.blocks else ""
-        return said.failure or self._wrong(worker, said.doubts)
+        return prediction.failure or self._wrong(worker, prediction.doubts)
 
     def _wrong(self, worker: str, doubts: Mapping[str, str]) -> str:
         """Return why a worker is doubted: by the controller, or by comparison with its answers."""
         if doubts.get(worker):
             return doubts[worker]
-        truth = self.track_records.get(worker)
-        if truth is None:
-            return ""
-        if truth.silent(self.heard(worker)):
-            return "silent"
-        return "disagrees" if truth.demoted else ""
+        record = self.track_records.get(worker)
+        return record.doubt(self.heard(worker)) if record is not None else ""
 
     def heard(self, worker: str) -> int:
         """See `strategies.api.KvMemoryView`."""
@@ -245,15 +222,9 @@ class RemoteMemory:
         """See `strategies.api.KvMemoryView`."""
         if not outcome.ok:
             return
-        truth = self.track_records.setdefault(worker, TrackRecord())
-        if outcome.prompt_tokens:
-            truth.answered(outcome.cached_tokens is not None)
-        if outcome.cached_tokens is None:
-            return
-        if (outcome.prompt_tokens or 0) - outcome.cached_tokens >= MIN_NEW_TOKENS:
-            self._computed.setdefault(worker, deque(maxlen=UNJUDGED)).append(heard)
-        if predicted is not None:
-            truth.observe(predicted, outcome.cached_tokens, self._sizes[0])
+        record = self.track_records.setdefault(worker, TrackRecord())
+        if record.compare(predicted, outcome, self._sizes[0]):
+            self._computed.setdefault(worker, deque(maxlen=MAX_UNJUDGED)).append(heard)
 
     def correct(
         self, worker: str, prompt: Prompt, believed: Held, found: Held, *, sure: bool
@@ -274,7 +245,3 @@ class RemoteMemory:
     async def close(self) -> None:
         """Close the connections."""
         self._upstream.close()
-
-    def _of(self, prompt: Prompt | None) -> _RemotePrediction | None:
-        said = self._said.get(id(prompt))
-        return said if said is not None and said.prompt is prompt else None

@@ -81,8 +81,8 @@ class Snapshots:
         """Write a snapshot, after any that is being written; return whether that worked."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-        picture = copy_index(self._memory.index.holdings, self._memory.where())
-        self._writing = asyncio.create_task(self._write(picture))
+        copied = copy_index(self._memory.index.holdings, self._memory.where())
+        self._writing = asyncio.create_task(self._write(copied))
         return await asyncio.shield(self._writing)  # a thread cannot be cancelled
 
     async def keep_writing(self, every: float) -> None:
@@ -91,17 +91,16 @@ class Snapshots:
             await asyncio.sleep(every)
             await self.write()
 
-    async def _write(self, picture: IndexCopy) -> bool:
+    async def _write(self, copied: IndexCopy) -> bool:
         start = monotonic()
         try:
-            self.bytes = await asyncio.to_thread(self._put, picture)
-        except OSError as error:
+            self.bytes = await asyncio.to_thread(self._put, copied)
+        except Exception as error:  # noqa: BLE001 - if it is our own bug, the next one may work
             self.failed += 1
-            log.error("snapshot %s: not written: %s", self._file, error.strerror or error)
-            return False
-        except Exception as error:  # noqa: BLE001 - our own bug: the next one may work
-            self.failed += 1
-            log.error("snapshot %s: not written: unexpected %s", self._file, type(error).__name__)
+            why = f"unexpected {type(error).__name__}"
+            if isinstance(error, OSError):
+                why = error.strerror or str(error)
+            log.error("snapshot %s: not written: %s", self._file, why)
             return False
         finally:
             self._writing = None
@@ -109,9 +108,9 @@ class Snapshots:
         self.last, self.seconds = time(), monotonic() - start
         return True
 
-    def _put(self, picture: IndexCopy) -> int:
+    def _put(self, copied: IndexCopy) -> int:
         """Write the file atomically. Raises OSError."""
-        data = encode_snapshot(picture)
+        data = encode_snapshot(copied)
         try:
             with self._fresh.open("wb") as out:
                 out.write(data)
@@ -126,24 +125,21 @@ class Snapshots:
 
     def metrics(self) -> Iterator[Metric]:
         """Yield metrics on the snapshots."""
-        wrote = CounterMetricFamily(
+        outcomes = CounterMetricFamily(
             "warmroute_controller_snapshots",
-            "Snapshots, by whether they could be encode_snapshot.",
+            "Snapshots, by whether they could be written.",
             labels=("outcome",),
         )
-        wrote.add_metric(("written",), self.written)
-        wrote.add_metric(("failed",), self.failed)
-        yield wrote
-        yield GaugeMetricFamily(
-            "warmroute_controller_snapshot_timestamp_seconds",
-            "When the last snapshot was written, in seconds since the epoch; 0 if none was.",
-            self.last,
-        )
-        yield GaugeMetricFamily(
-            "warmroute_controller_snapshot_seconds",
-            "How long the last snapshot took.",
-            self.seconds,
-        )
-        yield GaugeMetricFamily(
-            "warmroute_controller_snapshot_bytes", "Size of the last snapshot.", self.bytes
-        )
+        outcomes.add_metric(("written",), self.written)
+        outcomes.add_metric(("failed",), self.failed)
+        yield outcomes
+        for name, text, value in (
+            (
+                "timestamp_seconds",
+                "When the last snapshot was written, in seconds since the epoch; 0 if none was.",
+                self.last,
+            ),
+            ("seconds", "How long the last snapshot took.", self.seconds),
+            ("bytes", "Size of the last snapshot.", self.bytes),
+        ):
+            yield GaugeMetricFamily(f"warmroute_controller_snapshot_{name}", text, value)

@@ -1,14 +1,15 @@
 """What operators see of KV events: for each worker, its streams and how accurate they are."""
 
+from collections import Counter
 from time import monotonic, time
 
+from controller.accuracy import TrackRecord
 from controller.events.source import EventSource
 from controller.kv_memory import KvMemory
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.kv.attach import Memories
+from router.kv.attach import FLAG, Memories
 from router.kv.remote import RemoteMemory
-from router.kv.subscriptions import FLAG
 from router.observe.models import Shown
 
 
@@ -82,7 +83,7 @@ class KvStatus(Shown):
         if not self.streams:
             why = self.missing or "it was not asked yet"
             return f"worker {self.worker}: no KV events: {why}"
-        streams = "; ".join(self._stream(one) for one in self.streams)
+        streams = "; ".join(self._stream(stream) for stream in self.streams)
         tiers = ", ".join(f"{tier} {blocks}" for tier, blocks in sorted(self.blocks.items()))
         blocks = f"{sum(self.blocks.values())} blocks" + (f" ({tiers})" if tiers else "")
         right = f"{1 - self.wrong:.0%} of predictions right" if self.compared else self._compares()
@@ -100,16 +101,16 @@ class KvStatus(Shown):
             f" (start vLLM with {USAGE_FLAG})"
         )
 
-    def _stream(self, one: KvStreamStatus) -> str:
-        rank = f"rank {one.rank}: " if len(self.streams) > 1 else ""
-        said = "subscribed" if one.connected else "not connected"
-        ago, made = one.seconds_since_event, one.seconds_since_batch
-        heard = "no event yet" if ago is None else f"last event {ago:.1f}s ago"
+    def _stream(self, stream: KvStreamStatus) -> str:
+        rank = f"rank {stream.rank}: " if len(self.streams) > 1 else ""
+        state = "subscribed" if stream.connected else "not connected"
+        ago, made = stream.seconds_since_event, stream.seconds_since_batch
+        last = "no event yet" if ago is None else f"last event {ago:.1f}s ago"
         if ago is None and made is not None:  # the engine's clock may be ahead of ours
-            heard = f"last event {max(0.0, made):.1f}s ago (replayed)"
-        gaps = f"gaps {one.counts.get('gap', 0)}"
-        lost = "" if one.replays else ", what was missed is lost (give vLLM a replay_endpoint)"
-        return f"{rank}{said}, {heard}, sequence {one.sequence}, {gaps}{lost}"
+            last = f"last event {max(0.0, made):.1f}s ago (replayed)"
+        gaps = f"gaps {stream.counts.get('gap', 0)}"
+        lost = "" if stream.replays else ", what was missed is lost (give vLLM a replay_endpoint)"
+        return f"{rank}{state}, {last}, sequence {stream.sequence}, {gaps}{lost}"
 
 
 #: The flag that makes vLLM report cached tokens.
@@ -138,7 +139,7 @@ def kv_statuses(memories: Memories) -> list[KvStatus]:
 def remote_statuses(memories: Memories) -> list[KvStatus]:
     """Return the same for pools with a remote controller: its doubts, and its accuracy."""
     return [
-        _judged(pool, worker, remote, missing="", streams=[], blocks={})
+        _status(pool, worker, remote)
         for pool, remote in memories.remotes()
         for worker in pool.workers
     ]
@@ -146,44 +147,34 @@ def remote_statuses(memories: Memories) -> list[KvStatus]:
 
 def held_by_tier(memory: KvMemory, worker: Worker) -> dict[str, int]:
     """Count the blocks that a worker holds, by tier: `gpu`, `l1`, `l2`."""
-    blocks: dict[str, int] = {}
-    for place in memory.index.caches():
-        if place.worker.partition("\0")[0] == worker.name:
-            tier = place.tier.name.lower()
-            blocks[tier] = blocks.get(tier, 0) + place.blocks
-    return blocks
+    blocks: Counter[str] = Counter()
+    for cache in memory.index.caches():
+        if cache.worker.partition("\0")[0] == worker.name:
+            blocks[cache.tier.name.lower()] += cache.blocks
+    return dict(blocks)
 
 
-def _status(pool: Pool, worker: Worker, memory: KvMemory) -> KvStatus:
-    return _judged(
-        pool,
-        worker,
-        memory,
-        missing=memory.missing.get(worker.name, ""),
-        streams=[KvStreamStatus.of(one) for one in memory.sources.get(worker.name, ())],
-        blocks=held_by_tier(memory, worker),
-    )
-
-
-def _judged(
-    pool: Pool,
-    worker: Worker,
-    memory: KvMemory | RemoteMemory,
-    *,
-    missing: str,
-    streams: list[KvStreamStatus],
-    blocks: dict[str, int],
-) -> KvStatus:
-    truth = memory.track_records.get(worker.name)
-    return KvStatus(
+def _status(pool: Pool, worker: Worker, memory: KvMemory | RemoteMemory) -> KvStatus:
+    record = memory.track_records.get(worker.name) or TrackRecord()
+    status = KvStatus(
         pool=pool.name,
         worker=worker.name,
         doubt=memory.doubt(worker.name),
-        missing=missing,
-        streams=streams,
-        blocks=blocks,
-        reports=truth.reports if truth else None,
-        compared=truth.compared if truth else 0,
-        wrong=truth.wrong if truth else 0.0,
-        bias=truth.bias if truth else 0.0,
+        missing="",
+        streams=[],
+        blocks={},
+        reports=record.reports,
+        compared=record.compared,
+        wrong=record.wrong,
+        bias=record.bias,
+    )
+    if isinstance(memory, RemoteMemory):
+        return status
+    sources = memory.sources.get(worker.name, ())
+    return status.model_copy(
+        update={
+            "missing": memory.missing.get(worker.name, ""),
+            "streams": [KvStreamStatus.of(source) for source in sources],
+            "blocks": held_by_tier(memory, worker),
+        }
     )

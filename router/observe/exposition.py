@@ -15,15 +15,15 @@ from prometheus_client.registry import Collector
 SLICE = 200
 
 
-class _Part(Collector):
-    """Some series of one name, in the form that `generate_latest` asks for."""
+class MetricList(Collector):
+    """Metrics in the form that `generate_latest` asks for."""
 
-    def __init__(self, part: Metric) -> None:
-        self._part = part
+    def __init__(self, *metrics: Metric) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
         """Return them."""
-        yield self._part
+        yield from self._metrics
 
 
 async def written(metrics: Iterable[Metric]) -> bytes:
@@ -42,5 +42,5 @@ def _pieces(metric: Metric) -> Iterator[bytes]:
     for first in range(0, len(samples) or 1, SLICE):
         part = Metric(metric.name, metric.documentation, metric.type)
         part.samples = samples[first : first + SLICE]
-        piece = generate_latest(_Part(part))
+        piece = generate_latest(MetricList(part))
         yield piece if first == 0 else piece.split(b"\n", 2)[2]

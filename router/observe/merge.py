@@ -1,13 +1,14 @@
 """Merges what several processes report about themselves into one report. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from prometheus_client import Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
+
+from router.observe.exposition import MetricList
 
 #: Gauges merged by their minimum: what one process cannot reach does not count as up, and the
 #: earliest start time counts.
@@ -39,7 +40,7 @@ _MAX_SERIES = frozenset(
     )
 )
 #: Gauges merged by their mean: each process learns its own estimate of the same thing.
-_MEAN = frozenset(("warmroute_pace_factor", "warmroute_kv_load_tokens_per_second"))
+_MEAN_SERIES = frozenset(("warmroute_pace_factor", "warmroute_kv_load_tokens_per_second"))
 #: Types that only grow: their values are kept when a process ends.
 _GROWING = frozenset(("counter", "histogram"))
 
@@ -74,57 +75,61 @@ def families(metrics: Iterable[Metric]) -> list[Family]:
     ]
 
 
-def merged(said: Sequence[Sequence[Family]]) -> list[Family]:
+def merged(reports: Iterable[Iterable[Family]]) -> list[Family]:
     """Merge the series of several processes: sums, except for the few named above."""
-    order: dict[str, list[Family]] = {}
-    for one in said:
-        for family in one:
-            order.setdefault(family.name, []).append(family)
-    return [_merge(same) for same in order.values()]
+    by_name: dict[str, list[Family]] = {}
+    for report in reports:
+        for family in report:
+            by_name.setdefault(family.name, []).append(family)
+    return [_merge(same) for same in by_name.values()]
 
 
-def growing(said: Sequence[Family]) -> list[Family]:
+def growing(report: Iterable[Family]) -> list[Family]:
     """Return what must be kept when a process ends, so that sums never fall."""
-    return [family for family in said if family.type in _GROWING]
+    return [family for family in report if family.type in _GROWING]
 
 
-def text(said: Sequence[Family]) -> bytes:
+def text(families: Sequence[Family]) -> bytes:
     """Render in Prometheus' text format."""
-    return generate_latest(_Registry(said))
+    metrics = [Metric(family.name, family.help, family.type) for family in families]
+    for metric, family in zip(metrics, families, strict=True):
+        for name, labels, value in family.samples:
+            metric.add_sample(name, dict(labels), value)
+    return generate_latest(MetricList(*metrics))
 
 
-def merged_workers(said: Iterable[bytes]) -> bytes:
+def merged_workers(reports: Iterable[bytes]) -> bytes:
     """Merge several lists of workers, all in JSON; bookings are summed.
 
     If processes disagree on whether a worker is ready, it counts as not ready.
     """
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for one in said:
-        for worker in msgspec.json.decode(one):
-            found.setdefault((worker["pool"], worker["name"]), []).append(worker)
-    return msgspec.json.encode([_merge_worker(same) for same in found.values()])
+    by_name: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for report in reports:
+        for worker in msgspec.json.decode(report):
+            by_name.setdefault((worker["pool"], worker["name"]), []).append(worker)
+    return msgspec.json.encode([_merge_worker(same) for same in by_name.values()])
 
 
-def merged_tokenizers(said: Iterable[bytes]) -> bytes:
+def merged_tokenizers(reports: Iterable[bytes]) -> bytes:
     """Merge several lists of tokenizers, all in JSON.
 
     Each process checks them itself. If they disagree, one that does not trust a tokenizer wins.
     """
-    found: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
-    for one in said:
-        for tokenizer in msgspec.json.decode(one):
+    by_models: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
+    for report in reports:
+        for tokenizer in msgspec.json.decode(report):
             key = (tokenizer["pool"], tuple(tokenizer["models"]))
-            if key not in found or tokenizer["keyed"] == "text":
-                found[key] = tokenizer
-    return msgspec.json.encode(list(found.values()))
+            if key not in by_models or tokenizer["keyed"] == "text":
+                by_models[key] = tokenizer
+    return msgspec.json.encode(list(by_models.values()))
 
 
 def _merge_worker(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    one = min(same, key=_rank)
+    worst = min(same, key=_rank)
     sums = {key: sum(worker[key] for worker in same) for key in _BOOKED}
     mean = sum(worker["pace_factor"] for worker in same) / len(same)
     wait = max(worker["wait_seconds"] for worker in same)  # each includes the others' bookings
-    return {**one, **sums, "wait_seconds": wait, "pace_factor": mean}
+    return {**worst, **sums, "wait_seconds": wait, "pace_factor": mean}
 
 
 def _rank(worker: dict[str, Any]) -> int:
@@ -134,11 +139,11 @@ def _rank(worker: dict[str, Any]) -> int:
 
 def _merge(same: Sequence[Family]) -> Family:
     first = same[0]
-    found: dict[tuple[str, _Labels], list[float]] = {}
+    values: dict[tuple[str, _Labels], list[float]] = {}
     for family in same:
         for name, labels, value in family.samples:
-            found.setdefault((name, labels), []).append(value)
-    samples = [(*key, _value(first.name, values)) for key, values in found.items()]
+            values.setdefault((name, labels), []).append(value)
+    samples = [(*key, _value(first.name, each)) for key, each in values.items()]
     return Family(first.name, first.help, first.type, samples)
 
 
@@ -147,18 +152,4 @@ def _value(name: str, values: Sequence[float]) -> float:
         return min(values)
     if name in _MAX_SERIES:
         return max(values)
-    return sum(values) / len(values) if name in _MEAN else sum(values)
-
-
-class _Registry(Collector):
-    """The part of a metrics registry that rendering needs."""
-
-    def __init__(self, said: Sequence[Family]) -> None:
-        self._said = said
-
-    def collect(self) -> Iterator[Metric]:
-        for family in self._said:
-            metric = Metric(family.name, family.help, family.type)
-            for name, labels, value in family.samples:
-                metric.add_sample(name, dict(labels), value)
-            yield metric
+    return sum(values) / len(values) if name in _MEAN_SERIES else sum(values)

@@ -104,11 +104,36 @@ class PoolMetrics:
         """Observe reported minus expected cached tokens."""
         self.error.observe(cached - expected)
 
-    def hit(self, found: Held) -> None:
+    def hit(self, held: Held) -> None:
         """Count cached tokens by tier, as the worker reported them or as they were believed."""
-        for tier, tokens in found._asdict().items():
+        for tier, tokens in held._asdict().items():
             if tokens:
                 self._hits.inc((self._pool, tier), tokens)
+
+
+#: Name, help and series of every histogram of a pool.
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[PoolMetrics], Histogram]], ...] = (
+    (
+        "warmroute_first_byte_seconds",
+        "From the request's last byte to the answer's first, streaming requests.",
+        lambda pool: pool.first_byte,
+    ),
+    (
+        "warmroute_request_seconds",
+        "From the request's last byte to the answer's last.",
+        lambda pool: pool.duration,
+    ),
+    (
+        "warmroute_match_ratio",
+        "Share of a prompt that the worker chosen was believed to hold.",
+        lambda pool: pool.matched,
+    ),
+    (
+        "warmroute_cached_error_tokens",
+        "Cached tokens that workers reported, minus those that the decision expected.",
+        lambda pool: pool.error,
+    ),
+)
 
 
 class Metrics:
@@ -165,36 +190,16 @@ class Metrics:
             yield from collect()
 
     def _histograms(self) -> Iterator[Metric]:
-        first_byte = HistogramMetricFamily(
-            "warmroute_first_byte_seconds",
-            "From the request's last byte to the answer's first, streaming requests.",
-            labels=("pool",),
-        )
-        duration = HistogramMetricFamily(
-            "warmroute_request_seconds",
-            "From the request's last byte to the answer's last.",
-            labels=("pool",),
-        )
-        matched = HistogramMetricFamily(
-            "warmroute_match_ratio",
-            "Share of a prompt that the worker chosen was believed to hold.",
-            labels=("pool",),
-        )
-        error = HistogramMetricFamily(
-            "warmroute_cached_error_tokens",
-            "Cached tokens that workers reported, minus those that the decision expected.",
-            labels=("pool",),
-        )
-        for name, pool in self.pools.items():
-            pool.first_byte.add_to(first_byte, (name,))
-            pool.duration.add_to(duration, (name,))
-            pool.matched.add_to(matched, (name,))
-            pool.error.add_to(error, (name,))
+        for name, says, series_of in _HISTOGRAMS:
+            family = HistogramMetricFamily(name, says, labels=("pool",))
+            for label, pool in self.pools.items():
+                series_of(pool).add_to(family, (label,))
+            yield family
         overhead = HistogramMetricFamily(
             "warmroute_decision_seconds", "From the request's last byte to the decision.", labels=()
         )
         self.overhead.add_to(overhead, ())
-        yield from (first_byte, duration, matched, error, overhead)
+        yield overhead
 
 
 def _tasks() -> int:

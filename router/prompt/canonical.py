@@ -61,9 +61,9 @@ def encoded(raw: msgspec.Raw) -> list[bytes] | None:
 def _cut(given: bytes, wanted: int, end: int) -> int:
     """Return where the piece ends that should end at `wanted`."""
     while wanted < end:
-        found = _PLACE.search(given, wanted, min(wanted + _NEAR, end))
-        if found is not None and found.end() < end:
-            return found.end()
+        place = _PLACE.search(given, wanted, min(wanted + _NEAR, end))
+        if place is not None and place.end() < end:
+            return place.end()
         wanted += BYTES
     return end
 
@@ -148,10 +148,10 @@ def canonical(endpoint: Endpoint, request: Request) -> CanonicalText:
     """Return a prompt's canonical bytes."""
     text = _canonical(endpoint, request)
     if endpoint.native and isinstance(request, Adapted):
-        found = request.native
-        text.parts += sum(found.media.values())
-        text.further += found.further
-        text.unread += sum([_length(one.content) for one in found.others])
+        native = request.native
+        text.parts += sum(native.media.values())
+        text.further += native.further
+        text.unread += sum([_length(message.content) for message in native.others])
     return text
 
 
@@ -183,14 +183,14 @@ def apart(endpoint: Endpoint, request: Request) -> str:
     beside = cast("Adapted", request).native.beside if native else None
     if not kept and not beside and not any(raws):  # nearly all requests
         return ""
-    found = {name: raw for name, raw in zip(_APART, raws, strict=True) if _is_given(raw)}
+    given = {name: raw for name, raw in zip(_APART, raws, strict=True) if _is_given(raw)}
     if kept and _is_given(kept):
-        found["prompt"] = kept
+        given["prompt"] = kept
     if beside:
-        found |= beside
+        given |= beside
     spelling = _Spelling()
     return "".join(
-        [f"{name} {xxh3_128_hexdigest(spelling.of(raw))} " for name, raw in found.items()]
+        [f"{name} {xxh3_128_hexdigest(spelling.of(raw))} " for name, raw in given.items()]
     )
 
 
@@ -288,8 +288,8 @@ def _items(head: bytes, raw: Raw) -> CanonicalText:
     texts = [
         _conversation(b"", [item], spelling)
         if item.role
-        else CanonicalText(b"\x1e\x1f" + spelling.of(one), plain=False)
-        for item, one in zip(items, _raws(raw), strict=True)
+        else CanonicalText(b"\x1e\x1f" + spelling.of(whole), plain=False)
+        for item, whole in zip(items, _raws(raw), strict=True)
     ]
     data = head + b"".join([text.data for text in texts])
     plain = all(text.plain for text in texts)
@@ -338,7 +338,7 @@ def _piece(raw: Raw, spelling: _Spelling) -> tuple[bytes, _Kind]:
         return (part.text or "").encode(), _Kind.TEXT
     if len(raw) > BYTES:
         rest()
-    if part.type in _WORDS and not any(one in bytes(raw) for one in _HOLDS_MEDIA):
+    if part.type in _WORDS and not any(mark in bytes(raw) for mark in _HOLDS_MEDIA):
         return spelling.of(raw), _Kind.WORDS
     return xxh3_128_digest(raw), _Kind.MEDIUM
 
@@ -362,18 +362,18 @@ def _long(raw: Raw) -> CanonicalText:
     """Return the same of what is too long to be decoded in one call."""
     if (text := encoded(raw)) is not None:
         return CanonicalText(b"".join(text))
-    found = entries(raw)
+    texts = entries(raw)
     rest()
-    if found is None:
-        texts = bytes(memoryview(raw)[1:_STEP]).lstrip(_BLANKS)[:1] == b'"'
-        return _many(raw) if texts else _packed(raw)
-    if not all(map(_is_text, found)):
+    if texts is None:
+        are_texts = bytes(memoryview(raw)[1:_STEP]).lstrip(_BLANKS)[:1] == b'"'
+        return _many(raw) if are_texts else _packed(raw)
+    if not all(map(_is_text, texts)):
         return _packed(raw)
-    first = encoded(found[0]) if found else []
+    first = encoded(texts[0]) if texts else []
     if first is None:
         return CanonicalText(bytes(raw), plain=False)
-    unread = sum(map(len, found)) - len(found[0]) if found else 0
-    others = max(0, len(found) - 1)
+    unread = sum(map(len, texts)) - len(texts[0]) if texts else 0
+    others = max(0, len(texts) - 1)
     return CanonicalText(b"".join(first), plain=not others, further=others, unread=unread)
 
 

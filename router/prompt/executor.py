@@ -29,14 +29,15 @@ MAX_PENDING = 64
 #: Seconds after which a prompt is not waited for any more.
 PROMPT_TIMEOUT_S = 1.0
 #: Most objects and lists in a request that is tokenized on the loop: each message or tool takes
-#: time, however short it is, and nested ones may be indented deeply. ENTRIES list entries count as
+#: time, however short it is, and nested ones may be indented deeply. So many list entries count as
 #: much as one object.
 MAX_LOOP_OBJECTS, ENTRIES_PER_OBJECT = 128, 12
 #: CPU seconds that a prompt may take on the loop. After one that takes more, the model's requests
-#: of more than half its size are made in threads; after one that takes more than FAR_S, all are.
+#: of more than half its size are made in threads; after one that takes more than the second, all
+#: are.
 MAX_LOOP_CPU_S, MAX_LOOP_CPU_ONCE_S = 0.01, 0.1
-#: After QUICK longer requests in a row that were fast in threads, the size up to which requests are
-#: made on the loop doubles (LEAST bytes at least), so that one odd request has no lasting effect.
+#: After so many longer requests in a row that were fast in threads, the size up to which requests
+#: are made on the loop doubles (to so many bytes at least): one odd request has no lasting effect.
 FAST_IN_A_ROW, MIN_LOOP_BODY_BYTES = 32, 512
 #: Metric labels: why a prompt was keyed by its text.
 BUSY, SLOW = "too many long prompts", "tokenized too slowly"
@@ -87,14 +88,15 @@ class PromptExecutor:
         """Make the prompt of a short request on the loop."""
         known = prompts.known.get(request.model or "")
         if known is None:  # keyed by text: too fast to be worth a system call for the clock
-            return prompts.made(endpoint, request, body)
-        started = self._clock()
-        made = prompts.made(endpoint, request, body)
-        took = self._clock() - started
-        if took > MAX_LOOP_CPU_S:
-            self._shorter[known.exact] = _Shorter(
-                0 if took > MAX_LOOP_CPU_ONCE_S else len(body) // 2
-            )
+            made = prompts.make(endpoint, request, body)
+        else:
+            started = self._clock()
+            made = prompts.make(endpoint, request, body)
+            took = self._clock() - started
+            if took > MAX_LOOP_CPU_S:
+                size = 0 if took > MAX_LOOP_CPU_ONCE_S else len(body) // 2
+                self._shorter[known.exact] = _Shorter(size)
+        prompts.count(made.reason)
         return made
 
     def _learn(self, exact: PromptTokenizer, body: bytes, took: float) -> None:
@@ -131,11 +133,10 @@ class PromptExecutor:
             made = await self._ask(
                 prompts, endpoint, request, body, asked, tenant=tenant, large=large
             )
-            prompts.count(made.reason)
-            return made
-        if not prompts.keyed:
-            return prompts.made(endpoint, request, body)
-        made = await self._in_thread(prompts, endpoint, request, body, tenant, large=large)
+        elif prompts.keyed:
+            made = await self._in_thread(prompts, endpoint, request, body, tenant, large=large)
+        else:
+            made = prompts.make(endpoint, request, body)
         prompts.count(made.reason)
         return made
 
@@ -146,11 +147,11 @@ class PromptExecutor:
         asked = prompts.asked.get(request.model or "")
         large = len(body) > MAX_LOOP_EXPLAINED_BYTES and prompts.keyed
         if asked is not None:
-            make = await prompts.told(endpoint, request, body, asked)
+            make = await prompts.ask(endpoint, request, body, asked)
             return await self.reading.run(make, len(body)) if large else make()
         if large or not self.is_short(prompts, request, body):
             return await self._in_thread(prompts, endpoint, request, body, "", large=large)
-        return prompts.uncounted(endpoint, request, body)
+        return prompts.make(endpoint, request, body)
 
     async def _in_thread(
         self,
@@ -163,25 +164,28 @@ class PromptExecutor:
         large: bool,
     ) -> MadePrompt:
         known = prompts.known.get(request.model or "")
-        if known is None or (
-            len(body) > MAX_PROMPT_CHARS and not known.media
-        ):  # by its text in any case
-            make = partial(prompts.make, endpoint, request, body)
-            return await self.reading.run(make, 0, tenant)  # what has begun is finished first
-        work = _Work(prompts, endpoint, request, body, self._clock)
-        made, reason = None, ""
+        make = partial(prompts.make, endpoint, request, body)
+        if known is None or (len(body) > MAX_PROMPT_CHARS and not known.media):
+            # By its text in any case; what has begun is finished first.
+            return await self.reading.run(make, 0, tenant)
+        reason = ""
         try:
             async with asyncio.timeout(self._patience):
-                made = await self._lane.run(work, len(body), tenant)
+                made, took = await self._lane.run(partial(self._timed, make), len(body), tenant)
         except TimeoutError:  # a thread that has begun runs to its end
             reason = SLOW
         except Crowded:
             reason = BUSY
-        if made is not None:
-            self._learn(known.exact, body, work.took)
+        else:
+            self._learn(known.exact, body, took)
             return made
         by_text = partial(prompts.by_text, endpoint, request, reason)
         return await self.reading.run(by_text, 0, tenant) if large else by_text()
+
+    def _timed(self, make: Callable[[], MadePrompt]) -> tuple[MadePrompt, float]:
+        """Make a prompt; return the CPU seconds too that it took in this thread."""
+        started = self._clock()
+        return make(), self._clock() - started
 
     async def _ask(
         self,
@@ -200,7 +204,7 @@ class PromptExecutor:
         else:
             prompts.asking += 1
             try:
-                make = await prompts.told(endpoint, request, body, asked)
+                make = await prompts.ask(endpoint, request, body, asked)
             finally:
                 prompts.asking -= 1
         return await self.reading.run(make, 0, tenant) if large else make()
@@ -217,30 +221,6 @@ class _Shorter:
     def __init__(self, size: int) -> None:
         self.size, self.quick = size, 0
         self.next = max(2 * size, MIN_LOOP_BODY_BYTES)
-
-
-class _Work:
-    """One prompt to be made in a thread."""
-
-    def __init__(
-        self,
-        prompts: Prompts,
-        endpoint: Endpoint,
-        request: Request,
-        body: bytes,
-        clock: Callable[[], float],
-    ) -> None:
-        self._make = partial(prompts.make, endpoint, request, body)
-        self._clock = clock
-        self.took = 0.0
-        """CPU seconds that it took in its thread."""
-
-    def __call__(self) -> MadePrompt:
-        """Make the prompt; runs in a thread."""
-        started = self._clock()
-        made = self._make()
-        self.took = self._clock() - started
-        return made
 
 
 def _has_few(body: bytes) -> bool:

@@ -1,6 +1,6 @@
 """Computes a prompt's length in tokens and its chained block keys.
 
-If the model's tokenizer and chat template are known (`identity/`), keys are made from the exact
+If the model's tokenizer and chat template are known (`rendering/`), keys are made from the exact
 tokens that the engine will see. Otherwise they are made from the prompt's canonical bytes, and the
 number of bytes per token is estimated (`Estimates`).
 
@@ -20,8 +20,8 @@ from router.api.endpoints import CHAT, COMPLETION, INPUT, NOTHING, RESPONSES, En
 from router.api.request import Adapted, Request
 from router.prompt.canonical import CanonicalText, apart, canonical, further, measured
 from router.prompt.forward import may_have, written
-from router.rendering.errors import NOT_TEXT, NotReproducible
-from router.rendering.tokens import PromptTokenizer
+from router.rendering.messages import NOT_TEXT, NotReproducible
+from router.rendering.tokens import ID_BYTES, PromptTokenizer
 from strategies.api import NO_BLOCKS, Prompt
 from strategies.prefix.block_keys import TEXT_ENDS, chain, even_chain, even_root, root_key
 
@@ -76,8 +76,6 @@ class Estimates:
         return min(limit or expected, expected)
 
 
-#: Bytes of a token id.
-ID_BYTES = 4
 #: Assumed tokens of a part that is not text, such as an image: in truth 64 to some thousands.
 PART_TOKENS = 768
 #: Metric label: the prompt was keyed by its text because its model's tokenizer is not known.
@@ -161,37 +159,28 @@ class Prompts:
         self.miscounted = before.miscounted
 
     def prompt(self, endpoint: Endpoint, request: Request, body: bytes = b"") -> Prompt:
-        """Turn a request into the prompt that strategies see."""
-        return self.made(endpoint, request, body).prompt
-
-    def made(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
-        """Make a prompt, and return whatever else resulted."""
-        made = self.uncounted(endpoint, request, body)
-        if self.keyed:
-            self.by_reason[made.reason] += 1
-        return made
-
-    def uncounted(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
-        """Like `made`, without counting."""
-        if not self.keyed:
-            return MadePrompt(self._measured(endpoint, request))
-        return self.make(endpoint, request, body)
+        """Turn a request into the prompt that strategies see, and count it."""
+        made = self.make(endpoint, request, body)
+        self.count(made.reason)
+        return made.prompt
 
     def make(self, endpoint: Endpoint, request: Request, body: bytes) -> MadePrompt:
-        """Make a prompt with keys, without counting it. May run in any thread."""
+        """Make a prompt without counting it. May run in any thread."""
+        if not self.keyed:
+            return MadePrompt(self._measured(endpoint, request))
         known = self.known.get(request.model or "")
         reason = UNKNOWN_MODEL
         if known is not None:
             try:
                 return self._tokenized(endpoint, request, known, body)
-            except NotReproducible as unlike:
-                reason = unlike.reason
+            except NotReproducible as refusal:
+                reason = refusal.reason
         if known is not None and known.media and reason == NOT_TEXT:
             with suppress(NotReproducible):
                 return MadePrompt(self._of_head(endpoint, request, known, body))
-        return MadePrompt(self._by_text(endpoint, request, known), reason)
+        return self.by_text(endpoint, request, reason)
 
-    async def told(
+    async def ask(
         self, endpoint: Endpoint, request: Request, body: bytes, asked: AskedModel
     ) -> Callable[[], MadePrompt]:
         """Ask a worker for the tokens; return what makes the prompt of them, without counting it.
@@ -200,19 +189,14 @@ class Prompts:
         """
         try:
             ids = await asked.ids(endpoint, body)
-        except NotReproducible as unlike:
-            return partial(self.by_text, endpoint, request, unlike.reason)
+        except NotReproducible as refusal:
+            return partial(self.by_text, endpoint, request, refusal.reason)
         return lambda: MadePrompt(self._of_ids(endpoint, request, asked.identity, ids))
 
-    def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> MadePrompt:
-        """Make a prompt keyed by its text, for `reason`, without counting it."""
-        return MadePrompt(
-            self._by_text(endpoint, request, self.known.get(request.model or "")), reason
-        )
-
     def count(self, reason: str) -> None:
-        """Count a prompt that `make` or `by_text` returned; they count nothing themselves."""
-        self.by_reason[reason] += 1
+        """Count a prompt that `make`, `ask` or `by_text` made, by its reason."""
+        if self.keyed:
+            self.by_reason[reason] += 1
 
     def holds(self, along: ForwardedIds) -> bool:
         """Return true while the ids may be sent: how the model is tokenized can change."""
@@ -248,6 +232,7 @@ class Prompts:
         salt = _salt(request)
         keys = chain(root_key("tokens", identity, salt, *_named(request)), ids)
         keeps = self.keeps_ids and not identity.partition("\0")[2]  # not for adapters
+        several = _several(endpoint, request)
         prompt = Prompt(
             model=request.model or "",
             tokens=len(ids) // ID_BYTES,
@@ -255,14 +240,14 @@ class Prompts:
             ends=TEXT_ENDS,
             unit_tokens=1.0 / ID_BYTES,
             answer_tokens=self._answer(endpoint, request),
-            counted=not _several(endpoint, request),
+            counted=not several,
             stream=_tells_first(endpoint, request),
             path=endpoint.path,
             blocks=self._even(identity, salt, ids) if self.sizes else NO_BLOCKS,
             ids=ids if keeps else b"",
             salt=salt if keeps else "",
         )
-        if not _several(endpoint, request):
+        if not several:
             return prompt
         text = canonical(endpoint, request)
         if not text.further and not text.plain:  # it cannot be read, but its size counts
@@ -294,18 +279,19 @@ class Prompts:
         root = even_root(identity.partition("\0")[2], salt)
         return {size: even_chain(root, ids, size) for size in self.sizes()}
 
-    def _by_text(self, endpoint: Endpoint, request: Request, known: KnownModel | None) -> Prompt:
+    def by_text(self, endpoint: Endpoint, request: Request, reason: str) -> MadePrompt:
+        """Make a prompt keyed by its text, for `reason`, without counting it."""
         text = canonical(endpoint, request)
+        known = self.known.get(request.model or "")
         identity = known.identity if known else request.model or ""
         roots: list[str] = [endpoint.prompted, identity, _salt(request), *_named(request)]
         if more := apart(endpoint, request):
             roots.append(more)
-        root = root_key(*roots)
         per_token = self.estimates.bytes_per_token if text.tokens is None else ID_BYTES
         prompt = Prompt(
             model=request.model or "",
             tokens=int(len(text.data) / per_token) + PART_TOKENS * text.parts,
-            keys=chain(root, text.data),
+            keys=chain(root_key(*roots), text.data),
             ends=TEXT_ENDS,
             unit_tokens=1.0 / per_token,
             answer_tokens=self._answer(endpoint, request),
@@ -313,7 +299,7 @@ class Prompts:
             stream=_tells_first(endpoint, request),
             path=endpoint.path,
         )
-        return self._with_further(prompt, text)
+        return MadePrompt(self._with_further(prompt, text), reason)
 
     def _measured(self, endpoint: Endpoint, request: Request) -> Prompt:
         per_token = self.estimates.bytes_per_token

@@ -43,17 +43,17 @@ class Salts:
 
         Operators may name any key as `key`; other keys see only their own cache. Raises BadRequest.
         """
-        told = ""
+        refusal = ""
         if self.by_name and not self._operators:
             key = key or asker
             if key != asker:
-                told = "Without `admin.keys`, each key is told of its own cache alone."
+                refusal = "Without `admin.keys`, each key is told of its own cache alone."
         elif self.by_name and not key:
-            told = "Each key has a cache of its own: say whose, by its name."
+            refusal = "Each key has a cache of its own: say whose, by its name."
         else:
-            told = self.unknown(key)
-        if told:
-            raise BadRequest(told, param="key")
+            refusal = self.unknown(key)
+        if refusal:
+            raise BadRequest(refusal, param="key")
         return key
 
     def unknown(self, key: str) -> str:

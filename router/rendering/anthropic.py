@@ -1,31 +1,34 @@
-"""`/v1/messages` as the chat that an engine makes of it.
+"""`/v1/messages` as the chat that an engine makes of it, for one chat template.
 
-vLLM entrypoints/anthropic/serving.py, `to_chat_completion_request`. Content that is not text, and
-anything that adds or removes tools on the way, raises NotReproducible.
-
-Properties of a chat template that engines detect by rendering it, for the Messages API.
-
-vLLM entrypoints/anthropic/serving.py: `_detect_merge_inline_system`, and
-`_probe_disabled_thinking_effort`.
+vLLM entrypoints/anthropic/serving.py, `to_chat_completion_request`; and, for what engines detect by
+rendering a template, `_detect_merge_inline_system` and `_probe_disabled_thinking_effort`. Content
+that is not text, and anything that adds or removes tools on the way, raises NotReproducible.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from router.rendering.chat import BILLING, Body, Chat, effort, forwarded, keywords
-from router.rendering.errors import NOT_TEXT, Json, NotReproducible
-from router.rendering.messages import Message, Tool, definition, read_messages
+from router.rendering.messages import (
+    NOT_TEXT,
+    Json,
+    Message,
+    NotReproducible,
+    Tool,
+    definition,
+    read_messages,
+)
 from router.rendering.sandbox import TOO_LONG, Sandbox, render
 from router.rendering.template import ChatTemplate
 
 #: Blocks that engines skip.
 _SAY_NOTHING = ("redacted_thinking", "tool_reference")
 #: Blocks that are supported here, by role.
-_FOLLOWED = {
-    "user": ("text", "tool_result"),
-    "assistant": ("text", "thinking", "tool_use"),
-}
+_FOLLOWED = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use")}
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+#: Longest output for four words, in characters.
+_MAX_PROBE_CHARS = 1 << 20
 
 
 def chat_of_messages(fields: Body, *, system_first: bool, unthinking: str) -> Chat:
@@ -80,21 +83,18 @@ def _messages(role: str, content: Json) -> list[Message]:
     blocks = [block for block in _blocks(content) if block.get("type") not in _SAY_NOTHING]
     if any(block.get("type") not in _FOLLOWED[role] for block in blocks):
         raise NotReproducible(NOT_TEXT)
-    texts = [text for block in _of(blocks, "text") if (text := _text(block))]
+    of = {kind: [block for block in blocks if block["type"] == kind] for kind in _FOLLOWED[role]}
+    texts = [text for block in of["text"] if (text := _text(block))]
     message: Message = {"role": role}
-    if thoughts := [_text(block, "thinking") for block in _of(blocks, "thinking")]:
+    if thoughts := [_text(block, "thinking") for block in of.get("thinking", ())]:
         message["reasoning"] = "".join(thoughts)
-    if calls := [_call(block) for block in _of(blocks, "tool_use")]:
+    if calls := [_call(block) for block in of.get("tool_use", ())]:
         message["tool_calls"] = calls
     if texts:
         parts = [{"type": "text", "text": text} for text in texts]
         message["content"] = texts[0] if len(texts) == 1 else parts
-    results = [_result(block) for block in _of(blocks, "tool_result")]
+    results = [_result(block) for block in of.get("tool_result", ())]
     return results if role == "user" and not texts else [*results, message]
-
-
-def _of(blocks: Iterable[Message], kind: str) -> list[Message]:
-    return [block for block in blocks if block.get("type") == kind]
 
 
 def _blocks(content: Json) -> list[Message]:
@@ -155,11 +155,6 @@ def _effort(fields: Body, unthinking: str) -> str | None:
     if requested in {"none", "minimal"}:
         raise NotReproducible("odd template keywords")
     return requested
-
-
-_EFFORTS = ("low", "medium", "high", "xhigh", "max")
-#: Longest output for four words, in characters.
-_MAX_PROBE_CHARS = 1 << 20
 
 
 def wants_system_first(text: str) -> bool:

@@ -1,6 +1,4 @@
-"""A chat request in any dialect, in the form that an engine's renderer sees.
-
-What an engine makes of the messages it has read, before its chat template sees them.
+"""A chat request in any dialect, as an engine's renderer sees it, and as its chat template does.
 
 The rules are vLLM's: renderers/chat_utils.py, `_parse_chat_message_content` and
 `_postprocess_messages`.
@@ -10,10 +8,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from router.rendering.errors import Json, NotReproducible
 from router.rendering.messages import (
     BARE,
+    Json,
     Message,
+    NotReproducible,
     TextPart,
     Tool,
     chat_tools,
@@ -31,7 +30,7 @@ class Chat(NamedTuple):
     """Everything that determines a chat's prompt."""
 
     messages: list[Message]
-    """As returned by `reading.read`."""
+    """As returned by `read_messages`."""
     tools: list[Tool] | None
     keywords: Mapping[str, Any]
     """The request's keywords for the template."""
@@ -114,7 +113,7 @@ _CHANGED = ("system", "developer")
 def conversation(messages: Sequence[Message], *, parts: bool) -> list[Message]:
     """Return the messages as a chat template gets them, contents as `parts` or as text.
 
-    `messages` are as returned by `reading.read`, and are not changed. Raises NotReproducible.
+    `messages` are as returned by `read_messages`, and are not changed. Raises NotReproducible.
     """
     return [_message(message, parts=parts) for message in messages]
 
@@ -176,9 +175,8 @@ def with_arguments(call: Mapping[str, Any]) -> Message:
     """
     text = call["function"]["arguments"]
     if text:
-        check_values(
-            text.encode(errors="surrogatepass")
-        )  # the body may have them escaped, so they were not counted there
+        # The body may have them escaped, so they were not counted there.
+        check_values(text.encode(errors="surrogatepass"))
     try:
         arguments = json.loads(text) if text else {}
     except json.JSONDecodeError:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from router.rendering.errors import BadFolder, Json
+from router.rendering.messages import Json
 
 TOKENIZER = "tokenizer.json"
 #: Tokenizers in Mistral's own format.
@@ -33,19 +33,10 @@ _OLDER_TEMPLATE = "chat_template.json"
 #: config/model.py, where it chooses the tokenizer's mode; and the Harmony models).
 _PROGRAMS = frozenset(
     (
-        "gpt_oss",
-        "deepseek_v32",
-        "deepseek_v4",
-        "deepseek_v41",
-        "kimi_k3",
-        "inkling",
-        "DeepseekV32ForCausalLM",
-        "DeepseekV4ForCausalLM",
-        "DeepseekV4ForConditionalGeneration",
-        "DeepseekV41ForCausalLM",
-        "KimiK3ForConditionalGeneration",
-        "InklingForCausalLM",
-        "InklingForConditionalGeneration",
+        *("gpt_oss", "deepseek_v32", "deepseek_v4", "deepseek_v41", "kimi_k3", "inkling"),
+        *("DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "DeepseekV41ForCausalLM"),
+        *("DeepseekV4ForConditionalGeneration", "KimiK3ForConditionalGeneration"),
+        *("InklingForCausalLM", "InklingForConditionalGeneration"),
     )
 )
 #: Models that engines tokenize with a library of their own.
@@ -58,22 +49,17 @@ _AS_WRITTEN = frozenset(("TokenizersBackend", "PythonBackend", "PreTrainedTokeni
 UNNAMED = ("extra_special_tokens", "additional_special_tokens")
 #: Files that may be fetched from a model's repository.
 PATTERNS = (
-    TOKENIZER,
-    _CONFIG,
-    "special_tokens_map.json",
-    _TEMPLATE,
-    f"{_MORE_TEMPLATES}/*.jinja",
-    *_PROCESSORS,
-    _OLDER_TEMPLATE,
-    *MISTRAL,
-    *OTHERS,
-    _MISTRALS_MODEL,
-    _MODEL,
+    *(TOKENIZER, _CONFIG, "special_tokens_map.json", *MISTRAL, *OTHERS, _MODEL, _MISTRALS_MODEL),
+    *(_TEMPLATE, f"{_MORE_TEMPLATES}/*.jinja", _OLDER_TEMPLATE, *_PROCESSORS),
 )
 #: Special tokens given to templates (SPECIAL_TOKENS_ATTRIBUTES of Transformers).
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 #: Largest file that is read, in bytes.
 MAX_FILE_BYTES = 256 << 20
+
+
+class BadFolder(Exception):
+    """Something in a model's folder is wrong; the message says what and where."""
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,57 @@ vLLM has two models of a message: OpenAI's for its role, and one of its own that
 uses the one that knows more of the message's fields, including those of parts and tool calls, and
 OpenAI's if both know equally many; OpenAI's knows fewer kinds of parts. Fields that the model knows
 come first, in its order, then the others. (Its renderers/chat_utils.py,
-`ChatCompletionMessageParam`; the choice is pydantic's, for a union.)
-
-The parts of a message's content that are text.
-
-Limits on a request's content, so that decoding it holds the GIL only briefly.
-
-Decoding and encoding JSON in C blocks all other threads until it ends, even if done in a thread.
-
-Tools as chat templates get them: fields in the order of the engine's models.
-
-vLLM entrypoints/generate/base/protocol.py, `FunctionDefinition`.
+`ChatCompletionMessageParam`; the choice is pydantic's, for a union. Tools:
+entrypoints/generate/base/protocol.py, `FunctionDefinition`.)
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from router.rendering.errors import NOT_TEXT, Json, NotReproducible
+#: Any JSON value: string, number, true, false, null, or a list or object of these.
+Json: TypeAlias = Any
+Message = dict[str, Any]
+Tool = dict[str, Any]
+
+#: The reason for most prompts whose tokens cannot be known: images and the like.
+NOT_TEXT = "parts that are not text"
+
+
+class NotReproducible(Exception):
+    """The engine's tokens cannot be known.
+
+    The reason is a few words, the same for all prompts of that kind. It is a metric's label, so it
+    must not contain anything that a client wrote.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+#: Most objects and lists in a request. `ENTRIES_PER_VALUE` entries of lists or objects, or as many
+#: commas in text, count as one. The maximum takes some hundredths of a second to read, and decoding
+#: or encoding JSON in C blocks all other threads until it ends, even if done in a thread.
+MAX_VALUES, ENTRIES_PER_VALUE = 1 << 18, 4
+#: Bytes scanned at a time.
+_SLICE = 1 << 20
+
+
+def check_values(json: bytes) -> None:
+    """Raise NotReproducible if a body, not decoded yet, holds too many objects and entries."""
+    if len(json) <= MAX_VALUES:
+        return
+    things = 0.0
+    for start in range(0, len(json), _SLICE):
+        objects, lists, commas = (
+            json.count(mark, start, start + _SLICE) for mark in (b"{", b"[", b",")
+        )
+        things += objects + lists + commas / ENTRIES_PER_VALUE
+        if things > MAX_VALUES:
+            raise NotReproducible("too long")
+
+
+# The parts of a message's content that are text.
 
 #: Types of parts that are text, and the field that holds it.
 _TEXTS = {
@@ -30,10 +64,8 @@ _TEXTS = {
     "input_text": "text",
     "output_text": "text",
 }
-#: Kinds for which engines have a pydantic model.
-_MODELLED = frozenset(("text", "refusal", "thinking"))
-#: Kinds that are skipped if their text is null.
-_NULLABLE = frozenset(("text", "refusal"))
+#: Kinds for which engines have a pydantic model, and those that are skipped if their text is null.
+_MODELLED, _NULLABLE = frozenset(("text", "refusal", "thinking")), frozenset(("text", "refusal"))
 #: Fields that engines know, for parts of any kind; all others reach the template.
 _KNOWN = frozenset(
     ("closed", "data", "name", "prompt_cache_breakpoint", "refusal", "text", "thinking", "type")
@@ -41,16 +73,8 @@ _KNOWN = frozenset(
 #: Fields that may make a part something other than text.
 _ELSE = frozenset(
     (
-        "audio_embeds",
-        "audio_url",
-        "file",
-        "image_embeds",
-        "image_pil",
-        "image_url",
-        "input_audio",
-        "uuid",
-        "video_embeds",
-        "video_url",
+        *("audio_embeds", "audio_url", "file", "image_embeds", "image_pil", "image_url"),
+        *("input_audio", "uuid", "video_embeds", "video_url"),
     )
 )
 #: The kind of a part that is a bare string.
@@ -82,15 +106,15 @@ def read_parts(content: Json) -> tuple[list[TextPart], int]:
         raise NotReproducible("odd contents")
     parts, known = [], 0
     for entry in content:
-        part, fields = (
-            (TextPart(BARE, entry, proper=False), 0) if isinstance(entry, str) else _part(entry)
-        )
+        part, fields = _part(entry)
         parts.append(part)
         known += fields
     return parts, known
 
 
 def _part(entry: Json) -> tuple[TextPart, int]:
+    if isinstance(entry, str):
+        return TextPart(BARE, entry, proper=False), 0
     kind = entry.get("type") if isinstance(entry, dict) else None
     field = _TEXTS.get(kind) if isinstance(kind, str) else None
     if kind is None or field is None or not _ELSE.isdisjoint(entry):
@@ -120,28 +144,7 @@ def _marked(entry: Mapping[str, Any]) -> int | None:
     return 3 if mark["ttl"] in ("30m", "12h") else None
 
 
-#: Most objects and lists in a request. `ENTRIES_PER_VALUE` entries of lists or objects, or as many
-#: commas in text, count as one. The maximum takes some hundredths of a second to read.
-MAX_VALUES, ENTRIES_PER_VALUE = 1 << 18, 4
-#: Bytes scanned at a time.
-_SLICE = 1 << 20
-
-
-def check_values(json: bytes) -> None:
-    """Raise NotReproducible if a body, not decoded yet, holds too many objects and entries."""
-    if len(json) <= MAX_VALUES:
-        return
-    things = 0.0
-    for start in range(0, len(json), _SLICE):
-        objects, lists, commas = (
-            json.count(mark, start, start + _SLICE) for mark in (b"{", b"[", b",")
-        )
-        things += objects + lists + commas / ENTRIES_PER_VALUE
-        if things > MAX_VALUES:
-            raise NotReproducible("too long")
-
-
-Tool = dict[str, Any]
+# Tools as chat templates get them: fields in the order of the engine's models.
 
 
 def chat_tools(given: Json) -> list[Tool] | None:
@@ -169,25 +172,26 @@ def definition(given: Json, deferred: Json = None) -> Tool:
     if not isinstance(given, Mapping):
         raise NotReproducible("odd tools")
     name, description, parameters = map(given.get, ("name", "description", "parameters"))
+    own = given.get("defer_loading")
+    flags = {"strict": given.get("strict"), "defer_loading": deferred if own is None else own}
     if (
         not isinstance(name, str)
         or not isinstance(description, str | None)
         or not isinstance(parameters, dict | None)
+        or not all(isinstance(flag, bool | None) for flag in (*flags.values(), deferred))
     ):
-        raise NotReproducible("odd tools")
-    own = given.get("defer_loading")
-    flags = {"strict": given.get("strict"), "defer_loading": deferred if own is None else own}
-    if not all(isinstance(flag, bool | None) for flag in (*flags.values(), deferred)):
         raise NotReproducible("odd tools")
     made: Tool = {"name": name, "description": description, "parameters": parameters}
     return made | {name: flag for name, flag in flags.items() if flag is not None}
 
 
-def ordered(given: Mapping[str, Any], first: tuple[str, ...]) -> dict[str, Any]:
+def _ordered(given: Mapping[str, Any], first: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields with those in `first` first, in that order."""
     known = {name: given[name] for name in first if name in given}
     return known | {name: value for name, value in given.items() if name not in known}
 
+
+# Messages.
 
 _PLAIN = frozenset(("role", "content"))
 _SPOKEN = _PLAIN | {"name"}
@@ -202,18 +206,13 @@ _THEIRS = {
 }
 _OWN = _SPOKEN | {"tool_call_id", "tool_calls", "reasoning", "tools", "task"}
 #: Kinds of parts that OpenAI's models know.
-_KINDS = {"assistant": frozenset(("text", "refusal"))}
-_TEXT = frozenset(("text",))
-#: Fields that must be strings or null.
-_NULLABLE_FIELDS = ("tool_call_id", "reasoning", "refusal")
-#: Fields that must be strings if present.
-_STRINGS = ("name", "task")
+_KINDS, _TEXT = {"assistant": frozenset(("text", "refusal"))}, frozenset(("text",))
+#: Fields that must be strings if present, and those that may also be null.
+_STRINGS, _NULLABLE_STRINGS = ("name", "task"), ("tool_call_id", "reasoning", "refusal")
 #: Objects in an assistant's message, and their required fields.
 _INNER = {"audio": ("id",), "function_call": ("arguments", "name")}
 #: Number of fields counted for a tool call and its function.
 _IN_CALL = 5
-
-Message = dict[str, Any]
 
 
 def read_messages(messages: Json) -> list[Message]:
@@ -246,7 +245,7 @@ def _other(given: Json) -> Message:
     if (
         not isinstance(role, str)
         or not all(isinstance(message.get(name, ""), str) for name in _STRINGS)
-        or not all(isinstance(message.get(name), str | None) for name in _NULLABLE_FIELDS)
+        or not all(isinstance(message.get(name), str | None) for name in _NULLABLE_STRINGS)
     ):
         raise NotReproducible("odd messages")
     parts, in_parts = read_parts(message.get("content"))
@@ -265,11 +264,8 @@ def _other(given: Json) -> Message:
     elif own is None:
         raise NotReproducible("odd messages")
     parsed = {"tool_calls": calls, "tools": tools}
-    return {
-        **message,
-        "content": parts,
-        **{name: parsed[name] for name in parsed if name in message},
-    }
+    inner = {name: parsed[name] for name in parsed if name in message}
+    return {**message, "content": parts, **inner}
 
 
 def with_reasoning_renamed(given: Message) -> Message:
@@ -289,15 +285,15 @@ def _known_to_openai(role: str, message: Mapping[str, Any]) -> int | None:
     if fields is None or not _taken_by_openai(role, message):
         return None
     known = len(fields & message.keys())
-    if role == "assistant":
-        for name, needed in _INNER.items():
-            value = message.get(name)
-            if value is not None:
-                if not isinstance(value, dict) or not all(
-                    isinstance(value.get(field), str) for field in needed
-                ):
-                    return None
-                known += len(needed)
+    for name, needed in _INNER.items() if role == "assistant" else ():
+        value = message.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, dict) or not all(
+            isinstance(value.get(field), str) for field in needed
+        ):
+            return None
+        known += len(needed)
     return known
 
 
@@ -331,8 +327,12 @@ def _call(given: Json) -> Message:
         or not isinstance(function.get("arguments"), str)
     ):
         raise NotReproducible("odd tool calls")
-    inner = ordered(function, ("arguments", "name"))
-    return ordered({**given, "function": inner}, ("id", "function", "type"))
+    inner = _ordered(function, ("arguments", "name"))
+    return _ordered({**given, "function": inner}, ("id", "function", "type"))
+
+
+#: Fields of a function, in a developer message.
+_FUNCTION = {"name": str, "description": str, "parameters": dict, "strict": bool | None}
 
 
 def _tools(given: Json) -> tuple[list[Tool] | None, int]:
@@ -341,17 +341,21 @@ def _tools(given: Json) -> tuple[list[Tool] | None, int]:
         return None, 0
     if not isinstance(given, list):
         raise NotReproducible("odd tools")
-    kinds = {"name": str, "description": str, "parameters": dict, "strict": bool | None}
     tools, known = [], 0
     for tool in given:
         function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or tool.get("type") != "function":
-            raise NotReproducible("odd tools")
-        if "name" not in function or not all(
-            isinstance(function[name], kind) for name, kind in kinds.items() if name in function
+        if (
+            not isinstance(function, dict)
+            or tool.get("type") != "function"
+            or "name" not in function
+            or not all(
+                isinstance(function.get(name), kind)
+                for name, kind in _FUNCTION.items()
+                if name in function
+            )
         ):
             raise NotReproducible("odd tools")
-        inner = ordered(function, tuple(kinds))
-        tools.append(ordered({**tool, "function": inner}, ("function", "type")))
-        known += 2 + len(kinds.keys() & function.keys())
+        inner = _ordered(function, tuple(_FUNCTION))
+        tools.append(_ordered({**tool, "function": inner}, ("function", "type")))
+        known += 2 + len(_FUNCTION.keys() & function.keys())
     return tools, known

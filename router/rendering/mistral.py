@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from router.api.endpoints import Endpoint, Prompted
 from router.rendering.chat import Body, Chat, chat_of, with_arguments
-from router.rendering.errors import NOT_TEXT, BadFolder, Json, NotReproducible
-from router.rendering.folder import MAX_FILE_BYTES
-from router.rendering.messages import Message
+from router.rendering.folder import MAX_FILE_BYTES, BadFolder
+from router.rendering.messages import NOT_TEXT, Json, Message, NotReproducible
 from router.rendering.tokens import MAX_PROMPT_CHARS, PromptHead, pack_ids
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ the image, and with a word in its place. Both are the same up to there.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, AnyStr
 from uuid import uuid4
 
@@ -15,9 +15,8 @@ import jinja2
 from router.api.endpoints import Endpoint, Prompted
 from router.rendering.anthropic import chat_of_messages, effort_for_none, wants_system_first
 from router.rendering.chat import Body, Chat, chat_of, conversation
-from router.rendering.errors import NOT_TEXT, BadFolder, Json, NotReproducible
-from router.rendering.folder import ModelFolder
-from router.rendering.messages import Message
+from router.rendering.folder import BadFolder, ModelFolder
+from router.rendering.messages import NOT_TEXT, Message, NotReproducible
 from router.rendering.responses import chat_of_responses
 from router.rendering.sandbox import TOO_DEEP
 from router.rendering.template import ChatTemplate
@@ -60,6 +59,8 @@ class TemplateRenderer:
         self._plain = _template(folder, with_tools=False)
         self._tooled = _template(folder, with_tools=True)
         templates = (self._plain, self._tooled)
+        self.short = tokenizer.short
+        self.dated = any(template is not None and template.dated for template in templates)
         try:
             self._system_first = any(
                 template is None or wants_system_first(template.text) for template in templates
@@ -70,22 +71,19 @@ class TemplateRenderer:
                 f"the chat template in {folder.path} makes too much of a few words"
             ) from None
 
-    @property
-    def dated(self) -> bool:
-        """Return true if prompts may contain the time."""
-        return any(one is not None and one.dated for one in (self._plain, self._tooled))
-
-    @property
-    def short(self) -> int:
-        """Largest request, in bytes, that is tokenized on the event loop."""
-        return self._tokenizer.short
-
     def chat(self, endpoint: Endpoint, fields: Body, size: int) -> bytes:
         """Return the ids of a chat in any dialect whose body has `size` bytes.
 
         Raises NotReproducible.
         """
-        chat = self._chat(endpoint, fields)
+        match endpoint.prompted:
+            case Prompted.RESPONSES:
+                chat = chat_of_responses(fields)
+            case Prompted.MESSAGES:
+                first, unthinking = self._system_first, self._unthinking
+                chat = chat_of_messages(fields, system_first=first, unthinking=unthinking)
+            case _:
+                chat = chat_of(fields)
         if chat.ids is not None:
             return pack_ids(chat.ids)
         template = self._template(chat)
@@ -100,16 +98,17 @@ class TemplateRenderer:
         chat = chat_of(fields)
         template = self._template(chat)
         if chat.ids is not None or chat.continue_final_message or not template.wants_parts:
-            raise NotReproducible(
-                NOT_TEXT
-            )  # with a template that takes texts, only the engine knows
+            # With a template that takes texts, only the engine knows where it puts an image.
+            raise NotReproducible(NOT_TEXT)
         messages = conversation(chat.messages, parts=True)
-        all_, one, none = (
+        with_all, with_first, with_none = (
             self._rendered(template, chat, _media_for_words(messages, most), size)
             for most in (count, 1, 0)
         )
-        before = self.text(_text_before_media(one, all_, none), special=chat.special)
-        whole = self.text(all_, special=chat.special)
+        before = self.text(
+            _text_before_media(with_first, with_all, with_none), special=chat.special
+        )
+        whole = self.text(with_all, special=chat.special)
         same = _same_start(before, whole) // ID_BYTES * ID_BYTES
         return PromptHead(whole[:same], len(whole) // ID_BYTES, count)
 
@@ -143,16 +142,6 @@ class TemplateRenderer:
         except Exception:  # noqa: BLE001 - lone surrogates, and whatever a library may find
             raise NotReproducible("not tokenized") from None
 
-    def _chat(self, endpoint: Endpoint, fields: Body) -> Chat:
-        match endpoint.prompted:
-            case Prompted.RESPONSES:
-                return chat_of_responses(fields)
-            case Prompted.MESSAGES:
-                return chat_of_messages(
-                    fields, system_first=self._system_first, unthinking=self._unthinking
-                )
-        return chat_of(fields)
-
 
 def _template(folder: ModelFolder, *, with_tools: bool) -> ChatTemplate | None:
     text = folder.template(tools=with_tools)
@@ -178,26 +167,42 @@ def _more(chat: Chat) -> dict[str, Any]:
 
 def _words_for_media(fields: Body) -> tuple[Body, int]:
     """Return the request with words in place of media, and their number. Raises NotReproducible."""
-    messages = fields.get("messages")
-    if not isinstance(messages, list):
-        raise NotReproducible(NOT_TEXT)
-    changed = [_with_words(message) for message in messages]
-    count = sum(
-        _is_word(part)
-        for message in changed
-        if isinstance(message, dict) and isinstance(message.get("content"), list)
-        for part in message["content"]
-    )
+    given = fields.get("messages")
+    messages, count = [], 0
+    for message in given if isinstance(given, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, list) or not any(map(_is_medium, content)):
+            messages.append(message)
+            continue
+        media = list(filter(_is_medium, content))
+        usual = (part.keys() == {"type", part["type"]} and part[part["type"]] for part in media)
+        if not all(usual) or not message.keys() <= _PLAIN:
+            raise NotReproducible(NOT_TEXT)
+        words = [
+            {"type": "text", "text": _WORD + _MEDIA[part["type"]]} if _is_medium(part) else part
+            for part in content
+        ]
+        messages.append({**message, "content": words})
+        count += len(media)
     if not count:
         raise NotReproducible(NOT_TEXT)
-    return {**fields, "messages": changed}, count
+    return {**fields, "messages": messages}, count
+
+
+def _is_medium(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") in _MEDIA
 
 
 def _media_for_words(conversation: Sequence[Message], most: int) -> list[Message]:
     """Return a conversation with its first `most` words turned back into media."""
     left = iter(range(most))
+
+    def medium(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        is_word = str(part.get("text", "")).startswith(_WORD)
+        return {"type": part["text"][len(_WORD) :]} if is_word and next(left, -1) >= 0 else part
+
     return [
-        {**message, "content": [_medium(part, left) for part in message["content"]]}
+        {**message, "content": list(map(medium, message["content"]))}
         if isinstance(message["content"], list)
         else message
         for message in conversation
@@ -219,7 +224,7 @@ def _text_before_media(with_first: str, with_all: str, with_none: str) -> str:
         else with_none[: _same_start(with_first, with_none)]
     )
     after = with_none[place + len(_WORD) :]
-    shown = with_first[len(before) : len(with_first) - _same_end(with_first, after)]
+    shown = with_first[len(before) : len(with_first) - _same_start(with_first[::-1], after[::-1])]
     tokens = _TOKENS.findall(shown)
     # A user may have written the image's token: engines could take that for the first image.
     if not tokens or any(token in before for token in tokens) or not with_all.startswith(before):
@@ -227,50 +232,13 @@ def _text_before_media(with_first: str, with_all: str, with_none: str) -> str:
     return before
 
 
-def _same_start(one: AnyStr, other: AnyStr) -> int:
+def _same_start(first: AnyStr, second: AnyStr) -> int:
     """Return the length of the common prefix, by bisection: comparing slices is fast."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle - 1
     return low
-
-
-def _with_words(message: Json) -> Json:
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, list) or not any(map(_is_medium, content)):
-        return message
-    if not message.keys() <= _PLAIN:
-        raise NotReproducible(NOT_TEXT)
-    return {**message, "content": [_word(part) for part in content]}
-
-
-def _is_medium(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") in _MEDIA
-
-
-def _word(part: Json) -> Json:
-    if not _is_medium(part):
-        return part
-    kind = part["type"]
-    if part.keys() != {"type", kind} or not part[kind]:
-        raise NotReproducible(NOT_TEXT)
-    return {"type": "text", "text": f"{_WORD}{_MEDIA[kind]}"}
-
-
-def _is_word(part: object) -> bool:
-    return isinstance(part, dict) and str(part.get("text", "")).startswith(_WORD)
-
-
-def _medium(part: Mapping[str, Any], left: Iterator[int]) -> Mapping[str, Any]:
-    if not _is_word(part) or next(left, None) is None:
-        return part
-    return {"type": part["text"][len(_WORD) :]}
-
-
-def _same_end(one: str, other: str) -> int:
-    """Return the length of the common suffix."""
-    return _same_start(one[::-1], other[::-1])

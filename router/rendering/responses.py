@@ -7,8 +7,15 @@ not text.
 """
 
 from router.rendering.chat import Body, Chat, effort, forwarded, keywords
-from router.rendering.errors import NOT_TEXT, Json, NotReproducible
-from router.rendering.messages import Message, TextPart, Tool, definition
+from router.rendering.messages import (
+    NOT_TEXT,
+    Json,
+    Message,
+    NotReproducible,
+    TextPart,
+    Tool,
+    definition,
+)
 
 #: Fields that only the engine can resolve, or that it refuses.
 _ELSEWHERE = ("previous_response_id", "previous_input_messages", "prompt")
@@ -18,7 +25,7 @@ _OPEN = ("in_progress", "incomplete")
 _STATES = (None, "completed", *_OPEN)
 #: Known fields of messages and of their parts. Engines pass others on to templates, which may write
 #: them: a name, a task, or anything a client invents.
-_SAID = frozenset(("type", "role", "content", "id", "status"))
+_IN_MESSAGE = frozenset(("type", "role", "content", "id", "status"))
 _IN_PART = frozenset(("type", "text"))
 
 
@@ -31,13 +38,13 @@ def chat_of_responses(fields: Body) -> Chat:
     reasoning, instructions = fields.get("reasoning"), fields.get("instructions")
     if not isinstance(reasoning, dict | None) or not isinstance(instructions, str | None):
         raise NotReproducible("odd input")
-    messages = [_said("system", instructions)] if instructions else []
+    messages = [_text_message("system", instructions)] if instructions else []
     return Chat(
         messages + _messages(fields.get("input")),
         _tools(fields.get("tools")),
         keywords(fields),
         effort((reasoning or {}).get("effort")),
-        # NotReproducible for other chats, engines leave this to the tokenizer's default.
+        # Unlike for other chats, engines leave this to the tokenizer's default.
         special=True,
         ids=forwarded(fields),
     )
@@ -45,7 +52,7 @@ def chat_of_responses(fields: Body) -> Chat:
 
 def _messages(given: Json) -> list[Message]:
     if isinstance(given, str):
-        return [_said("user", given)]
+        return [_text_message("user", given)]
     if not isinstance(given, list):
         raise NotReproducible("odd input")
     if given and isinstance(given[-1], dict) and given[-1].get("status") in _OPEN:
@@ -72,7 +79,7 @@ def _message(item: Message, before: Message | None) -> Message | None:
             output, called = item.get("output"), item.get("call_id")
             if not isinstance(output, str) or not isinstance(called, str):
                 raise NotReproducible("odd input")
-            return {**_said("tool", output), "tool_call_id": called}
+            return {**_text_message("tool", output), "tool_call_id": called}
         case "reasoning":
             return _into(before, "reasoning", _thought(item))
     raise NotReproducible("items that are not text")
@@ -89,7 +96,7 @@ def _spoken(item: Message, before: Message | None) -> Message | None:
     else:
         raise NotReproducible("odd input")
     if role != "assistant":
-        if not item.keys() <= _SAID:
+        if not item.keys() <= _IN_MESSAGE:
             raise NotReproducible("fields that templates may see")
         return {"role": role, "content": parts}
     if not parts or (isinstance(content, list) and "type" not in item):
@@ -146,7 +153,7 @@ def _thought(item: Message) -> str:
     return text
 
 
-def _said(role: str, text: str) -> Message:
+def _text_message(role: str, text: str) -> Message:
     return {"role": role, "content": [TextPart("text", text)]}
 
 

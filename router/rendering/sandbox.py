@@ -4,7 +4,7 @@ Templates are programs. They come from the model folders that the operator named
 request. The sandbox gives them no attribute that leads outside, no way to change their input, and
 ranges of at most 100,000 numbers. Compiling a template computes nothing of it. Its output is
 capped, but what it computes on the way is not: a template that was not seen yet is tried in a
-process of its own first (`tokenizers/trial.py`).
+process of its own first (`tokenizers/loader.py`).
 
 The text is as in Transformers (utils/chat_template_utils.py, `_compile_jinja_template`).
 """
@@ -22,7 +22,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from router.rendering.errors import NotReproducible
+from router.rendering.messages import NotReproducible
 
 #: Longest template in characters: about five times the longest in use.
 MAX_TEMPLATE_CHARS = 128 << 10

@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 from jinja2 import meta, nodes
 
-from router.rendering.errors import Json, NotReproducible
+from router.rendering.messages import Json, NotReproducible
 from router.rendering.sandbox import make_sandbox, render
 
 
@@ -185,30 +185,15 @@ def _text(content: Json) -> str:
 #: only they can know.
 _REFUSED = frozenset(
     (
-        "chat_template",
-        "conversation",
-        "conversations",
-        "documents",
-        "messages",
-        "model_config",
-        "return_assistant_tokens_mask",
-        "self",
-        "tokenize",
-        "tokenizer",
-        "tools",
+        *("chat_template", "conversation", "conversations", "documents", "messages", "self"),
+        *("model_config", "return_assistant_tokens_mask", "tokenize", "tokenizer", "tools"),
     )
 )
 #: Keywords that engines use themselves: templates never see them.
 _SWALLOWED = frozenset(
     (
-        "add_generation_prompt",
-        "continue_final_message",
-        "max_length",
-        "padding",
-        "return_dict",
-        "return_tensors",
-        "tokenizer_kwargs",
-        "truncation",
+        *("add_generation_prompt", "continue_final_message", "max_length", "padding"),
+        *("return_dict", "return_tensors", "tokenizer_kwargs", "truncation"),
     )
 )
 
@@ -262,7 +247,14 @@ class ChatTemplate:
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
         }
-        text = self._run(keywords, max_chars)
+        try:
+            text = render(self._template, keywords, max_chars)
+        except NotReproducible:
+            raise
+        except jinja2.TemplateError:
+            raise NotReproducible("refused by the template") from None
+        except Exception:  # noqa: BLE001 - a template may do whatever Python's operators do
+            raise NotReproducible("a fault of the template") from None
         return cut(text, last) if continue_final_message else text
 
     def _named(self, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,13 +266,3 @@ class ChatTemplate:
             for name, value in more.items()
             if name in self._variables and name not in _SWALLOWED
         }
-
-    def _run(self, variables: Mapping[str, Any], max_chars: int) -> str:
-        try:
-            return render(self._template, variables, max_chars)
-        except NotReproducible:
-            raise
-        except jinja2.TemplateError:
-            raise NotReproducible("refused by the template") from None
-        except Exception:  # noqa: BLE001 - a template may do whatever Python's operators do
-            raise NotReproducible("a fault of the template") from None

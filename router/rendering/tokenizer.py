@@ -20,9 +20,9 @@ import fastokens  # type: ignore[import-untyped]
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from router.rendering.errors import BadFolder, Json
-from router.rendering.folder import SPECIAL, TOKENIZER, UNNAMED, read_folder
-from router.rendering.samples import SAMPLES
+from router.rendering.folder import SPECIAL, TOKENIZER, UNNAMED, BadFolder, read_folder
+from router.rendering.messages import Json
+from router.rendering.probes import SAMPLES
 
 #: Setting that splits special tokens written by users into ordinary tokens.
 SPLIT = "split_special_tokens"
@@ -177,11 +177,11 @@ def _samples(tokenizer: HuggingFaceTokenizer) -> Iterator[str]:
 
 
 def _first_difference(
-    one: TextTokenizer, other: TextTokenizer, samples: Iterable[str]
+    fast: TextTokenizer, reference: TextTokenizer, samples: Iterable[str]
 ) -> str | None:
     """Return the first sample for which the ids differ; each runs twice, to test the cache."""
     for sample in samples:
         for special in (False, True, False):
-            if one.encode(sample, special=special) != other.encode(sample, special=special):
+            if fast.encode(sample, special=special) != reference.encode(sample, special=special):
                 return sample
     return None

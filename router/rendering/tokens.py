@@ -7,6 +7,8 @@ renderers/online_renderer.py, `render_chat`, and openai/responses/utils.py, `con
 """
 
 from array import array
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -14,14 +16,17 @@ import msgspec
 from router.api.endpoints import Endpoint, Prompted
 from router.api.native import BESIDE
 from router.rendering.chat import Body, flag
-from router.rendering.errors import NOT_TEXT, Json, NotReproducible
-from router.rendering.messages import check_values
+from router.rendering.messages import NOT_TEXT, Json, NotReproducible, check_values
 from router.runtime.threads import BYTES, rest
 
 #: Bytes of a packed id.
 ID_BYTES = 4
-#: Why prompts are not tokenized that engines make otherwise.
-DIALECT = "a dialect that is not tokenized"
+#: Longest prompt that is tokenized, in characters: a million tokens of most languages. Also the
+#: longest request read for that, in bytes, unless it has images and the like. The slowest input for
+#: tokenizers, one letter repeated, takes two seconds at this length.
+MAX_PROMPT_CHARS = 4 << 20
+#: Strings that occur in requests with images and the like.
+_MEDIA_MARKS = (b"image_url", b"audio_url", b"video_url", b"input_audio")
 
 _decode = msgspec.json.Decoder().decode
 
@@ -54,7 +59,7 @@ def tokenizable_fields(endpoint: Endpoint, body: bytes) -> Body:
     Raises NotReproducible.
     """
     if not endpoint.exact:
-        raise NotReproducible(DIALECT)
+        raise NotReproducible("a dialect that is not tokenized")
     fields = decode_fields(body)
     if not endpoint.batched:
         return fields
@@ -76,10 +81,10 @@ def text_or_ids(fields: Body, endpoint: Endpoint) -> TextPrompt | bytes:
     if endpoint.native and any(fields.get(name) is not None for name in BESIDE):
         raise NotReproducible(NOT_TEXT)
     values = (fields[name] for name in endpoint.sources if fields.get(name) is not None)
-    prompt = found = next(values, None)
+    prompt = given = next(values, None)
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         prompt = prompt[0]
-    if isinstance(prompt, str) and found:
+    if isinstance(prompt, str) and given:
         return TextPrompt(prompt, flag(fields, "add_special_tokens", default=True))
     return pack_ids(prompt)
 
@@ -129,16 +134,11 @@ class PromptHead(NamedTuple):
     """Number of media."""
 
 
-#: Longest prompt that is tokenized, in characters: a million tokens of most languages. Also the
-#: longest request read for that, in bytes, unless it has images and the like. The slowest input for
-#: tokenizers, one letter repeated, takes two seconds at this length.
-MAX_PROMPT_CHARS = 4 << 20
-#: Strings that occur in requests with images and the like.
-_MEDIA_MARKS = (b"image_url", b"audio_url", b"video_url", b"input_audio")
-
-
 class Renderer(Protocol):
-    """How the engines of one model make tokens. May be used by several threads at once."""
+    """How the engines of one model make tokens. May be used by several threads at once.
+
+    Its methods raise NotReproducible.
+    """
 
     @property
     def short(self) -> int:
@@ -149,19 +149,13 @@ class Renderer(Protocol):
         """Return true if prompts may contain the time, by the engine's clock and time zone."""
 
     def chat(self, endpoint: Endpoint, fields: Body, size: int) -> bytes:
-        """Return the ids of a chat in any dialect whose body has `size` bytes.
-
-        Raises NotReproducible.
-        """
+        """Return the ids of a chat in any dialect whose body has `size` bytes."""
 
     def head(self, endpoint: Endpoint, fields: Body, size: int) -> PromptHead:
-        """Return what is known of a chat with images and the like. Raises NotReproducible."""
+        """Return what is known of a chat with images and the like."""
 
     def text(self, text: str, *, special: bool) -> bytes:
-        """Return the ids of a text of at most `MAX_PROMPT_CHARS`; with `special`, BOS too.
-
-        Raises NotReproducible.
-        """
+        """Return the ids of a text of at most `MAX_PROMPT_CHARS`; with `special`, BOS too."""
 
 
 class PromptTokenizer:
@@ -169,16 +163,10 @@ class PromptTokenizer:
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-
-    @property
-    def short(self) -> int:
+        self.short = renderer.short
         """Largest request, in bytes, that is tokenized on the event loop."""
-        return self._renderer.short
-
-    @property
-    def dated(self) -> bool:
-        """Return true if prompts may contain the time: ours may differ from the engine's."""
-        return self._renderer.dated
+        self.dated = renderer.dated
+        """Whether prompts may contain the time: ours may differ from the engine's."""
 
     def ids(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> bytes:
         """Return the prompt's ids, 32 bits each, little-endian. Raises NotReproducible.
@@ -190,28 +178,19 @@ class PromptTokenizer:
         fields = tokenizable_fields(endpoint, body)
         match endpoint.prompted:
             case Prompted.COMPLETION | Prompted.INPUT:
-                return self._plain(fields, endpoint)
+                prompt = text_or_ids(fields, endpoint)
+                if isinstance(prompt, bytes):
+                    return prompt
+                return self._renderer.text(prompt.text, special=prompt.special)
             case Prompted.NOTHING:
                 raise NotReproducible("no prompt")
-        return self._renderer.chat(
-            endpoint, without_unused_tools(fields, left_out=left_out), len(body)
-        )
+        fields = without_unused_tools(fields, left_out=left_out)
+        return self._renderer.chat(endpoint, fields, len(body))
 
     def head(self, endpoint: Endpoint, body: bytes, *, left_out: bool | None = False) -> PromptHead:
         """Return what is known of a chat with images and the like. Raises NotReproducible."""
-        return self._renderer.head(
-            endpoint,
-            without_unused_tools(tokenizable_fields(endpoint, body), left_out=left_out),
-            len(body),
-        )
-
-    def _plain(self, fields: Body, endpoint: Endpoint) -> bytes:
-        prompt = text_or_ids(fields, endpoint)
-        if isinstance(prompt, bytes):
-            return prompt
-        if len(prompt.text) > MAX_PROMPT_CHARS:
-            raise NotReproducible("too long")
-        return self._renderer.text(prompt.text, special=prompt.special)
+        fields = without_unused_tools(tokenizable_fields(endpoint, body), left_out=left_out)
+        return self._renderer.head(endpoint, fields, len(body))
 
 
 def _has_media(body: bytes) -> bool:
@@ -221,3 +200,20 @@ def _has_media(body: bytes) -> bool:
             return True
         rest()
     return False
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedTokenizer:
+    """The result of a folder, a template and keywords; equal ones are the same object."""
+
+    path: Path
+    """A folder that it was read from."""
+    exact: PromptTokenizer
+    library: str
+    """The name of the library that tokenizes."""
+    why: str
+    """Why that library was chosen."""
+    opened: object
+    """What it shares with others that differ in template or keywords."""
+    sure: bool = True
+    """Whether engines read the same; otherwise a worker has to confirm it."""

@@ -19,7 +19,7 @@ _VALID: Final = re.compile(ID.encode())
 #: The methods of each path: those that vLLM and SGLang serve, and the others of OpenAI's.
 _METHODS: Final = {"": "GET, DELETE", "/cancel": "POST", "/input_items": "GET"}
 #: Bytes of an answer in which its id is looked for.
-BEGINNING: Final = 4096
+MAX_BEGINNING_BYTES: Final = 4096
 #: What matters of JSON; a quotation mark alone begins a string that is cut off.
 _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|["{}\[\],:]', re.DOTALL)
 
@@ -46,8 +46,8 @@ def stored(path: str) -> Stored | None:
     """Parse a path; None if it is not one of a single response."""
     if not path.startswith(_BEFORE):
         return None
-    found = _PATH.fullmatch(path)
-    return None if found is None else Stored(found[1], found[2])
+    match = _PATH.fullmatch(path)
+    return None if match is None else Stored(match[1], match[2])
 
 
 def every(response: str) -> list[Stored]:
@@ -63,7 +63,7 @@ def asked(raw: msgspec.Raw) -> str:
         return ""  # the worker says what is wrong with it
 
 
-def told(beginning: bytes) -> str:
+def id_in(beginning: bytes) -> str:
     """Return the id of a response by the beginning of its answer; empty if it is not there.
 
     That is the field `id` of an answer in one piece, or of the `response` in a stream's event.
@@ -71,7 +71,7 @@ def told(beginning: bytes) -> str:
     if beginning.lstrip()[:1] == b"{":
         return _id(beginning)
     events = (line[5:] for line in beginning.splitlines() if line.startswith(b"data:"))
-    return next((found for found in map(_id, events) if found), "")
+    return next(filter(None, map(_id, events)), "")
 
 
 def _id(json: bytes) -> str:
@@ -92,8 +92,8 @@ def _id(json: bytes) -> str:
         elif mark == b'"':
             break
         elif key == b'"id"' and (depth == 1 or (within and depth == 2)):
-            found = mark[1:-1]
-            return found.decode() if _VALID.fullmatch(found) else ""
+            response = mark[1:-1]
+            return response.decode() if _VALID.fullmatch(response) else ""
         else:
             last = mark
     return ""

@@ -16,7 +16,7 @@ from router.api.errors import LostPrevious, LostResponse, NoWorker
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import ProbeState, Worker
-from router.responses.ids import BEGINNING, told
+from router.responses.ids import MAX_BEGINNING_BYTES, id_in
 from router.responses.messages import OwnerQuery, ResponseOwner
 from router.sessions.redis import RedisStore
 from router.sessions.store import StoreDown
@@ -109,17 +109,17 @@ class Responses:
         What another key has already under that id stays: clients of vLLM may choose the id.
         """
         now = monotonic()
-        there = self._table.find(news.key, now)
-        if there is not None:
-            if there.own != news.tenant:
+        owner = self._table.find(news.key, now)
+        if owner is not None:
+            if owner.own != news.tenant:
                 return
             self._table.close(news.key, now)
         self._table.bind(news.key, _binding(news), None, now)
 
     def known(self, key: str) -> ResponseOwner | None:
         """Return what is known here of a response."""
-        there = self._table.find(key, monotonic())
-        return None if there is None else ResponseOwner(key, there.worker, there.own, there.call)
+        owner = self._table.find(key, monotonic())
+        return None if owner is None else ResponseOwner(key, owner.worker, owner.own, owner.call)
 
     async def share(self, news: ResponseOwner) -> None:
         """Tell the other routers, if there is a store that can be reached."""
@@ -127,11 +127,11 @@ class Responses:
         if store is None:
             return
         try:
-            there, done = await store.bind(news.key, _binding(news), None)
+            owner, done = await store.bind(news.key, _binding(news), None)
             self._down = False
-            if done or there is None or there.own != news.tenant:
+            if done or owner is None or owner.own != news.tenant:
                 return
-            if (there.worker, there.call) != (news.worker, news.process):
+            if (owner.worker, owner.call) != (news.worker, news.process):
                 await store.close(news.key)
                 await store.bind(news.key, _binding(news), None)
         except StoreDown as down:
@@ -148,14 +148,14 @@ class Responses:
         gone or not of the key named `tenant` (if clients have several keys, so is whatever is not
         known), and NoWorker if that cannot be known now. None as a `tenant` stands for any.
         """
-        there = await self._find(_key(response))
-        if there is None and (tenant is None or not self._separate):
+        owner = await self._find(_key(response))
+        if owner is None and (tenant is None or not self._separate):
             return None
-        if there is None or tenant not in {None, there.own}:
+        if owner is None or tenant not in {None, owner.own}:
             raise lost
         for pool in self._fleet.pools:
-            worker = pool.named.get(there.worker)
-            if worker is not None and not _is_another(worker, there):
+            worker = pool.named.get(owner.worker)
+            if worker is not None and not _is_another(worker, owner):
                 return pool, worker
         raise lost
 
@@ -164,9 +164,9 @@ class Responses:
 
         Of one that is not known here, the only worker can tell.
         """
-        found = await self.place(response, tenant)
-        if found is not None:
-            return found
+        home = await self.place(response, tenant)
+        if home is not None:
+            return home
         every = [(pool, worker) for pool in self._fleet.pools for worker in pool.workers]
         if len(every) != 1:
             raise LostResponse
@@ -174,12 +174,12 @@ class Responses:
 
     async def _find(self, key: str) -> OpenSession | None:
         """Return where a response is, here or by what others tell. Raises NoWorker."""
-        there = self._table.use(key, monotonic())
-        if there is None and self.others is not None:
+        owner = self._table.use(key, monotonic())
+        if owner is None and self.others is not None:
             self.others.catch_up()
-            there = self._table.use(key, monotonic())
-        if there is not None:
-            return there
+            owner = self._table.use(key, monotonic())
+        if owner is not None:
+            return owner
         if self._store is not None:
             return await self._fetch(key)
         return None if self.others is None else await self._ask(key, self.others)
@@ -187,28 +187,28 @@ class Responses:
     async def _ask(self, key: str, others: ResponsePeers) -> OpenSession | None:
         """Ask the other processes: this one may be younger, or may have missed something."""
         others.at_once(OwnerQuery(key))
-        there, tries = None, QUERY_CHECKS
-        while there is None and tries:
+        owner, tries = None, QUERY_CHECKS
+        while owner is None and tries:
             await asyncio.sleep(QUERY_TIMEOUT_S / QUERY_CHECKS)
-            there, tries = self._table.use(key, monotonic()), tries - 1
-        return there
+            owner, tries = self._table.use(key, monotonic()), tries - 1
+        return owner
 
     async def _fetch(self, key: str) -> OpenSession | None:
         """Return what the other routers have told. Raises NoWorker."""
-        store, there = self._reachable(), None
+        store, owner = self._reachable(), None
         if store is not None:
             try:
-                there = await store.use(key)
+                owner = await store.use(key)
             except StoreDown as down:
                 self._lost(down, store)
                 store = None
         if store is None:
             raise NoWorker("The store that knows where the response is is down; please try again.")
         self._down = False
-        if there is None or not there.worker:
+        if owner is None or not owner.worker:
             return None
-        self._table.bind(key, Binding.of(there)._replace(expires=None), None, monotonic())
-        return there
+        self._table.bind(key, Binding.of(owner)._replace(expires=None), None, monotonic())
+        return owner
 
     def _reachable(self) -> RedisStore | None:
         return self._store if monotonic() >= self._down_until else None
@@ -234,14 +234,14 @@ class IdReader:
 
     async def begins(self, data: bytes) -> bool:
         """Look at the first bytes, before any is relayed; return whether the id is there."""
-        self._look(data[:BEGINNING])
+        self._look(data[:MAX_BEGINNING_BYTES])
         await self.ends()
         return self._news is not None
 
     def add(self, data: bytes) -> None:
         """Look at more bytes, which are about to be relayed."""
-        if self._news is None and len(self._beginning) < BEGINNING:
-            self._beginning += data[: BEGINNING - len(self._beginning)]
+        if self._news is None and len(self._beginning) < MAX_BEGINNING_BYTES:
+            self._beginning += data[: MAX_BEGINNING_BYTES - len(self._beginning)]
             self._look(self._beginning)
 
     async def ends(self) -> None:
@@ -251,7 +251,7 @@ class IdReader:
             await self._responses.share(self._news)
 
     def _look(self, beginning: bytes) -> None:
-        if response := told(beginning):
+        if response := id_in(beginning):
             self._news = self._responses.learn(response, self._worker, self._tenant)
 
 
@@ -280,7 +280,7 @@ def _binding(news: ResponseOwner) -> Binding:
     return Binding(news.worker, news.tenant, call=news.process, owner=news.tenant)
 
 
-def _is_another(worker: Worker, there: OpenSession) -> bool:
+def _is_another(worker: Worker, owner: OpenSession) -> bool:
     """Whether a worker is another process by now than the one that had the response."""
-    known = there.call and worker.started is not None
-    return bool(known) and there.call != repr(worker.started)
+    known = owner.call and worker.started is not None
+    return bool(known) and owner.call != repr(worker.started)

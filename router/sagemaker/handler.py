@@ -24,11 +24,17 @@ from router.sagemaker.invocation import (
     read,
     understand,
     with_model,
-    without_words,
+    without_session,
 )
 from router.sagemaker.paths import Operation, Route, is_name
 from router.sagemaker.response import InvocationExchange
-from router.sagemaker.sessions import SessionCalls, WorkerRefusal, open_there, sessions_of
+from router.sagemaker.sessions import (
+    WorkerRefusal,
+    close_call,
+    open_call,
+    open_there,
+    sessions_of,
+)
 from router.sagemaker.sigv4 import Verifier
 from router.sessions.ids import Names
 from router.sessions.use import SessionUse
@@ -55,7 +61,6 @@ class SageMaker:
     def __init__(self, fleet: Fleet, proxy: Proxy, settings: Settings) -> None:
         self._fleet = fleet
         self._proxy = proxy
-        self._words = SessionCalls(fleet)
         self.change(settings)
 
     def change(self, settings: Settings) -> None:
@@ -73,9 +78,8 @@ class SageMaker:
             await self._apart(exchange, partial(self._verifier.check, exchange))
             await self._serve(route, exchange)
         except WorkerRefusal as refusal:
-            status, message = refusal.said.status, refusal.message
             self._proxy.refused(exchange, 424, "the worker refused")
-            error = model_error(status, message)
+            error = model_error(refusal.original_status, refusal.message)
             identity = b"x-amzn-requestid: %b\r\n" % exchange.identity
             exchange.answer(error.status, error.fields() + identity + date_line(), error.body)
         except DoorError as error:
@@ -142,9 +146,9 @@ class SageMaker:
             await exchange.read_laxly()
             invocation = await self._apart(exchange, reading)
         if invocation.act is Act.OPEN:
-            await self._words.open(invocation)
+            await open_call(self._fleet, invocation)
         elif invocation.act is Act.CLOSE:
-            await self._words.close(invocation)
+            await close_call(self._fleet, invocation)
         else:
             await self._infer(invocation)
 
@@ -198,7 +202,7 @@ class SageMaker:
         payload, chat = invocation.payload, invocation.payload.shape is PromptShape.CHAT
         if pool.stateful:  # a container reads its own dialect
             endpoint = _OWN_CHAT if chat else _OWN_COMPLETION
-            stripped = partial(without_words, invocation.exchange.body, invocation.exchange.seen)
+            stripped = partial(without_session, invocation.exchange.body, invocation.exchange.seen)
             body = await self._apart(invocation.exchange, stripped)
         else:
             endpoint, body = (_CHAT if chat else _COMPLETION), payload.body

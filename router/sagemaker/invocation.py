@@ -1,11 +1,4 @@
-"""A parsed invocation: what is asked for, in which session. Pure.
-
-Conversion between completions and the `inputs` dialect of AWS's text containers. Pure.
-
-The names of parameters are those of Hugging Face's text-generation-inference, which DJL's LMI
-containers adopted, and of SGLang's sampling parameters, which the sticky session example sends.
-
-What the body of an invocation is: a prompt in one of three shapes, or a word about a session.
+"""What the body of an invocation asks for: a prompt in one of three shapes, or a session. Pure.
 
     {"messages": …}                        a chat, as for /v1/chat/completions
     {"prompt": …}                          a completion, as for /v1/completions
@@ -14,6 +7,9 @@ What the body of an invocation is: a prompt in one of three shapes, or a word ab
 
 `CLOSE` is what SageMaker documents (developer guide, stateful sessions). `CLOSE_SESSION`, and
 `extSessionID` for an id of the client's own, are of aws-samples' sticky session example.
+
+The parameters of `inputs` have the names of Hugging Face's text-generation-inference, which DJL's
+LMI containers adopted, and of SGLang's sampling parameters, which that example sends.
 """
 
 from enum import Enum
@@ -120,19 +116,12 @@ class PromptShape(Enum):
     NONE = "none"
 
 
-class Word(Enum):
-    """What the body requests of a session."""
-
-    NOTHING = "nothing"
-    OPEN = "open"
-    CLOSE = "close"
-
-
-_WORDS = {
-    "SESSION": Word.NOTHING,
-    "NEW_SESSION": Word.OPEN,
-    "CLOSE": Word.CLOSE,
-    "CLOSE_SESSION": Word.CLOSE,
+#: Whether the values of `requestType` open a session, and whether they close one.
+_REQUEST_TYPES = {
+    "SESSION": (False, False),
+    "NEW_SESSION": (True, False),
+    "CLOSE": (False, True),
+    "CLOSE_SESSION": (False, True),
 }
 
 
@@ -140,12 +129,14 @@ class Payload(NamedTuple):
     """A parsed body."""
 
     shape: PromptShape
-    word: Word
-    session: str | None
-    """The id in `extSessionID`, if any."""
-    model: str | None
     body: bytes
     """The body as received; for `inputs`, the equivalent completion."""
+    opens: bool = False
+    """Whether `requestType` opens a session."""
+    closes: bool = False
+    session: str | None = None
+    """The id in `extSessionID`, if any."""
+    model: str | None = None
     streams: bool = False
 
 
@@ -178,31 +169,30 @@ def read(body: bytes, *, seen: bytes = b"", streams: bool = False) -> Payload:
     asked for as a stream. Raises BadRequest, NotJson.
     """
     if not body.strip():
-        return Payload(PromptShape.NONE, Word.NOTHING, None, None, body)
+        return Payload(PromptShape.NONE, body)
     try:
         fields = _decode_fields(seen or body)
     except msgspec.ValidationError as error:
         raise BadRequest(f"The body is not a JSON object: {error}.") from None
     except UNEXPECTED as error:
         raise NotJson(error) from None
-    word = _word(fields.requestType)
+    opens, closes = _request_type(fields.requestType)
     session = _text(fields.extSessionID, "extSessionID")
     model = _text(fields.model, "model")
     stream = _flag(fields.stream)
+    shape = PromptShape.NONE
     if fields.messages:
         shape = PromptShape.CHAT
     elif fields.prompt:
         shape = PromptShape.COMPLETION
     elif is_given(fields.inputs):
+        shape, stream = PromptShape.INPUTS, streams or stream
         parameters = fields.parameters if is_given(fields.parameters) else fields.sampling_params
         if _text(fields.inputs, "inputs") is None:
             raise BadRequest("The field `inputs` must be a text, and not empty.", param="inputs")
         prompt = _as_sent(fields.inputs, seen, body) if seen else fields.inputs
-        body = as_completion(prompt, parameters, model, stream=streams or stream)
-        return Payload(PromptShape.INPUTS, word, session, model, body, streams or stream)
-    else:
-        shape = PromptShape.NONE
-    return Payload(shape, word, session, model, body, stream)
+        body = as_completion(prompt, parameters, model, stream=stream)
+    return Payload(shape, body, opens, closes, session, model, stream)
 
 
 def with_model(body: bytes, model: str) -> bytes:
@@ -221,24 +211,25 @@ def _as_sent(text: msgspec.Raw, seen: bytes, body: bytes) -> msgspec.Raw:
     return msgspec.Raw(body[start : start + len(text)])
 
 
-def without_words(body: bytes, seen: bytes = b"") -> bytes:
+def without_session(body: bytes, seen: bytes = b"") -> bytes:
     """Return a prompt without the example's session fields.
 
     A container that knows only what SageMaker documents refuses them. `seen` as in `read`.
     """
     kind = dict[str, msgspec.Raw]
     fields: dict[str, msgspec.Raw] = msgspec.json.decode(seen or body, type=kind)
-    words = {"requestType", "extSessionID"} & fields.keys()
-    if not words:
+    ours = {"requestType", "extSessionID"} & fields.keys()
+    if not ours:
         return body
-    return msgspec.json.encode({key: value for key, value in fields.items() if key not in words})
+    return msgspec.json.encode({key: value for key, value in fields.items() if key not in ours})
 
 
-def _word(raw: msgspec.Raw) -> Word:
+def _request_type(raw: msgspec.Raw) -> tuple[bool, bool]:
+    """Return whether a session is opened, and whether one is closed. Raises BadRequest."""
     if not is_given(raw):
-        return Word.NOTHING
+        return False, False
     try:
-        return _WORDS[_decode_text(raw)]
+        return _REQUEST_TYPES[_decode_text(raw)]
     except (*UNEXPECTED, LookupError):
         raise BadRequest(
             "The field `requestType` must be NEW_SESSION, SESSION, CLOSE or CLOSE_SESSION.",
@@ -310,36 +301,28 @@ def understand(route: Route, exchange: Exchange, model: str, names: ids.Names) -
         ids.check(named)
     if payload.session is not None:
         ids.check(payload.session)
-    opens = payload.word is not Word.CLOSE and (is_new or payload.word is Word.OPEN)
+    opens = not payload.closes and (is_new or payload.opens)
     if opens and named is not None and not is_new:
         raise BadRequest("A new session has no id yet: send NEW_SESSION in its place.")
     if opens and streams:
         raise BadRequest("A session cannot begin in a stream: use InvokeEndpoint.")
-    seen = exchange.seen or exchange.body
-    plain = names.find(exchange.headers, seen) if named is None and not opens else None
+    plain = None
+    if named is None and not opens:
+        plain = names.find(exchange.headers, exchange.seen or exchange.body)
     key = plain or (payload.session if named is None or is_new else named)
-    act = _act(payload, opens=opens)
-    if act is Act.CLOSE and key is None:
+    if payload.closes and key is None:
         raise BadRequest("A session is closed by its id: send it as SessionId.")
-    call = header(exchange.headers, _CALL).decode("latin-1")[:_MAX_CALL_ID]
+    if not (payload.closes or opens) and payload.shape is PromptShape.NONE:
+        raise BadRequest("There is no prompt: give `messages`, `prompt` or `inputs`.")
+    act = Act.OPEN if payload.shape is PromptShape.NONE else Act.INFER
     return Invocation(
-        act,
+        Act.CLOSE if payload.closes else act,
         exchange,
         payload,
         payload.model or model,
         key,
         opens,
         plain is not None,
-        call,
+        header(exchange.headers, _CALL).decode("latin-1")[:_MAX_CALL_ID],
         streams,
     )
-
-
-def _act(payload: Payload, *, opens: bool) -> Act:
-    if payload.word is Word.CLOSE:
-        return Act.CLOSE
-    if payload.shape is not PromptShape.NONE:
-        return Act.INFER
-    if opens:
-        return Act.OPEN
-    raise BadRequest("There is no prompt: give `messages`, `prompt` or `inputs`.")

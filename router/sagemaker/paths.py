@@ -33,7 +33,7 @@ class Operation(Enum):
     OPENAI = "openai"
 
 
-_BY_PATH = {one.value: one for one in (Operation.INVOKE, Operation.STREAM, Operation.ASYNC)}
+_BY_PATH = {call.value: call for call in (Operation.INVOKE, Operation.STREAM, Operation.ASYNC)}
 
 
 class Route(NamedTuple):

@@ -4,12 +4,10 @@ The proxy serves it like any other exchange and does not know of SageMaker. What
 passed on to the client's exchange: as it comes; in frames of an event stream; or, if all of it must
 be known first (an error, or a completion to be converted), when it is complete.
 
-The binary frames of `application/vnd.amazon.eventstream`. Pure.
-
-A frame is: its length, the length of its headers, the CRC-32 of those eight bytes, headers,
-payload, the CRC-32 of everything before. Numbers are 32 bits, big-endian. A header is: the length
-of its name in one byte, the name, 7 for the type string, the length of the value in two bytes, the
-value.
+A frame of `application/vnd.amazon.eventstream` is: its length, the length of its headers, the
+CRC-32 of those eight bytes, headers, payload, the CRC-32 of everything before. Numbers are 32 bits,
+big-endian. A header is: the length of its name in one byte, the name, 7 for the type string, the
+length of the value in two bytes, the value.
 """
 
 from struct import pack
@@ -56,14 +54,16 @@ def parts(data: bytes) -> bytes:
     return frame(data, _PART) if data else b""
 
 
-def exception(kind: str, payload: bytes) -> bytes:
-    """Return the frame that ends a stream with an exception."""
-    headers = (
-        frame_header(b":message-type", b"exception")
-        + frame_header(b":exception-type", kind.encode())
-        + frame_header(b":content-type", b"application/json")
-    )
-    return frame(payload, headers)
+_FAILURE = (
+    frame_header(b":message-type", b"exception")
+    + frame_header(b":exception-type", b"ModelStreamError")
+    + frame_header(b":content-type", b"application/json")
+)
+
+
+def failure(message: str) -> bytes:
+    """Return the frame that ends a stream with an exception of the model."""
+    return frame(stream_error(message), _FAILURE)
 
 
 #: Bytes of an answer that are kept for conversion, and of a worker's error that pass on.
@@ -72,8 +72,9 @@ MAX_CONVERTED_BYTES, MAX_ERROR_BYTES = 16 << 20, 8 << 10
 _FULL: Final = 503
 _CUSTOM = b"x-amzn-sagemaker-custom-attributes"
 _VARIANT = b"x-amzn-sagemaker-target-variant"
-_PLATFORM_S = (b"x-amzn-requestid:", b"x-amzn-invoked-production-variant:")
-_BEGUN = (b"x-amzn-sagemaker-new-session-id:", b"x-warmroute-session:")
+#: Header lines that are SageMaker's to set, and those that announce a session.
+_PLATFORM_LINES = (b"x-amzn-requestid:", b"x-amzn-invoked-production-variant:")
+_SESSION_LINES = (b"x-amzn-sagemaker-new-session-id:", b"x-warmroute-session:")
 #: Not for the worker either.
 _REST = frozenset((b"content-type", b"accept"))
 
@@ -186,7 +187,7 @@ class InvocationExchange(Exchange):
     ) -> None:
         """Start the answer with the first data of the worker or the router."""
         self.started = True
-        fields = _worker_s(fields)
+        fields = _without(fields, _PLATFORM_LINES)
         if not fields.startswith(_CUSTOM) and b"\n" + _CUSTOM + b":" not in fields:
             fields += _custom(self.headers)  # else SageMaker would use the worker's own
         if status >= 400 or self._converts:
@@ -215,7 +216,7 @@ class InvocationExchange(Exchange):
             return
         self.ended = True
         if self._framed:
-            event = exception("ModelStreamError", stream_error(message))
+            event = failure(message)
         self._outer.write(event, last=True)
 
     def cut(self) -> None:
@@ -231,14 +232,14 @@ class InvocationExchange(Exchange):
         elif self._holds:
             self._give(model_error(502, message))
         elif self._framed:
-            self._outer.write(exception("ModelStreamError", stream_error(message)), last=True)
+            self._outer.write(failure(message), last=True)
         else:
             self._outer.cut()
 
     def _hold(self, data: bytes, last: bool) -> None:
         """Keep data of an answer that is sent as a whole, and send it after the last."""
-        most = MAX_CONVERTED_BYTES if self._status < 400 else MAX_ERROR_BYTES
-        self._held.append(data[: max(0, most - self._size)])
+        limit = MAX_CONVERTED_BYTES if self._status < 400 else MAX_ERROR_BYTES
+        self._held.append(data[: max(0, limit - self._size)])
         self._size += len(data)
         if not last:
             return
@@ -249,9 +250,8 @@ class InvocationExchange(Exchange):
         elif self._status >= 400:
             self._give(model_error(self._status, body.decode("utf-8", errors="replace")))
         elif self._size > MAX_CONVERTED_BYTES:
-            self._give(
-                model_error(502, "The worker's answer is too long to be told as `generation`.")
-            )
+            long = "The worker's answer is too long to be told as `generation`."
+            self._give(model_error(502, long))
         else:
             body = as_generation(body)
             self._outer.start(self._status, self._kept, len(body), body, last=True)
@@ -259,7 +259,9 @@ class InvocationExchange(Exchange):
     def _give(self, error: AwsError) -> None:
         kept, _ = _typed(self._kept)
         if self._status < 400:
-            self.failed, kept = True, _unannounced(kept)
+            self.failed = True
+            if _SESSION_LINES[0] in kept:  # a session that did not begin after all
+                kept = _without(kept, _SESSION_LINES)
         self._outer.answer(error.status, kept + error.fields(), error.body)
 
 
@@ -283,38 +285,27 @@ def _custom(headers: Headers) -> bytes:
     return b"%b: %b\r\n" % (_CUSTOM, custom) if custom else b""
 
 
-def _worker_s(fields: bytes) -> bytes:
-    """Remove the worker's header lines that are SageMaker's to set."""
+def _without(fields: bytes, names: tuple[bytes, ...]) -> bytes:
+    """Remove the header lines of these names."""
     if b"x-amzn-" not in fields:
         return fields
     lines = fields.splitlines(keepends=True)
-    return b"".join([line for line in lines if not line.startswith(_PLATFORM_S)])
+    return b"".join([line for line in lines if not line.startswith(names)])
 
 
-def _unannounced(fields: bytes) -> bytes:
-    """Remove the header lines that announce a session."""
-    if b"x-amzn-sagemaker-new-session-id:" not in fields:
-        return fields
-    lines = fields.splitlines(keepends=True)
-    return b"".join([line for line in lines if not line.startswith(_BEGUN)])
-
-
-def session_answer(
-    identity: bytes, headers: Headers, line: bytes, body: bytes, *, framed: bool
-) -> tuple[bytes, bytes]:
-    """Return header lines and body of an answer about a session; `line` names the session."""
-    fields = _ours(headers, identity) + _custom(headers) + b"x-request-id: %b\r\n" % identity
+def answer_session(exchange: Exchange, line: bytes, body: bytes, *, framed: bool) -> None:
+    """Answer a call about a session; `line` is the header line that names it."""
+    identity = exchange.identity
+    fields = _ours(exchange.headers, identity) + _custom(exchange.headers)
     kind, body = b"application/json", body or b"{}"
     typed = _framed(kind) if framed else b"content-type: %b\r\n" % kind
-    return fields + line + typed + date_line(), parts(body) if framed else body
+    fields += b"x-request-id: %b\r\n" % identity + line + typed + date_line()
+    exchange.answer(200, fields, parts(body) if framed else body)
 
 
 def _framed(kind: bytes) -> bytes:
     """Return the header lines of an event stream whose parts have a content type."""
-    return b"content-type: %b\r\nx-amzn-sagemaker-content-type: %b\r\n" % (
-        CONTENT_TYPE,
-        kind,
-    )
+    return b"content-type: %b\r\nx-amzn-sagemaker-content-type: %b\r\n" % (CONTENT_TYPE, kind)
 
 
 def _typed(fields: bytes) -> tuple[bytes, bytes]:

@@ -1,14 +1,10 @@
-"""Opening and closing sessions at workers that keep them themselves.
+"""Opens and closes sessions, also at workers that keep sessions themselves.
 
-There are two dialects. SageMaker's documentation, DJL, TorchServe and the library that vLLM uses
-(model-hosting-container-standards) use `CLOSE`, choose the id, and refuse unknown fields. The
-sticky session example of aws-samples uses `CLOSE_SESSION` and an id of the client's. The client's
-body is passed on as it is; if the worker answers 400, the documented form is sent once. The id
-comes back in either of two headers, with or without its expiry.
-
-Closes sessions, also at the worker if that keeps sessions itself.
-
-Calls without a prompt, which open or close a session.
+Such workers speak two dialects. SageMaker's documentation, DJL, TorchServe and the library that
+vLLM uses (model-hosting-container-standards) use `CLOSE`, choose the id, and refuse unknown fields.
+The sticky session example of aws-samples uses `CLOSE_SESSION` and an id of the client's. The
+client's body is passed on as it is; if the worker answers 400, the documented form is sent once.
+The id comes back in either of two headers, with or without its expiry.
 """
 
 import asyncio
@@ -16,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import NamedTuple
 
 from router.api.errors import (
     BadRequest,
@@ -28,11 +23,11 @@ from router.api.errors import (
 )
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import Worker, common
+from router.fleet.worker import Availability, Worker, common
 from router.http.headers import header
 from router.sagemaker.invocation import Invocation
-from router.sagemaker.response import session_answer
-from router.sessions import ids as expiry
+from router.sagemaker.response import answer_session
+from router.sessions import ids
 from router.sessions.ids import AWS_HEADER, NEW_SESSION, announced, fits
 from router.sessions.sessions import Sessions
 from router.sessions.table import Binding
@@ -48,54 +43,51 @@ CLOSES = b'{"requestType":"CLOSE"}'
 MAX_ANSWER_BYTES = 64 << 10
 
 
-class WorkerAnswer(NamedTuple):
-    """A worker's answer."""
-
-    status: int
-    headers: Headers
-    body: bytes
-
-
 class WorkerRefusal(DoorError):
-    """The worker refused."""
+    """The worker refused with `original_status`; the message is the body of its answer."""
 
     status = 502
 
-    def __init__(self, answer: WorkerAnswer) -> None:
-        super().__init__(answer.body.decode("utf-8", errors="replace"))
-        self.said = answer
+    def __init__(self, original_status: int, body: bytes) -> None:
+        super().__init__(body.decode("utf-8", errors="replace"))
+        self.original_status = original_status
 
 
 async def open_session(worker: Worker, body: bytes, identity: bytes) -> tuple[str, float | None]:
     """Open a session at a worker; return its id, and its end if the worker says so.
 
-    Raises Refusal, and WorkerError if the worker cannot be asked.
+    Raises WorkerRefusal, and WorkerError if the worker cannot be asked.
     """
-    answer = await _tell(worker, body, OPENS, NEW_SESSION, identity)
-    value = header(answer.headers, _NEW) or header(answer.headers, AWS_HEADER)
-    key, expires = expiry.read(value.decode("latin-1"))
+    headers, _ = await _ask(worker, body, OPENS, NEW_SESSION, identity)
+    value = header(headers, _NEW) or header(headers, AWS_HEADER)
+    key, expires = ids.read(value.decode("latin-1"))
     if not key or key == "None":
-        raise WorkerRefusal(WorkerAnswer(502, [], b"the worker named no session"))
+        raise WorkerRefusal(502, b"the worker named no session")
     return key, expires
 
 
 async def close_session(worker: Worker, body: bytes, key: str, identity: bytes) -> bytes:
     """Close a session at a worker; return the worker's answer. Raises as `open_session`."""
-    return (await _tell(worker, body, CLOSES, key, identity)).body
-
-
-async def _tell(
-    worker: Worker, body: bytes, documented: bytes, session: str, identity: bytes
-) -> WorkerAnswer:
-    answer = await _ask(worker, body, session, identity)
-    if answer.status == 400 and body != documented:
-        answer = await _ask(worker, documented, session, identity)
-    if answer.status >= 300:
-        raise WorkerRefusal(answer)
+    _, answer = await _ask(worker, body, CLOSES, key, identity)
     return answer
 
 
-async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> WorkerAnswer:
+async def _ask(
+    worker: Worker, body: bytes, documented: bytes, session: str, identity: bytes
+) -> tuple[Headers, bytes]:
+    """Send a body, or else the documented one; return header fields and body of the answer."""
+    status, headers, answer = await _send(worker, body, session, identity)
+    if status == 400 and body != documented:
+        status, headers, answer = await _send(worker, documented, session, identity)
+    if status >= 300:
+        raise WorkerRefusal(status, answer)
+    return headers, answer
+
+
+async def _send(
+    worker: Worker, body: bytes, session: str, identity: bytes
+) -> tuple[int, Headers, bytes]:
+    """Send a body to the worker's `/invocations`; return status, header fields and body."""
     key = b"authorization: Bearer %b\r\n" % worker.api_key if worker.api_key else b""
     head = (
         b"POST /invocations HTTP/1.1\r\nhost: %b\r\nx-request-id: %b\r\ncontent-length: %d\r\n"
@@ -108,12 +100,9 @@ async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Wo
         try:
             if connection.head.redirects:
                 raise Redirected(connection.head)
-            answer = b""
-            while piece := await connection.chunk():
+            status, headers, answer = connection.head.status, connection.head.headers, b""
+            while len(answer) <= MAX_ANSWER_BYTES and (piece := await connection.chunk()):
                 answer += piece
-                if len(answer) > MAX_ANSWER_BYTES:
-                    break
-            said = WorkerAnswer(connection.head.status, connection.head.headers, answer)
         finally:
             worker.upstream.release(connection)
     except WorkerError as error:
@@ -127,8 +116,8 @@ async def _ask(worker: Worker, body: bytes, session: str, identity: bytes) -> Wo
     except BaseException:
         worker.breaker.neutral(mark)
         raise
-    worker.breaker.answered(monotonic(), mark, said.status)
-    return said
+    worker.breaker.answered(monotonic(), mark, status)
+    return status, headers, answer
 
 
 #: Status codes with which a worker says that it does not know a session: AWS's library has 400, or
@@ -148,21 +137,22 @@ async def end_everywhere(
     """Close a session in every pool that knows it; return its worker's answer to `body`.
 
     With `anyway` it ends here whatever its worker says, and even if that is silent for
-    `PATIENCE_S`. Raises UnknownSession if no pool knows it. An error in one pool is raised after
-    all were asked.
+    `CLOSE_TIMEOUT_S`. Raises UnknownSession if no pool knows it. An error in one pool is raised
+    after all were asked.
     """
     closed, answer = False, b""
     errors: list[DoorError] = []
     for pool in fleet.pools:
+        if pool.sessions is None:
+            continue
         try:
-            if pool.sessions is not None and pool.stateful and anyway:
+            if pool.stateful and anyway:
                 with suppress(DoorError, TimeoutError):
                     async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                        await _end_there(pool, key, body, identity)
-            elif pool.sessions is not None and pool.stateful:
-                answer = await _end_there(pool, key, body, identity) or answer
-            if pool.sessions is not None:
-                closed = await pool.sessions.close(key) or closed
+                        await _end_there(pool, pool.sessions, key, body, identity)
+            elif pool.stateful:
+                answer = await _end_there(pool, pool.sessions, key, body, identity) or answer
+            closed = await pool.sessions.close(key) or closed
         except DoorError as error:
             errors.append(error)
     if errors:
@@ -172,21 +162,20 @@ async def end_everywhere(
     return answer
 
 
-async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> bytes:
-    """Close a session at its worker, if that is there. Raises a DoorError, and WorkerRefusal."""
-    sessions = pool.sessions
-    session = (
-        None if sessions is None else await sessions.find(key, pool, (), known=True, uses=True)
-    )
-    worker = pool.named.get(session.worker) if session is not None else None
-    if sessions is None or session is None or worker is None or not worker.ready:
+async def _end_there(
+    pool: Pool, sessions: Sessions, key: str, body: bytes, identity: bytes
+) -> bytes:
+    """Close a session at its worker, if that is up. Raises a DoorError, and WorkerRefusal."""
+    session = await sessions.find(key, pool, (), known=True, uses=True)
+    worker = None if session is None else pool.named.get(session.worker)
+    if session is None or worker is None or not _is_up(worker):
         return b""
     try:
         return await close_session(worker, body, session.own or key, identity)
     except WorkerRefusal as refusal:
-        if refusal.said.status == 503:
+        if refusal.original_status == 503:
             raise NoWorker("The session's worker is full; please try again.") from None
-        if refusal.said.status not in _FORGOTTEN:
+        if refusal.original_status not in _FORGOTTEN:
             raise
         await sessions.close(key)
         raise UnknownSession from None
@@ -194,6 +183,12 @@ async def _end_there(pool: Pool, key: str, body: bytes, identity: bytes) -> byte
         if not error.safe:
             raise answer_for(error, worker.name) from None
         return b""  # it is gone, and the session with it
+
+
+def _is_up(worker: Worker) -> bool:
+    """Return true if a worker can be asked, whether or not it should get anything new."""
+    state, _ = worker.availability(monotonic())
+    return state not in {Availability.DOWN, Availability.ASLEEP}
 
 
 async def drop(worker: Worker, own: str, identity: bytes) -> None:
@@ -224,54 +219,51 @@ _CLOSED = b"x-amzn-sagemaker-closed-session-id: %b\r\n"
 _NEW_SESSION = b"x-amzn-sagemaker-new-session-id: %b\r\n"
 
 
-class SessionCalls:
-    """Opens and closes sessions, also at workers that keep sessions themselves."""
+async def open_call(fleet: Fleet, invocation: Invocation) -> None:
+    """Start a session; its worker is chosen now. Raises a DoorError, and WorkerRefusal."""
+    pool, model, workers = await _place(fleet, invocation.model)
+    if pool.stateful:
+        visit = await open_there(invocation, pool, model, workers)
+    else:
+        visit = sessions_of(pool).opening(invocation.session, invocation.call)
+        visit.owner = invocation.exchange.tenant
+        await visit.look(pool, workers)
+        await _choose(pool, model, workers, visit)
+    visit.accepted(200)
+    line = _NEW_SESSION % announced(visit.id, visit.expires).encode()
+    line += b"x-warmroute-worker: %b\r\n" % visit.bound.encode()
+    answer_session(invocation.exchange, line, b"", framed=invocation.streams)
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
 
-    async def open(self, invocation: Invocation) -> None:
-        """Start a session; its worker is chosen now. Raises a DoorError, and Refusal."""
-        pool, model, workers = await self._place(invocation.model)
-        if pool.stateful:
-            visit = await open_there(invocation, pool, model, workers)
-        else:
-            visit = sessions_of(pool).opening(invocation.session, invocation.call)
-            visit.owner = invocation.exchange.tenant
-            await visit.look(pool, workers)
-            await _choose(pool, model, workers, visit)
-        visit.accepted(200)
-        line = _NEW_SESSION % announced(visit.id, visit.expires).encode()
-        _answer(invocation, line + b"x-warmroute-worker: %b\r\n" % visit.bound.encode(), b"")
+async def close_call(fleet: Fleet, invocation: Invocation) -> None:
+    """Close a session. Raises UnknownSession, and as `open_call`."""
+    key, exchange = invocation.session or "", invocation.exchange
+    answer = await end_everywhere(fleet, key, exchange.body, exchange.identity)
+    answer_session(exchange, _CLOSED % key.encode(), answer, framed=invocation.streams)
 
-    async def close(self, invocation: Invocation) -> None:
-        """Close a session. Raises UnknownSession, and as `open`."""
-        key, exchange = invocation.session or "", invocation.exchange
-        answer = await end_everywhere(self._fleet, key, exchange.body, exchange.identity)
-        _answer(invocation, _CLOSED % key.encode(), answer)
 
-    async def _place(self, model: str) -> tuple[Pool, str, list[Worker]]:
-        """Return pool, model and workers for a session without a prompt. Raises as `Fleet.find`.
+async def _place(fleet: Fleet, model: str) -> tuple[Pool, str, list[Worker]]:
+    """Return pool, model and workers for a session without a prompt. Raises as `Fleet.find`.
 
-        Without a model, it is the base model of the only pool that keeps sessions. If that pool has
-        several models, any of its workers may be chosen.
-        """
-        if model:
-            return await self._fleet.find(model)
-        pools = [pool for pool in self._fleet.pools if pool.sessions is not None]
-        if len(pools) > 1:
-            raise BadRequest(
-                "Several pools keep sessions: name the `model`, or give the endpoint one in the"
-                " settings.",
-                param="model",
-            )
-        pool = pools[0] if pools else self._fleet.pools[0]
-        if names := common(worker.bases for worker in pool.workers if worker.models):
-            return pool, names[0], pool.eligible(names[0])
-        ready = [worker for worker in pool.taking if worker.ready]
-        if not ready:
-            raise NoWorker("No worker is ready; please try again.")
-        return pool, "", pool.breakers.admitted(monotonic(), ready)
+    Without a model, it is the base model of the only pool that keeps sessions. If that pool has
+    several models, any of its workers may be chosen.
+    """
+    if model:
+        return await fleet.find(model)
+    pools = [pool for pool in fleet.pools if pool.sessions is not None]
+    if len(pools) > 1:
+        raise BadRequest(
+            "Several pools keep sessions: name the `model`, or give the endpoint one in the"
+            " settings.",
+            param="model",
+        )
+    pool = pools[0] if pools else fleet.pools[0]
+    if names := common(worker.bases for worker in pool.workers if worker.models):
+        return pool, names[0], pool.eligible(names[0])
+    up = [worker for worker in pool.taking if _is_up(worker)]
+    if not up:
+        raise NoWorker("No worker is ready; please try again.")
+    return pool, "", pool.breakers.admitted(monotonic(), up)
 
 
 def sessions_of(pool: Pool) -> Sessions:
@@ -292,7 +284,7 @@ async def open_there(
 ) -> SessionUse:
     """Start a session at a worker that keeps them; its id is the client's, or else the worker's.
 
-    `answered`: a prompt's answer will tell of the session. Raises a DoorError, and Refusal.
+    `answered`: a prompt's answer will announce the session. Raises a DoorError, and WorkerRefusal.
     """
     sessions, key, exchange = sessions_of(pool), invocation.session, invocation.exchange
     visit = sessions.opening(key, invocation.call)
@@ -301,14 +293,15 @@ async def open_there(
         if visit.bound:  # by an earlier attempt at the same call
             return visit
     body, identity = OPENS if answered else exchange.body, exchange.identity
-    worker, own, expires = await _opened(pool, model, workers, body, identity)
+    worker, own, expires = await _open_at_best(pool, model, workers, body, identity)
     undo = partial(drop, worker, own, identity)
-    noted = own, expires, visit.call
-    to = Binding(worker.name, *noted, fixed=expires is not None, owner=exchange.tenant)
+    binding = Binding(
+        worker.name, own, expires, visit.call, fixed=expires is not None, owner=exchange.tenant
+    )
     for wanted in (key,) if key else (own if fits(own) else None, None):
         visit = sessions.opening(wanted, invocation.call)
         try:
-            session, done = await sessions.surely(visit.id, to, None)
+            session, done = await sessions.surely(visit.id, binding, None)
         except BaseException:
             await undo()
             raise
@@ -318,7 +311,7 @@ async def open_there(
             return visit
     # Another request with the client's id was first. If it got the same session of the worker's,
     # that one is kept.
-    if session is None or (session.worker, session.own) != (to.worker, to.own):
+    if session is None or (session.worker, session.own) != (binding.worker, binding.own):
         await undo()
     if session is None or not visit.has_begun(session):
         raise SessionExists
@@ -326,22 +319,21 @@ async def open_there(
     return visit
 
 
-async def _opened(
+async def _open_at_best(
     pool: Pool, model: str, workers: Sequence[Worker], body: bytes, identity: bytes
 ) -> tuple[Worker, str, float | None]:
-    """Open a session at the best worker that accepts; return the worker, the id there, and its
-    end."""
+    """Open a session at the best worker that accepts; return worker, id there, and end."""
     prompt = Prompt(model=model, tokens=0, answer_tokens=0, bound="")
     error: DoorError | None = None
     for choice in pool.strategy.rank(prompt, workers, monotonic()).candidates:
         worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
-        if error and not (worker.ready and pool.breakers.admits(monotonic(), worker)):
+        if error and not (_is_up(worker) and pool.breakers.admits(monotonic(), worker)):
             continue
         _count(pool, prompt, choice)
         try:
             return (worker, *await _open(worker, body, identity))
         except WorkerRefusal as refusal:
-            if refusal.said.status != 503:
+            if refusal.original_status != 503:
                 raise
             error = NoWorker("Every worker that was asked is full; please try again.")
         except WorkerError as failure:
@@ -378,11 +370,3 @@ def _count(pool: Pool, prompt: Prompt, choice: Candidate) -> None:
     pool.strategy.settled(prompt, choice, outcome, now)
     if pool.tells is not None:
         pool.tells.ended(pool.tells.booked(pool, prompt, choice, now), outcome, now)
-
-
-def _answer(invocation: Invocation, line: bytes, answer: bytes) -> None:
-    exchange = invocation.exchange
-    fields, body = session_answer(
-        exchange.identity, exchange.headers, line, answer, framed=invocation.streams
-    )
-    exchange.answer(200, fields, body)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from pydantic_core import InitErrorDetails
 
-from controller.events.shared_socket import binds
+from controller.events.source import binds
 from router.runtime.quote import shown
 from router.settings.errors import KeyPath, dotted, refusal
 from router.settings.fleet import EjectionSettings

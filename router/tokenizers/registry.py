@@ -3,188 +3,41 @@
 In the background it searches for tokenizers, compares them with the workers' answers, and hands
 those that may be trusted to the pools' `Prompts`. It is notified when workers come back or models
 change, and checks by itself whether workers count other tokens than the router.
-
-Which workers serve the models of which source, computed once per change. Pure.
-
-Publishes what is known of tokens to the pools' prompts and to the workers.
-
-If only one source has changed, only that one is published: a router may have hundreds, and all
-streams would wait meanwhile.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from time import monotonic
-from typing import TypeVar
 
 from router.fleet.fleet import Fleet
 from router.fleet.inquiries import Inquiries
 from router.fleet.pool import Pool
-from router.fleet.worker import Worker
+from router.fleet.worker import Availability, Worker
 from router.prompt.prompts import AskedModel, KnownModel
-from router.rendering.tokens import UNKNOWN_TOOLS
+from router.rendering.tokens import UNKNOWN_TOOLS, LoadedTokenizer
 from router.settings.model import Settings
 from router.settings.tokenizer import TokenizerSettings
-from router.tokenizers.sources import Fingerprint, SourceKind, TokenizerFinder, fingerprint, loaded
-from router.tokenizers.state import Cases, ModelGroups, SourceCase, tell, tell_of, tell_recount
-from router.tokenizers.verify import Agreement, ExpectedTokens, Recount, Verdict, verify_worker
+from router.tokenizers.sources import (
+    Fingerprint,
+    NoTokenizerFound,
+    Origin,
+    SourceKind,
+    TokenizerFinder,
+    TokenizerSearch,
+    at_workers,
+    fingerprint,
+    identity,
+    is_adapter,
+    loaded,
+    origin,
+)
+from router.tokenizers.state import Recount, SourceCase
+from router.tokenizers.status import log_difference, log_recount, log_source
+from router.tokenizers.verify import Agreement, ExpectedTokens, Verdict, verify_worker
 from router.tokenizers.worker_tokenizer import WorkerTokenizer, takes_ids
-
-
-class TokenizerWorkers:
-    """A snapshot, except for which workers are ready."""
-
-    def __init__(self, pools: Iterable[Pool] = (), cases: Iterable[SourceCase] = ()) -> None:
-        self._pools: dict[str, list[SourceCase]] = {}
-        self._models: dict[tuple[str, str], SourceCase] = {}
-        self._workers: dict[SourceCase, list[Worker]] = {}
-        self._cases: dict[Worker, list[SourceCase]] = {}
-        for case in cases:
-            self._pools.setdefault(case.pool, []).append(case)
-            self._models.update(((case.pool, name), case) for name in case.models)
-        for pool in pools:
-            for worker in pool.workers:
-                self._add(pool, worker)
-
-    def _add(self, pool: Pool, worker: Worker) -> None:
-        found = (self._models.get((pool.name, name)) for name in worker.models)
-        mine = dict.fromkeys(case for case in found if case is not None)
-        self._cases.setdefault(worker, []).extend(mine)
-        for case in mine:
-            self._workers.setdefault(case, []).append(worker)
-
-    def of_pool(self, pool: str) -> Sequence[SourceCase]:
-        """Return the sources of a pool."""
-        return self._pools.get(pool, ())
-
-    def of_model(self, pool: str, model: str) -> SourceCase | None:
-        """Return the source of a pool's model."""
-        return self._models.get((pool, model))
-
-    def of_worker(self, worker: Worker) -> Sequence[SourceCase]:
-        """Return the sources of all models that a worker serves."""
-        return self._cases.get(worker, ())
-
-    def workers(self, case: SourceCase) -> Sequence[Worker]:
-        """Return all workers that serve its models."""
-        return self._workers.get(case, ())
-
-    def ready(self, case: SourceCase) -> list[Worker]:
-        """Return those workers that are ready now."""
-        return [worker for worker in self.workers(case) if worker.ready]
-
-
-T = TypeVar("T")
-
-
-class TokenizerPublisher:
-    """Publishes a fleet's cases."""
-
-    def __init__(
-        self, fleet: Fleet, inquiries: Inquiries, forwards: Callable[[SourceCase], bool]
-    ) -> None:
-        """`forwards` tells whether token ids are to be sent to workers that accept them."""
-        self._fleet = fleet
-        self._inquiries = inquiries
-        self._forwards = forwards
-        self.serving = TokenizerWorkers()
-        """Replaced as a whole when cases, workers or their models change."""
-
-    def all(self, *, busy: bool) -> None:
-        """Publish everything; while searches are running (`busy`), do not log what is missing."""
-        for pool in self._fleet.pools:
-            cases = self.serving.of_pool(pool.name)
-            known: dict[str, KnownModel] = {}
-            asked: dict[str, AskedModel] = {}
-            for case in cases:
-                self._decide(case, busy=busy)
-                known |= self._known(case)
-                asked |= self._asked(case)
-            _hand(pool, known, asked)
-            for worker in pool.workers:
-                self._tell_worker(worker)
-
-    def one(self, case: SourceCase, *, busy: bool) -> None:
-        """Publish one case that has changed."""
-        self._decide(case, busy=busy)
-        for pool in self._fleet.pools:
-            if pool.name == case.pool:
-                known = _without(pool.prompts.known, case) | self._known(case)
-                asked = _without(pool.prompts.asked, case) | self._asked(case)
-                _hand(pool, known, asked)
-        for worker in self.serving.workers(case):
-            self._tell_worker(worker)
-
-    def _decide(self, case: SourceCase, *, busy: bool) -> None:
-        workers = self.serving.workers(case)
-        case.decide([one.name for one in workers], [one.name for one in workers if one.ready])
-        if case.volume is not None or not busy:
-            by_blocks = (one.kv is not None for one in self._fleet.pools if one.name == case.pool)
-            tell(case, by_blocks=any(by_blocks))
-
-    def _known(self, case: SourceCase) -> dict[str, KnownModel]:
-        """Return the models whose tokens are computed here."""
-        if not case.trusted or case.volume is None:
-            return {}
-        exact, forward = case.volume.exact, self._forwards(case)
-        rest = case.media, case.left_out
-        return {name: KnownModel(said, exact, forward, *rest) for name, said in case.models.items()}
-
-    def _asked(self, case: SourceCase) -> dict[str, AskedModel]:
-        """Return the models whose tokens are asked of their workers."""
-        if not case.trusted or case.volume is not None:
-            return {}
-        return {
-            name: AskedModel(said, self._elsewhere(case.pool, name).ids)
-            for name, said in case.models.items()
-        }
-
-    def _elsewhere(self, pool: str, model: str) -> WorkerTokenizer:
-        workers = partial(self._tokenizing, pool, model)
-        return WorkerTokenizer(
-            self._inquiries, model, workers, partial(self._left_out, pool, model)
-        )
-
-    def _tokenizing(self, pool: str, model: str) -> list[Worker]:
-        """Return the ready workers that serve a model and answer `/tokenize`."""
-        case = self.serving.of_model(pool, model)
-        if case is None:
-            return []
-        return [
-            worker
-            for worker in self.serving.ready(case)
-            if model in worker.models and case.agrees(worker.name)
-        ]
-
-    def _left_out(self, pool: str, model: str) -> bool | None:
-        """Return whether its workers leave out tools with `tool_choice: none`."""
-        case = self.serving.of_model(pool, model)
-        return None if case is None else case.left_out
-
-    def _tell_worker(self, worker: Worker) -> None:
-        """Mark whether the worker is sent ids: only if it accepts them for all of its models."""
-        mine = self.serving.of_worker(worker)
-        worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
-
-
-def _hand(pool: Pool, known: dict[str, KnownModel], asked: dict[str, AskedModel]) -> None:
-    """Replace a pool's mappings only if they have changed, as others may be reading them."""
-    if known != pool.prompts.known:
-        pool.prompts.known = known
-    if _identities(asked) != _identities(pool.prompts.asked):
-        pool.prompts.asked = asked
-
-
-def _without(named: Mapping[str, T], case: SourceCase) -> dict[str, T]:
-    return {name: one for name, one in named.items() if name not in case.models}
-
-
-def _identities(asked: Mapping[str, AskedModel]) -> dict[str, str]:
-    return {name: one.identity for name, one in asked.items()}
-
 
 log = logging.getLogger("warmroute.tokenizers")
 
@@ -196,6 +49,113 @@ MAX_CONCURRENT_QUESTIONS = 8
 #: to wait for them.
 MAX_CONCURRENT_ANSWERS = 2
 
+Cases = dict[tuple[str, TokenizerSearch], SourceCase]
+"""Cases by pool and source."""
+
+_NEEDED = "nothing else is known, and the strategy needs them"
+_SILENT = frozenset((Availability.DOWN, Availability.ASLEEP))
+
+
+def is_up(worker: Worker) -> bool:
+    """Return true if a worker answers questions, whatever else keeps requests from it."""
+    return worker.availability(monotonic())[0] not in _SILENT
+
+
+class ModelGroups:
+    """Groups a fleet's models by the source of their tokenizer."""
+
+    def __init__(self, fleet: Fleet, finder: TokenizerFinder) -> None:
+        self._fleet = fleet
+        self._finder = finder
+
+    def sort(self, settings: Mapping[str, TokenizerSettings], before: Cases) -> Cases:
+        """Return the current cases by the pools' settings; those in `before` are kept.
+
+        Starts searches for new sources, and forgets those no longer needed.
+        """
+        cases: Cases = {}
+        for pool in self._fleet.pools:
+            wanted = settings.get(pool.name)
+            if wanted is not None and pool.prompts.keyed:
+                cases |= self._of_pool(pool, wanted, before)
+        missing = {case.missing for case in cases.values() if case.missing}
+        self._finder.keep(missing.union(wanted for _, wanted in cases))
+        return cases
+
+    def look(self, case: SourceCase) -> None:
+        """Take the result of a case's search; repeat a failed search when it is due."""
+        if case.missing is not None:
+            self._finder.look(case.missing)
+        if case.wanted.kind in {SourceKind.FOLDER, SourceKind.HUB}:
+            result = self._finder.look(case.wanted)
+            if isinstance(result, LoadedTokenizer):
+                case.found(result, "")
+            else:
+                case.found(None, result.why if result else "it is being looked for")
+
+    @property
+    def may_ask(self) -> bool:
+        """Return true if the end of a search may mean that workers are to be asked."""
+        return any(pool.capabilities.needs_tokens for pool in self._fleet.pools)
+
+    def _of_pool(self, pool: Pool, settings: TokenizerSettings, before: Cases) -> Cases:
+        cases: Cases = {}
+        searches: dict[Origin, TokenizerSearch] = {}
+        case_of: dict[str, SourceCase] = {}
+        held: dict[str, str] = {}
+        for case in before.values():
+            held |= case.models if case.pool == pool.name else {}
+        for name, worker in _one_of_each(pool, held):
+            if not self._fleet.answers_for(name, pool):
+                continue
+            source, missing = self._origin(pool, settings, name, worker)
+            if source not in searches:  # the many adapters share their base model's
+                searches[source] = TokenizerSearch.of(source, settings)
+            key = (pool.name, searches[source])
+            if key not in cases:
+                case = cases[key] = before.get(key) or SourceCase(pool.name, source, key[1])
+                case.models, case.workers, case.missing = {}, [], missing
+                self.look(case)
+            case_of[name] = cases[key]
+            cases[key].models[name] = identity(name, worker.models)
+        for worker in pool.workers:
+            for case in dict.fromkeys(case_of[name] for name in worker.models if name in case_of):
+                case.workers.append(worker)
+        return cases
+
+    def _origin(
+        self, pool: Pool, settings: TokenizerSettings, name: str, worker: Worker
+    ) -> tuple[Origin, TokenizerSearch | None]:
+        """Return where to look, and what was missing if workers are asked instead.
+
+        Asking workers is a last resort, for strategies that cannot do without tokens: for most,
+        asking for every prompt costs more than it gains.
+        """
+        source = origin(settings.source, name, worker.models)
+        if settings.source != "auto" or not pool.capabilities.needs_tokens:
+            return source, None
+        wanted = None if source.kind is SourceKind.TEXT else TokenizerSearch.of(source, settings)
+        if wanted is None or isinstance(self._finder.look(wanted), NoTokenizerFound):
+            return at_workers(name, worker.models, _NEEDED), wanted
+        return source, None
+
+
+def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]]:
+    """Return every model with a worker that says what it is; adapters last.
+
+    If workers differ about a model, one that says what was `held` so far is preferred, else the
+    first: what was learned stays valid as long as any worker has that model. The comparison of
+    tokens finds the others.
+    """
+    first: dict[str, Worker] = {}
+    holding: dict[str, Worker] = {}
+    for worker in pool.workers:
+        for name in worker.models:
+            first.setdefault(name, worker)
+            if name in held and identity(name, worker.models) == held[name]:
+                holding.setdefault(name, worker)
+    return sorted((first | holding).items(), key=lambda one: is_adapter(one[0], one[1].models))
+
 
 class TokenizerRegistry:
     """Manages a fleet's tokenizers from `start` to `stop`."""
@@ -204,11 +164,11 @@ class TokenizerRegistry:
         self._fleet = fleet
         self._inquiries = inquiries
         self._settings = _by_pool(settings)
-        self._publishing = TokenizerPublisher(fleet, inquiries, self._forwards)
         self._wake = asyncio.Event()
-        self._finding = TokenizerFinder(self._heard)
-        self._sorting = ModelGroups(fleet, self._finding)
+        self._finder = TokenizerFinder(self._search_ended)
+        self._groups = ModelGroups(fleet, self._finder)
         self._cases: Cases = {}
+        self._of_worker: dict[Worker, list[SourceCase]] = {}
         self._recounts: dict[str, Recount] = {}
         self._described: dict[str, Fingerprint] = {}
         self._unsorted = True
@@ -231,7 +191,7 @@ class TokenizerRegistry:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._finding.close()
+        await self._finder.close()
 
     def notice(self, worker: Worker, back: bool) -> None:
         """Note that a worker's models may have changed; if it is `back`, everything may have."""
@@ -245,7 +205,7 @@ class TokenizerRegistry:
             self._doubt(worker, files=back)
         if before != described:
             self._unsorted = True
-        if any(described.get(name, said) != said for name, said in had.items()):
+        if any(described.get(name, was) != was for name, was in had.items()):
             self._sort()  # what was known of the old model must not be used now
             self._publish()
         self._wake.set()
@@ -259,7 +219,7 @@ class TokenizerRegistry:
             if worker.name in case.asked:
                 case.doubt([worker.name])
                 if files and case.wanted.kind is SourceKind.FOLDER:  # it may have loaded another
-                    self._finding.again(case.wanted)
+                    self._finder.again(case.wanted)
 
     def change(self, settings: Settings) -> None:
         """Apply new settings, perhaps with another fleet; what no longer holds ends at once."""
@@ -268,9 +228,9 @@ class TokenizerRegistry:
             if before.get(case.pool) != self._settings.get(case.pool):
                 del self._cases[key]
             elif case.wanted.template is not None:
-                self._finding.again(case.wanted)
+                self._finder.again(case.wanted)
         names = {worker.name for worker in self._fleet.workers}
-        self._described = {name: one for name, one in self._described.items() if name in names}
+        self._described = {name: seen for name, seen in self._described.items() if name in names}
         self._unsorted = True
         self._sort()
         self._publish()
@@ -281,7 +241,7 @@ class TokenizerRegistry:
         while True:
             self._wake.clear()
             await self.round()
-            if not self._finding.busy:
+            if not self._finder.busy:
                 break
             await self._wake.wait()
         await self.round()
@@ -294,7 +254,7 @@ class TokenizerRegistry:
         now = monotonic()
         async with asyncio.TaskGroup() as group:  # all of it ends before the next round
             for case in self._cases.values():
-                ready = self._publishing.serving.ready(case)
+                ready = [worker for worker in case.workers if is_up(worker)]
                 names = case.waiting([worker.name for worker in ready], now)
                 if names:
                     waiting = [worker for worker in ready if worker.name in names]
@@ -314,21 +274,26 @@ class TokenizerRegistry:
 
     # Which sources there are.
 
-    def _heard(self) -> None:
+    def _search_ended(self) -> None:
         """Note that a search has ended; if workers may be asked instead, another source may be
         right now."""
-        self._unsorted |= self._sorting.may_ask
+        self._unsorted |= self._groups.may_ask
         self._wake.set()
 
     def _sort(self) -> None:
         """Find out which models need which source; keep what is known of each source."""
         if not self._unsorted:
             for case in self._cases.values():
-                self._sorting.look(case)
+                self._groups.look(case)
             return
         self._unsorted = False
-        self._cases = self._sorting.sort(self._settings, self._cases)
-        self._publishing.serving = TokenizerWorkers(self._fleet.pools, self._cases.values())
+        self._cases = self._groups.sort(self._settings, self._cases)
+        self._of_worker = {}
+        for case in self._cases.values():
+            for gone in case.askers.keys() - case.models.keys():
+                del case.askers[gone]
+            for worker in case.workers:
+                self._of_worker.setdefault(worker, []).append(case)
 
     # Whether workers agree.
 
@@ -340,13 +305,14 @@ class TokenizerRegistry:
         now = monotonic()
         before, self._recounts = self._recounts, {}
         for pool in self._fleet.pools:
-            if pool.prompts.by_reason[UNKNOWN_TOOLS]:
-                for case in self._publishing.serving.of_pool(pool.name):
-                    case.choose()
             recount = self._recounts[pool.name] = before.get(pool.name) or Recount()
-            if recount.is_due(pool.prompts.miscounted, now):
-                tell_recount(pool.name, pool.prompts.miscounted)
-                for case in self._publishing.serving.of_pool(pool.name):
+            is_due = recount.is_due(pool.prompts.miscounted, now)
+            if is_due:
+                log_recount(pool.name, pool.prompts.miscounted)
+            for case in self._cases.values():
+                if case.pool == pool.name and pool.prompts.by_reason[UNKNOWN_TOOLS]:
+                    case.choose()
+                if case.pool == pool.name and is_due:
                     case.doubt()
 
     async def _verify(
@@ -354,8 +320,8 @@ class TokenizerRegistry:
     ) -> None:
         """Ask workers for their tokens, and compare."""
         ours = self._our_turns
-        reference = ExpectedTokens(self._inquiries, case.volume, ready, list(case.models), ours)
-        async with nullcontext() if case.volume else self._turns:  # else this asks a worker
+        reference = ExpectedTokens(self._inquiries, case.tokenizer, ready, list(case.models), ours)
+        async with nullcontext() if case.tokenizer else self._turns:  # else this asks a worker
             try:
                 await reference.prepare()
             except TimeoutError:  # then nothing can be compared
@@ -383,32 +349,89 @@ class TokenizerRegistry:
             except Exception:  # other workers must still be asked
                 log.exception("internal error with worker %s", worker.name)
                 verdict = Verdict(Agreement.UNVERIFIED, "internal error")
-        if case.volume is not reference.volume:
+        if case.tokenizer is not reference.tokenizer:
             return  # the verdict is about another tokenizer
         if self._described.get(worker.name) is not described:
             return  # it has other models, or was restarted
         case.judged(worker.name, verdict, monotonic(), choosing=asks)
         (case.taking.add if takes else case.taking.discard)(worker.name)
-        tell_of(case, worker.name)
+        log_difference(case, worker.name)
         asked = case.asked[worker.name]
         if asked.verdict.state is Agreement.DIFFERS:
             self._publish_one(case)
             if asked.times == 1:
-                self._finding.again(case.wanted, fresh=True)  # ours may be outdated
+                self._finder.again(case.wanted, fresh=True)  # ours may be outdated
 
     def _forwards(self, case: SourceCase) -> bool:
         """Whether to send token ids to workers that accept them."""
         settings = self._settings.get(case.pool)
         return settings is not None and settings.forward_token_ids
 
-    # What is published.
-
-    def _publish(self) -> None:
-        self._publishing.all(busy=self._finding.busy)
+    # What is handed to the pools' prompts and to the workers.
 
     def _publish_one(self, case: SourceCase) -> None:
-        if self._cases.get((case.pool, case.wanted)) is case:  # not if settings have replaced it
-            self._publishing.one(case, busy=self._finding.busy)
+        """Publish one source that has changed, unless settings have replaced it."""
+        if self._cases.get((case.pool, case.wanted)) is case:
+            self._publish(case)
+
+    def _publish(self, only: SourceCase | None = None) -> None:
+        """Publish every source, or `only` one.
+
+        A router may have hundreds, and all streams would wait meanwhile.
+        """
+        cases = list(self._cases.values()) if only is None else [only]
+        for case in cases:
+            self._decide(case)
+        for pool in self._fleet.pools:
+            if only is not None and pool.name != only.pool:
+                continue
+            known: dict[str, KnownModel] = {}
+            asked: dict[str, AskedModel] = {}
+            if only is not None:
+                known = {n: m for n, m in pool.prompts.known.items() if n not in only.models}
+                asked = {n: m for n, m in pool.prompts.asked.items() if n not in only.models}
+            for case in cases:
+                if case.trusted and case.pool == pool.name:
+                    self._add(case, known, asked)
+            # Replaced only if they have changed, as others may be reading them.
+            if known != pool.prompts.known:
+                pool.prompts.known = known
+            if asked != pool.prompts.asked:
+                pool.prompts.asked = asked
+        for worker in self._fleet.workers if only is None else only.workers:
+            mine = self._of_worker.get(worker, ())  # ids are sent if it takes those of all models
+            worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
+
+    def _decide(self, case: SourceCase) -> None:
+        ready = [worker.name for worker in case.workers if is_up(worker)]
+        case.decide([worker.name for worker in case.workers], ready)
+        if case.tokenizer is not None or not self._finder.busy:  # else it may be found yet
+            pools = [pool for pool in self._fleet.pools if pool.name == case.pool]
+            log_source(case, by_blocks=any(pool.kv is not None for pool in pools))
+
+    def _add(
+        self, case: SourceCase, known: dict[str, KnownModel], asked: dict[str, AskedModel]
+    ) -> None:
+        """Add a source's models: those whose tokens are computed here, or asked of workers."""
+        for name, called in case.models.items():
+            if case.tokenizer is not None:
+                exact, forward = case.tokenizer.exact, self._forwards(case)
+                known[name] = KnownModel(called, exact, forward, case.media, case.left_out)
+                continue
+            if name not in case.askers:
+                workers = partial(_tokenizing, case, name)
+                asker = WorkerTokenizer(self._inquiries, name, workers, lambda: case.left_out)
+                case.askers[name] = asker
+            asked[name] = AskedModel(called, case.askers[name].ids)
+
+
+def _tokenizing(case: SourceCase, model: str) -> list[Worker]:
+    """Return the workers that serve a model and answer `/tokenize` now."""
+    return [
+        worker
+        for worker in case.workers
+        if model in worker.models and is_up(worker) and case.agrees(worker.name)
+    ]
 
 
 def _by_pool(settings: Settings) -> dict[str, TokenizerSettings]:

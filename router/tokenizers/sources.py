@@ -1,6 +1,9 @@
-"""Where to look for a model's tokenizer, according to the settings and the workers. Pure.
+"""Where the tokenizer of a model comes from: which source, its folder, and the search for it.
 
-Searches for tokenizers in the background, repeated after a while if nothing was found.
+`origin` says where to look, by the settings and by what workers report. `snapshot` gets a model's
+folder from the Hugging Face hub: from its cache, else by a download of the few small files that
+routing needs. `TokenizerFinder` searches in the background, and again after a while if nothing was
+found.
 """
 
 import asyncio
@@ -8,18 +11,17 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
+from fnmatch import fnmatch
 from pathlib import Path
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from router.rendering.errors import BadFolder
-from router.rendering.folder import has_tokenizer
+from router.rendering.folder import MAX_FILE_BYTES, PATTERNS, BadFolder, has_tokenizer
+from router.rendering.probes import answers
+from router.rendering.tokens import LoadedTokenizer
 from router.runtime.threads import aside
 from router.settings.tokenizer import TokenizerSettings, is_hub_id
-from router.tokenizers.hub import NotFetched, snapshot
-from router.tokenizers.probes import answers
-from router.tokenizers.tokenizer import LoadedTokenizer
 
 if TYPE_CHECKING:
     from router.tokenizers.loader import TokenizerCache
@@ -30,7 +32,7 @@ Described = Mapping[str, Mapping[str, Any]]
 Fingerprint = Mapping[str, tuple[str | None, str | None]]
 """The part of `Described` that matters here: what each model was loaded from, and its base."""
 
-_SAID = "the settings say so"
+_BY_SETTINGS = "the settings say so"
 
 
 class SourceKind(StrEnum):
@@ -65,19 +67,21 @@ def origin(source: str, model: str, described: Described) -> Origin:
     tokenizer lies beside them. An adapter uses its base model's.
     """
     if source == "bytes":
-        return Origin(SourceKind.TEXT, why=_SAID)
+        return Origin(SourceKind.TEXT, why=_BY_SETTINGS)
     if source == "worker":
-        return at_workers(model, described, _SAID)._replace(told=True)
+        return at_workers(model, described, _BY_SETTINGS)._replace(told=True)
     if source != "auto":
-        named = _named(source, _SAID) or Origin(
-            SourceKind.TEXT, why="the settings name no tokenizer"
+        named = _named(source, _BY_SETTINGS)
+        return (named or Origin(SourceKind.TEXT, why="the settings name no tokenizer"))._replace(
+            told=True
         )
-        return named._replace(told=True)
     root = _root(model, described)
     if root is None:
         return Origin(SourceKind.TEXT, why="its workers do not tell where they have it from")
-    loaded = _named(root, "its workers have it from there")
-    return loaded or Origin(SourceKind.TEXT, why=f"{root[:100]!r} is neither a folder nor a hub id")
+    reported = _named(root, "its workers have it from there")
+    return reported or Origin(
+        SourceKind.TEXT, why=f"{root[:100]!r} is neither a folder nor a hub id"
+    )
 
 
 def at_workers(model: str, described: Described, why: str) -> Origin:
@@ -94,11 +98,9 @@ def identity(model: str, described: Described) -> str:
     shares nothing). So that name counts, and also what it was loaded from, as names are reused for
     other adapters.
     """
-    found = described.get(model, {})
-    root, parent = _text(found, "root"), _text(found, "parent")
-    if parent is not None:
-        return f"{root or ''}\0{model}"
-    return root or model
+    card = described.get(model, {})
+    root = _text(card, "root")
+    return f"{root or ''}\0{model}" if _text(card, "parent") is not None else root or model
 
 
 def is_adapter(model: str, described: Described) -> bool:
@@ -108,7 +110,7 @@ def is_adapter(model: str, described: Described) -> bool:
 
 def fingerprint(described: Described) -> Fingerprint:
     """Return the part of a description whose change requires a new check."""
-    return {name: (_text(one, "root"), _text(one, "parent")) for name, one in described.items()}
+    return {name: (_text(card, "root"), _text(card, "parent")) for name, card in described.items()}
 
 
 def loaded(fingerprint: Fingerprint) -> Mapping[str, str | None]:
@@ -131,13 +133,76 @@ def _root(model: str, described: Described) -> str | None:
     if parent in described and parent != model:
         return _text(described[parent], "root")
     # vLLM repeats the base named by the adapter, which may be any of its names, or none.
-    bases = {_text(one, "root") for one in described.values() if _text(one, "parent") is None}
+    cards = described.values()
+    bases = {_text(base, "root") for base in cards if _text(base, "parent") is None}
     return bases.pop() if len(bases) == 1 else None
 
 
 def _text(card: Mapping[str, Any], field: str) -> str | None:
     value = card.get(field)
     return value if isinstance(value, str) and value else None
+
+
+#: Files to fetch; the presence of the last one tells which format a model's weights have.
+_WANTED = [*PATTERNS, "model.safetensors.index.json"]
+
+
+class NotFetched(Exception):
+    """A model's folder cannot be obtained; the message says why, on one line."""
+
+
+def snapshot(name: str, *, fresh: bool = False) -> Path:
+    """Return the folder of the model `name` on the hub. Raises NotFetched.
+
+    The cache is used if it has a tokenizer, as engines that run from it look no further either.
+    With `fresh`, the hub is asked first whether there is a newer version. Blocks for as long as the
+    network takes.
+    """
+    from huggingface_hub import constants  # noqa: PLC0415 - slow to import, and seldom needed
+
+    if not fresh or constants.HF_HUB_OFFLINE:
+        path = _cached(name)
+        if path is not None:
+            return path
+    if constants.HF_HUB_OFFLINE:
+        raise NotFetched(f"{name} is not in the hub's cache, and HF_HUB_OFFLINE is set")
+    return _fetched(name)
+
+
+def _cached(name: str) -> Path | None:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+
+    try:
+        path = Path(snapshot_download(name, allow_patterns=_WANTED, local_files_only=True))
+    except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the hub may do better
+        return None
+    # Engines put weights into this cache too, so a snapshot may lack what is needed here.
+    return path if has_tokenizer(path) else None
+
+
+def _fetched(name: str) -> Path:
+    from huggingface_hub import errors, model_info, snapshot_download  # noqa: PLC0415
+    from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
+
+    disable_progress_bars()
+    try:
+        for file in model_info(name, files_metadata=True).siblings or ():
+            wanted = any(fnmatch(file.rfilename, pattern) for pattern in _WANTED)
+            if wanted and (file.size or 0) > MAX_FILE_BYTES:
+                raise NotFetched(f"{file.rfilename} of {name} is over {MAX_FILE_BYTES >> 20} MiB")
+        path = Path(snapshot_download(name, allow_patterns=_WANTED))
+    except NotFetched:
+        raise
+    except errors.GatedRepoError:
+        raise NotFetched(f"{name} is gated on the hub: HF_TOKEN has to open it") from None
+    except errors.RepositoryNotFoundError:
+        raise NotFetched(f"{name} is not on the hub, or HF_TOKEN does not open it") from None
+    except Exception as error:  # noqa: BLE001 - a network has many ways to fail
+        message = ": ".join(filter(None, (type(error).__name__, str(error).split("\n")[0][:200])))
+        raise NotFetched(f"{name} cannot be fetched from the hub: {message}") from None
+    if not has_tokenizer(path):
+        raise NotFetched(f"{name} has no tokenizer on the hub")
+    return path
 
 
 log = logging.getLogger("warmroute.tokenizers")
@@ -163,7 +228,7 @@ class TokenizerSearch(NamedTuple):
     """How engines tokenize, as in the settings."""
 
     @classmethod
-    def told(cls, origin: Origin, settings: TokenizerSettings) -> "TokenizerSearch":
+    def of(cls, origin: Origin, settings: TokenizerSettings) -> "TokenizerSearch":
         """Return what to search for, from an origin and the settings."""
         keywords = json.dumps(settings.keywords, sort_keys=True)
         name = origin.name or origin.why
@@ -190,11 +255,11 @@ class _Search:
 
 
 class TokenizerFinder:
-    """Finds tokenizers. `told` is called whenever a search has ended."""
+    """Finds tokenizers. `ended` is called whenever a search has ended."""
 
-    def __init__(self, told: Callable[[], None], shelf: "TokenizerCache | None" = None) -> None:
-        self._told = told
-        self._shelf, self._opening = shelf, Lock()
+    def __init__(self, ended: Callable[[], None], cache: "TokenizerCache | None" = None) -> None:
+        self._ended = ended
+        self._cache, self._making = cache, Lock()
         self._searches: dict[TokenizerSearch, _Search] = {}
         self._turns = asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
 
@@ -203,14 +268,9 @@ class TokenizerFinder:
 
         A failed search is repeated when it is due.
         """
-        search = self._searches.get(wanted)
-        if search is None:
-            search = self._searches[wanted] = _Search()
-        if (
-            search.task is None
-            and not isinstance(search.result, LoadedTokenizer)
-            and search.due <= monotonic()
-        ):
+        search = self._searches.setdefault(wanted, _Search())
+        missing = not isinstance(search.result, LoadedTokenizer)
+        if search.task is None and missing and search.due <= monotonic():
             self._begin(wanted, search, fresh=False)
         return search.result
 
@@ -227,8 +287,8 @@ class TokenizerFinder:
 
     def keep(self, wanted: Collection[TokenizerSearch]) -> None:
         """Forget all other searches."""
-        for one in set(self._searches).difference(wanted):
-            task = self._searches.pop(one).task
+        for other in set(self._searches).difference(wanted):
+            task = self._searches.pop(other).task
             if task is not None:
                 task.cancel()
 
@@ -250,26 +310,23 @@ class TokenizerFinder:
     async def _search(self, wanted: TokenizerSearch, search: _Search, *, fresh: bool) -> None:
         try:
             async with self._turns:
-                search.result = await aside(
-                    lambda: self._find(wanted, fresh=fresh), SEARCH_TIMEOUT_S
-                )
+                find = self._find
+                search.result = await aside(lambda: find(wanted, fresh=fresh), SEARCH_TIMEOUT_S)
             search.failures = 0
         except Exception as error:  # noqa: BLE001 - whatever a file holds, routing goes on
             search.failures += 1
             pause = min(MAX_RETRY_INTERVAL_S, RETRY_INTERVAL_S * 2.0 ** (search.failures - 1))
             search.due = monotonic() + pause
-            missing = NoTokenizerFound(_why(error, wanted))
-            if isinstance(
-                search.result, LoadedTokenizer
-            ):  # as good as before; agreement tells if not
-                log.warning("%s; what was found before stays", missing.why)
+            why = _why(error, wanted)
+            if isinstance(search.result, LoadedTokenizer):  # it is as good as before; if not,
+                log.warning("%s; what was found before stays", why)  # workers will differ
             else:
-                search.result = missing
+                search.result = NoTokenizerFound(why)
         finally:
             search.task = None
             if search.once_more and self._searches.get(wanted) is search:
                 self._begin(wanted, search, fresh=search.fresh)
-            self._told()
+            self._ended()
 
     def _find(self, wanted: TokenizerSearch, *, fresh: bool) -> LoadedTokenizer:
         """Find a tokenizer; runs in a thread. Raises BadFolder, NotFetched."""
@@ -279,20 +336,16 @@ class TokenizerFinder:
             path = Path(wanted.name)
             if not has_tokenizer(path):
                 raise BadFolder(f"{path} is not a folder with a tokenizer here")
-        keywords = json.loads(wanted.keywords)
-        volume = self._opened().open(path, wanted.template, keywords, wanted.mode)
-        if not answers(volume.exact):
-            raise BadFolder(f"of {wanted.name} engines make tokens in a way that is not known here")
-        return volume
-
-    def _opened(self) -> "TokenizerCache":
-        """Return the shelf, made at first use, because its libraries take 10 MB."""
-        with self._opening:
-            if self._shelf is None:
+        with self._making:  # at first use, because its libraries take 10 MB
+            if self._cache is None:
                 from router.tokenizers.loader import TokenizerCache  # noqa: PLC0415
 
-                self._shelf = TokenizerCache()
-            return self._shelf
+                self._cache = TokenizerCache()
+        keywords = json.loads(wanted.keywords)
+        tokenizer = self._cache.open(path, wanted.template, keywords, wanted.mode)
+        if not answers(tokenizer.exact):
+            raise BadFolder(f"of {wanted.name} engines make tokens in a way that is not known here")
+        return tokenizer
 
 
 def _why(error: Exception, wanted: TokenizerSearch) -> str:

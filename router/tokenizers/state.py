@@ -4,34 +4,17 @@ A source is trusted once every ready worker that serves the models was asked and
 tokens, and for as long as none does. For workers that cannot be asked, the settings' word is taken.
 But if engines may tokenize differently from the router, at least one worker has to confirm the
 router's tokens.
-
-Which models of each pool need which tokenizer source.
-
-Log lines about tokenizers: each thing is logged once, and again when it changes.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from router.fleet.fleet import Fleet
-from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.settings.tokenizer import TokenizerSettings
-from router.tokenizers.sources import (
-    NoTokenizerFound,
-    Origin,
-    SourceKind,
-    TokenizerFinder,
-    TokenizerSearch,
-    at_workers,
-    identity,
-    is_adapter,
-    origin,
-)
-from router.tokenizers.tokenizer import LoadedTokenizer
-from router.tokenizers.verify import Agreement, Difference, Verdict
+from router.rendering.tokens import LoadedTokenizer
+from router.tokenizers.sources import Origin, SourceKind, TokenizerSearch
+from router.tokenizers.verify import Agreement, DifferenceStatus, Verdict
+from router.tokenizers.worker_tokenizer import WorkerTokenizer
 
 #: Seconds until a worker that did not agree is asked again; doubled each time, up to an hour.
 RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S = 15.0, 3600.0
@@ -39,6 +22,8 @@ RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S = 15.0, 3600.0
 #: at some hours of the day because of its time zone or clock. Also used if it did not answer
 #: everything.
 DATED_RECHECK_INTERVAL_S = 600.0
+#: Seconds between two checks of workers that count otherwise; doubled each time, up to an hour.
+RECOUNT_INTERVAL_S, MAX_RECOUNT_INTERVAL_S = 60.0, 3600.0
 
 
 @dataclass
@@ -61,28 +46,32 @@ class SourceCase:
     wanted: TokenizerSearch
     models: dict[str, str] = field(default_factory=dict)
     """The identity of each model, by name; base models before adapters."""
-    volume: LoadedTokenizer | None = None
+    workers: list[Worker] = field(default_factory=list)
+    """All workers that serve its models."""
+    tokenizer: LoadedTokenizer | None = None
     why: str = ""
-    """Why there is no volume."""
+    """Why there is no tokenizer."""
     asked: dict[str, WorkerRecord] = field(default_factory=dict)
     """Results by the worker's name."""
     missing: TokenizerSearch | None = None
     """What was searched for and not found, so that workers are asked instead; searches continue."""
     trusted: bool = False
-    told: str = ""
+    logged: str = ""
     """The last log line about it."""
-    differences: dict[str, Difference] = field(default_factory=dict)
+    differences: dict[str, DifferenceStatus] = field(default_factory=dict)
     """Differences already logged, by the worker's name."""
     choosing: bool = False
     """Clients send tools with `tool_choice: none`, so it matters what workers make of them."""
     taking: set[str] = field(default_factory=set)
     """Workers that agree and accept a chat's token ids with the request."""
+    askers: dict[str, WorkerTokenizer] = field(default_factory=dict)
+    """What asks the workers for tokens, by the model's name."""
 
-    def found(self, volume: LoadedTokenizer | None, why: str) -> None:
+    def found(self, tokenizer: LoadedTokenizer | None, why: str) -> None:
         """Take the result of a search; if it has changed, verify everything again."""
         self.why = why
-        if volume is not self.volume:
-            self.volume = volume
+        if tokenizer is not self.tokenizer:
+            self.tokenizer = tokenizer
             self.asked.clear()
             self.taking.clear()
             self.trusted = False
@@ -90,13 +79,13 @@ class SourceCase:
     @property
     def can_be_known(self) -> bool:
         """Return true if there is anything to tokenize with."""
-        return self.volume is not None or self.origin.kind is SourceKind.WORKER
+        return self.tokenizer is not None or self.origin.kind is SourceKind.WORKER
 
     def waiting(self, ready: Iterable[str], now: float) -> list[str]:
         """Return those of these workers that are to be asked now."""
         if not self.can_be_known:
             return []
-        return [name for name in ready if (one := self.asked.get(name)) is None or one.due <= now]
+        return [name for name in ready if name not in self.asked or self.asked[name].due <= now]
 
     def judged(self, worker: str, verdict: Verdict, now: float, *, choosing: bool = False) -> None:
         """Record what was found about a worker; `choosing`: `tool_choice: none` was checked too.
@@ -104,20 +93,17 @@ class SourceCase:
         A worker that differed stays so until it agrees, even if it cannot be asked meanwhile.
         """
         before = self.asked.get(worker)
-        if (
-            before
-            and before.verdict.state is Agreement.DIFFERS
-            and verdict.state is Agreement.UNVERIFIED
-        ):
-            verdict = before.verdict
         if verdict.state is Agreement.AGREES:
-            dated = self.volume is not None and self.volume.exact.dated
+            dated = self.tokenizer is not None and self.tokenizer.exact.dated
             untold = self.choosing and verdict.left_out is None
             due = now + DATED_RECHECK_INTERVAL_S if dated or untold else inf
             if untold and not choosing:
                 due = now  # clients began to send such tools meanwhile
             self.asked[worker] = WorkerRecord(verdict, due)
             return
+        differed = before is not None and before.verdict.state is Agreement.DIFFERS
+        if before is not None and differed and verdict.state is Agreement.UNVERIFIED:
+            verdict = before.verdict
         times = before.times + 1 if before else 1
         pause = min(MAX_RETRY_INTERVAL_S, RETRY_INTERVAL_S * 2.0 ** (times - 1))
         self.asked[worker] = WorkerRecord(verdict, now + pause, times)
@@ -134,7 +120,8 @@ class SourceCase:
         open."""
         if not self.choosing:
             self.choosing = True
-            self.doubt([name for name, one in self.asked.items() if one.verdict.left_out is None])
+            records = self.asked.items()
+            self.doubt([name for name, record in records if record.verdict.left_out is None])
 
     def decide(self, workers: Iterable[str], ready: Iterable[str]) -> None:
         """Decide whether to trust the source.
@@ -142,33 +129,30 @@ class SourceCase:
         `workers` are all that serve its models, `ready` those of them that are ready.
         """
         names, present = set(workers), set(ready)
-        for gone in set(self.asked).difference(names):
+        for gone in self.asked.keys() - names:
             del self.asked[gone]
-        for gone in set(self.differences).difference(names):
+        for gone in self.differences.keys() - names:
             del self.differences[gone]
         self.taking &= names
-        states = {name: one.verdict.state for name, one in self.asked.items()}
-        if not self.can_be_known or Agreement.DIFFERS in states.values():
+        if not self.can_be_known or self.counts()[Agreement.DIFFERS]:
             self.trusted = False
         elif self.origin.kind is SourceKind.WORKER:
-            self.trusted = Agreement.AGREES in states.values()
+            self.trusted = bool(self.counts()[Agreement.AGREES])
         elif not self.trusted:
-            self.trusted = bool(present) and present.issubset(states) and not self._unconfirmed
+            all_asked = bool(present) and present <= self.asked.keys()
+            self.trusted = all_asked and not self._unconfirmed
 
     @property
     def _unconfirmed(self) -> bool:
         """Return true if engines may tokenize differently and no worker confirmed our tokens."""
-        return (
-            self.volume is not None
-            and not self.volume.sure
-            and not any(map(self.agrees, self.asked))
-        )
+        sure = self.tokenizer is None or self.tokenizer.sure
+        return not sure and not any(map(self.agrees, self.asked))
 
     @property
     def media(self) -> bool:
         """Return true if all workers agree on the tokens before an image too."""
         asked = self.asked.values()
-        return self.trusted and bool(asked) and all(one.verdict.media for one in asked)
+        return self.trusted and bool(asked) and all(record.verdict.media for record in asked)
 
     @property
     def left_out(self) -> bool | None:
@@ -176,11 +160,8 @@ class SourceCase:
 
         None (not known) if workers differ in that, one did not tell, or none could be asked.
         """
-        answers = {
-            record.verdict.left_out
-            for record in self.asked.values()
-            if record.verdict.state is Agreement.AGREES
-        }
+        verdicts = [record.verdict for record in self.asked.values()]
+        answers = {each.left_out for each in verdicts if each.state is Agreement.AGREES}
         return answers.pop() if len(answers) == 1 else None
 
     def model_of(self, served: Iterable[str]) -> str | None:
@@ -189,22 +170,22 @@ class SourceCase:
 
     def agrees(self, worker: str) -> bool:
         """Return true if a worker makes the same tokens, as far as is known."""
-        one = self.asked.get(worker)
-        return one is not None and one.verdict.state is Agreement.AGREES
+        record = self.asked.get(worker)
+        return record is not None and record.verdict.state is Agreement.AGREES
 
     def counts(self) -> Mapping[Agreement, int]:
         """Return how many workers are in each state."""
         counts = dict.fromkeys(Agreement, 0)
-        for one in self.asked.values():
-            counts[one.verdict.state] += 1
+        for record in self.asked.values():
+            counts[record.verdict.state] += 1
         return counts
 
     def sentence(self) -> str:
         """Return which source is used, and why, as a sentence."""
-        if self.trusted and self.volume is not None:
-            path = f" ({self.volume.path})" if self.origin.kind is SourceKind.HUB else ""
+        if self.trusted and self.tokenizer is not None:
+            path = f" ({self.tokenizer.path})" if self.origin.kind is SourceKind.HUB else ""
             return (
-                f"tokens by {self.volume.library} ({self.volume.why}),"
+                f"tokens by {self.tokenizer.library} ({self.tokenizer.why}),"
                 f" from {self.origin}{path}: {self.origin.why}"
             )
         if self.trusted:
@@ -218,7 +199,7 @@ class SourceCase:
             return ""
         if not self.can_be_known:
             return self.why or self.origin.why
-        if any(one.verdict.state is Agreement.DIFFERS for one in self.asked.values()):
+        if self.counts()[Agreement.DIFFERS]:
             return "a worker tokenizes differently"
         if self.origin.kind is SourceKind.WORKER and self.asked:
             return "no worker answers"
@@ -227,172 +208,24 @@ class SourceCase:
         return "no worker was asked yet"
 
 
-Cases = dict[tuple[str, TokenizerSearch], SourceCase]
-"""Cases by pool and source."""
+class Recount:
+    """When to check why a pool's workers count other tokens than the router.
 
-_NEEDED = "nothing else is known, and the strategy needs them"
-
-
-class ModelGroups:
-    """Groups a fleet's models by the source of their tokenizer."""
-
-    def __init__(self, fleet: Fleet, finding: TokenizerFinder) -> None:
-        self._fleet = fleet
-        self._finding = finding
-
-    def sort(self, settings: Mapping[str, TokenizerSettings], before: Cases) -> Cases:
-        """Return the current cases by the pools' settings; those in `before` are kept.
-
-        Starts searches for new sources, and forgets those no longer needed.
-        """
-        cases: Cases = {}
-        for pool in self._fleet.pools:
-            wanted = settings.get(pool.name)
-            if wanted is not None and pool.prompts.keyed:
-                self._sort_pool(pool, wanted, before, cases)
-        missing = {case.missing for case in cases.values() if case.missing}
-        self._finding.keep(missing.union(wanted for _, wanted in cases))
-        return cases
-
-    def look(self, case: SourceCase) -> None:
-        """Take the result of a case's search; repeat a failed search when it is due."""
-        if case.missing is not None:
-            self._finding.look(case.missing)
-        if case.wanted.kind not in {SourceKind.FOLDER, SourceKind.HUB}:
-            return
-        result = self._finding.look(case.wanted)
-        if isinstance(result, LoadedTokenizer):
-            case.found(result, "")
-        else:
-            case.found(None, result.why if result else "it is being looked for")
-
-    @property
-    def may_ask(self) -> bool:
-        """Return true if the end of a search may mean that workers are to be asked."""
-        return any(map(_needs_tokens, self._fleet.pools))
-
-    def _sort_pool(
-        self, pool: Pool, settings: TokenizerSettings, before: Cases, cases: Cases
-    ) -> None:
-        told: dict[Origin, TokenizerSearch] = {}
-        held = {
-            name: said
-            for case in before.values()
-            if case.pool == pool.name
-            for name, said in case.models.items()
-        }
-        for name, worker in _one_of_each(pool, held):
-            if not self._fleet.answers_for(name, pool):
-                continue
-            found, missing = self._origin(pool, settings, name, worker)
-            if found not in told:  # the many adapters share their base model's
-                told[found] = TokenizerSearch.told(found, settings)
-            key = (pool.name, told[found])
-            if key not in cases:
-                cases[key] = before.get(key) or SourceCase(pool.name, found, key[1])
-                cases[key].models = {}
-                cases[key].missing = missing
-                self.look(cases[key])
-            cases[key].models[name] = identity(name, worker.models)
-
-    def _origin(
-        self, pool: Pool, settings: TokenizerSettings, name: str, worker: Worker
-    ) -> tuple[Origin, TokenizerSearch | None]:
-        """Return where to look, and what was missing if workers are asked instead.
-
-        Asking workers is a last resort, for strategies that cannot do without tokens: for most,
-        asking for every prompt costs more than it gains.
-        """
-        found = origin(settings.source, name, worker.models)
-        if settings.source != "auto" or not _needs_tokens(pool):
-            return found, None
-        wanted = None if found.kind is SourceKind.TEXT else TokenizerSearch.told(found, settings)
-        if wanted is None or isinstance(self._finding.look(wanted), NoTokenizerFound):
-            return at_workers(name, worker.models, _NEEDED), wanted
-        return found, None
-
-
-def _needs_tokens(pool: Pool) -> bool:
-    return pool.capabilities.needs_tokens
-
-
-def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]]:
-    """Return every model with a worker that says what it is; adapters last.
-
-    If workers differ about a model, one that says what was `held` so far is preferred, else the
-    first: what was learned stays valid as long as any worker has that model. The comparison of
-    tokens finds the others.
+    Some workers always do, so checks become rarer.
     """
-    found: dict[str, Worker] = {}
-    holding: set[str] = set()
-    for worker in pool.workers:
-        for name in worker.models:
-            held_here = name in held and identity(name, worker.models) == held[name]
-            if held_here and name not in holding:
-                holding.add(name)
-                found[name] = worker
-            found.setdefault(name, worker)
-    return sorted(found.items(), key=lambda one: is_adapter(one[0], one[1].models))
 
+    def __init__(self) -> None:
+        self._seen = 0
+        self._due = 0.0
+        self._pause = RECOUNT_INTERVAL_S
 
-log = logging.getLogger("warmroute.tokenizers")
-
-#: Most models named in one line.
-MAX_NAMED_MODELS = 3
-#: What becomes of a strategy that looks prompts up among KV events.
-BLIND = "without tokens, none of their KV events can be used"
-
-
-def tell(case: SourceCase, *, by_blocks: bool = False) -> None:
-    """Log which source is used and why, once that is known, and when it has changed.
-
-    `by_blocks`: the pool looks prompts up among blocks of tokens, for which text is no use.
-    """
-    blind = by_blocks and not case.trusted
-    sentence = case.sentence() + (f"; {BLIND}" if blind else "")
-    if sentence == case.told or (case.can_be_known and not case.asked):
-        return
-    case.told = sentence
-    counts = ", ".join(f"{count} {state}" for state, count in case.counts().items() if count)
-    workers = f" (workers: {counts})" if counts else ""
-    guessed = not (case.can_be_known or case.origin.told)
-    remedy = "; the setting `tokenizer` can name a folder or a hub id" if guessed else ""
-    level = logging.WARNING if blind else logging.INFO
-    log.log(level, "pool %s: %s: %s%s%s", case.pool, _names(case.models), sentence, workers, remedy)
-
-
-def tell_of(case: SourceCase, worker: str) -> None:
-    """Log how a worker differs, once, and when it no longer does."""
-    difference = case.asked[worker].verdict.difference
-    if difference == case.differences.get(worker):
-        return
-    names = _names(case.models)
-    if difference is None:
-        del case.differences[worker]
-        log.info("pool %s: worker %s agrees on %s again", case.pool, worker, names)
-        return
-    case.differences[worker] = difference
-    log.warning(
-        "pool %s: worker %s tokenizes %s differently: %s; prompts are keyed by their text"
-        " until all workers agree",
-        case.pool,
-        worker,
-        names,
-        difference,
-    )
-
-
-def tell_recount(pool: str, count: int) -> None:
-    """Log that workers count other tokens."""
-    log.warning(
-        "pool %s: workers report other token counts than the router, %d times by now;"
-        " their tokenizers are checked again",
-        pool,
-        count,
-    )
-
-
-def _names(models: Iterable[str]) -> str:
-    names = list(models)
-    more = len(names) - MAX_NAMED_MODELS
-    return ", ".join(names[:MAX_NAMED_MODELS]) + (f" and {more} more" if more > 0 else "")
+    def is_due(self, count: int, now: float) -> bool:
+        """Return whether to check: `count`, of miscounted prompts, has grown, and it is time."""
+        if count <= self._seen:
+            self._seen = count  # another pool of this name has restarted the count
+            return False
+        if now < self._due:
+            return False
+        self._seen, self._due = count, now + self._pause
+        self._pause = min(MAX_RECOUNT_INTERVAL_S, 2 * self._pause)
+        return True

@@ -13,6 +13,7 @@ one token, as `/tokenize` has no `tool_choice`.
 import asyncio
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -21,8 +22,8 @@ from router.api.endpoints import Endpoint, Prompted
 from router.fleet.inquiries import Inquiries, NoAnswer
 from router.fleet.worker import Worker
 from router.rendering.chat import Body, chat_of
-from router.rendering.errors import NotReproducible
-from router.rendering.messages import with_reasoning_renamed
+from router.rendering.messages import NotReproducible, with_reasoning_renamed
+from router.rendering.probes import PROBES
 from router.rendering.tokens import (
     NO_TOOLS_CHOICE,
     pack_ids,
@@ -30,15 +31,28 @@ from router.rendering.tokens import (
     tokenizable_fields,
     without_unused_tools,
 )
-from router.tokenizers.probes import PROBES
 
 PATH = "/tokenize"
-#: Seconds that a worker may take for one answer.
-TIMEOUT_S = 5.0
+_CHAT_PATH = "/v1/chat/completions"
+_IDS_FIELD = "prompt_token_ids"
+#: Seconds that a worker may take for one answer, for the answers to all probes, and for one token.
+TIMEOUT_S, ANSWERS_TIMEOUT_S, TOOLS_TIMEOUT_S = 5.0, 20.0, 10.0
+#: Seconds that a request waits for its tokens; after that it is keyed by its text.
+PROMPT_TIMEOUT_S = 1.0
+#: Longest request, in bytes, whose tokens are asked for: it and the answer are read on the event
+#: loop.
+MAX_ASKED_BYTES = 1 << 20
+#: Seconds without asking any worker after one has not answered.
+PAUSE_S = 5.0
 #: Status codes if there is no such path, or access to it is denied.
 _NOT_SERVED = frozenset((401, 403, 404, 405, 501))
 #: Status codes of a prompt that the worker would refuse as a real request too.
 _REFUSED = frozenset((400, 422))
+#: Fields that `/tokenize` reads in the same way as a chat request does.
+_CHAT_PROMPT = (
+    *("messages", "tools", "add_generation_prompt", "continue_final_message"),
+    "add_special_tokens",
+)
 
 
 class NoTokenizer(Exception):
@@ -49,11 +63,35 @@ class PromptRefused(Exception):
     """The worker has `/tokenize`, but refuses this prompt."""
 
 
-class _Tokens(msgspec.Struct):
-    tokens: list[int]
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
 
 
-_decode = msgspec.json.Decoder(_Tokens).decode
+class _Error(msgspec.Struct):
+    param: str | None = None
+
+
+class _Answer(msgspec.Struct):
+    """What is read of an answer, of `/tokenize` or of a chat; all None if it is something else."""
+
+    tokens: list[int] | None = None
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+async def _ask(
+    inquiries: Inquiries, worker: Worker, path: str, question: Mapping[str, object], patience: float
+) -> tuple[int, _Answer]:
+    """Return the status and the content of a worker's answer. Raises NoAnswer."""
+    body = msgspec.json.encode(question)
+    answer = await inquiries.ask(worker, path, patience=patience, body=body)
+    try:
+        return answer.status, _decode(answer.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return answer.status, _Answer()
 
 
 async def tokenize(
@@ -65,19 +103,18 @@ async def tokenize(
 ) -> bytes:
     """Return the worker's ids for a request's body, 32 bits each, little-endian.
 
-    Raises NoTokenizer, Refused, NoAnswer.
+    Raises NoTokenizer, PromptRefused, NoAnswer.
     """
-    question = msgspec.json.encode({**body, "model": model})
-    answer = await inquiries.ask(worker, PATH, patience=patience, body=question)
-    if answer.status in _NOT_SERVED:
-        raise NoTokenizer(f"{PATH} answered {answer.status}")
-    if answer.status in _REFUSED:
-        raise PromptRefused(f"{PATH} answered {answer.status}")
-    if not answer.good:
-        raise NoAnswer(f"{PATH} answered {answer.status}")
+    status, answer = await _ask(inquiries, worker, PATH, {**body, "model": model}, patience)
+    if status in _NOT_SERVED:
+        raise NoTokenizer(f"{PATH} answered {status}")
+    if status in _REFUSED:
+        raise PromptRefused(f"{PATH} answered {status}")
+    if not 200 <= status < 300:
+        raise NoAnswer(f"{PATH} answered {status}")
     try:
-        return array("I", _decode(answer.body).tokens).tobytes()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
+        return array("I", answer.tokens).tobytes()  # type: ignore[arg-type]
+    except (TypeError, OverflowError):
         raise NoTokenizer(f"{PATH} answered something else than tokens") from None
 
 
@@ -86,62 +123,35 @@ async def worker_answers(
 ) -> dict[str, bytes]:
     """Return the worker's ids for the named probes, or all; without those that it refuses.
 
-    Probes are sent one at a time, to keep the load on the worker low. Raises NoTokenizer, NoAnswer.
+    Probes are sent one at a time, to keep the load on the worker low. Raises NoTokenizer, or
+    NoAnswer, also if all take too long.
     """
     ids: dict[str, bytes] = {}
-    for probe in PROBES:
-        if not names or probe.name in names:
-            try:
-                ids[probe.name] = await tokenize(inquiries, worker, model, probe.body)
-            except PromptRefused:
-                continue
+    try:
+        async with asyncio.timeout(ANSWERS_TIMEOUT_S):
+            for probe in PROBES:
+                if not names or probe.name in names:
+                    with suppress(PromptRefused):
+                        ids[probe.name] = await tokenize(inquiries, worker, model, probe.body)
+    except TimeoutError:
+        raise NoAnswer(f"{PATH} takes too long") from None
     return ids
 
 
-_PATH = "/v1/chat/completions"
-_FIELD = "prompt_token_ids"
-
-
-class _Error(msgspec.Struct):
-    param: str | None = None
-
-
-class _Refusal(msgspec.Struct):
-    error: _Error
-
-
-_decode_refusal = msgspec.json.Decoder(_Refusal).decode
-
-
 async def takes_ids(inquiries: Inquiries, worker: Worker, model: str) -> bool:
-    """Ask a worker once; False also if it does not answer."""
+    """Return whether a worker takes token ids with a chat; False also if it does not answer."""
     chat: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": "Hello!"}],
         "max_tokens": 1,
-        "kv_transfer_params": {_FIELD: []},
+        "kv_transfer_params": {_IDS_FIELD: []},
     }
     try:
-        body = msgspec.json.encode(chat)
-        answer = await inquiries.ask(worker, _PATH, patience=TIMEOUT_S, body=body)
-        return answer.status == 400 and _FIELD in (_decode_refusal(answer.body).error.param or "")
-    except (NoAnswer, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        status, answer = await _ask(inquiries, worker, _CHAT_PATH, chat, TIMEOUT_S)
+    except NoAnswer:
         return False
-
-
-#: Seconds that a worker may take for one token.
-TOOLS_TIMEOUT_S = 10.0
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-
-
-class _Answer(msgspec.Struct):
-    usage: _Usage
-
-
-_decode_usage = msgspec.json.Decoder(_Answer).decode
+    error = answer.error
+    return status == 400 and error is not None and _IDS_FIELD in (error.param or "")
 
 
 async def leaves_out(
@@ -151,33 +161,19 @@ async def leaves_out(
     chat: Mapping[str, object],
     counts: tuple[int, int],
 ) -> bool | None:
-    """Ask a worker once; None if its answer does not tell.
+    """Return whether a worker leaves out tools with `tool_choice: none`; None if it does not tell.
 
     `chat` has tools. Its prompt has the first of `counts` tokens with them, the second without.
     """
-    whole, less = counts
     request = {**chat, "model": model, "tool_choice": NO_TOOLS_CHOICE, "max_tokens": 1}
     try:
-        body = msgspec.json.encode(request)
-        answer = await inquiries.ask(worker, _PATH, patience=TOOLS_TIMEOUT_S, body=body)
-        counted = _decode_usage(answer.body).usage.prompt_tokens if answer.good else -1
-    except (NoAnswer, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        status, answer = await _ask(inquiries, worker, _CHAT_PATH, request, TOOLS_TIMEOUT_S)
+    except NoAnswer:
         return None
-    return {whole: False, less: True}.get(counted)
-
-
-#: Seconds that a request waits for its tokens; after that it is keyed by its text.
-PROMPT_TIMEOUT_S = 1.0
-#: Longest request, in bytes, whose tokens are asked for: it and the answer are read on the event
-#: loop.
-MAX_ASKED_BYTES = 1 << 20
-#: Seconds without asking any worker after one has not answered.
-PAUSE_S = 5.0
-#: Fields that `/tokenize` reads in the same way as a chat request does.
-_CHAT_PROMPT = (
-    *("messages", "tools", "add_generation_prompt", "continue_final_message"),
-    "add_special_tokens",
-)
+    if not 200 <= status < 300 or answer.usage is None:
+        return None
+    whole, less = counts
+    return {whole: False, less: True}.get(answer.usage.prompt_tokens)
 
 
 class WorkerTokenizer:
@@ -188,10 +184,10 @@ class WorkerTokenizer:
         inquiries: Inquiries,
         model: str,
         workers: Callable[[], Sequence[Worker]],
-        left_out: Callable[[], bool | None] = lambda: False,
+        left_out: Callable[[], bool | None],
     ) -> None:
-        """`workers` returns those ready now; `left_out` tells whether they leave out tools with
-        `tool_choice: none`."""
+        """`workers` returns those that answer now; `left_out` tells whether they leave out tools
+        with `tool_choice: none`."""
         self._inquiries = inquiries
         self._model = model
         self._workers = workers
@@ -202,10 +198,8 @@ class WorkerTokenizer:
         """Return the prompt's ids, 32 bits each, little-endian. Raises NotReproducible."""
         if len(body) > MAX_ASKED_BYTES:
             raise NotReproducible("too long")
-        question = _question(
-            endpoint,
-            without_unused_tools(tokenizable_fields(endpoint, body), left_out=self._left_out()),
-        )
+        fields = tokenizable_fields(endpoint, body)
+        question = _question(endpoint, without_unused_tools(fields, left_out=self._left_out()))
         if isinstance(question, bytes):
             return question
         now = asyncio.get_running_loop().time()
@@ -223,11 +217,13 @@ class WorkerTokenizer:
 
 
 def _question(endpoint: Endpoint, fields: Body) -> dict[str, Any] | bytes:
-    """Return the question for `/tokenize`, or the ids if the request contains them. Raises
-    NotReproducible."""
+    """Return the question for `/tokenize`, or the ids if the request contains them.
+
+    Raises NotReproducible.
+    """
     match endpoint.prompted:
         case Prompted.CHAT:
-            return _chat_prompt(fields)
+            return _chat_question(fields)
         case Prompted.COMPLETION | Prompted.INPUT:
             prompt = text_or_ids(fields, endpoint)
         case _:
@@ -237,7 +233,7 @@ def _question(endpoint: Endpoint, fields: Body) -> dict[str, Any] | bytes:
     return {"prompt": prompt.text, "add_special_tokens": prompt.special}
 
 
-def _chat_prompt(fields: Body) -> dict[str, Any] | bytes:
+def _chat_question(fields: Body) -> dict[str, Any] | bytes:
     chat = chat_of(fields)  # raises NotReproducible for anything but text
     if chat.ids is not None:
         return pack_ids(chat.ids)

@@ -6,16 +6,15 @@ from itertools import pairwise
 from typing import Any
 
 from router.api.errors import UnknownPath
-from router.http.bounds import Bounds
 from router.http.connection import MAX_CHUNKS_PER_READ, MAX_CONSECUTIVE_REFUSALS, HttpConnection
 from router.http.exchange import Exchange
-from router.settings.server import ClientSettings, LimitSettings
+from router.settings.model import Settings
 
 
 class Nobody:
     """A door that refuses every request."""
 
-    bounds = Bounds.of(ClientSettings(), LimitSettings())
+    settings = Settings.model_validate({"workers": ["http://127.0.0.1:1"]})
     stopping = False
 
     def __init__(self) -> None:
@@ -176,7 +175,7 @@ def test_who_takes_something_is_not_cut_off() -> None:
         client.connection_made(transport)
         transport.unsent = 100
         client.pause_writing()
-        now, write_s = runner.get_loop().time(), Nobody.bounds.write_s
+        now, write_s = runner.get_loop().time(), Nobody.settings.clients.write
         for left in (99, 98):
             transport.unsent = left
             now += write_s - 1

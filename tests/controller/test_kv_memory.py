@@ -62,17 +62,6 @@ def test_tiers_go_on_where_the_faster_one_ends() -> None:
     assert memory.held(prompt(), ["w"]) == {"w": Held(32, 64, 32)}
 
 
-def test_a_shared_store_is_everyones() -> None:
-    """Whichever worker wrote it, even after that worker has left."""
-    memory = KvMemory(1 << 24)
-    writer = memory.join("a")
-    memory.join("b")
-    push(writer, stored(0, 8, medium="STORAGE", locality="REMOTE"))
-    assert memory.held(prompt(), ["a", "b"]) == {"a": Held(0, 0, 128), "b": Held(0, 0, 128)}
-    memory.leave(writer)
-    assert memory.held(prompt(), ["b"]) == {"b": Held(0, 0, 128)}
-
-
 def test_other_attention_is_not_mixed_up() -> None:
     """Sliding windows and states have blocks with the same names; removing those does not remove
     ours."""
@@ -103,40 +92,6 @@ def test_salts_and_adapters_are_part_of_the_key() -> None:
     assert memory.held(prompt(salt="s"), names)["salted"] == Held(128)
 
 
-def test_doubts() -> None:
-    """No source, no connection, silence, and wrong predictions cause doubts; each of them ends."""
-    memory = KvMemory(1 << 24)
-    assert memory.doubt("w") == "no events"
-    source = memory.join("w")
-    assert memory.doubt("w") == "not connected"
-    push(source, stored(0, 8))
-    assert memory.doubt("w") == ""
-    source.disconnected()
-    assert memory.doubt("w") == "not connected", "it may say what it likes, nobody hears"
-    push(source)
-    for _ in range(6):
-        memory.observe(
-            "w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), memory.heard("w")
-        )
-    assert memory.doubt("w") == "silent"
-    push(source, stored(0, 8))
-    assert memory.doubt("w") == "", "at once"
-    memory.observe("w", 0, Outcome(ok=True, prompt_tokens=9000, cached_tokens=0), memory.heard("w"))
-    assert memory.doubt("w") == ""
-    for _ in range(20):
-        memory.observe(
-            "w", 5000, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500), memory.heard("w")
-        )
-    assert memory.doubt("w") == "disagrees"
-    truth = memory.track_records["w"]
-    assert truth.bias == pytest.approx(20 * 3500 / 27)
-    for _ in range(30):
-        memory.observe(
-            "w", 8500, Outcome(ok=True, prompt_tokens=9000, cached_tokens=8500), memory.heard("w")
-        )
-    assert memory.doubt("w") == ""
-
-
 def test_an_engines_odd_blocks_are_in_nobodys_way() -> None:
     """Prompts are cut into the most common block sizes; sizes without blocks are forgotten."""
     memory = KvMemory(1 << 24)
@@ -152,34 +107,6 @@ def test_an_engines_odd_blocks_are_in_nobodys_way() -> None:
     push(odd, {"type": "AllBlocksCleared"})
     memory.index.forget("w")
     assert memory.sizes() == (16,), "as vLLM has it"
-
-
-def test_a_prediction_is_judged_by_the_workers_own_blocks() -> None:
-    """The large blocks of another engine do not excuse an error."""
-    memory = KvMemory(1 << 24)
-    push(memory.join("w"), stored(0, 8))
-    push(memory.join("odd"), stored(0, 1, 65536, token_ids=[1] * 65536))
-    for _ in range(20):
-        memory.observe(
-            "w", 5000, Outcome(ok=True, prompt_tokens=5100, cached_tokens=4900), memory.heard("w")
-        )
-    assert memory.doubt("w") == "disagrees"
-
-
-def test_one_event_may_be_of_many_prompts() -> None:
-    """Answers to prompts sent before an event are no sign of silence; answers to later ones are."""
-    memory = KvMemory(1 << 24)
-    source = memory.join("w")
-    push(source)
-    before = memory.heard("w")
-    push(source, stored(0, 8))
-    answer = Outcome(ok=True, prompt_tokens=9000, cached_tokens=0)
-    for _ in range(20):
-        memory.observe("w", None, answer, before)
-    assert memory.doubt("w") == ""
-    for _ in range(4):
-        memory.observe("w", None, answer, memory.heard("w"))
-    assert memory.doubt("w") == "silent"
 
 
 def test_a_snapshot_is_not_taken_over_for_who_has_spoken_since() -> None:
@@ -242,3 +169,60 @@ def test_a_restart_that_the_stream_met_first_forgets_nothing_new() -> None:
     memory.forget("w")  # the one that was met is not the last
     assert hear() == 0
     assert source.stream.counts == {"restart": 2, "worker was down": 2}
+
+
+def answered(
+    memory: KvMemory, predicted: int | None, cached: int, times: int, heard: int | None = None
+) -> str:
+    """Let the worker answer so often, with so many cached tokens of 9,000; return the doubt."""
+    answer = Outcome(ok=True, prompt_tokens=9000, cached_tokens=cached)
+    for _ in range(times):
+        before = memory.heard("w") if heard is None else heard
+        memory.observe("w", predicted, answer, before)
+    return memory.doubt("w")
+
+
+def test_doubts() -> None:
+    """No source, no connection, silence, and wrong predictions cause doubts; each of them ends."""
+    memory = KvMemory(1 << 24)
+    assert memory.doubt("w") == "no events"
+    source = memory.join("w")
+    assert memory.doubt("w") == "not connected"
+    push(source, stored(0, 8))
+    assert memory.doubt("w") == ""
+    source.disconnected()
+    assert memory.doubt("w") == "not connected", "it may say what it likes, nobody hears"
+    push(source)
+    assert answered(memory, 0, 0, 6) == "silent"
+    push(source, stored(0, 8))
+    assert memory.doubt("w") == "", "at once"
+    assert answered(memory, 0, 0, 1) == ""
+    assert answered(memory, 5000, 8500, 20) == "disagrees"
+    assert memory.track_records["w"].bias == pytest.approx(20 * 3500 / 27)
+    assert answered(memory, 8500, 8500, 30) == ""
+
+
+def test_one_event_may_be_of_many_prompts() -> None:
+    """Answers to prompts sent before an event are no sign of silence; answers to later ones are."""
+    memory = KvMemory(1 << 24)
+    source = memory.join("w")
+    push(source)
+    before = memory.heard("w")
+    push(source, stored(0, 8))
+    assert answered(memory, None, 0, 20, before) == ""
+    assert answered(memory, None, 0, 4) == "silent"
+
+
+def test_engines_of_a_snapshot_that_never_join_are_forgotten() -> None:
+    """Names change with every roll-out; what has joined, or is kept on purpose, stays."""
+    before = KvMemory(1 << 24)
+    for name in ("gone", "away", "back"):
+        push(before.join(name), stored(0, 4))
+    memory = KvMemory(1 << 24)
+    memory.adopt(*decode_snapshot(dump(before.index, before.where())))
+    memory.join("back")
+    assert memory.absent() == {"gone", "away"}
+    memory.forget_absent({"gone", "back"})
+    assert memory.absent() == {"away"}
+    assert {cache.worker for cache in memory.index.caches() if cache.blocks} == {"away", "back"}
+    assert memory.where().keys() == {"away", "back"}

@@ -28,7 +28,7 @@ SUITES = (
     "tests/sessions/test_undoing.py",
     "tests/http/test_limits.py",
     "tests/http/test_sent_once.py",
-    "tests/http/test_recall.py",
+    "tests/http/test_parser.py",
 )
 #: The warning of Python 3.12 and later about how mypyc cancels what a compiled function awaits.
 THROWN = "ignore:the (type, exc, tb) signature of throw:DeprecationWarning"

@@ -1,13 +1,9 @@
 """Which API keys in a request's headers are accepted, and under what name."""
 
-import hmac
-from hashlib import sha256
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.http import access as keys
 from router.http.access import Keys
 
 ALICE, BOB = "sk-alice-0123456789", "sk-bob-0123456789ab"
@@ -90,32 +86,8 @@ def test_two_credentials_are_none(lines: list[str]) -> None:
 
 def test_a_door_without_keys_lets_nobody_in() -> None:
     """Without keys every request is refused, including one that sends none."""
-    assert not Keys([])
     assert Keys([]).identify(headers(f"x-api-key: {ALICE}")) is None
     assert Keys([]).identify([]) is None
-
-
-@pytest.mark.parametrize("key", [ALICE, BOB, "sk-mallory-01234567"])
-def test_every_key_is_compared_whichever_fits(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every digest is compared in full: timing reveals neither a key's place nor its start."""
-    compared: list[tuple[int, int]] = []
-
-    def watched(one: bytes, other: bytes) -> bool:
-        compared.append((len(one), len(other)))
-        return hmac.compare_digest(one, other)
-
-    monkeypatch.setattr(keys, "compare_digest", watched)
-    DOOR.identify(headers(f"x-api-key: {key}"))
-    assert compared == [(32, 32), (32, 32)]
-
-
-def test_the_keys_themselves_are_not_kept() -> None:
-    """Only names and digests are stored."""
-    assert Keys.__slots__ == ("_digests",)
-    assert DOOR._digests == [
-        ("alice", sha256(ALICE.encode()).digest()),
-        ("bob", sha256(BOB.encode()).digest()),
-    ]
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"authorization", b"x-api-key"]), st.binary())))

@@ -7,14 +7,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router.api.endpoints import ENDPOINTS
+from router.http.server import PortTaken, bind
+from router.settings.types import Address
 from tests.authority import Authority
 from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, head, read_all, send, until
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": []}
 DOOR, ADMIN = "sk-door-0123456789", "sk-admin-0123456789"
-FOR_OPERATORS = ["/workers", "/metrics", "/docs", "/docs/swagger-ui.css", "/openapi.json"]
+FOR_OPERATORS = [
+    *("/workers", "/metrics", "/kv", "/tokenizers", "/docs", "/docs/swagger-ui.css"),
+    "/openapi.json",
+]
 PROBES = ["/health/live", "/health/ready"]
 APART = {"listen": "127.0.0.1:0"}
 
@@ -35,17 +39,19 @@ def operators(apart: Router) -> Iterator[httpx.Client]:
         yield http
 
 
-@pytest.mark.parametrize("path", FOR_OPERATORS)
-def test_operators_paths(apart: Router, operators: httpx.Client, path: str) -> None:
-    """Operators' paths are served on their listener and not on the main one."""
-    assert operators.get(path).status_code == 200
-    for method in ("GET", "POST", "OPTIONS"):
-        reply = apart.http.request(method, path)
-        assert reply.status_code == 404
-        assert error_of(reply)["code"] == "unknown_url"
+def test_operators_paths(apart: Router, operators: httpx.Client) -> None:
+    """Operators' paths are served on their listener and not on the main one; probes on both."""
+    for path in FOR_OPERATORS:
+        assert operators.get(path).status_code == 200
+        for method in ("GET", "POST", "OPTIONS"):
+            reply = apart.http.request(method, path)
+            assert reply.status_code == 404
+            assert error_of(reply)["code"] == "unknown_url"
+    for path in PROBES:
+        assert apart.http.get(path).status_code == operators.get(path).status_code == 200
 
 
-@pytest.mark.parametrize("path", [*ENDPOINTS, "/v1/models", "/v1/models/m"])
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/models/m"])
 def test_clients_paths(worker: Stub, apart: Router, operators: httpx.Client, path: str) -> None:
     """Clients' paths are served on the main listener only; the other gives 404 without CORS."""
     before = len(worker.requests)
@@ -56,14 +62,8 @@ def test_clients_paths(worker: Stub, apart: Router, operators: httpx.Client, pat
         assert not any(name.startswith("access-control-") for name in reply.headers)
     assert len(worker.requests) == before
     assert apart.http.options(path, headers=asking).status_code == 204
-    method = "POST" if path in ENDPOINTS else "GET"
+    method = "GET" if "models" in path else "POST"
     assert apart.http.request(method, path, content=b"x").status_code in {200, 400}
-
-
-@pytest.mark.parametrize("path", PROBES)
-def test_probes(apart: Router, operators: httpx.Client, path: str) -> None:
-    """Health paths are served on both listeners, so that any prober reaches one."""
-    assert apart.http.get(path).status_code == operators.get(path).status_code == 200
 
 
 def test_it_is_the_same_router(apart: Router, operators: httpx.Client) -> None:
@@ -140,3 +140,9 @@ def test_its_connections_end_with_the_others(stub: MakeStub, route: MakeRouter) 
         until(lambda: not router.thread.is_alive())
         with pytest.raises(httpx.TransportError):
             http.get("/workers")
+
+
+def test_the_second_of_two_servers_hears_of_it() -> None:
+    """Binding a port that another server has bound raises PortTaken, before either listens."""
+    with bind(Address("127.0.0.1", 0)) as first, pytest.raises(PortTaken, match="in use"):
+        bind(Address("127.0.0.1", first.getsockname()[1]))

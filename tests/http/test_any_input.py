@@ -5,43 +5,15 @@ import socket
 from typing import Any
 
 import httpx
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from router.api.endpoints import ENDPOINTS
-from tests.support import MakeRouter, MakeStub, Router, Stub, error_of, read_all, send
+from tests.support import Router, error_of
 
 CHAT = "/v1/chat/completions"
-START = b"POST %b HTTP/1.1\r\nhost: x\r\n" % CHAT.encode()
 FORM = "/v1/audio/transcriptions"
 MULTIPART = "multipart/form-data; boundary=xx"
-
-
-def answer_to(door: Router, sent: bytes) -> bytes:
-    """Send bytes; return all that the router answers before it closes the connection."""
-    with send(door.port, sent) as client:
-        return read_all(client)
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"nonsense\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        START + b"content-length: -5\r\n\r\n",
-        START + b"content-length: 5\r\ncontent-length: 6\r\n\r\n",
-        START + b"content-length: 99999999999999999999999\r\n\r\n",
-        START + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        START + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
-    ],
-    ids=["words", "tls", "negative", "two-lengths", "huge-length", "smuggled", "bad-chunk"],
-)
-def test_what_is_not_http(worker: Stub, door: Router, sent: bytes) -> None:
-    """Bytes that are not valid HTTP get 400, and the connection is closed."""
-    worker.requests.clear()
-    assert answer_to(door, sent).startswith(b"HTTP/1.1 400 ")
-    assert worker.requests == []
 
 
 def test_a_client_that_says_nothing(door: Router) -> None:
@@ -141,13 +113,3 @@ def test_almost_json_is_answered(door: Router, pieces: list[bytes]) -> None:
 def test_almost_forms_are_answered(door: Router, pieces: list[bytes]) -> None:
     """Almost valid multipart forms are answered."""
     answered(door, FORM, b"".join(pieces), MULTIPART)
-
-
-def test_a_length_of_thousands_of_digits(route: MakeRouter, stub: MakeStub) -> None:
-    """A Content-Length of thousands of digits gets 413, even if most are leading zeros."""
-    router = route(stub().url)
-    lines = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %b5\r\n\r\n" % (
-        b"0" * 5000
-    )
-    with send(router.port, lines) as client:
-        assert b" 413 " in client.recv(1000)

@@ -8,17 +8,13 @@ import openai
 import pytest
 
 from router.http.sse import COMMENT
+from tests.sdk.documents import DONE, STREAM_HEAD, delta, event, stream
 from tests.support import OK, Action, MakeRouter, MakeStub, Router, post, until
 
 PATH = "/v1/chat/completions"
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 WORDS = ("Once", " upon", " a", " time")
-EVENTS = [
-    b'data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":'
-    b'0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n' % word.encode()
-    for word in WORDS
-] + [b"data: [DONE]\n\n"]
-STREAM: list[Action] = [HEAD, *(b"%x\r\n%b\r\n" % (len(e), e) for e in EVENTS), b"0\r\n\r\n"]
+EVENTS = [*(event(delta(word)) for word in WORDS), DONE]
+STREAM = stream(*EVENTS)
 TOO_LONG = b'{"error":{"message":"maximum context length is 16 tokens"}}'
 #: Comments come often enough for a test, and the first probe is the only one.
 OFTEN: dict[str, Any] = {"timeouts": {"comment": "20ms"}, "health": {"interval": "1h"}}
@@ -39,8 +35,8 @@ def commented(router: Router) -> bool:
 
 def error_of(content: bytes) -> dict[str, Any]:
     """Return the error of a stream that has nothing else but comments."""
-    event = content.replace(COMMENT, b"").removesuffix(b"\n\n")
-    error: dict[str, Any] = json.loads(event.removeprefix(b"event: error\n")[6:])["error"]
+    told = content.replace(COMMENT, b"").removesuffix(b"\n\n")
+    error: dict[str, Any] = json.loads(told.removeprefix(b"event: error\n")[6:])["error"]
     return error
 
 
@@ -60,23 +56,25 @@ def test_the_stream_follows_unchanged(stub: MakeStub, route: MakeRouter) -> None
     assert router.worker().upstream.idle == 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "stream", "script"),
-    [
-        ({"timeouts": {}}, True, [0.2, *STREAM]),
-        ({"timeouts": {"comment": "off"}}, True, [0.2, *STREAM]),
-        ({"timeouts": {"comment": "1m"}}, True, STREAM),
-        (OFTEN, True, [b"".join(STREAM[:2]), 0.2, *STREAM[2:]]),  # type: ignore[arg-type]
-        (OFTEN, False, [0.2, *OK]),
-    ],
-    ids=["default", "off", "early", "after the first byte", "no stream"],
-)
-def test_no_comment(
-    stub: MakeStub, route: MakeRouter, settings: dict[str, Any], stream: bool, script: list[Action]
-) -> None:
+HALF = STREAM_HEAD + b"14\r\n" + EVENTS[0][:20] + b"\r\n"
+NDJSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ncontent-length: 3\r\n\r\n{}\n"
+
+
+#: Path, settings, whether a stream is asked for, and what the worker does.
+QUIET: dict[str, tuple[str, dict[str, Any], bool, list[Action]]] = {
+    "default": (PATH, {"timeouts": {}}, True, [0.2, *STREAM]),
+    "after the first byte": (PATH, OFTEN, True, [*STREAM[:2], 0.2, *STREAM[2:]]),
+    "no stream": (PATH, OFTEN, False, [0.2, *OK]),
+    "a stream of lines": ("/api/chat", OFTEN, True, [0.2, NDJSON]),
+}
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_no_comment(stub: MakeStub, route: MakeRouter, case: str) -> None:
     """The answer is the worker's, and not a byte more."""
+    path, settings, streams, script = QUIET[case]
     worker = stub(script)
-    reply = route(worker.url, **settings).http.post(PATH, json={**BODY, "stream": stream})
+    reply = route(worker.url, **settings).http.post(path, json={**BODY, "stream": streams})
     assert COMMENT not in reply.content
     assert reply.headers["x-warmroute-worker"] == worker.url[7:]
 
@@ -88,7 +86,11 @@ def test_no_comment(
         ("/v1/responses", ["reset"], "worker_failed"),
         ("/v1/messages", [b"nonsense\r\n"], "worker_failed"),
         ("/endpoints/e/invocations", ["close"], "worker_failed"),
-        (PATH, [HEAD + b"14\r\n" + EVENTS[0][:20] + b"\r\n", 0.05, "close"], "worker_failed"),
+        (
+            PATH,
+            [HALF, 0.05, "close"],
+            "worker_failed",
+        ),
         (PATH, ["stall"], "worker_timeout"),
         (PATH, refusal(400), "400"),
         (PATH, refusal(503), "503"),
@@ -143,8 +145,8 @@ def test_the_official_client(stub: MakeStub, route: MakeRouter) -> None:
     with openai.OpenAI(base_url=f"{router.url}/v1", api_key="x", max_retries=0) as client:
         chats = client.chat.completions
         worker.script = [lambda: commented(router), *STREAM]
-        stream = chats.create(model="m", messages=[], stream=True)
-        assert tuple(chunk.choices[0].delta.content for chunk in stream) == WORDS
+        chunks = chats.create(model="m", messages=[], stream=True)
+        assert tuple(chunk.choices[0].delta.content for chunk in chunks) == WORDS
         worker.script = [lambda: commented(router), *refusal(400)]
         with pytest.raises(openai.APIError, match="context length"):
             list(chats.create(model="m", messages=[], stream=True))

@@ -1,4 +1,4 @@
-"""Explanations: workers that are left out, and requests of sessions."""
+"""Explanations: workers that are left out, refusals, and requests of sessions."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,6 +18,8 @@ PATH = "/v1/chat/completions"
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 QUIET = {"interval": "30s"}
 FAILS: list[Action] = [b"HTTP/1.1 500 Broken\r\ncontent-length: 2\r\n\r\n{}"]
+KEYS = {f"KEY_{name.upper()}": name * 40 for name in "abo"}
+OPS = {"authorization": f"Bearer {KEYS['KEY_O']}"}
 
 
 def explain(router: Router, session: str | None = None) -> dict[str, Any]:
@@ -35,20 +37,125 @@ def left_out(router: Router) -> dict[str, tuple[str, str]]:
 
 
 @contextmanager
-def busy(router: Router, worker: Stub, *fields: bytes) -> Iterator[None]:
-    """One request is in flight on the worker."""
+def busy(router: Router, worker: Stub, *fields: bytes, count: int = 1) -> Iterator[None]:
+    """So many requests are with the router: one at this worker, the others in the queue."""
     done: list[int] = []
     worker.script = [lambda: bool(done), *OK]
-    count = len(worker.requests)
-    client = post(router.port, PATH, json.dumps(CHAT).encode(), *fields)
+    before = len(worker.requests)
+    clients = [post(router.port, PATH, json.dumps(CHAT).encode(), *fields) for _ in range(count)]
     try:
-        until(lambda: len(worker.requests) > count)
+        until(lambda: len(worker.requests) > before)
+        until(lambda: router.metric("warmroute_queue_length") == count - 1)
         yield
     finally:
         done.append(1)
-        client.close()
+        for client in clients:
+            client.close()
         worker.script = OK
         until(router.idle)
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys `a`, `b`, and `o` of an operator are in the environment."""
+    for name, key in KEYS.items():
+        monkeypatch.setenv(name, key)
+
+
+@pytest.fixture
+def empty(stub: MakeStub, route: MakeRouter) -> Router:
+    """A router whose workers are down, draining, or of another model."""
+    router = route(
+        {"name": "a", "url": stub().url},
+        {"name": "drains", "url": stub().url, "drain": True},
+        {"name": "other", "url": stub(model="o").url},
+        health=QUIET,
+    )
+    router.call(lambda: router.worker().become(ProbeState.DOWN, "it was unplugged"))
+    return router
+
+
+def test_without_any_worker_all_are_named_with_the_reason(empty: Router) -> None:
+    """The explanation has the very error that the request gets, and says why nobody takes it."""
+    found = explain(empty)
+    refused = empty.http.post(PATH, json=CHAT)
+    error = error_of(refused)
+    assert found["refused"] == {
+        "status": refused.status_code,
+        "code": error["code"],
+        "message": error["message"],
+    }
+    assert (found["reason"], found["pool"], found["workers"]) == ("refused", "default", [])
+    assert found["tokens"] > 0
+    assert left_out(empty) == {
+        "a": ("down", "it was unplugged"),
+        "drains": ("draining", "the settings say `drain`"),
+        "other": ("other", "it does not serve 'm'"),
+    }
+
+
+@pytest.mark.parametrize("overflow", [{}, {"status": 503, "body": "hyperpod"}])
+def test_a_full_queue_refuses(stub: MakeStub, route: MakeRouter, overflow: dict[str, Any]) -> None:
+    """If it would not even queue, the explanation has the error that the request gets."""
+    worker = stub()
+    limits = {"in_flight": 1, "queue": 1, "overflow": overflow}
+    router = route(worker.url, limits=limits, health=QUIET)
+    with busy(router, worker):
+        found = explain(router)
+        assert (found["waits"], found["refused"]) == ("place", None)
+    with busy(router, worker, count=2):
+        found = explain(router)
+        answer = router.http.post(PATH, json=CHAT)
+    status, code = 503 if overflow else 429, "queue_full"
+    assert answer.status_code == status
+    assert overflow or error_of(answer)["code"] == code  # HyperPod's body has no code
+    said = answer.json()["error"] if overflow else error_of(answer)["message"]
+    assert found["refused"] == {"status": status, "code": code, "message": said}
+    assert (found["waits"], len(found["workers"])) == ("", 1)
+
+
+@pytest.mark.usefixtures("keys")
+def test_another_key_would_displace_a_request_in_a_full_queue(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """The key that has filled the queue is refused; one that has nothing there still queues."""
+    worker = stub()
+    keys = [{"name": name, "key": f"${{KEY_{name.upper()}}}"} for name in "abo"]
+    router = route(
+        worker.url,
+        auth={"keys": keys[:2], "separate_caches": True},
+        admin={"keys": keys[2:]},
+        limits={"in_flight": 1, "queue": 2},
+        health=QUIET,
+    )
+
+    def explained(key: str) -> dict[str, Any]:
+        answer = router.http.post("/explain", params={"key": key}, json=CHAT, headers=OPS)
+        found: dict[str, Any] = answer.json()
+        return found
+
+    bearer = f"authorization: Bearer {KEYS['KEY_A']}".encode()
+    with busy(router, worker, bearer, count=3):
+        assert explained("a")["refused"]["code"] == "queue_full"
+        assert (explained("b")["refused"], explained("b")["waits"]) == (None, "place")
+
+
+@pytest.mark.usefixtures("keys")
+def test_an_operator_s_own_name_does_not_count_where_clients_have_no_keys(
+    stub: MakeStub, route: MakeRouter
+) -> None:
+    """The request would come without a key, as those before it that have filled the queue."""
+    worker = stub()
+    router = route(
+        worker.url,
+        auth="none",
+        admin={"keys": [{"name": "o", "key": "${KEY_O}"}]},
+        limits={"in_flight": 1, "queue": 2},
+        health=QUIET,
+    )
+    with busy(router, worker, count=3):
+        found = router.http.post("/explain", json=CHAT, headers=OPS).json()
+        assert found["refused"]["code"] == "queue_full"
 
 
 def test_workers_that_are_left_out_are_named_with_the_reason(
@@ -97,20 +204,6 @@ def test_an_ejected_worker_is_left_out(stub: MakeStub, route: MakeRouter) -> Non
     assert "5xx" in reason
 
 
-def test_a_worker_that_the_strategy_leaves_out_is_not_called_full(
-    stub: MakeStub, route: MakeRouter
-) -> None:
-    """A strategy may rank only some of the workers; those that it leaves out are `unranked`."""
-    listed = [{"name": name, "url": stub().url} for name in "abc"]
-    router = route(*listed, limits={"in_flight": 1}, health=QUIET)
-    strategy = router.door.fleet.pools[0].strategy
-    router.door.fleet.pools[0].strategy = Picky(strategy)  # type: ignore[assignment]
-    found = explain(router)
-    assert [one["worker"] for one in found["workers"]] == ["a"]
-    said = ("unranked", "the pool's strategy did not rank it")
-    assert left_out(router) == {"b": said, "c": said}
-
-
 def test_a_reason_of_several_lines_is_one_header(stub: MakeStub, route: MakeRouter) -> None:
     """A strategy of others may give any text; the client gets no header that it made up."""
     router = route(stub().url, health=QUIET)
@@ -134,18 +227,6 @@ class Loud:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._strategy, name)
-
-
-class Picky:
-    """A strategy that ranks the worker `a` alone."""
-
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
-
-    def rank(self, prompt: Prompt, workers: Sequence[WorkerView], now: float) -> Decision:
-        """Rank as the strategy does, but only `a`."""
-        ours = [worker for worker in workers if worker.name == "a"]
-        return self._strategy.rank(prompt, ours, now)
 
 
 @pytest.fixture
@@ -206,77 +287,48 @@ def test_a_session_that_may_not_move_is_refused_as_the_request_would_be(
     assert router.http.post(PATH, json=CHAT, headers=named).status_code == 410
 
 
-def test_the_header_that_separates_prompts_counts(route: MakeRouter, pair: dict[str, Stub]) -> None:
-    """SageMaker's `PrefixAwareId` separates what is remembered, in explanations too."""
-    listed = [{"name": name, "url": worker.url} for name, worker in pair.items()]
-    router = route(*listed, health=QUIET)
-    chat = {"model": "m", "messages": [{"role": "user", "content": "hello " * 3000}]}
-    named = {"x-amzn-sagemaker-prefix-aware-id": "mine"}
-    router.http.post(PATH, json=chat, headers=named)
-    until(router.idle)
-    found = [router.http.post("/explain", json=chat, headers=each).json() for each in (named, {})]
-    assert [each["reason"] for each in found] == ["prefix", "cold"]
-
-
-def test_a_session_that_cannot_be_used_cannot_be_explained(
-    route: MakeRouter, pair: dict[str, Stub]
-) -> None:
-    """With `create: false` an unknown id is a 404, as it would be for the request."""
-    router = in_sessions(route, pair, create=False)
-    answer = router.http.post("/explain", json=CHAT, headers={"x-session-id": "s"})
-    assert answer.status_code == 404
-    new = {"x-amzn-sagemaker-session-id": "NEW_SESSION"}
-    assert router.http.post("/explain", json=CHAT, headers=new).json()["reason"] == "bind"
-
-
-@pytest.mark.parametrize(
-    "named", [{"x-session-id": "s"}, {"x-session-id": "a b"}, {"x-amzn-sagemaker-session-id": "s"}]
-)
 def test_without_sessions_their_names_are_said_to_be_ignored(
-    route: MakeRouter, pair: dict[str, Stub], named: dict[str, str]
+    route: MakeRouter, pair: dict[str, Stub]
 ) -> None:
     """Where the strategy keeps no sessions, the request is served as if it named none."""
     router = route(*(worker.url for worker in pair.values()), health=QUIET)
-    served = router.http.post(PATH, json=CHAT, headers=named)
-    assert (served.status_code, "x-warmroute-session" in served.headers) == (200, False)
-    said = "The session that it names is ignored: its pool's strategy keeps none."
-    found = router.http.post("/explain", json=CHAT, headers=named).json()
-    assert said in found["words"]
-    assert said not in explain(router)["words"]
+    for named in ({"x-session-id": "a b"}, {"x-amzn-sagemaker-session-id": "s"}):
+        served = router.http.post(PATH, json=CHAT, headers=named)
+        assert (served.status_code, "x-warmroute-session" in served.headers) == (200, False)
+        found = router.http.post("/explain", json=CHAT, headers=named).json()
+        assert "is ignored" in found["words"]
+    assert "is ignored" not in explain(router)["words"]
 
 
+@pytest.mark.long
+@pytest.mark.timeout(180)
 def test_the_command(route: MakeRouter, pair: dict[str, Stub], tmp_path: Path) -> None:
     """`--session` asks about a session's request; the workers left out follow the table."""
     router = in_sessions(route, pair)
     file, body = tmp_path / "c.yaml", tmp_path / "body.json"
     file.write_text("workers: [{url: 'http://127.0.0.1:9'}]\nsession: {header: x-session-id}\n")
     body.write_text(json.dumps(CHAT))
-    home = router.http.post(PATH, json=CHAT, headers={"x-session-id": "s"})
-    until(router.idle)
-    worker = home.headers["x-warmroute-worker"]
-    command = ("explain", file, "--request", body)
-    done = run(*command, "--url", router.url, "--session", "s")
-    assert f"session: The session is bound to {worker}." in done.stdout
-    lacking = tmp_path / "lacking.yaml"
-    lacking.write_text(file.read_text() + "auth: {keys: [{name: chat, key: '${NOT_SET_HERE}'}]}\n")
-    done = run("explain", lacking, *command[2:], "--url", router.url, "--session", "s")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "environment variable NOT_SET_HERE is not set" in done.stderr
-    assert f"--session: only its header is taken from {lacking}" in done.stderr
-    done = run("explain", lacking, *command[2:], "--url", router.url)
-    assert (done.returncode, done.stderr) == (0, "")
-    with busy(router, pair[worker], b"x-session-id: s"):
-        full = run(*command, "--url", router.url)
-    assert f"\n{worker} is left out, full: it has 1 requests" in full.stdout
-    offline = run(*command, "--session", "s")
+    for key in (b"s", "a é".encode()):
+        home = router.http.post(PATH, json=CHAT, headers={b"x-session-id": key})
+        worker = home.headers["x-warmroute-worker"]
+        until(router.idle)
+        asked = ("explain", file, "--request", body, "--session", key.decode())
+        done = run(*asked, "--url", router.url)
+        assert f"session: The session is bound to {worker}." in done.stdout
+    offline = run(*asked)
     assert (offline.returncode, "add --url" in offline.stderr) == (2, True)
-    home = router.http.post(PATH, json=CHAT, headers={b"x-session-id": "a é".encode()})
-    odd = run(*command, "--url", router.url, "--session", "a é")
-    assert f"session: The session is bound to {home.headers['x-warmroute-worker']}." in odd.stdout
-    empty = run(*command, "--url", router.url, "--session", " ")
+    empty = run(*asked[:-1], " ", "--url", router.url)
     assert (empty.returncode, "--session: an empty id" in empty.stderr) == (2, True)
+    with busy(router, pair[worker], b"x-session-id: " + key):
+        full = run(*asked[:-2], "--url", router.url)
+    assert " is left out, full: it has 1 requests" in full.stdout
+    file.write_text(file.read_text() + "auth: {keys: [{name: chat, key: '${NOT_SET_HERE}'}]}\n")
+    done = run(*asked, "--url", router.url)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--session: only its header is taken from {file}" in done.stderr
 
 
+@pytest.mark.long
 def test_offline_draining_workers_are_left_out(tmp_path: Path) -> None:
     """The file alone says which workers drain or have other models, also if none is left."""
     file, body = tmp_path / "c.yaml", tmp_path / "body.json"
@@ -285,24 +337,14 @@ def test_offline_draining_workers_are_left_out(tmp_path: Path) -> None:
     listed.append({"name": "z", "url": "http://127.0.0.1:7", "models": ["n"]})
     file.write_text(json.dumps({"workers": listed}))
     body.write_text(json.dumps(CHAT))
-    done = run("explain", file, "--request", body, "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(run("explain", file, "--request", body, "--json").stdout)
     assert [one["worker"] for one in found["workers"]] == ["y"]
-    assert [(one["worker"], one["state"]) for one in found["left_out"]] == [
-        ("x", "draining"),
-        ("z", "other"),
-    ]
+    left = [(one["worker"], one["state"]) for one in found["left_out"]]
+    assert left == [("x", "draining"), ("z", "other")]
     file.write_text(json.dumps({"workers": [drains]}))
     none = run("explain", file, "--request", body)
     assert none.returncode == 0, none.stderr
-    assert "refused: It would get 503 (no_worker): Every worker that serves this" in none.stdout
-    assert "x is left out, draining: the settings say `drain`" in none.stdout
-
-
-def test_offline_what_the_router_would_refuse_is_not_explained(tmp_path: Path) -> None:
-    """A model that no listed worker has is unknown; without a model, several pools are too many."""
-    file, body = tmp_path / "c.yaml", tmp_path / "body.json"
+    assert "refused: It would get 503 (no_worker)" in none.stdout
     pools = [
         {"name": "a", "workers": [{"url": "http://127.0.0.1:9", "models": ["m"]}]},
         {"name": "b", "models": ["b"], "workers": ["http://127.0.0.1:8"]},

@@ -6,7 +6,6 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 
 import pytest
 
@@ -20,7 +19,6 @@ from tests.support import (
     MakeRouter,
     MakeStub,
     Router,
-    Stub,
     head,
     post,
     read_all,
@@ -79,10 +77,10 @@ def alive() -> Iterator[Alive]:
 
 def freed(router: Router, alive: Alive) -> bool:
     """Whether nothing is left but idle connections to workers."""
-    ways = [worker.upstream for worker in router.door.fleet.workers]
-    kept = sum(way.idle + way.control_connections().idle for way in ways)
-    found = alive()
-    return found["UpstreamConnection"] <= kept and found.total() == found["UpstreamConnection"]
+    pools = [worker.upstream for worker in router.door.fleet.workers]
+    kept = sum(pool.idle + pool.control_connections().idle for pool in pools)
+    left = alive()
+    return left["UpstreamConnection"] <= kept and left.total() == left["UpstreamConnection"]
 
 
 @pytest.mark.parametrize("said", SAID)
@@ -117,18 +115,10 @@ def test_after_a_worker_has(
     for number in range(1, 4):
         with post(router.port, CHAT, body, b"connection: close") as client:
             if script == "silent":
-                until(partial(_asked, worker, number))
+                until(lambda: len(worker.requests) == number)  # noqa: B023 - at once
                 client.shutdown(socket.SHUT_RDWR)
             else:
-                _read(client)
+                with suppress(ConnectionResetError):
+                    read_all(client)
         until(lambda: bool(router.worker().ready))
     until(lambda: freed(router, alive))
-
-
-def _asked(worker: Stub, times: int) -> bool:
-    return len(worker.requests) == times
-
-
-def _read(client: socket.socket) -> None:
-    with suppress(ConnectionResetError):
-        read_all(client)

@@ -18,7 +18,7 @@ from tests.support import MakeRouter, MakeStub, Router, head, until
 PATH = "/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 #: Sizes such that, whatever the kernel buffers, some answers stay partly in the router's buffers.
-SIZES = range(32 << 10, 512 << 10, 32 << 10)
+SIZES = range(32 << 10, 512 << 10, 96 << 10)
 LINGER_S = 0.2
 
 

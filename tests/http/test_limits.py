@@ -1,6 +1,7 @@
 """Limits of one request: up to a limit it is relayed unchanged, beyond it is refused."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 from router.api.endpoints import ENDPOINTS
 from router.api.errors import BadRequest
-from router.api.media import _WORDS
 from router.api.request import parse
 from router.proxy.limits import Limits
 from router.settings.server import LimitSettings
@@ -49,18 +49,10 @@ def refused(door: Router, path: str, body: bytes | dict[str, Any]) -> str | None
     reply = door.http.post(path, content=raw)
     if reply.status_code == 200:
         return None
-    assert reply.status_code == 400
     error = error_of(reply)
-    assert error["type"] == "invalid_request_error"
-    assert "limit" in error["message"]
-    field = str(error["param"])
-    setting = field if field in {"n", "best_of"} else "max_tokens"
-    if "images" in error["message"]:
-        setting = "images"
-    elif field in {"messages", "input"}:
-        setting = "messages"
-    assert f" {LIMITS[setting]}" in error["message"]
-    return field
+    assert (reply.status_code, error["type"]) == (400, "invalid_request_error")
+    assert re.search("limit.* [0-9]+|[0-9]+.* limit", error["message"])
+    return str(error["param"])
 
 
 @pytest.mark.parametrize("field", ["n", "best_of", "max_tokens"])
@@ -79,35 +71,37 @@ def test_numbers(worker: Stub, tight: Router, field: str) -> None:
     assert len(worker.requests) == before
 
 
-@pytest.mark.parametrize("odd", ["x", "", "7x", "nan", [], [1000], {}, {"a": 1000}])
-def test_what_is_no_number_is_for_the_worker_to_judge(tight: Router, odd: object) -> None:
+def test_what_is_no_number_is_for_the_worker_to_judge(tight: Router) -> None:
     """A value that is not a number is relayed."""
-    for field in ("n", "best_of", "max_tokens"):
-        assert refused(tight, CHAT, {field: odd}) is None
+    odd: object
+    for odd in ("x", "", "7x", "nan", [], [1000], {}, {"a": 1000}):
+        assert refused(tight, CHAT, dict.fromkeys(("n", "best_of", "max_tokens"), odd)) is None
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, CLAUDE, "/v1/completions"])
-def test_every_name_of_the_answer_s_length(tight: Router, path: str, field: str) -> None:
+def test_every_name_of_the_answer_s_length(tight: Router, field: str) -> None:
     """The limit on tokens applies to each API's name for it."""
-    assert refused(tight, path, {field: 100}) is None
-    assert refused(tight, path, {field: 101}) == field
+    for path in (CHAT, RESPONSES, CLAUDE, "/v1/completions"):
+        assert refused(tight, path, {field: 100}) is None
+        assert refused(tight, path, {field: 101}) == field
 
 
-def test_without_a_limit_on_tokens(stub: MakeStub, route: MakeRouter) -> None:
-    """By default `max_tokens` has no limit; the other limits have theirs."""
-    router = route(stub().url)
+def test_the_defaults(stub: MakeStub, route: MakeRouter) -> None:
+    """By default `max_tokens` has no limit; the other limits have theirs. `images: 0`: none."""
+    router, without = route(stub().url), route(stub().url, limits={"images": 0})
     for body, status in (
-        ({"max_tokens": 10**9}, 200),
-        ({"n": 128, "best_of": 128}, 200),
+        ({"max_tokens": 10**9, "n": 128, "best_of": 128}, 200),
         ({"n": 129}, 400),
         ({"best_of": 129}, 400),
         ({"messages": [{}] * 4096}, 200),
         ({"messages": [{}] * 4097}, 400),
-        ({"messages": [{"content": [{"type": "image_url"}] * 256}]}, 200),
-        ({"messages": [{"content": [{"type": "image_url"}] * 257}]}, 400),
+        ({"messages": [{"content": [IMAGE] * 256}]}, 200),
+        ({"messages": [{"content": [IMAGE] * 257}]}, 400),
     ):
         assert router.http.post(CHAT, json={"model": "m", **body}).status_code == status
+    for part, status in ((TEXT, 200), (IMAGE, 400)):
+        reply = without.http.post(CHAT, json={"messages": [{"content": [TEXT, part]}]})
+        assert reply.status_code == status
 
 
 @pytest.mark.parametrize(
@@ -143,33 +137,20 @@ def test_forms(worker: Stub, tight: Router) -> None:
     assert send_form([("n", "4"), ("best_of", "x"), ("other", "1000")]) == (200, None)
 
 
-ENTRIES = [
-    {},
-    {"role": "user", "content": "x"},
-    0,
-    "",
-    None,
-    [],
-    [1, 2, 3, 4, 5, 6],
-    {"a": [1] * 9},
-]
-
-
-@pytest.mark.parametrize("entry", ENTRIES, ids=json.dumps)
-@pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), (RESPONSES, "input")])
-def test_messages(tight: Router, path: str, field: str, entry: object) -> None:
-    """Messages are counted whatever they are; spaces and nesting make no difference."""
-    assert refused(tight, path, {field: [entry] * 5}) is None
-    assert refused(tight, path, {field: [entry] * 6}) == field
-    spaced = json.dumps({"model": "m", field: [entry] * 6}, indent=4, separators=(" ,\n", " : "))
-    assert refused(tight, path, spaced.encode()) == field
-
-
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/tokenize", "/pooling", "/classify", CLAUDE])
-def test_messages_of_other_endpoints(tight: Router, path: str) -> None:
-    """Messages are counted on every endpoint where vLLM accepts them."""
-    assert refused(tight, path, {"messages": [{}] * 5}) is None
-    assert refused(tight, path, {"messages": [{}] * 6}) == "messages"
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        *((CHAT, "messages"), (RESPONSES, "input")),
+        *((path, "messages") for path in (CLAUDE, "/v1/embeddings", "/tokenize", "/pooling")),
+    ],
+)
+def test_messages(tight: Router, path: str, field: str) -> None:
+    """Messages are counted on every endpoint that takes them, whatever they are and contain."""
+    for entry in ({}, {"role": "user", "content": "x"}, 0, "", None, [], [1] * 6, {"a": [1] * 9}):
+        assert refused(tight, path, {field: [entry] * 5}) is None
+        body = {"model": "m", field: [entry] * 6}
+        spaced = json.dumps(body, indent=4, separators=(" ,\n", " : ")).encode()
+        assert refused(tight, path, spaced) == refused(tight, path, body) == field
 
 
 def test_inputs_that_are_no_messages(tight: Router) -> None:
@@ -195,14 +176,13 @@ IMAGES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("image", IMAGES, ids=json.dumps)
-def test_images(tight: Router, image: object) -> None:
+def test_images(tight: Router) -> None:
     """Everything that vLLM treats as media counts, over all messages and amid any text."""
-    apart = [{"content": [TEXT, image]}, {"content": "text"}, {"content": [image, TEXT, "text"]}]
-    assert refused(tight, CHAT, {"messages": apart}) is None
-    assert refused(tight, CHAT, {"messages": [{"content": [image] * 2}]}) is None
-    assert refused(tight, CHAT, {"messages": [*apart, {"content": [image]}]}) == "messages"
-    assert refused(tight, CHAT, {"messages": [{"content": [image] * 3}]}) == "messages"
+    for image in IMAGES:
+        apart = [{"content": [TEXT, image]}, {"content": "text"}, {"content": [image, TEXT]}]
+        assert refused(tight, CHAT, {"messages": apart}) is None
+        assert refused(tight, CHAT, {"messages": [*apart, {"content": [image]}]}) == "messages"
+        assert refused(tight, CHAT, {"messages": [{"content": [image] * 3}]}) == "messages"
 
 
 def test_images_in_what_tools_return(tight: Router) -> None:
@@ -237,29 +217,20 @@ def test_images_to_be_scored(tight: Router, path: str, other: str, field: str) -
         assert refused(tight, path, {other: "text", field: [""] * 10_000}) is None
 
 
-@pytest.mark.parametrize("kind", sorted(_WORDS))
-def test_words_are_no_images(tight: Router, kind: str) -> None:
+def test_words_are_no_images(tight: Router) -> None:
     """Text parts do not count as images, even if their text looks like JSON."""
-    part = {"type": kind, "text": '{"type":"image_url"},[{' * 9, "input": [{"type": "image"}] * 9}
-    assert refused(tight, CHAT, {"messages": [{"content": [part] * 50}]}) is None
+    for kind in ("text", "input_text", "output_text", "reasoning", "thinking", "tool_use"):
+        text = '{"type":"image_url"},[{' * 9
+        part = {"type": kind, "text": text, "input": [{"type": "image"}] * 9}
+        assert refused(tight, CHAT, {"messages": [{"content": [part] * 50}]}) is None
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/embeddings", "/pooling", "/classify", "/tokenize", "/v1/chat/completions/render"]
-)
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/classify", "/v1/chat/completions/render"])
 def test_many_images_in_messages_elsewhere(tight: Router, path: str) -> None:
     """They count, however many parts there are, although such paths also take something else."""
     for count in (3, 2000):
-        messages = [{"role": "user", "content": [{"type": "image_url"}] * count}]
+        messages = [{"content": [{"type": "image_url"}] * count}]
         assert refused(tight, path, {"messages": messages}) == "messages"
-
-
-def test_no_images_at_all(stub: MakeStub, route: MakeRouter) -> None:
-    """With `images: 0` text is allowed and an image is not."""
-    router = route(stub().url, limits={"images": 0})
-    assert router.http.post(CHAT, json={"messages": [{"content": [TEXT]}]}).status_code == 200
-    reply = router.http.post(CHAT, json={"messages": [{"content": [TEXT, IMAGE]}]})
-    assert (reply.status_code, error_of(reply)["param"]) == (400, "messages")
 
 
 WORDS = st.sampled_from(["a", '{"', "[{}]", "\\", "é", "image_url", "},{", ""])
@@ -287,27 +258,14 @@ def counted(messages: list[Any]) -> int:
 
 
 @settings(deadline=None)
-@given(
-    messages=MESSAGES,
-    most=st.integers(1, 5),
-    images=st.integers(0, 5),
-    ascii_only=st.booleans(),
-    indent=st.sampled_from([None, 1]),
-    texts=st.booleans(),
-)
+@given(MESSAGES, st.integers(1, 5), st.integers(0, 5), st.booleans(), st.booleans())
 def test_it_is_refused_exactly_when_it_is_too_much(
-    *,
-    messages: list[Any],
-    most: int,
-    images: int,
-    ascii_only: bool,
-    indent: int | None,
-    texts: bool,
+    messages: list[Any], most: int, images: int, spaced: bool, texts: bool
 ) -> None:
     """The fast ways of counting agree with the reference, whatever the text and spacing."""
     limits = Limits(LimitSettings(messages=most, images=images))
-    body = json.dumps({"messages": messages}, ensure_ascii=ascii_only, indent=indent).encode()
-    endpoint = ENDPOINTS[CHAT]
+    written = json.dumps({"messages": messages}, ensure_ascii=spaced, indent=1 if spaced else None)
+    body, endpoint = written.encode(), ENDPOINTS[CHAT]
     too_much = len(messages) > most or counted(messages) > images
     request = parse(endpoint, body, b"", texts=texts)
     if too_much:

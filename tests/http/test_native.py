@@ -16,7 +16,6 @@ from strategies.api import Prompt
 from tests.support import (
     JSON,
     OK,
-    Action,
     MakeRouter,
     MakeStub,
     Router,
@@ -46,7 +45,6 @@ PROMPTS: list[tuple[str, Callable[[str], dict[str, Any]]]] = [
     ("/inference/v1/generate", lambda text: {"token_ids": ids(text), "sampling_params": {}}),
     ("/generate", lambda text: {"text": text}),
     ("/generate", lambda text: {"input_ids": ids(text)}),
-    ("/generate", lambda text: {"text": [text, "other"]}),
     ("/cohere/v2/chat", lambda text: {"messages": talk(text)}),
     ("/api/chat", lambda text: {"messages": talk(text)}),
     ("/api/generate", lambda text: {"prompt": text}),
@@ -55,7 +53,6 @@ PROMPTS: list[tuple[str, Callable[[str], dict[str, Any]]]] = [
     ("/encode", lambda text: {"text": text}),
     ("/encode", lambda text: {"input_ids": ids(text)}),
     ("/classify", lambda text: {"text": text}),
-    ("/v1/classify", lambda text: {"input": text}),
 ]
 
 
@@ -71,18 +68,23 @@ def shared(one: Prompt, other: Prompt) -> int:
 
 
 @pytest.mark.parametrize(("path", "made"), PROMPTS)
-def test_a_longer_prompt_goes_where_its_beginning_is(
-    stub: MakeStub, route: MakeRouter, path: str, made: Callable[[str], dict[str, Any]]
-) -> None:
-    """The prompt is found wherever its endpoint has it, and is what routing goes by."""
-    workers = [stub(), stub(), stub()]
-    router = route(*(worker.url for worker in workers), strategy="prefixaware")
+def test_a_longer_prompt_begins_alike(path: str, made: Callable[[str], dict[str, Any]]) -> None:
+    """The prompt is found wherever its endpoint has it, so that its beginning is recognised."""
+    first, other = ("the king is a story of a king. " * 150, "the queen is another story. " * 150)
+    keys = len(prompt(path, made(first)).keys)
+    assert shared(prompt(path, made(first)), prompt(path, made(first + FOLLOWED))) >= keys - 2 > 0
+    assert shared(prompt(path, made(first)), prompt(path, made(other))) == 0
+
+
+def test_a_longer_prompt_goes_where_its_beginning_is(stub: MakeStub, route: MakeRouter) -> None:
+    """That is what routing goes by."""
+    router = route(stub().url, stub().url, stub().url, strategy="prefixaware")
+    path, made = PROMPTS[1]
     texts = [f"{name} said: " + f"the {name} is a story of {name}. " * 150 for name in ("A", "B")]
     homes = [sent(router, path, made(text)) for text in texts]
     assert homes[0] != homes[1]
-    for _ in range(2):
-        for text, home in zip(texts, homes, strict=True):
-            assert sent(router, path, made(text + FOLLOWED)) == home
+    for text, home in zip(texts, homes, strict=True):
+        assert sent(router, path, made(text + FOLLOWED)) == home
 
 
 def sent(router: Router, path: str, body: dict[str, Any]) -> str:
@@ -121,7 +123,7 @@ def test_a_batch_is_all_of_its_conversations() -> None:
     assert three.answer_tokens == 3 * one.answer_tokens > 0
 
 
-@pytest.mark.parametrize("path", [one for one in ENDPOINTS if "render" in one or "token" in one])
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/chat/completions/render"])
 def test_paths_that_compute_nothing(stub: MakeStub, route: MakeRouter, path: str) -> None:
     """They are no load for a KV cache, and leave no prefix behind."""
     counted = threading.Event()
@@ -149,7 +151,6 @@ IMAGE = {"role": "user", "content": [PART]}
 #: What is over a limit, and the field that the error names.
 OVER: list[tuple[str, dict[str, Any], str]] = [
     ("/generate", {"text": "x", "sampling_params": {"n": 5}}, "sampling_params.n"),
-    ("/generate", {"text": ["x"], "sampling_params": [{}, {"n": 5}]}, "sampling_params.n"),
     (
         *("/generate", {"text": "x", "sampling_params": {"max_new_tokens": 101}}),
         "sampling_params.max_new_tokens",
@@ -157,11 +158,6 @@ OVER: list[tuple[str, dict[str, Any], str]] = [
     (
         *("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"max_tokens": "101"}}),
         "sampling_params.max_tokens",
-    ),
-    (
-        "/inference/v1/generate",
-        {"token_ids": [1], "sampling_params": {"n": 5.0}},
-        "sampling_params.n",
     ),
     ("/api/generate", {"prompt": "x", "options": {"num_predict": 101}}, "options.num_predict"),
     ("/generate", {"text": "x", "image_data": ["a", "b", "c"]}, "image_data"),
@@ -181,15 +177,9 @@ OVER: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("/v2/embed", {"images": ["a", "b", "c"]}, "images"),
     ("/v2/embed", {"inputs": [{"content": [PART] * 3}]}, "inputs"),
-    (
-        "/v1/systemone",
-        {"state": "x", "questions": {}, "images": ["a"], "audio": ["b", "c"]},
-        "audio",
-    ),
     ("/v1/chat/completions/batch", {"messages": [[IMAGE], [IMAGE], [IMAGE]]}, "messages"),
     ("/v1/chat/completions/batch", {"messages": [talk("x") * 3] * 2}, "messages"),
     ("/v1/messages/count_tokens", {"messages": [IMAGE] * 3}, "messages"),
-    ("/v1/responses/render", {"input": [IMAGE] * 3}, "input"),
     ("/cohere/v2/chat", {"messages": talk("x") * 6}, "messages"),
 ]
 
@@ -209,14 +199,11 @@ def test_limits(tight: Router, path: str, body: dict[str, Any], field: str) -> N
 #: As much as the limits allow.
 WITHIN: list[tuple[str, dict[str, Any]]] = [
     ("/generate", {"text": "x", "sampling_params": {"n": 4, "max_new_tokens": 100}}),
-    ("/generate", {"text": "x", "sampling_params": None, "image_data": ["a", "b"]}),
     ("/generate", {"text": "x", "sampling_params": "odd", "image_data": None}),
-    ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"n": "odd"}}),
     ("/api/generate", {"prompt": "x", "options": {"num_predict": -1}}),
     ("/v1/chat/completions/batch", {"messages": [[IMAGE], [IMAGE]]}),
     ("/v1/chat/completions/batch", {"messages": "odd"}),
     ("/v2/embed", {"inputs": "odd", "images": [[], {}]}),
-    ("/v1/messages/count_tokens", {"messages": [IMAGE] * 2}),
 ]
 
 
@@ -232,17 +219,3 @@ def tight(worker: Stub) -> Iterator[Router]:
     made = Router({"workers": [worker.url], "limits": LIMITS})
     yield made
     made.stop()
-
-
-@pytest.mark.parametrize("asked", [{}, {"stream": True}])
-def test_comments_are_only_for_streams_of_events(
-    stub: MakeStub, route: MakeRouter, asked: dict[str, Any]
-) -> None:
-    """Ollama's streams are lines of JSON, between which a comment would be an error."""
-    lines = b'{"done":false}\n{"done":true}\n'
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ncontent-length: %d\r\n\r\n"
-    script: list[Action] = [0.3, head % len(lines) + lines]
-    router = route(stub(script).url, timeouts={"comment": "20ms"})
-    reply = router.http.post("/api/chat", json={"model": "m", "messages": talk("x"), **asked})
-    assert reply.headers["content-type"] == "application/x-ndjson"
-    assert reply.content == lines

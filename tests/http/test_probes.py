@@ -2,24 +2,23 @@
 
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
-from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
-from router.fleet import probes as health
-from router.fleet.inquiries import NoAnswer
-from router.http.server import PortTaken, bind
-from router.settings.types import Address
-from simulator.fleet import FleetThread
-from simulator.settings import FleetSettings
 from strategies.policies.prefix_aware import PrefixAware
 from tests.overload.totals import samples
-from tests.support import Action, MakeRouter, MakeStub, read_all, until
+from tests.support import MakeRouter, MakeStub, read_all, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+SLOW = {"health": {"interval": "1h", "timeout": "10s"}}
+SIZE = b'vllm:cache_config_info{num_gpu_blocks="10",block_size="16"} 1\n'
+
+
+def whole(body: bytes) -> bytes:
+    """Return an answer with this body."""
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
 @pytest.fixture
@@ -70,59 +69,6 @@ def test_a_probe_that_ends_late_leaves_nothing_open(route: MakeRouter) -> None:
                 assert read_all(connection).startswith(b"GET /health HTTP/1.1\r\n")
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf",
-        b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
-    ],
-    ids=["half", "404"],
-)
-def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter, told: bytes) -> None:
-    """A worker without metrics gets requests; a metric tells that its cache size is unknown."""
-    worker, other = stub(), stub()
-    worker.fixed[b"/metrics"] = told
-    router = route(
-        worker.url,
-        {"url": other.url, "kv_tokens": 1000},
-        strategy="roundrobin",
-        health={"timeout": "500ms", "interval": "10ms"},
-    )
-    status = {one["url"]: one for one in router.http.get("/workers").json()}[worker.url]
-    assert (status["state"], status["kv_tokens"]) == ("ready", None)
-    passed = len(worker.probes)
-    until(lambda: len(worker.probes) > passed + 5)
-    chat = {"model": "m", "messages": []}
-    for _ in range(4):
-        assert router.http.post("/v1/chat/completions", json=chat).status_code == 200
-    assert (len(worker.requests), len(other.requests)) == (2, 2)
-    for url, unknown in ((worker.url, 1), (other.url, 0)):
-        name = url.removeprefix("http://")
-        found = router.metric("warmroute_worker_size_unknown", pool="default", worker=name)
-        assert found == unknown
-
-
-def test_as_many_good_probes_as_asked_for(stub: MakeStub, route: MakeRouter) -> None:
-    """After a refused connection a worker needs `rise` good probes to be ready again."""
-    worker = stub()
-    router = route(worker.url, health={"rise": 1000, "interval": "10ms"})
-    router.worker().lost("as if refused")
-    passed = len(worker.probes)
-    until(lambda: len(worker.probes) > passed + 5)
-    assert not router.worker().ready
-
-
-def test_as_many_failed_probes_as_asked_for(stub: MakeStub, route: MakeRouter) -> None:
-    """A worker stays ready until `fall` probes have failed."""
-    worker = stub()
-    router = route(worker.url, health={"fall": 1000, "interval": "10ms"})
-    worker.well = False
-    failed = len(worker.probes)
-    until(lambda: len(worker.probes) > failed + 5)
-    assert router.worker().ready
-    worker.well = True
-
-
 def test_the_reason_is_todays(dead_url: str, stub: MakeStub, route: MakeRouter) -> None:
     """The reason of a worker that is down is the latest one."""
     worker = stub()
@@ -132,49 +78,6 @@ def test_the_reason_is_todays(dead_url: str, stub: MakeStub, route: MakeRouter) 
     worker.fixed[b"/v1/models"] = b"HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n"
     worker.well = True
     until(lambda: router.worker().reason.startswith("/v1/models answered 401"))
-
-
-def test_models_are_listed_as_workers_describe_them(route: MakeRouter) -> None:
-    """`/v1/models` keeps workers' fields, such as `max_model_len`."""
-    with FleetThread(FleetSettings(workers=2, profile="toy", models=("toy",))) as fleet:
-        (model,) = route(*fleet.urls).http.get("/v1/models").json()["data"]
-    assert model["id"] == "toy"
-    assert model["max_model_len"] > 0
-
-
-def test_the_second_of_two_servers_hears_of_it() -> None:
-    """Binding a port that another server has bound raises PortTaken, before either listens."""
-    with bind(Address("127.0.0.1", 0)) as first:
-        port = first.getsockname()[1]
-        with pytest.raises(PortTaken, match="in use"):
-            bind(Address("127.0.0.1", port))
-
-
-def test_what_is_learned_from_answers(route: MakeRouter) -> None:
-    """Pace, prompts' sizes, and predicted and reported cached tokens are learned from answers."""
-    settings = FleetSettings(workers=1, profile="llama-3.1-8b-h100", models=("toy",), speed=10)
-    with FleetThread(settings) as fleet:
-        router = route(*fleet.urls)
-        talk = [{"role": "user", "content": "word " * 4000}]
-        body = {"model": "toy", "messages": talk, "max_tokens": 2, "stream": True}
-        for _ in range(2):
-            text = router.http.post(
-                "/v1/chat/completions", json={**body, "stream_options": {"include_usage": True}}
-            ).text
-            assert "[DONE]" in text
-            until(router.idle)
-        body["messages"] = [{"role": "user", "content": "other " * 4000}]
-        router.http.post(
-            "/v1/chat/completions", json={**body, "stream_options": {"include_usage": True}}
-        )
-        until(router.idle)
-    assert router.worker().pace.factor != 1.0
-    (pool,) = router.door.fleet.pools
-    assert pool.prompts.estimates.seen == 3
-    cached = router.metric("warmroute_cached_tokens_total", pool="default")
-    predicted = router.metric("warmroute_predicted_cached_tokens_total", pool="default")
-    assert cached > 4000
-    assert abs(predicted - cached) < 200
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -209,84 +112,153 @@ def test_what_is_not_learned_from_answers_to_several_prompts(
     assert stream or pool.curve.seen == 1
 
 
-def test_a_headers_end_that_never_comes(stub: MakeStub, route: MakeRouter) -> None:
-    """A worker's endless header field gives 502 instead of being buffered."""
-    script: list[Action] = [b"HTTP/1.1 200 OK\r\nx: ", *[b"a" * 65536] * 100]
-    router = route(stub(script).url, health={"interval": "1h"})
-    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
+def test_a_worker_needs_no_metrics(stub: MakeStub, route: MakeRouter) -> None:
+    """A worker without metrics gets requests; a metric tells that its cache size is unknown."""
+    half, none, other = stub(), stub(), stub()
+    half.fixed[b"/metrics"] = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf"
+    router = route(
+        half.url,
+        none.url,
+        {"url": other.url, "kv_tokens": 1000},
+        strategy="roundrobin",
+        health={"timeout": "500ms", "interval": "10ms"},
+    )
+    states = [(one["state"], one["kv_tokens"]) for one in router.http.get("/workers").json()]
+    assert states == [("ready", None), ("ready", None), ("ready", 1000)]
+    passed = len(half.probes)
+    until(lambda: len(half.probes) > passed + 5)
+    for _ in range(3):
+        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    assert [len(worker.requests) for worker in (half, none, other)] == [1, 1, 1]
+    for worker, unknown in ((half, 1), (none, 1), (other, 0)):
+        labels = {"pool": "default", "worker": worker.url.removeprefix("http://")}
+        assert router.metric("warmroute_worker_size_unknown", **labels) == unknown
+
+
+@pytest.mark.parametrize("change", ["rise", "fall"])
+def test_as_many_probes_as_asked_for(stub: MakeStub, route: MakeRouter, change: str) -> None:
+    """After a refused connection `rise` probes must pass; a ready worker has `fall` to fail."""
+    worker = stub()
+    router = route(worker.url, health={change: 1000, "interval": "10ms"})
+    if change == "rise":
+        router.worker().lost("as if refused")
+    else:
+        worker.well = False
+    passed = len(worker.probes)
+    until(lambda: len(worker.probes) > passed + 5)
+    assert router.worker().ready is (change == "fall")
+    worker.well = True
+
+
+DEEP = b'{"data":[{"id":"m","x":%b}]}'
+BAD_MODELS = {
+    "nothing": b"",
+    "no object": b"[]",
+    "no list": b'{"data":null}',
+    "a number": b'{"data":[{"id":7}]}',
+    "no UTF-8": b'{"data":[{"id":"\xff"}]}',
+    "half": b'{"data":[{"id":"x","y":' + b"[" * 100_000,
+    "deep": DEEP % (b"[" * 64 + b"]" * 64),  # the description is a level itself
+    "many": DEEP % (b"[" + b",".join([b"{}"] * 131_072) + b"]"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MODELS)
+def test_a_worker_that_tells_nonsense_of_its_models(
+    stub: MakeStub, route: MakeRouter, case: str
+) -> None:
+    """It is down, with the reason, also with more than clients could be told; valid, it is used."""
+    worker = stub()
+    worker.fixed[b"/v1/models"] = whole(BAD_MODELS[case])
+    router = route(worker.url, health={"interval": "20ms", "timeout": "10s"})
+    (status,) = router.http.get("/workers").json()
+    assert status["state"] == "down"
+    assert status["reason"].startswith("/v1/models answered ")
+    worker.fixed[b"/v1/models"] = whole(DEEP % (b"[" * 63 + b"]" * 63))
+    until(lambda: router.worker().ready)
+    assert len(router.http.get("/v1/models").json()["data"]) == 1
 
 
 @pytest.mark.parametrize(
-    "metrics",
+    "text",
     [
+        b"\xff\xfe",
+        b"vllm:cache_config_info{",
         b"vllm:cache_config_info{, = \\}\n",
+        b'vllm:cache_config_info{block_size="x",num_gpu_blocks="y"} 1\n',
+        b'vllm:cache_config_info{block_size="16"} 1\n',
         b'vllm:cache_config_info{num_gpu_blocks="%b",block_size="16"} 1\n' % (b"9" * 400),
         b'vllm:cache_config_info{num_gpu_blocks="-5",block_size="16"} 1\n',
     ],
-    ids=["odd", "huge", "negative"],
 )
-def test_metrics_that_make_no_sense(stub: MakeStub, route: MakeRouter, metrics: bytes) -> None:
-    """Invalid metrics are ignored: the worker is used, and probes go on."""
+def test_a_worker_that_tells_nonsense_of_its_cache(
+    stub: MakeStub, route: MakeRouter, text: bytes
+) -> None:
+    """A worker with invalid metrics is used, and probed; the size of its cache is unknown."""
     worker = stub()
-    worker.fixed[b"/metrics"] = (
-        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(metrics) + metrics
-    )
+    worker.fixed[b"/metrics"] = whole(text)
     router = route(worker.url, health={"interval": "10ms"})
-    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-    assert router.worker().room_tokens is None
     passed = len(worker.probes)
     until(lambda: len(worker.probes) > passed + 2)
-
-
-def test_metrics_of_which_most_is_for_others(stub: MakeStub, route: MakeRouter) -> None:
-    """Other metrics of a worker do not matter, however many or malformed they are."""
-    worker = stub()
-    size = b'vllm:cache_config_info{num_gpu_blocks="10",block_size="16"} 1\n'
-    metrics = b"odd{, = \\}\n" + size + b'vllm:other{engine="0"} 1\n' * 250_000
-    worker.fixed[b"/metrics"] = (
-        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(metrics) + metrics
-    )
-    router = route(worker.url, health={"interval": "1h", "timeout": "10s"})
-    assert router.worker().room_tokens == 160
+    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    assert router.worker().room_tokens is None
 
 
 @pytest.mark.parametrize(
     "others",
     [
+        b'odd{, = \\}\nvllm:other{engine="0"} 1\n' * 100_000,
         b"vllm:cache_config_info{%b} 1\n" % b",".join([b'a%d="1"' % n for n in range(1000)]),
-        b'vllm:cache_config_info_too{engine="0"} 1\n' * 10,
-        b"\n" * 1000,
+        b'vllm:cache_config_info_too{engine="0"} 1\n\n' * 10,
     ],
-    ids=["long", "other", "empty"],
+    ids=["many", "long", "other"],
 )
-def test_lines_that_say_no_size(monkeypatch: pytest.MonkeyPatch, others: bytes) -> None:
-    """The size is found behind lines of other names, and the parser gets no long one."""
-    parsed: list[str] = []
-
-    def parse(text: str) -> Iterable[Metric]:
-        parsed.append(text)
-        return text_string_to_metric_families(text)
-
-    monkeypatch.setattr(health, "text_string_to_metric_families", parse)
-    size = b'vllm:cache_config_info{num_gpu_blocks="10",block_size="16"} 1\n'
-    told = health._told(others + size + b"process_start_time_seconds 7\n")
-    assert (told.gpu_tokens, told.started) == (160, 7)
-    assert max(map(len, parsed[0].splitlines())) < 4096
+def test_metrics_of_which_most_is_for_others(
+    stub: MakeStub, route: MakeRouter, others: bytes
+) -> None:
+    """Other lines do not matter, however many, long or malformed they are."""
+    worker = stub()
+    worker.fixed[b"/metrics"] = whole(others + SIZE + b"process_start_time_seconds 7\n")
+    router = route(worker.url, **SLOW)
+    assert (router.worker().room_tokens, router.worker().started) == (160, 7)
+    assert router.http.get("/workers").json()[0]["kv_tokens"] == 160
 
 
-def test_of_many_ranks_a_few_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks of a worker say the same; the parser takes long for ten thousand."""
-    parsed: list[str] = []
-    monkeypatch.setattr(health, "text_string_to_metric_families", parsed.append)
-    health._told(b"vllm:cache_config_info{} 1\n" * 10_000 + b"process_start_time_seconds 7")
-    assert len(parsed[0].splitlines()) == health._MAX_LINES + 1
+ON, OFF = b',enable_prefix_caching="True"', b',enable_prefix_caching="False"'
 
 
-@pytest.mark.parametrize("thing", [b"[]", b"{}"])
-def test_a_list_of_models_is_bounded(thing: bytes) -> None:
-    """A worker may describe many models, but not by so much that reading it stalls the router."""
-    body = b'{"data":[{"id":"m","x":[%b]}]}'
-    few, many = (b",".join([thing] * (health.MAX_LIST_VALUES - less)) for less in (4, 3))
-    assert list(health._models(body % few)) == ["m"]
-    with pytest.raises(NoAnswer, match="more than 131072 lists and objects"):
-        health._models(body % many)
+@pytest.mark.parametrize(
+    ("labels", "reuses"),
+    [
+        ((ON,), True),
+        ((OFF,), False),
+        ((b"",), None),
+        ((ON + b',engine="0"', ON), True),
+        ((ON + b',engine="0"', OFF), False),
+        ((ON,) * 10_000, True),
+    ],
+    ids=["on", "off", "not told", "on in all", "on in some", "very many"],
+)
+def test_whether_the_prefix_cache_is_on_is_learned(
+    stub: MakeStub, route: MakeRouter, labels: tuple[bytes, ...], *, reuses: bool | None
+) -> None:
+    """It is a label of vLLM's gauge; of several engines behind a worker, all must have one."""
+    worker = stub()
+    gauge = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"%b} 1\n'
+    worker.fixed[b"/metrics"] = whole(b"".join(gauge % label for label in labels))
+    router = route(worker.url, **SLOW)
+    assert router.worker().reuses is reuses
+    assert router.worker().keeps is bool(reuses)
+    assert router.worker().room_tokens == 1600
+
+
+def test_a_worker_that_is_not_http(stub: MakeStub, route: MakeRouter) -> None:
+    """The router starts although a worker does not speak HTTP, or is silent, and says why."""
+    worker = stub()
+    worker.fixed[b"/health"] = b"220 smtp ready\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        router = route(worker.url, url, health={"interval": "1h", "timeout": "200ms"})
+        for status in router.http.get("/workers").json():
+            assert (status["state"], bool(status["reason"])) == ("down", True)
+    assert router.http.get("/health/ready").status_code == 503

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,7 +16,6 @@ from router.prompt.salts import Salts, give
 from router.settings.model import Settings
 from simulator.fleet import FleetThread
 from simulator.settings import FleetSettings
-from tests.commands import ENV, run
 from tests.reload.changing import change
 from tests.support import OK, MakeRouter, MakeStub, Router, Stub, error_of, until
 
@@ -70,30 +68,22 @@ def ask(router: Router, name: str, path: str = CHAT, **body: Any) -> httpx.Respo
     return router.http.post(path, json=body, headers=bearer(name))
 
 
-@pytest.mark.parametrize("path", SALTED)
-def test_each_key_has_a_salt(stub: MakeStub, route: MakeRouter, path: str) -> None:
-    """Each key has its own constant salt, and other fields that are checked stay the same."""
+def test_each_key_has_a_salt(stub: MakeStub, route: MakeRouter) -> None:
+    """Each key has its own, the same on every router; other fields that are checked stay."""
     worker = stub()
-    router = route(**settings(worker.url))
-    found = []
-    for name in ("a", "a", "b"):
-        assert ask(router, name, path, extra={"cache_salt": "inner"}).status_code == 200
-        body = sent(worker)
-        found.append(body.pop("cache_salt"))
-        assert body["extra"] == {"cache_salt": "inner"}
-        assert body["messages"] == [{"role": "user", "content": "hello"}]
-    assert found[0] == found[1] != found[2]
-    assert all(len(salt) == 32 and set(salt) <= set("0123456789abcdef") for salt in found)
-
-
-def test_the_salt_is_the_same_on_every_router(stub: MakeStub, route: MakeRouter) -> None:
-    """Several routers give a key the same salt, so that they share its cache."""
-    worker = stub()
-    salts = set()
-    for _ in range(2):
-        ask(route(**settings(worker.url)), "a")
-        salts.add(sent(worker)["cache_salt"])
-    assert len(salts) == 1
+    found: dict[str, set[str]] = {"a": set(), "b": set()}
+    for router in [route(**settings(worker.url)) for _ in range(2)]:
+        for path in SALTED:
+            for name, salts in found.items():
+                reply = ask(router, name, path, extra={"cache_salt": "inner"})
+                assert reply.status_code == 200, path
+                body = sent(worker)
+                salts.add(body.pop("cache_salt"))
+                assert body["extra"] == {"cache_salt": "inner"}
+                assert body["messages"] == [{"role": "user", "content": "hello"}]
+    (first,), (second,) = found.values()
+    assert first != second
+    assert all(len(salt) == 32 and set(salt) <= set("0123456789abcdef") for salt in (first, second))
 
 
 def test_a_client_cannot_choose_the_cache(stub: MakeStub, route: MakeRouter) -> None:
@@ -115,13 +105,14 @@ def test_a_client_cannot_choose_the_cache(stub: MakeStub, route: MakeRouter) -> 
     assert sent(worker)["cache_salt"] == found["b", found["a"]]
 
 
-@pytest.mark.parametrize("own", ["", 7, [], {}, False])
-def test_an_odd_salt_is_refused(stub: MakeStub, route: MakeRouter, own: object) -> None:
+def test_an_odd_salt_is_refused(stub: MakeStub, route: MakeRouter) -> None:
     """An invalid salt gets 400, as vLLM would refuse it too."""
     worker = stub()
     router = route(**settings(worker.url))
-    reply = ask(router, "a", cache_salt=own)
-    assert (reply.status_code, error_of(reply)["param"]) == (400, "cache_salt")
+    odd: tuple[object, ...] = ("", 7, [], False)
+    for own in odd:
+        reply = ask(router, "a", cache_salt=own)
+        assert (reply.status_code, error_of(reply)["param"]) == (400, "cache_salt")
     assert not worker.requests
     assert ask(router, "a", cache_salt=None).status_code == 200
 
@@ -163,8 +154,8 @@ def cached(reply: httpx.Response) -> int:
     return found
 
 
-def test_nobody_finds_what_others_sent(stack: ExitStack, route: MakeRouter, tmp_path: Path) -> None:
-    """No worker finds another key's prefix, and the router's decisions and `explain` agree."""
+def test_nobody_finds_what_others_sent(stack: ExitStack, route: MakeRouter) -> None:
+    """No worker finds another key's prefix, and the router's decisions and `/explain` agree."""
     fleet = stack.enter_context(FleetThread(FleetSettings(workers=2, models=("m",), speed=50)))
     router = route(**settings(*fleet.urls))
     text: dict[str, Any] = {
@@ -177,9 +168,8 @@ def test_nobody_finds_what_others_sent(stack: ExitStack, route: MakeRouter, tmp_
     until(router.idle)
 
     def explained(name: str) -> dict[str, Any]:
-        asked = {"model": "m", **text}
         reply = router.http.post(
-            "/explain", params={"key": name}, json=asked, headers=bearer("ops")
+            "/explain", params={"key": name}, json={"model": "m", **text}, headers=bearer("ops")
         ).raise_for_status()
         found: dict[str, Any] = reply.json()
         return found
@@ -190,34 +180,9 @@ def test_nobody_finds_what_others_sent(stack: ExitStack, route: MakeRouter, tmp_
     again = ask(router, "a", **text)
     assert again.headers["x-warmroute-worker"] == home
     assert cached(again) > 1000
-    for _ in range(2):  # it may go to either worker
-        other = ask(router, "b", **text)
-        if cached(other):
-            break
-    else:
-        pytest.fail("its own is found")
-    assert explained("b")["workers"][0]["held_tokens"] > 1000
-    (tmp_path / "body.json").write_text(json.dumps({"model": "m", **text}))
-    (tmp_path / "file.yaml").write_text(f"workers: [{fleet.urls[0]}]\n")
-    command = ["explain", str(tmp_path / "file.yaml"), "--request", str(tmp_path / "body.json")]
-    told = run(*command, "--url", router.url, "--as", "a", "--api-key", KEYS["ops"], "--json")
-    assert json.loads(told.stdout)["reason"] == "prefix"
-
-
-def test_a_key_that_the_file_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`explain` without a router names the keys that have caches of their own."""
-    for name, key in KEYS.items():
-        monkeypatch.setitem(ENV, f"{name.upper()}_KEY", key)
-    body, file = tmp_path / "body.json", tmp_path / "file.yaml"
-    body.write_text(json.dumps({"messages": []}))
-    command = ["explain", str(file), "--request", str(body), "--as"]
-    for apart, there in ((True, "a, b"), (False, "none here")):
-        file.write_text(json.dumps(settings("http://127.0.0.1:1", apart=apart)))
-        done = run(*command, "c")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("--as: 'c' is no key")
-        assert done.stderr.endswith(f"there are {there}.\n")
-        assert run(*command, "b").returncode == (0 if apart else 2)
+    others = [cached(ask(router, "b", **text)) for _ in range(3)]  # it may go to either worker
+    assert others[0] == 0
+    assert max(others) > 1000
 
 
 def test_whose_cache_is_meant_must_be_said(stub: MakeStub, route: MakeRouter) -> None:
@@ -245,25 +210,6 @@ def test_clients_are_told_of_their_own_cache_alone(stub: MakeStub, route: MakeRo
         if status == 400:
             assert error_of(reply)["param"] == "key"
             assert "admin.keys" in error_of(reply)["message"]
-
-
-def test_a_key_that_is_taken_away_meanwhile(stub: MakeStub, route: MakeRouter) -> None:
-    """A queued request whose key is removed meanwhile is served with that key's salt."""
-    opened = threading.Event()
-    worker = stub([opened.is_set, *OK])
-    asked = {**settings(worker.url), "limits": {"in_flight": 1}}
-    router = route(**asked)
-    with ThreadPoolExecutor(2) as crowd:
-        first = crowd.submit(ask, router, "b")
-        until(lambda: worker.requests)
-        second = crowd.submit(ask, router, "b")
-        until(lambda: router.metric("warmroute_queue_length") == 1)
-        asked["auth"]["keys"].pop()
-        change(router, **asked, strategy="leastload")  # reads the queued request anew
-        opened.set()
-        assert first.result().status_code == second.result().status_code == 200
-    assert len(salts_of(worker)) == 1
-    assert ask(router, "b").status_code == 401
 
 
 def test_names_that_move_meanwhile(stub: MakeStub, route: MakeRouter) -> None:

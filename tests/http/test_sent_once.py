@@ -5,21 +5,19 @@ import socket
 import ssl
 import sys
 import threading
-import time
 from contextlib import ExitStack
+from typing import Any
 
 import httpx
 import pytest
 
-from router.fleet import breaker as rests
-from router.upstream.connection import UpstreamConnection
 from tests.authority import Authority
 from tests.chaos.looped import Looped
 from tests.health.failing import start, status
 from tests.support import JSON, OK, Action, MakeRouter, MakeStub, Stub, until
 
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-LONG = {"model": "m", "messages": [{"role": "user", "content": "word " * 2000}]}
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+LONG: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "word " * 2000}]}
 BUSY: list[Action] = [b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"]
 QUIET = {"interval": "1h"}
 
@@ -92,16 +90,6 @@ def test_a_request_that_kills_workers_kills_two_at_most(stub: MakeStub, route: M
     until(router.idle)
 
 
-def test_refusals_are_free(stub: MakeStub, route: MakeRouter) -> None:
-    """Refused connections do not count as attempts, so more than `attempts` may be dead."""
-    dead, alive = [stub() for _ in range(4)], stub()
-    urls = [worker.url for worker in (*dead, alive)]
-    router = route(*urls, strategy="roundrobin", limits={"attempts": 1}, health=QUIET)
-    for worker in dead:
-        worker.stop()
-    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-
-
 @pytest.mark.parametrize("end", ["close", "reset", "stall"])
 def test_a_full_worker_may_break_its_refusal(stub: MakeStub, route: MakeRouter, end: str) -> None:
     """The status 503 is enough to ask the next worker; its body is not waited for."""
@@ -113,57 +101,26 @@ def test_a_full_worker_may_break_its_refusal(stub: MakeStub, route: MakeRouter, 
     until(router.idle)
 
 
-@pytest.mark.parametrize(
-    "script", [BUSY, [b"HTTP/1.1 400 Bad\r\ncontent-length: 2\r\n\r\n{}"]], ids=["full", "rejected"]
-)
 def test_what_was_not_taken_on_is_not_believed_to_be_held(
-    stub: MakeStub,
-    route: MakeRouter,
-    monkeypatch: pytest.MonkeyPatch,
-    script: list[Action],
+    stub: MakeStub, route: MakeRouter
 ) -> None:
-    """A worker that was full or rejected a request is not believed to hold its prefix."""
-    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 0.0)
-    worker = stub(script)
-    router = route(worker.url, health=QUIET, limits={"queue": 0})
-    for _ in range(3):
-        reply = router.http.post("/v1/chat/completions", json=LONG)
-        assert reply.headers["x-warmroute-decision"].startswith("cold")
-    worker.script = OK
-    router.http.post("/v1/chat/completions", json=LONG)
-    reply = router.http.post("/v1/chat/completions", json=LONG)
-    assert reply.headers["x-warmroute-decision"].startswith("prefix")
-
-
-def test_a_refusal_does_not_take_back_what_was_held_before(
-    stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a refusal only the new part of the prompt is forgotten."""
-    monkeypatch.setattr(rests, "MIN_BACKOFF_S", 0.0)
-    worker = stub()
-    router = route(worker.url, health=QUIET, limits={"queue": 0})
-    router.http.post("/v1/chat/completions", json=LONG)
-    worker.script = BUSY
+    """A worker that rejected a request is not believed to hold its prefix, but what it had."""
+    worker = stub([b"HTTP/1.1 400 Bad\r\ncontent-length: 2\r\n\r\n{}"])
+    refuses, router = worker.script, route(worker.url, health=QUIET)
     longer = {**CHAT, "messages": [*LONG["messages"], {"role": "user", "content": "x" * 3000}]}
-    router.http.post("/v1/chat/completions", json=longer)
+
+    def decision(body: dict[str, Any]) -> str:
+        reply = router.http.post("/v1/chat/completions", json=body)
+        until(router.idle)
+        return reply.headers["x-warmroute-decision"].partition(";")[0]
+
+    assert [decision(LONG) for _ in range(2)] == ["cold", "cold"]
     worker.script = OK
-    reply = router.http.post("/v1/chat/completions", json=LONG)
-    assert reply.headers["x-warmroute-decision"].startswith("prefix")
-
-
-def test_an_idle_connection_is_not_used_past_its_time(stub: MakeStub, route: MakeRouter) -> None:
-    """After `timeouts.keepalive` a new connection is made, as the worker may close the old one."""
-    worker = stub()
-    router = route(worker.url, timeouts={"keepalive": "1ms"}, health=QUIET)
-    before = worker.connections
-    for _ in range(3):
-        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-        until(lambda: any(_idle_for(c) > 0.01 for c in router.worker().upstream.kept))
-    assert worker.connections == before + 3
-
-
-def _idle_for(connection: UpstreamConnection) -> float:
-    return time.monotonic() - connection.idle_since
+    assert [decision(LONG) for _ in range(2)] == ["cold", "prefix"]
+    worker.script = refuses
+    decision(longer)
+    worker.script = OK
+    assert decision(LONG) == "prefix"
 
 
 def test_idle_connections_are_closed_in_time(stub: MakeStub, route: MakeRouter) -> None:
@@ -201,51 +158,19 @@ def test_a_second_answer_in_one_breath_is_dropped(
         assert reply.headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("status", [b"700", b"099", b"999"])
-def test_a_status_that_is_none(stub: MakeStub, route: MakeRouter, status: bytes) -> None:
-    """A status outside 100 to 599 (RFC 9110 section 15) gives 502."""
-    script: list[Action] = [b"HTTP/1.1 " + status + b" What\r\ncontent-length: 0\r\n\r\n"]
-    reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
-    assert reply.status_code == 502
-
-
-def test_death_between_head_and_body_is_not_counted_as_an_answer(
-    stub: MakeStub, route: MakeRouter
-) -> None:
-    """If a worker dies between head and body, the 502 is counted and no 2xx."""
-    worker: Stub = stub([b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", 0.05, "close"])
-    router = route({"url": worker.url, "name": "w"}, health=QUIET)
-    assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 502
-    where = {"pool": "default", "worker": "w"}
-    assert router.metric("warmroute_requests_total", **where, status="2xx") == 0
-    assert router.metric("warmroute_refused_requests_total", status="502") == 1
-
-
-def test_a_full_worker_is_not_counted_as_an_answer(stub: MakeStub, route: MakeRouter) -> None:
-    """A full worker's 503 is not counted as an answer, as it did not reach the client."""
-    full, free = stub(BUSY), stub()
-    router = route({"url": full.url, "name": "full"}, free.url, strategy="roundrobin")
-    for _ in range(2):
-        assert router.http.post("/v1/chat/completions", json=CHAT).status_code == 200
-    labels = {"pool": "default", "worker": "full"}
-    assert router.metric("warmroute_requests_total", **labels, status="5xx") == 0
-    assert router.metric("warmroute_worker_errors_total", **labels, kind="full") == 1  # it rests
-
-
 @pytest.mark.parametrize("how", ["length", "chunks"])
 def test_a_real_client_hears_that_its_body_is_too_large(
     stub: MakeStub, route: MakeRouter, how: str
 ) -> None:
     """A client that is still sending when refused gets the 413 rather than a reset."""
     worker = stub()
-    router = route(worker.url)
-    body = b" " * (20 << 20)
-    content = (
-        body if how == "length" else (body[at : at + 65536] for at in range(0, 20 << 20, 65536))
-    )
+    router = route(worker.url, limits={"body": "1MiB"})
+    body = b" " * (8 << 20)
+    pieces = (body[at : at + 65536] for at in range(0, len(body), 65536))
+    content = body if how == "length" else pieces
     reply = httpx.post(f"{router.url}/v1/chat/completions", content=content, timeout=20)
     assert reply.status_code == 413
-    assert "16777216" in reply.json()["error"]["message"]
+    assert "1048576" in reply.json()["error"]["message"]
     assert worker.requests == []
 
 
@@ -294,9 +219,7 @@ class Hasty(Looped):
 MORE, LESS = 15 << 20, 1 << 20
 
 
-@pytest.mark.parametrize(
-    "answer", [(200, MORE), (200, LESS), (400, LESS), (413, LESS), (413, 100 << 10)]
-)
+@pytest.mark.parametrize("answer", [(200, MORE), (400, LESS), (413, 100 << 10)])
 @pytest.mark.parametrize("secure", [False, True])
 def test_an_answer_before_the_request_was_taken(
     route: MakeRouter, stack: ExitStack, ours: Authority, secure: bool, answer: tuple[int, int]
@@ -332,16 +255,6 @@ def test_a_large_request_that_was_taken(
     assert worker.connections == before + 1
 
 
-@pytest.mark.parametrize("status", [204, 304])
-def test_an_answer_without_a_body_may_tell_a_length(
-    stub: MakeStub, route: MakeRouter, status: int
-) -> None:
-    """A 204 or 304 may have a Content-Length but has no body (RFC 9110 section 8.6)."""
-    script: list[Action] = [b"HTTP/1.1 %d X\r\ncontent-length: 10\r\n\r\n" % status]
-    reply = route(stub(script).url).http.post("/v1/chat/completions", json=CHAT)
-    assert (reply.status_code, reply.content) == (status, b"")
-
-
 def test_a_fault_of_ours_is_told_in_the_clients_shape(
     stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,12 +271,3 @@ def test_a_fault_of_ours_is_told_in_the_clients_shape(
         "Internal error in the router.",
     )
     until(router.idle)
-
-
-def test_absurd_counts_are_not_believed(stub: MakeStub, route: MakeRouter) -> None:
-    """An answer with an absurd token count is relayed but not counted."""
-    body = b'{"usage":{"prompt_tokens":1%b}}' % (b"0" * 400)
-    script: list[Action] = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body]
-    router = route(stub(script).url)
-    assert router.http.post("/v1/chat/completions", json=CHAT).content == body
-    assert router.metric("warmroute_prompt_tokens_total", pool="default") == 0

@@ -1,26 +1,28 @@
-"""TLS from clients, with certificates of CAs made for the test."""
+"""TLS from clients, with certificates of CAs made for the test; and how long those are valid."""
 
 import hashlib
+import logging
 import os
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 
-from router.http.tls import door_context
-from router.settings.server import TlsSettings
+from router.http.tls import Validity, complaint, validity
 from tests.authority import Authority
+from tests.pems import write_pems
 from tests.support import (
     MakeRouter,
     Router,
     Stub,
-    error_of,
     head,
     read_all,
+    send,
     until,
 )
 
@@ -85,54 +87,72 @@ def test_bytes_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> Non
     assert len(worker.requests) == 3
 
 
-def test_what_is_spoken(
-    ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
+def failed(router: Router) -> float:
+    """The number of failed handshakes."""
+    return router.metric("warmroute_tls_failed_handshakes_total")
+
+
+def shakes(router: Router, context: ssl.SSLContext) -> bool:
+    """Try a handshake; return whether the router went on after it."""
+    with socket.create_connection(("127.0.0.1", router.port), timeout=10) as raw:
+        try:
+            with context.wrap_socket(raw, server_hostname="127.0.0.1") as client:
+                client.sendall(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+                return client.recv(4) == b"HTTP"  # in TLS 1.3 the server may refuse only now
+        except OSError:
+            return False
+
+
+@pytest.mark.parametrize(
+    "sent", [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\n\r\n", b"\n" * 500]
+)
+def test_what_is_no_tls(
+    ours: Authority,
+    worker: Stub,
+    route: MakeRouter,
+    caplog: pytest.LogCaptureFixture,
+    sent: bytes,
 ) -> None:
-    """The router speaks HTTP/1.1 over TLS 1.2 and 1.3, without renegotiation."""
+    """It gets no HTTP answer and is counted; at level `debug` the log has OpenSSL's words."""
     router = route(worker.url, tls=ours.issue())
+    for level, lines in ((logging.INFO, 0), (logging.DEBUG, 1)):
+        with caplog.at_level(level, "warmroute.tls"):
+            with send(router.port, sent) as client, suppress(ConnectionResetError):
+                assert b"HTTP/" not in read_all(client)
+            until(lambda: failed(router) == 1 + lines)  # noqa: B023 - at once
+        assert [record.name for record in caplog.records].count("warmroute.tls") == lines
+    assert shakes(router, ours.client())
+
+
+def test_nothing_in_common(ours: Authority, worker: Stub, route: MakeRouter) -> None:
+    """A client with TLS 1.1, long broken, or without a common cipher is refused and counted."""
+    router = route(worker.url, tls=ours.issue())
+    old, foreign = ours.client(), ours.client()
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.deprecated_call():
+        old.minimum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.deprecated_call():
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    foreign.maximum_version = ssl.TLSVersion.TLSv1_2
+    foreign.set_ciphers("aRSA")  # the router's key is not RSA
+    assert not shakes(router, old)
+    assert not shakes(router, foreign)
+    until(lambda: failed(router) == 2)
+
+
+def test_a_client_s_certificate_is_demanded(
+    ours: Authority, theirs: Authority, worker: Stub, route: MakeRouter
+) -> None:
+    """With `client_ca`, only clients with a certificate of that CA are answered."""
+    router = route(worker.url, tls={**ours.issue(), "client_ca": ours.roots})
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
-        context = ours.client()
-        context.set_alpn_protocols(["h2", "http/1.1"])
-        context.maximum_version = version
-        client = connect(router, context)
-        assert client.selected_alpn_protocol() == "http/1.1"
-        assert client.version() == {"TLSv1_2": "TLSv1.2", "TLSv1_3": "TLSv1.3"}[version.name]
-    certificate = ours.issue()
-    settings = TlsSettings(**{name: Path(path) for name, path in certificate.items()})
-    shown = door_context(settings)._shown
-    assert shown.minimum_version is ssl.TLSVersion.TLSv1_2
-    assert shown.options & ssl.OP_NO_RENEGOTIATION  # Python's client cannot ask for one
-
-
-def test_tls_1_1_is_refused(
-    ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
-) -> None:
-    """TLS 1.1, long broken, is refused."""
-    router = route(worker.url, tls=ours.issue())
-    context = ours.client()
-    context.set_ciphers("ALL:@SECLEVEL=0")
-    with pytest.deprecated_call():
-        context.minimum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.deprecated_call():
-        context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.raises((ssl.SSLError, ConnectionResetError)):
-        connect(router, context)
-
-
-def test_plain_http_at_a_tls_door(ours: Authority, worker: Stub, route: MakeRouter) -> None:
-    """Plain HTTP at a TLS port gets no HTTP answer, and the router goes on serving."""
-    router = route(worker.url, tls=ours.issue())
-    for sent in (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\x16\x03\x01", os.urandom(500)):
-        with socket.create_connection(("127.0.0.1", router.port), timeout=10) as client:
-            client.sendall(sent)
-            client.shutdown(socket.SHUT_WR)
-            try:
-                answer = read_all(client)
-            except ConnectionResetError:
-                answer = b""
-        assert b"HTTP/" not in answer
-    with browse(router, ours.client()) as http:
-        assert http.post(CHAT, json=BODY).status_code == 200
+        for context in (ours.client(), ours.client(theirs.issue("x")), theirs.client()):
+            context.maximum_version = version
+            assert not shakes(router, context)
+    until(lambda: failed(router) == 6)
+    assert shakes(router, ours.client(ours.issue("client.example")))
+    assert failed(router) == 6
+    assert worker.requests == []
 
 
 def test_a_handshake_that_does_not_come(ours: Authority, worker: Stub, route: MakeRouter) -> None:
@@ -144,50 +164,14 @@ def test_a_handshake_that_does_not_come(ours: Authority, worker: Stub, route: Ma
     assert not router.door.clients
 
 
-def test_a_client_s_certificate_is_demanded(
-    ours: Authority, theirs: Authority, worker: Stub, route: MakeRouter
-) -> None:
-    """With `client_ca`, only clients with a certificate of that CA are answered."""
-    router = route(worker.url, tls={**ours.issue(), "client_ca": ours.roots})
-    known, unknown = ours.issue("client.example"), theirs.issue("client.example")
-    for context in (ours.client(), ours.client(unknown)):
-        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
-            context.maximum_version = version
-            with browse(router, context) as http, pytest.raises(httpx.TransportError):
-                http.get("/health/live")
-    assert worker.requests == []
-    with browse(router, ours.client(known)) as http:
-        for _ in range(2):
-            assert http.post(CHAT, json=BODY).status_code == 200
-
-
-@pytest.mark.parametrize("length", [65537, 8 << 20])
-def test_a_refusal_is_heard(ours: Authority, worker: Stub, route: MakeRouter, length: int) -> None:
+def test_a_refusal_is_heard(ours: Authority, worker: Stub, route: MakeRouter) -> None:
     """A client that sends a large body without waiting reads 413, not a connection error."""
     router = route(worker.url, tls=ours.issue(), limits={"body": "64KiB"})
     with browse(router, ours.client()) as http:
-        for _ in range(5):
-            reply = http.post(CHAT, content=b"x" * length)
-            assert reply.status_code == 413
-            error_of(reply)
+        for length in (65537, 8 << 20) * 3:
+            assert http.post(CHAT, content=b"x" * length).status_code == 413
     until(lambda: not router.door.clients)
     assert worker.requests == []
-
-
-def test_a_refusal_is_heard_by_who_reads_last(
-    ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
-) -> None:
-    """A client that reads only after sending its whole large body still gets the 413."""
-    router = route(worker.url, tls=ours.issue(), limits={"body": "64KiB"})
-    client = connect(router, ours.client())
-    client.sendall(head(CHAT, 2 << 20))
-    for _ in range(128):
-        client.sendall(b"x" * (16 << 10))
-    reply = b""
-    while not reply.endswith(b"}}"):
-        reply += client.recv(65536)
-    assert reply.startswith(b"HTTP/1.1 413 ")
-    assert b"\r\nconnection: close\r\n" in reply
 
 
 def test_who_stays_after_a_refusal_is_sent_away(
@@ -201,16 +185,43 @@ def test_who_stays_after_a_refusal_is_sent_away(
     until(lambda: not router.door.clients)
 
 
-def test_who_ends_without_a_farewell_and_reads_nothing_has_left(
-    ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
-) -> None:
-    """A half-close without close_notify is a disconnect, noticed well before `clients.write`."""
-    size = 64 << 20
-    worker.script = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size, bytes(size)]
-    router = route(worker.url, tls=ours.issue(), clients={"write": "1h"})
-    client = connect(router, ours.client())
-    client.sendall(head(CHAT, 13) + b'{"model":"m"}')
-    until(lambda: any(one.write_paused for one in router.door.clients))
-    socket.socket.shutdown(client, socket.SHUT_WR)
-    until(lambda: worker.closed_by_peer == 1)
-    until(lambda: not router.door.clients and router.idle())
+BEGINS = datetime(2020, 2, 29, 1, 2, 3, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("year", [2049, 2050, 9999])
+def test_both_ends(tmp_path: Path, year: int) -> None:
+    """Exact to the second; years before 2050 are encoded with two digits, later ones with four."""
+    ends = datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC)
+    path = Path(Authority(tmp_path / "ours").issue(begins=BEGINS, ends=ends)["certificate"])
+    assert validity(path) == (BEGINS.timestamp(), ends.timestamp())
+
+
+def test_the_first_certificate_counts(tmp_path: Path) -> None:
+    """The file's first certificate is read, whatever precedes it: a private key or plain text."""
+    write_pems(tmp_path)
+    alone = validity(tmp_path / "one.pem")
+    assert alone is not None
+    texts = [(tmp_path / name).read_text() for name in ("one.key", "one.pem", "two.pem")]
+    (tmp_path / "all.pem").write_text("Subject: CN = one\n" + "".join(texts))
+    assert validity(tmp_path / "all.pem") == alone
+
+
+@pytest.mark.parametrize("cut", [0, 40])
+def test_what_is_no_certificate(tmp_path: Path, cut: int) -> None:
+    """A file that holds no readable certificate yields None and raises nothing."""
+    write_pems(tmp_path)
+    lines = (tmp_path / "one.pem").read_text().splitlines()
+    text = "".join(lines[1:-1])[:cut]
+    (tmp_path / "cut.pem").write_text("\n".join([lines[0], text, lines[-1]]))
+    assert validity(tmp_path / "cut.pem") is None
+    assert validity(tmp_path / "one.key") is None
+    assert validity(tmp_path / "none.pem") is None
+    assert complaint(tmp_path / "none.pem", 0.0) == ""
+
+
+def test_in_words() -> None:
+    """From its first second to its last there is no complaint."""
+    period = Validity(86400.0, 172800.0)
+    assert [period.complaint(now) for now in (86400.0, 172800.0)] == ["", ""]
+    assert period.complaint(86399.0) == "is not valid before 1970-01-02 00:00:00 UTC"
+    assert period.complaint(172801.0) == "expired on 1970-01-03 00:00:00 UTC"

@@ -39,19 +39,6 @@ def reason(router: Router, place: int = 0) -> str:
     return text
 
 
-def test_a_worker_with_a_private_authority(
-    ours: Authority, secure: MakeTlsStub, route: MakeRouter
-) -> None:
-    """With `tls.ca`, probes and requests trust that CA, and connections are kept."""
-    worker = secure(ours.server())
-    router = route({"url": worker.url, "tls": {"ca": ours.roots}}, health=SLOW)
-    assert router.worker().ready
-    for _ in range(3):
-        assert router.http.post(CHAT, json=BODY).content == JSON
-    assert len(worker.requests) == 3
-    assert worker.connections == 2  # one for probes, one for requests
-
-
 def test_a_stream_from_a_worker_over_tls(
     ours: Authority, secure: MakeTlsStub, route: MakeRouter
 ) -> None:

@@ -24,7 +24,7 @@ def asked(path: str, **body: Any) -> Prompt:
     prompts, endpoint = Prompts(), ENDPOINTS[path]
     prompts.known = {"m": KnownModel("m", known("chatml"))}
     raw = json.dumps({"model": "m", **body}).encode()
-    made = prompts.made(endpoint, parse(endpoint, raw, b""), raw)
+    made = prompts.make(endpoint, parse(endpoint, raw, b""), raw)
     assert made.reason == ""
     return made.prompt
 

@@ -1,67 +1,27 @@
 """Real sockets and events: events decide, and where they cannot, the reason says so."""
 
-import asyncio
+import uuid
 from pathlib import Path
 from random import Random
 
 import httpx
-import msgspec
 import pytest
 
-from router.cli.check_live import check_live
-from router.kv.subscriptions import FLAG
-from router.settings.model import Settings
-from simulator.api import generation
 from simulator.fleet import FleetThread
+from tests.kvaware.asking import (
+    CHAT,
+    EXACT,
+    ask,
+    cached,
+    chat,
+    holders,
+    predicted,
+    reason,
+    settle,
+)
 from tests.kvaware.conftest import QUICK, MakeFleet, MakeKvAware, trusted
 from tests.reload.changing import change
-from tests.support import MakeRouter, MakeStub, Router, until
-
-CHAT = "/v1/chat/completions"
-
-
-def chat(text: str) -> dict[str, object]:
-    """Return a chat with one message and the shortest answer."""
-    return {"model": "toy", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
-
-
-def ask(router: Router, text: str, **more: object) -> httpx.Response:
-    """Send a chat, and wait until the router is idle again."""
-    answer = router.http.post(CHAT, json={**chat(text), **more})
-    assert answer.status_code == 200, answer.text
-    until(router.idle)
-    return answer
-
-
-def credited(router: Router, text: str) -> dict[str, int]:
-    """Return the cached tokens that a decision would predict on each worker, the best first."""
-    found = router.http.post("/explain", json=chat(text)).json()
-    return {one["worker"]: one["held_tokens"] for one in found["workers"]}
-
-
-def cached(answer: httpx.Response) -> int:
-    """Return the cached tokens that the worker reported."""
-    return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
-
-
-def predicted(answer: httpx.Response) -> int:
-    """Return the cached tokens that the decision predicted."""
-    return int(answer.headers["x-warmroute-decision"].split("held=")[1].split(";")[0])
-
-
-def settle(router: Router, fleet: FleetThread) -> None:
-    """Wait until the index contains everything that was published."""
-
-    def is_level() -> bool:
-        for pool, memory in router.door.memories.pools():
-            for worker in pool.workers:
-                held = {p.worker: p.blocks for p in memory.index.caches()}.get(worker.name, 0)
-                (engine,) = [w.engine for w in fleet.workers if w.url == worker.url]
-                if held != engine.cache.cached:
-                    return False
-        return True
-
-    until(is_level)
+from tests.support import MakeRouter, until
 
 
 @pytest.mark.parametrize("encoding", ["map", "array"])
@@ -71,7 +31,7 @@ def test_what_is_predicted_is_what_is_reported(
     """Exactly, for random chats with shared beginnings; recent placements do not count here."""
     random = Random(6)
     simulated = fleet(kv_encoding=encoding)
-    router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
+    router = kvaware(*simulated.urls, strategy=EXACT)
     starts = ["".join(random.choices("abcdefgh ", k=400)) for _ in range(4)]
     for _ in range(60):
         text = random.choice(starts)[: random.randrange(400)] + random.choice("xyz") * 50
@@ -81,17 +41,11 @@ def test_what_is_predicted_is_what_is_reported(
     assert router.metric("warmroute_kv_error_tokens_bucket", pool="default", le="-1.0") == 0
 
 
-def holders(router: Router) -> dict[str, int]:
-    """Return the number of blocks by worker."""
-    ((_, memory),) = router.door.memories.pools()
-    return {place.worker: place.blocks for place in memory.index.caches() if place.blocks}
-
-
 def test_a_shared_prefix_goes_to_its_holder(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
     """Prompts with the same prefix go to its holder; equal prompts with another salt are
     separate."""
     simulated = fleet(workers=4)
-    router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
+    router = kvaware(*simulated.urls, strategy=EXACT)
     first = ask(router, "once upon a time " * 40)
     settle(router, simulated)
     holder = first.headers["x-warmroute-worker"]
@@ -126,7 +80,7 @@ def test_keys_with_caches_of_their_own(
     simulated = fleet()
     router = kvaware(
         *simulated.urls,
-        strategy={"name": "kvaware", "unconfirmed": "0s"},
+        strategy=EXACT,
         auth={"keys": ["${KEY_a}", "${KEY_b}"], "separate_caches": True},
     )
     for name, found in (("a", False), ("a", True), ("b", False), ("b", True), ("a", True)):
@@ -137,159 +91,11 @@ def test_keys_with_caches_of_their_own(
         settle(router, simulated)
 
 
-def test_check_live_says_what_is_subscribed_and_what_is_missing(
-    fleet: MakeFleet, folder: Path
-) -> None:
-    """The line names the vLLM flag to set if events are missing."""
-    for publishing in (True, False):
-        simulated = fleet(workers=1, kv_events=publishing)
-        settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
-        lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
-        assert well is publishing
-        (line,) = [line for line in lines if "KV events" in line]
-        wanted = "subscribed, no event yet, sequence -1, gaps 0" if publishing else FLAG
-        assert wanted in line
-        assert "--enable-prompt-tokens-details" not in line
-        assert ("cached tokens reported: not known" in line) is publishing
-        names = [line for line in lines if "block names" in line]
-        assert [
-            line.endswith("block names: not comparable, none was heard yet") for line in names
-        ] == [True] * publishing
-        assert "lost" not in line
-
-
-def test_check_live_tells_the_last_event_that_is_replayed(
-    fleet: MakeFleet, kvaware: MakeKvAware, folder: Path
-) -> None:
-    """The check starts after the last event, and learns it by replay instead of waiting for the
-    next."""
-    simulated = fleet(workers=1)
-    router = kvaware(*simulated.urls)
-    ask(router, "before anybody looked " * 20)
-    settle(router, simulated)
-    settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
-    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
-    (line,) = [line for line in lines if "KV events" in line]
-    assert well
-    assert "s ago (replayed), sequence 0, gaps 0" in line
-    (line,) = [line for line in lines if "block names" in line]
-    assert "there is no other engine to compare with" in line
-
-
-@pytest.mark.parametrize("seeds", [("",), ("", "7")])
-def test_check_live_compares_block_names(
-    fleet: MakeFleet, folder: Path, seeds: tuple[str, ...]
-) -> None:
-    """Workers should give the same names to the blocks of a prompt; otherwise a shared store has
-    them twice, and the line says how to avoid that."""
-    simulated = fleet(workers=2, hash_seeds=seeds)
-    settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
-    for number, url in enumerate(simulated.urls):
-        told = {"model": "toy", "prompt": f"{number} is another " * 20, "max_tokens": 1}
-        assert httpx.post(f"{url}/v1/completions", json=told).status_code == 200
-    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
-    names = [line for line in lines if "block names" in line]
-    assert sum("not comparable with others, no block seen in common" in line for line in names) == 2
-    lines, asked_well = asyncio.run(check_live(Settings.model_validate(settings), ask=True))
-    names = [line for line in lines if "block names" in line]
-    said = "those of the others, of 1 blocks in common" if len(seeds) == 1 else "PYTHONHASHSEED"
-    assert sum(said in line for line in names) == 2
-    assert sum("cached tokens are reported" in line for line in lines) == 2
-    assert sum("a repeated prompt: 512 of 520 tokens were cached" in line for line in lines) == 2
-    assert (well, asked_well) == (True, True), "nothing is shared: no harm is done"
-
-
-@pytest.mark.parametrize("seeds", [("",), ("", "7")])
-def test_check_live_of_engines_that_share_a_store(
-    fleet: MakeFleet, folder: Path, seeds: tuple[str, ...]
-) -> None:
-    """It fails if one engine cannot find in the store what another one wrote."""
-    simulated = fleet(workers=2, hash_seeds=seeds, host_tokens=4096, store_tokens=65536)
-    settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
-    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=True))
-    assert well is (len(seeds) == 1), lines
-
-
-def test_check_live_names_the_flag_only_where_it_is_missing(
-    fleet: MakeFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is missing if an answer reports its usage without cached tokens."""
-    simulated = fleet(workers=1)
-    told = generation.TokenUsage.openai
-    monkeypatch.setattr(
-        generation.TokenUsage, "openai", lambda usage: told(usage) | {"prompt_tokens_details": None}
-    )
-    settings = {"workers": simulated.urls, "strategy": "kvaware", "tokenizer": str(folder)}
-    lines, _ = asyncio.run(check_live(Settings.model_validate(settings), ask=True))
-    (line,) = [line for line in lines if "KV events" in line]
-    assert "(start vLLM with --enable-prompt-tokens-details)" in line
-
-
-def test_check_live_of_an_engine_that_cannot_be_heard(fleet: MakeFleet, folder: Path) -> None:
-    """Nothing publishes at the configured address, and without a replay endpoint missed events
-    would be lost."""
-    worker = fleet(workers=1).workers[0]
-    told = {"url": worker.url, "kv_events": "tcp://127.0.0.1:1"}
-    settings = {"workers": [told], "strategy": "kvaware", "tokenizer": str(folder)}
-    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
-    (line,) = [line for line in lines if "KV events" in line]
-    assert not well
-    assert "not connected, no event yet" in line
-    assert "give vLLM a replay_endpoint" in line
-    assert FLAG in line
-
-
-def test_check_live_asks_the_controller(fleet: MakeFleet, folder: Path) -> None:
-    """A controller that cannot be reached is named, and the check fails."""
-    settings = {
-        "workers": fleet(workers=1).urls,
-        "strategy": "kvaware",
-        "tokenizer": str(folder),
-        "controller": "http://127.0.0.1:1",
-    }
-    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
-    assert not well
-    said = "pool default: controller http://127.0.0.1:1: no controller (could not be reached: "
-    assert any(line.startswith(said) for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("deadline", "slow", "said"),
-    [("300ms", 1, "answers"), ("1ms", 99, "answers, but in ")],
-    ids=["the first answer", "every answer"],
-)
-def test_check_live_fails_for_no_slow_controller(
-    stub: MakeStub, fleet: MakeFleet, folder: Path, *, deadline: str, slow: int, said: str
-) -> None:
-    """A first answer that is slow says nothing of the others; slow ones are told of."""
-    controller = stub([])  # (a script of its own, as it is changed in place)
-    answer = msgspec.msgpack.encode([{}, {}, [16], {}])
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer)
-    pauses = iter((0.5, *[0.02] * (slow - 1)))
-
-    def pause() -> bool:
-        controller.script[:] = [next(pauses, 0.0), head + answer, pause]
-        return True
-
-    pause()
-    settings = {
-        "workers": fleet(workers=1).urls,
-        "strategy": "kvaware",
-        "tokenizer": str(folder),
-        "controller": {"url": controller.url, "deadline": deadline},
-    }
-    lines, well = asyncio.run(check_live(Settings.model_validate(settings), ask=False))
-    (line,) = [line for line in lines if " controller " in line]
-    assert line.startswith(f"pool default: controller {controller.url}: {said}")
-    assert ("controller.deadline is 1ms" in line) == (slow > 1)
-    assert well
-
-
 def test_evictions_and_clears_are_followed(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
     """Predictions stay right with a small cache that evicts, and a reset cache holds nothing
     old."""
     simulated = fleet(workers=1, kv_tokens=1024)
-    router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
+    router = kvaware(*simulated.urls, strategy=EXACT)
     for number in range(12):
         answer = ask(router, f"{number % 4} " * 100)
         assert predicted(answer) == cached(answer)
@@ -304,7 +110,7 @@ def test_evictions_and_clears_are_followed(fleet: MakeFleet, kvaware: MakeKvAwar
 def test_a_restarted_worker_holds_nothing(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
     """Its stream begins anew; what it computes from then on is known."""
     simulated = fleet(workers=1)
-    router = kvaware(*simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"})
+    router = kvaware(*simulated.urls, strategy=EXACT)
     ask(router, "before the flood " * 20)
     settle(router, simulated)
     assert holders(router)
@@ -337,6 +143,13 @@ def test_who_joins_late_learns_the_past_by_replay(
     assert predicted(answer) == (cached(answer) if replay else 0)
 
 
+def mute(fleet: FleetThread) -> None:
+    """Stop the workers' publishers."""
+    for worker in fleet.workers:
+        if worker.publisher is not None:
+            fleet.run(worker.publisher.close())
+
+
 def test_without_events_the_shadow_decides_and_says_so(fleet: MakeFleet, route: MakeRouter) -> None:
     """It decides as `prefixaware` would, and operators are told what to set."""
     simulated = fleet(kv_events=False)
@@ -355,13 +168,6 @@ def test_without_events_the_shadow_decides_and_says_so(fleet: MakeFleet, route: 
     change(router, simulated.urls[0], strategy="kvaware")
     ((_, memory),) = router.door.memories.pools()
     until(lambda: len(memory.missing) == 1)  # nothing is kept of a worker that has left
-
-
-def mute(fleet: FleetThread) -> None:
-    """Stop the workers' publishers."""
-    for worker in fleet.workers:
-        if worker.publisher is not None:
-            fleet.run(worker.publisher.close())
 
 
 def test_siblings_find_their_first_before_its_events(
@@ -383,11 +189,11 @@ def test_settings_that_change_while_it_runs(
     """When workers join or leave, or the strategy gets other options, the current workers' events
     are followed and what was known of them is kept or learned again."""
     simulated = fleet(workers=2)
-    router = kvaware(simulated.urls[0], strategy={"name": "kvaware", "unconfirmed": "0s"})
+    router = kvaware(simulated.urls[0], strategy=EXACT)
     common = {"tokenizer": str(folder), "health": QUICK}
     ask(router, "still here " * 30)
     until(lambda: len(holders(router)) == 1)
-    change(router, *simulated.urls, strategy={"name": "kvaware", "unconfirmed": "0s"}, **common)
+    change(router, *simulated.urls, strategy=EXACT, **common)
     until(lambda: trusted(router))
     assert len(holders(router)) == 1, "what was known is kept"
     change(router, *simulated.urls, strategy={"name": "kvaware", "unconfirmed": "1s"}, **common)
@@ -398,3 +204,108 @@ def test_settings_that_change_while_it_runs(
     assert holders(router) == {}
     change(router, simulated.urls[1], strategy="leastload", **common)
     assert router.http.get("/kv").json() == []
+
+
+def new(random: Random) -> str:
+    """Return a prompt of more than a thousand tokens that no worker has seen."""
+    return "".join(random.choices("abcdefgh ", k=3000))
+
+
+def test_events_that_stop_under_load(
+    fleet: MakeFleet, kvaware: MakeKvAware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the stream is connected but silent, its worker is judged by placements, until events
+    come again."""
+    random, simulated = Random(11), fleet(workers=1)
+    router = kvaware(*simulated.urls, strategy=EXACT)
+    where = {"pool": "default", "worker": router.worker().name}
+    ask(router, new(random))
+    settle(router, simulated)
+    publisher = simulated.workers[0].publisher
+    assert publisher is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(publisher, "publish", lambda *_: None)
+        for _ in range(4):
+            assert reason(ask(router, new(random))) == "cold", "it may still come"
+        assert router.worker().ready
+        still = router.metric("warmroute_kv_still_seconds", **where)
+        text = new(random)
+        assert reason(ask(router, text)) == "cold (silent)"
+        again = ask(router, text)
+        assert again.headers["x-warmroute-decision"].startswith("prefix (silent);")
+        assert min(predicted(again), cached(again)) > 1000
+        assert router.metric("warmroute_kv_trusted", **where) == 0
+        assert router.metric("warmroute_kv_still_seconds", **where) > still >= 0
+        assert router.http.get("/health/ready").json()["blind"] == {"default": 1}
+        (shown,) = router.http.get("/kv").json()
+        assert (shown["doubt"], shown["streams"][0]["state"]) == ("silent", "live")
+    ask(router, new(random))
+    until(lambda: router.metric("warmroute_kv_trusted", **where) == 1)
+    assert reason(ask(router, new(random))) == "cold"
+    assert router.http.get("/health/ready").json()["status"] == "ready"
+
+
+def test_events_that_come_faster_than_they_are_applied(
+    fleet: MakeFleet, kvaware: MakeKvAware
+) -> None:
+    """While they are far behind, their worker is judged by placements; metrics say how far."""
+    simulated = fleet(workers=1)
+    router = kvaware(*simulated.urls, strategy=EXACT)
+    where = {"pool": "default", "worker": router.worker().name}
+    text = new(Random(12))
+    ask(router, text)
+    settle(router, simulated)
+    until(lambda: router.metric("warmroute_kv_behind_seconds", **where) == 0)
+    ((_, memory),) = router.door.memories.pools()
+    (source,) = memory.all_sources()
+
+    def fall_behind() -> None:
+        source.lag.came(100.0)
+        source.lag.applied(126.0, 0.0, first=False)
+
+    router.call(fall_behind)
+    assert router.metric("warmroute_kv_behind_seconds", **where) == 26
+    assert router.metric("warmroute_kv_trusted", **where) == 0
+    assert router.http.get("/health/ready").json()["blind"] == {"default": 1}
+    (shown,) = router.http.get("/kv").json()
+    assert (shown["doubt"], shown["streams"][0]["seconds_behind"]) == ("late", 26)
+    assert reason(ask(router, text)) == "prefix (late)"
+    ask(router, new(Random(13)))  # with new blocks, so that events follow; then none waits
+    until(lambda: router.metric("warmroute_kv_trusted", **where) == 1)
+    until(lambda: router.metric("warmroute_kv_behind_seconds", **where) == 0)
+    assert reason(ask(router, text)) == "prefix"
+
+
+def test_a_lost_session_goes_where_most_of_it_is(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
+    """KV events give the prediction while a session stays, and the new worker when it must move."""
+    made = fleet(workers=3)
+    strategy = {"name": "session", "over": "kvaware"}
+    router = kvaware(*made.urls, strategy=strategy)
+    text = f"{uuid.uuid4()} " + "All the king's horses. " * 120
+
+    def turn(session: str, *, level: bool = True) -> tuple[str, str, int, int]:
+        answer = router.http.post(CHAT, json=chat(text), headers={"x-session-id": session})
+        until(router.idle)
+        if level:
+            settle(router, made)
+        word = answer.headers["x-warmroute-session"].partition(";")[0]
+        return answer.headers["x-warmroute-worker"], word, predicted(answer), cached(answer)
+
+    home, word, _, _ = turn("a")
+    assert word == "new"
+    again = turn("a")
+    assert again[:2] == (home, "kept")
+    assert again[2] == again[3] > 0
+    pool = router.door.fleet.pools[0]
+    worker = next(one for one in pool.workers if one.name == home)
+    worker.draining = True
+    router.call(lambda: pool.change(pool.models, pool.workers))
+    other = turn("b")[0]
+    assert other != home
+    worker.draining = False
+    router.call(lambda: pool.change(pool.models, pool.workers))
+    made.run(next(one for one in made.workers if one.url == worker.url).stop())
+    until(lambda: not worker.ready)
+    moved = turn("a", level=False)
+    assert moved[:2] == (other, "rebound")
+    assert moved[2] == moved[3] > 0

@@ -9,18 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from router.cli import check_live as check_tiers
-from router.cli.check_live import check_live
 from router.fleet.build import CannotBuild
-from router.kv.lmcache.build import refuse_lost_stores
+from router.kv.attach import refuse_lost_stores
 from router.reload import idle
 from router.settings.model import Settings
 from strategies.api import Prompt
 from tests.commands import run
+from tests.kvaware.asking import EXACT, TEXT, ask, credited, predicted
 from tests.kvaware.conftest import MakeFleet, MakeKvAware
-from tests.kvaware.test_kvaware_live import ask, credited, predicted
-from tests.kvaware.test_tiers_live import EXACT, level
-from tests.kvaware.test_tiers_rows import TEXT
 from tests.reload.changing import change
 from tests.sessions.redis_server import RedisServer
 from tests.stores.conftest import Write, redis, write
@@ -110,7 +106,6 @@ def test_a_redis_that_dies_costs_nobody_an_answer(
             1,
             "tiers.l2.lmcache.coordinator: no coordinator answers at http://127.0.0.1:1",
         ),
-        ("kvaware", "redis: http://127.0.0.1:1", 2, "is not a Redis URL: write redis://host:port"),
     ],
 )
 def test_k4_a_wrong_url_ends_the_start(
@@ -192,6 +187,7 @@ def test_a_store_that_cannot_be_asked_changes_nothing(
     assert len(list(router.door.fleet.workers)) == 2
 
 
+@pytest.mark.long
 def test_chunks_that_do_not_come_are_said(
     fleet: MakeFleet,
     kvaware: MakeKvAware,
@@ -201,7 +197,7 @@ def test_chunks_that_do_not_come_are_said(
 ) -> None:
     """Workers compute but write to some other store: the log, the readiness check and a metric say
     so."""
-    monkeypatch.setattr("router.kv.lmcache.shared_store.WRITTEN_S", 0.2)
+    monkeypatch.setattr("router.kv.lmcache.shared_store.STORE_TIMEOUT_S", 0.2)
     monkeypatch.setattr("router.kv.lmcache.shared_store.MIN_CHECK_INTERVAL_S", 0.0)
     router = kvaware(*fleet(workers=2).urls, strategy=EXACT, tiers=stored(redis))
     numbers = count()
@@ -217,52 +213,3 @@ def test_chunks_that_do_not_come_are_said(
     (line,) = [one for one in caplog.messages if "no prompt will be found on L2" in one]
     assert "(chunk 64, model toy, gpus 1): compare them with the engines' own" in line
     assert f"and see that they write to {redis.url}" in line
-
-
-def test_hits_are_counted_by_tier(fleet: MakeFleet, kvaware: MakeKvAware) -> None:
-    """Hits are counted on the tier where they were predicted, and load rates are shown."""
-    simulated = fleet(workers=1, kv_tokens=1024, host_tokens=8192)
-    router = kvaware(*simulated.urls, strategy=EXACT)
-    for text in (TEXT, TEXT, "something else " * 40, TEXT):
-        ask(router, text)
-        until(lambda: level(router, simulated))
-    hits = {
-        tier: router.metric("warmroute_kv_hit_tokens_total", pool="default", tier=tier)
-        for tier in ("gpu", "l1", "l2")
-    }
-    assert hits["gpu"] > 0 < hits["l1"]
-    assert hits["l2"] == 0
-    assert sum(hits.values()) == router.metric("warmroute_cached_tokens_total", pool="default")
-    rate = router.metric("warmroute_kv_load_tokens_per_second", pool="default", tier="l1")
-    assert rate > 0
-
-
-def test_check_live_looks_at_the_store(
-    fleet: MakeFleet,
-    folder: Path,
-    redis: RedisServer,
-    write: Write,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It reports a store that answers, one with chunks that do not fit the settings, and one that
-    is down."""
-    simulated = fleet(workers=1)
-    settings = Settings.model_validate(
-        {
-            "strategy": "kvaware",
-            "tokenizer": str(folder),
-            "workers": simulated.urls,
-            "tiers": {"l2": {"lmcache": {"redis": redis.url, "chunk": 64, "model": "toy"}}},
-        }
-    )
-    monkeypatch.setattr(check_tiers, "STORED_S", 0.1)  # nothing writes there
-    lines, _ = asyncio.run(check_live(settings))
-    assert "pool default: L2: it answers" in lines
-    write(range(64), 64, rank="02000200")
-    lines, well = asyncio.run(check_live(settings))
-    assert any("holds chunks of toy with 2 GPUs" in line for line in lines)
-    assert not well
-    redis.kill()
-    lines, well = asyncio.run(check_live(settings))
-    assert f"pool default: L2: no Redis answers at {redis.url}" in "\n".join(lines)
-    assert not well

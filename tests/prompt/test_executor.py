@@ -5,11 +5,10 @@ import json
 import threading
 from array import array
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
 
-from router.api.endpoints import ENDPOINTS, Endpoint
+from router.api.endpoints import Endpoint
 from router.api.request import Request, parse
 from router.prompt.executor import (
     ASKING,
@@ -21,12 +20,9 @@ from router.prompt.executor import (
     SLOW,
     PromptExecutor,
 )
-from router.prompt.prompts import AskedModel, KnownModel, Prompts
-from router.rendering.tokens import PromptTokenizer
+from router.prompt.prompts import AskedModel, Prompts
 from strategies.api import Prompt
-
-COMPLETION = ENDPOINTS["/v1/completions"]
-
+from tests.prompt.prompted import COMPLETION, knowing
 
 SHORT = 1000
 
@@ -57,42 +53,6 @@ def gate() -> Iterator[Gate]:
     made.opened.set()
 
 
-def request() -> bytes:
-    """Return a request whose body is longer than SHORT."""
-    return json.dumps({"model": "m", "prompt": "x" * SHORT}).encode()
-
-
-def test_small_things_in_large_numbers_are_not_short(gate: Gate) -> None:
-    """Many messages, tools or parts take time however short they are, so they go to a thread."""
-    tokenizing, asked = PromptExecutor(), Request(model="m")
-    gate.short = 100_000
-    objects, strings = (
-        (b'{"role":"user"},', MAX_LOOP_OBJECTS),
-        (b'"",', MAX_LOOP_OBJECTS * ENTRIES_PER_OBJECT),
-    )
-    for one, many in (objects, strings, (b"[" * 10 + b"]" * 10, MAX_LOOP_OBJECTS // 10)):
-        assert not tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many + 1)))
-        assert tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many // 2)))
-    tokenizing.close()
-
-
-@pytest.mark.parametrize(
-    ("took", "shorter", "half"), [(0.009, True, True), (0.02, False, True), (2.0, False, False)]
-)
-def test_a_slow_template_is_found_out(gate: Gate, took: float, shorter: bool, half: bool) -> None:
-    """After a slow prompt on the loop, those of over half its size go to threads; or even all."""
-    gate.opened.set()
-    times = iter((0.0, took))
-    tokenizing, prompts = PromptExecutor(clock=lambda: next(times)), knowing(gate)
-    body = json.dumps({"model": "m", "prompt": "x" * 500}).encode()
-    asked = parse(COMPLETION, body, b"")
-    assert tokenizing.is_short(prompts, asked, body)
-    assert tokenizing.made(prompts, COMPLETION, asked, body).prompt.tokens == len(body)
-    assert tokenizing.is_short(prompts, asked, body) is shorter
-    assert tokenizing.is_short(prompts, asked, b"x" * (len(body) // 2)) is half
-    tokenizing.close()
-
-
 class Clock:
     """A clock that advances by `step` at every look."""
 
@@ -105,6 +65,56 @@ class Clock:
         return self.now
 
 
+def request(size: int = SHORT) -> bytes:
+    """Return a request whose body is longer than `size`."""
+    return json.dumps({"model": "m", "prompt": "x" * size}).encode()
+
+
+async def make(tokenizing: PromptExecutor, prompts: Prompts, body: bytes | None = None) -> Prompt:
+    """Make one prompt in a thread."""
+    body = body or request()
+    made = await tokenizing.make(prompts, COMPLETION, parse(COMPLETION, body, b""), body)
+    return made.prompt
+
+
+def test_who_is_short(gate: Gate) -> None:
+    """Small requests of few objects are short, and so are all that would not be tokenized."""
+    tokenizing, long = PromptExecutor(), b"x" * (SHORT + 1)
+    asked, other = Request(model="m"), Request(model="other")
+    assert tokenizing.is_short(knowing(gate), asked, long[1:])
+    assert not tokenizing.is_short(knowing(gate), asked, long)
+    assert tokenizing.is_short(knowing(gate), other, long)
+    unread = Prompts(keyed=False)
+    unread.known = knowing(gate).known
+    assert tokenizing.is_short(unread, asked, long)
+    gate.short = 100_000
+    for one, many in (
+        (b'{"role":"user"},', MAX_LOOP_OBJECTS),
+        (b'"",', MAX_LOOP_OBJECTS * ENTRIES_PER_OBJECT),
+        (b"[" * 10 + b"]" * 10, MAX_LOOP_OBJECTS // 10),
+    ):
+        assert not tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many + 1)))
+        assert tokenizing.is_short(knowing(gate), asked, b"[%b]" % (one * (many // 2)))
+    tokenizing.close()
+
+
+@pytest.mark.parametrize(
+    ("took", "shorter", "half"), [(0.009, True, True), (0.02, False, True), (2.0, False, False)]
+)
+def test_a_slow_template_is_found_out(gate: Gate, took: float, shorter: bool, half: bool) -> None:
+    """After a slow prompt on the loop, those of over half its size go to threads; or even all."""
+    gate.opened.set()
+    clock = Clock()
+    clock.step = took
+    tokenizing, prompts, body = PromptExecutor(clock=clock), knowing(gate), request(500)
+    asked = parse(COMPLETION, body, b"")
+    assert tokenizing.is_short(prompts, asked, body)
+    assert tokenizing.made(prompts, COMPLETION, asked, body).prompt.tokens == len(body)
+    assert tokenizing.is_short(prompts, asked, body) is shorter
+    assert tokenizing.is_short(prompts, asked, b"x" * (len(body) // 2)) is half
+    tokenizing.close()
+
+
 def test_one_slow_prompt_is_forgiven(gate: Gate) -> None:
     """After enough quick ones in threads, prompts are made on the loop again, step by step."""
     gate.opened.set()
@@ -115,13 +125,13 @@ def test_one_slow_prompt_is_forgiven(gate: Gate) -> None:
 
         async def made(size: int, took: float, times: int = 1) -> None:
             clock.step = took
-            body = json.dumps({"model": "m", "prompt": "x" * size}).encode()
+            body = request(size)
             asked = parse(COMPLETION, body, b"")
             for _ in range(times):
                 if tokenizing.is_short(prompts, asked, body):
                     tokenizing.made(prompts, COMPLETION, asked, body)
                 else:
-                    await tokenizing.make(prompts, COMPLETION, asked, body)
+                    await make(tokenizing, prompts, body)
 
         def here(size: int) -> bool:
             return tokenizing.is_short(prompts, Request(model="m"), b"x" * size)
@@ -145,32 +155,10 @@ def test_one_slow_prompt_is_forgiven(gate: Gate) -> None:
     asyncio.run(scene())
 
 
-async def make(tokenizing: PromptExecutor, prompts: Prompts) -> Prompt:
-    """Make one prompt in a thread."""
-    body = request()
-    made = await tokenizing.make(prompts, COMPLETION, parse(COMPLETION, body, b""), body)
-    return made.prompt
-
-
-def knowing(gate: Gate) -> Prompts:
-    """Build prompts of a model with that tokenizer."""
-    prompts = Prompts()
-    prompts.known = {"m": KnownModel("m", cast("PromptTokenizer", gate))}
-    return prompts
-
-
-def test_who_is_short(gate: Gate) -> None:
-    """Small requests are short, and so are all that would not be tokenized."""
-    tokenizing, long = PromptExecutor(), b"x" * (SHORT + 1)
-    asked, other = Request(model="m"), Request(model="other")
-    assert tokenizing.is_short(knowing(gate), asked, long[1:])
-    assert not tokenizing.is_short(knowing(gate), asked, long)
-    assert tokenizing.is_short(knowing(gate), other, long)
-    assert tokenizing.is_short(Prompts(), asked, long)
-    unread = Prompts(keyed=False)
-    unread.known = knowing(gate).known
-    assert tokenizing.is_short(unread, asked, long)
-    tokenizing.close()
+async def until_begun(gate: Gate) -> None:
+    """Let the loop run until a thread tokenizes."""
+    while not gate.threads:  # noqa: ASYNC110 - set by a thread
+        await asyncio.sleep(0)
 
 
 def test_the_loop_goes_on(gate: Gate) -> None:
@@ -179,18 +167,14 @@ def test_the_loop_goes_on(gate: Gate) -> None:
     async def scene() -> None:
         tokenizing, prompts = PromptExecutor(patience=20.0), knowing(gate)
         waiting = asyncio.ensure_future(make(tokenizing, prompts))
-        while not gate.threads:  # noqa: ASYNC110 - set by a thread
-            await asyncio.sleep(0)
+        await until_begun(gate)
         assert tokenizing.pending == 1
         assert not prompts.by_reason
         gate.opened.set()
         prompt = await waiting
-        assert prompt.counted
-        assert prompt.tokens == len(request())
+        assert (prompt.counted, prompt.tokens) == (True, len(request()))
         assert prompts.by_reason == {"": 1}
-        await asyncio.sleep(0.01)
-        assert tokenizing.pending == 0
-        assert gate.threads != {threading.current_thread().name}
+        assert threading.current_thread().name not in gate.threads
 
     asyncio.run(scene())
 
@@ -219,8 +203,7 @@ def test_a_client_that_leaves(gate: Gate) -> None:
     async def scene() -> None:
         tokenizing, prompts = PromptExecutor(threads=1, most=2, patience=20.0), knowing(gate)
         first, second = (asyncio.ensure_future(make(tokenizing, prompts)) for _ in range(2))
-        while not gate.threads:  # noqa: ASYNC110 - set by a thread
-            await asyncio.sleep(0)
+        await until_begun(gate)
         second.cancel()
         first.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
@@ -235,6 +218,23 @@ def test_a_client_that_leaves(gate: Gate) -> None:
         while gate.begun.acquire(blocking=False):
             begun += 1
         assert begun == 2
+
+    asyncio.run(scene())
+
+
+def test_what_takes_too_long(gate: Gate) -> None:
+    """It is keyed by its text, but counts as pending until its thread has ended."""
+
+    async def scene() -> None:
+        tokenizing, prompts = PromptExecutor(threads=1, patience=0.01), knowing(gate)
+        late = await make(tokenizing, prompts)
+        assert not late.counted
+        assert late.keys
+        assert prompts.by_reason == {SLOW: 1}
+        assert tokenizing.pending == 1
+        gate.opened.set()
+        while tokenizing.pending:  # noqa: ASYNC110 - set from a thread
+            await asyncio.sleep(0.01)
 
     asyncio.run(scene())
 
@@ -264,22 +264,5 @@ def test_workers_that_are_slow_to_tell(gate: Gate) -> None:
         told.set()
         assert all(prompt.counted for prompt in await asyncio.gather(*waiting[1:]))
         assert (slow.asking, other.asking) == (0, 0)
-
-    asyncio.run(scene())
-
-
-def test_what_takes_too_long(gate: Gate) -> None:
-    """It is keyed by its text, but counts as pending until its thread has ended."""
-
-    async def scene() -> None:
-        tokenizing, prompts = PromptExecutor(threads=1, patience=0.01), knowing(gate)
-        late = await make(tokenizing, prompts)
-        assert not late.counted
-        assert late.keys
-        assert prompts.by_reason == {SLOW: 1}
-        assert tokenizing.pending == 1
-        gate.opened.set()
-        while tokenizing.pending:  # noqa: ASYNC110 - set from a thread
-            await asyncio.sleep(0.01)
 
     asyncio.run(scene())

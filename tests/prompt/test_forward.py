@@ -2,20 +2,17 @@
 
 import json
 from array import array
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.api.endpoints import ENDPOINTS
 from router.api.request import ENGINE_FIELDS, parse
 from router.prompt.forward import may_have, with_ids, written
-from router.prompt.prompts import KnownModel, Prompts
-from router.rendering.tokens import PromptTokenizer
+from tests.prompt.prompted import CHAT, Tokenizer, knowing, made
 
-CHAT = ENDPOINTS["/v1/chat/completions"]
-IDS = array("I", [1, 2, 4_000_000_000]).tobytes()
+IDS = [1, 2, 4_000_000_000]
 LISTED = b"[1,2,4000000000]"
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -37,39 +34,34 @@ def test_the_rest_stays(body: dict[str, Any], separators: tuple[str, str], end: 
     data = (json.dumps(body, separators=separators) + end).encode()
     added = with_ids(data, LISTED)
     assert may_have(parse(CHAT, data, b""))
-    params = {"prompt_token_ids": [1, 2, 4_000_000_000]}
-    assert json.loads(added) == {**body, "kv_transfer_params": params}
+    assert json.loads(added) == {**body, "kv_transfer_params": {"prompt_token_ids": IDS}}
     assert added.startswith(data.rstrip()[:-1])
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("more", "dated", "sent"),
     [
-        '"kv_transfer_params":{"do_remote_decode":true}',
-        r'"kv\u005ftransfer_params":{"do_remote_decode":true}',
-        r'"\u0065cho":true',
-        '"echo":true',
-        '"echo" : 0',
+        ("", False, True),
+        ('"tools":[{}]', False, True),
+        ('"tool_choice":"none"', False, True),
+        ('"tools":[{}],"tool_choice":"auto"', False, True),
+        ('"tools":[{}],"tool_choice":"none"', False, False),
+        ('"kv_transfer_params":{"do_remote_decode":true}', False, False),
+        (r'"kv\u005ftransfer_params":{"do_remote_decode":true}', False, False),
+        (r'"\u0065cho":true', False, False),
+        ('"echo" : 0', False, False),
+        ("", True, False),
     ],
 )
-def test_what_says_such_things_itself(more: str) -> None:
-    """A body that sets these fields, however spelled, is sent without ids; its tokens are known."""
-    prompts = Prompts()
-    prompts.known = {"m": KnownModel("m", cast("PromptTokenizer", Three()), forward=True)}
-    for said, listed in ("", LISTED), (more, None):
-        body = ",".join(filter(None, ['{"model":"m"', said, '"messages":[]}'])).encode()
-        made = prompts.made(CHAT, parse(CHAT, body, b""), body)
-        assert (made.along.listed if made.along else None, made.prompt.tokens) == (listed, 3)
-
-
-class Three:
-    """A tokenizer that returns the same three tokens for every prompt."""
-
-    dated = False
-
-    def ids(self, *_: object, **__: object) -> bytes:
-        """Return the three ids."""
-        return IDS
+def test_which_ids_are_sent_along(more: str, dated: bool, sent: bool) -> None:
+    """None if the engine might make others (without the tools, or with another date), or if the
+    body sets such fields itself, however spelled. The prompt is keyed by tokens in any case."""
+    tokenizer = Tokenizer(lambda _: IDS)
+    tokenizer.dated = dated
+    body = ",".join(filter(None, ['{"model":"m"', more, '"messages":[]}'])).encode()
+    found = made(CHAT, body, knowing(tokenizer, forward=True))
+    assert (found.reason, found.prompt.tokens) == ("", 3)
+    assert (found.along.listed if found.along else None) == (LISTED if sent else None)
 
 
 @pytest.mark.parametrize("body", [b"{}", b" { } ", b"[1]", b'"x"', b""])
@@ -78,15 +70,10 @@ def test_what_is_left_alone(body: bytes) -> None:
     assert with_ids(body, LISTED) == body
 
 
-def test_without_ids() -> None:
-    """Without ids the body stays as it is."""
-    assert written(b"") == b""
-    assert with_ids(b'{"messages":[]}', b"") == b'{"messages":[]}'
-
-
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=50), st.integers(0, 1))
 def test_ids_are_written(ids: list[int], times: int) -> None:
-    """Ids are written as a JSON list, both few and so many that they are written in pieces."""
+    """As a JSON list, also so many that they are written in pieces; without any, nothing is."""
     ids = ids * 300**times
     listed = written(array("I", ids).tobytes())
     assert json.loads(listed or b"[]") == ids
+    assert (with_ids(b'{"messages":[]}', listed) == b'{"messages":[]}') is not bool(ids)

@@ -16,13 +16,13 @@ ASKED, TOLD = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
 
 def followed(router: Router) -> list[str]:
     """Return the addresses that are listened to."""
-    ways = router.door.memories._subscriptions._followed.values()
+    ways = router.door.memories._followed.values()
     return [one.endpoint for published, _ in ways for one in published]
 
 
 def asked(router: Router) -> bool:
     """Whether a worker is being asked where it publishes."""
-    return any(not task.done() for task in router.door.memories._subscriptions._asking.values())
+    return any(not task.done() for task in router.door.memories._inquiring.values())
 
 
 def hanging(worker: Stub) -> threading.Event:

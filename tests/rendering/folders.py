@@ -1,4 +1,4 @@
-"""Model folders and requests for the tests of prompt identity."""
+"""Model folders and requests for the tests of rendering."""
 
 import json
 from array import array
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from router.api.endpoints import ENDPOINTS
-from router.rendering.errors import NotReproducible
 from router.rendering.folder import read_folder
+from router.rendering.messages import NotReproducible
 from router.rendering.renderer import TemplateRenderer
 from router.rendering.template import ChatTemplate
 from router.rendering.tokenizer import ReferenceTokenizer, load
@@ -21,12 +21,16 @@ from tests.rendering.families import FAMILIES, folder, train
 CHAT = "/v1/chat/completions"
 
 
+def of_folder(path: Path) -> PromptTokenizer:
+    """Return how prompts for the model in a folder are tokenized."""
+    return PromptTokenizer(TemplateRenderer(read_folder(path), load(path)[0]))
+
+
 @cache
 def known(name: str) -> PromptTokenizer:
     """Return how prompts for a model of that family are tokenized."""
     with TemporaryDirectory() as made:
-        path = folder(Path(made), FAMILIES[name])
-        return PromptTokenizer(TemplateRenderer(read_folder(path), load(path)[0]))
+        return of_folder(folder(Path(made), FAMILIES[name]))
 
 
 @cache
@@ -41,8 +45,15 @@ def ids(name: str, path: str = CHAT, **asked: Any) -> list[int]:
     return array("I", known(name).ids(ENDPOINTS[path], body)).tolist()
 
 
+def refusal(name: str, path: str = CHAT, **asked: Any) -> str:
+    """Return why the token ids of such a request are not known."""
+    with pytest.raises(NotReproducible) as told:
+        ids(name, path, **asked)
+    return told.value.reason
+
+
 def text(name: str, path: str = CHAT, **asked: Any) -> str:
-    """Return the same as text, including special tokens."""
+    """Return the tokens of a request as text, including special tokens."""
     return train(FAMILIES[name]).decode(ids(name, path, **asked), skip_special_tokens=False)
 
 
@@ -53,11 +64,11 @@ def says(role: str, content: Any = None, **more: Any) -> dict[str, Any]:
 
 def rendered(template: str, *messages: dict[str, Any], **more: Any) -> str:
     """Render messages with a template."""
-    return ChatTemplate(template, {}).render(messages or [says("user", "Hi")], **more)
+    return ChatTemplate(template, {}).render(messages or [HI], **more)
 
 
 def reason(template: str, *messages: dict[str, Any], **more: Any) -> str:
-    """Why a template says nothing."""
+    """Return why a template says nothing."""
     with pytest.raises(NotReproducible) as told:
         rendered(template, *messages, **more)
     return told.value.reason

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.rendering.families import FAMILIES
-from tests.rendering.folders import CHAT, ids, reference, says, text
+from tests.rendering.folders import ids, reference, says, text
 
 CASES: list[dict[str, Any]] = json.loads(
     Path(__file__).with_name("cases.json").read_text(encoding="utf-8")
@@ -26,17 +25,6 @@ def test_a_request_becomes_the_engines_prompt(case: dict[str, Any]) -> None:
     assert text(family, path, **asked) == case["text"]
     found = array("I", reference(family).encode(case["text"], special=False)).tolist()
     assert ids(family, path, **asked) == found
-
-
-def test_every_family_is_among_them() -> None:
-    """The cases cover every family, and every endpoint whose prompts are known."""
-    assert {case["family"] for case in CASES} == set(FAMILIES)
-    assert {case["path"] for case in CASES} == {
-        CHAT,
-        "/v1/completions",
-        "/v1/responses",
-        "/v1/messages",
-    }
 
 
 def test_special_tokens_are_added_where_engines_add_them() -> None:

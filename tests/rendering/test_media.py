@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 from router.api.endpoints import ENDPOINTS
-from router.rendering.errors import NOT_TEXT, NotReproducible
-from router.rendering.folder import read_folder
-from router.rendering.renderer import TemplateRenderer
-from router.rendering.tokenizer import load
-from router.rendering.tokens import PromptHead, PromptTokenizer
-from router.tokenizers.probes import head_answer
+from router.rendering.messages import NOT_TEXT, NotReproducible
+from router.rendering.probes import head_answer
+from router.rendering.tokens import MAX_PROMPT_CHARS, PromptHead, PromptTokenizer
 from tests.rendering.families import Family, folder
-from tests.rendering.folders import CHAT, says
+from tests.rendering.folders import CHAT, HI, of_folder, says
 
 #: Like the templates of Qwen's vision models.
 SEEING = """\
@@ -43,7 +40,7 @@ TOKENS = (
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 OTHER = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BBBB"}}
 VIDEO = {"type": "video_url", "video_url": {"url": "https://example.com/a.mp4"}}
-SYSTEM, HI = says("system", "Be brief."), says("user", "Hi, Zürich 👍")
+SYSTEM = says("system", "Be brief.")
 
 
 def part(text: str) -> dict[str, str]:
@@ -55,8 +52,7 @@ def part(text: str) -> dict[str, str]:
 def exact(template: str = SEEING) -> PromptTokenizer:
     """Return how prompts for a model with this template are tokenized."""
     with TemporaryDirectory() as made:
-        path = folder(Path(made), Family(template, TOKENS, eos="<|im_end|>"))
-        return PromptTokenizer(TemplateRenderer(read_folder(path), load(path)[0]))
+        return of_folder(folder(Path(made), Family(template, TOKENS, eos="<|im_end|>")))
 
 
 def head(*messages: dict[str, Any], template: str = SEEING, **more: Any) -> PromptHead:
@@ -98,17 +94,15 @@ def test_earlier_turns_are_known() -> None:
     assert head(SYSTEM, HI, says("assistant", "Hi."), says("user", [OTHER])).ids == found.ids
 
 
-def test_images_that_come_first_leave_nothing() -> None:
-    """A template may move images anywhere; text after the first one is not known."""
+def test_templates_that_put_images_elsewhere() -> None:
+    """Text after the first one is not known; nor anything, if what precedes it depends on the
+    others, or if the template takes texts: then only the engine knows where it puts an image."""
     assert head(SYSTEM, says("user", [part("x"), IMAGE]), template=ALBUM).ids == b""
-
-
-def test_a_template_that_counts_them() -> None:
-    """If what precedes the first image depends on the others, nothing is known."""
     count = "messages[0].content | selectattr('type', 'equalto', 'image') | list | length"
-    counting = "{% if (" + count + ") > 1 %}An album: {% endif %}"
-    with pytest.raises(NotReproducible, match=NOT_TEXT):
-        head(says("user", [IMAGE, OTHER]), template=counting + SEEING)
+    counting = "{% if (" + count + ") > 1 %}An album: {% endif %}" + SEEING
+    for template in (counting, "{{ messages[0].content }}"):
+        with pytest.raises(NotReproducible, match=NOT_TEXT):
+            head(says("user", [IMAGE, OTHER]), template=template)
 
 
 @pytest.mark.parametrize("written", ["<|image_pad|>", "<|vision_start|>", "a<|vision_end|>b"])
@@ -137,17 +131,20 @@ def test_what_is_not_known(message: dict[str, Any]) -> None:
         head(SYSTEM, message)
 
 
-def test_templates_that_take_texts() -> None:
-    """Then only the engine knows where it puts an image."""
-    with pytest.raises(NotReproducible, match=NOT_TEXT):
-        head(says("user", [IMAGE]), template="{{ messages[0].content }}")
-
-
 def test_other_endpoints() -> None:
     """Images at other endpoints are not supported."""
     for path in ("/v1/responses", "/v1/messages", "/v1/completions"):
         with pytest.raises(NotReproducible, match=NOT_TEXT):
             exact().head(ENDPOINTS[path], b'{"messages": [], "input": "x", "prompt": "x"}')
+
+
+def test_images_are_long() -> None:
+    """The length of images does not count."""
+    url = "data:image/png;base64," + "A" * MAX_PROMPT_CHARS
+    long = says("user", [part("What?"), {"type": "image_url", "image_url": {"url": url}}])
+    with pytest.raises(NotReproducible, match=NOT_TEXT):
+        exact().ids(ENDPOINTS[CHAT], json.dumps({"messages": [long]}).encode())
+    assert head(long) == head(says("user", [part("What?"), IMAGE]))
 
 
 def test_the_probe() -> None:

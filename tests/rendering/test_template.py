@@ -1,4 +1,4 @@
-"""Chat templates: what they are given, and what they may not do."""
+"""Chat templates: what they are given, what they want, and what they may not do."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import jinja2
 import pytest
 
 from router.rendering.anthropic import effort_for_none, wants_system_first
-from router.rendering.errors import NotReproducible
+from router.rendering.messages import NotReproducible
 from router.rendering.sandbox import TOO_DEEP
 from router.rendering.template import ChatTemplate
 from tests.rendering.folders import HI, reason, rendered, says
-from tests.rendering.templates import CHATML, MISTRAL, QWEN
+from tests.rendering.templates import CHATML, MISTRAL
 
 
 @pytest.mark.parametrize(
@@ -26,20 +26,13 @@ from tests.rendering.templates import CHATML, MISTRAL, QWEN
         ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "Hi!"),
         ("{% for x in 'abc' %}{% if x == 'b' %}{% continue %}{% endif %}{{ x }}{% endfor %}", "ac"),
         ("{% for x in 'abc' %}{% if x == 'b' %}{% break %}{% endif %}{{ x }}{% endfor %}", "a"),
-        ("{{ messages[0]['nothing'] }}{{ nothing }}{{ nothing is defined }}", "False"),
-        ("{% set ns = namespace(n=0) %}{% for x in 'abc' %}{% set ns.n = loop.index %}{% endfor %}"
-         "{{ ns.n }}", "3"),
         ("{% macro m(x, y='d') %}{{ x }}{{ y }}{% endmacro %}{{ m('a') }}{{ m(y=1, x=2) }}",
          "ad21"),
-        ("{% set x %}a{{ 1 }}{% endset %}{{ x }}{{ x | length }}", "a12"),
-        ("{% set a, b = (1, 2) %}{{ b }}{{ a }}", "21"),
         ("{{ '%s-%s' % ('a', 1) }}{{ '=' * 3 }}{{ 2 ** 3 }}{{ 7 % 4 }}{{ [0] * 2 }}",
          "a-1===83[0, 0]"),
         ("{% for a in [[1, [2]], [3, []]] recursive %}{{ a[0] }}"
          "{% if a[1] %}{{ loop([[a[1][0], []]]) }}{% endif %}{% endfor %}", "123"),
-        ("{% for x in [] %}a{% else %}b{% endfor %}", "b"),
         ("{% macro m() %}{{ caller(1) }}{% endmacro %}{% call(x) m() %}{{ x }}{% endcall %}", "1"),
-        ("{% filter upper %}a{% for x in 'b' %}{{ x }}{% endfor %}{% endfilter %}", "AB"),
     ],
 )  # fmt: skip
 def test_templates_are_rendered(template: str, text: str) -> None:
@@ -73,13 +66,10 @@ def test_keywords_are_refused(name: str) -> None:
         "{{ messages[0].update(a=1) }}",
         "{{ ''.__class__.__mro__ }}",
         "{{ (''|attr('__class__')).x }}",
-        "{{ messages.__init__.__globals__ }}",
         "{{ strftime_now.__code__.co_consts }}",
-        "{{ cycler.__init__.__globals__.os }}",
         "{{ lipsum.__globals__['os'].popen('id').read() }}",
         "{{ '{0.__class__}'.format('').x.y }}",
         "{% include 'x' %}",
-        "{% import 'x' as x %}",
         "{{ nothing.at.all }}",
         "{% for i in range(100001) %}{% endfor %}",
     ],
@@ -91,9 +81,7 @@ def test_templates_do_not_get_out(template: str) -> None:
     assert messages == [HI]
 
 
-@pytest.mark.parametrize(
-    "template", ["{{ ''['__class__'] }}", "{{ raise_exception.__globals__ }}", "{{ m.__class__ }}"]
-)
+@pytest.mark.parametrize("template", ["{{ ''['__class__'] }}", "{{ m.__class__ }}"])
 def test_what_leads_out_is_nothing(template: str) -> None:
     """Where it is not asked for more."""
     assert rendered(template) == ""
@@ -103,7 +91,6 @@ def test_what_leads_out_is_nothing(template: str) -> None:
     "template",
     [
         "{{ 1 + 'a' }}",
-        "{{ nothing + 1 }}",
         "{{ 1 / 0 }}",
         "{{ nothing | tojson }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
@@ -137,12 +124,6 @@ def test_the_output_is_capped() -> None:
     assert len(rendered(template, max_chars=1_000_000)) == 999 * 999
 
 
-def test_messages_there_must_be() -> None:
-    """Engines refuse to render nothing."""
-    with pytest.raises(NotReproducible, match="no messages"):
-        ChatTemplate("a", {}).render([])
-
-
 CONTENT = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
 
 
@@ -173,8 +154,10 @@ def test_a_message_is_continued(template: str, content: object, found: str | Non
     assert last == says("assistant", content)
 
 
-def test_one_does_not_continue_and_begin() -> None:
-    """Engines refuse that."""
+def test_what_engines_refuse() -> None:
+    """To render nothing, and to continue a message and begin one."""
+    with pytest.raises(NotReproducible, match="no messages"):
+        ChatTemplate("a", {}).render([])
     told = reason(CONTENT, HI, continue_final_message=True)
     assert told == "continues and begins a message"
 
@@ -188,12 +171,10 @@ DEV, SYSTEM = says("developer", "d", tools=None), says("system", "s")
     [
         (SPOKEN, [DEV, HI], "system=d;user=Hi;"),
         (SPOKEN, [SYSTEM, HI, DEV], "system=s\n\nd;user=Hi;"),
-        (SPOKEN, [HI, DEV], "system=d;user=Hi;"),
         (SPOKEN, [HI, SYSTEM], "user=Hi;system=s;"),
         (SPOKEN, [says("system", ""), DEV, says("developer", "")], "system=d;"),
         (SPOKEN, [DEV, says("system", [{"text": "a"}, {"text": "b"}])], "system=d\n\na\nb;"),
         (SPOKEN + "{# 'developer' #}", [SYSTEM, DEV], "system=s;developer=d;"),
-        (SPOKEN + '{# "developer" #}', [SYSTEM, DEV], "system=s;developer=d;"),
         (SPOKEN + "{# developer #}", [SYSTEM, DEV], "system=s\n\nd;"),
     ],
 )
@@ -206,7 +187,6 @@ def test_developers(template: str, messages: list[dict[str, Any]], found: str) -
     ("template", "first"),
     [
         (CHATML, False),
-        (QWEN, False),
         (MISTRAL, True),
         (SPOKEN, False),
         ("{{ nothing.at.all }}", True),
@@ -226,7 +206,6 @@ def test_whether_the_system_speaks_first(template: str, first: bool) -> None:
     [
         (SPOKEN, "low"),
         ("{{ reasoning_effort }}", "none"),
-        ("{{ enable_thinking }}", "none"),
         ("{% if reasoning_effort == 'none' %}{{ raise_exception('no') }}{% endif %}", "low"),
         ("{{ 'high' if reasoning_effort in ['none', 'high'] else '' }}", "low"),
         ("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
@@ -236,3 +215,46 @@ def test_whether_the_system_speaks_first(template: str, first: bool) -> None:
 def test_how_thinking_is_switched_off(template: str, effort: str) -> None:
     """By no effort, where that is another prompt than every effort."""
     assert effort_for_none(ChatTemplate(template, {}), {}) == effort
+
+
+EACH = "{% for m in messages %}"
+END = "{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "parts"),
+    [
+        ("", False),
+        (EACH + "{{ m.content }}" + END, False),
+        (EACH + "{% for p in m.content %}{{ p }}" + END * 2, True),
+        (EACH + "{% for p in m['content'][1:] | list %}{{ p }}" + END * 2, True),
+        (EACH + "{% for p in m.content.parts %}" + END * 2, False),
+        (EACH + "{% set content = m.content %}{% for p in content %}" + END * 2, True),
+        (EACH + "{% set said = m.content %}{% for p in said %}" + END * 2, False),
+        ("{% for p in content %}" + END, True),
+        ("{% for p in messages[0].content %}" + END, False),
+        ("{% set s = messages[1:] %}{% for m in s %}{% for p in m.content %}" + END * 2, True),
+        ("{% set a = messages %}{% set b = a | list %}{% for m in b[::-1] %}"
+         "{% for p in m.content %}" + END * 2, True),
+        # Macros that are passed a content iterate over it by the name of their parameter.
+        ("{% macro s(c) %}{% for p in c %}" + END + "{% endmacro %}" + EACH + "{{ s(m.content) }}"
+         + END, True),
+        ("{% macro s(a, c) %}{% for p in c %}" + END + "{% endmacro %}" + EACH
+         + "{{ s(1, c=m.content) }}" + END, True),
+        ("{% macro s(a, c) %}{% for p in a %}" + END + "{% endmacro %}" + EACH
+         + "{{ s(1, c=m.content) }}" + END, False),
+        ("{% macro s(content) %}{% for p in content %}" + END + "{% endmacro %}" + EACH
+         + "{{ s(m.role) }}" + END, False),
+        ("{% macro s(c) %}{% for p in c %}" + END + "{% endmacro %}" + EACH + "{{ t(m.content) }}"
+         + END, False),
+        # If a target is not a plain name, engines give up and use texts.
+        (EACH + "{% for k, v in m.content %}" + END * 2, False),
+        ("{% for i, m in messages %}{% for p in m.content %}" + END * 2, False),
+        ("{% set ns.a = messages %}" + EACH + "{% for p in m.content %}" + END * 2, False),
+        (EACH + "{% for p in m.content %}" + END + "{% for k, v in m.content %}" + END * 2, True),
+    ],
+)  # fmt: skip
+def test_what_templates_want(template: str, parts: bool) -> None:
+    """A list of parts, if they iterate over it; detected as engines do it."""
+    macro = "{% macro t(x) %}{% endmacro %}" if "{{ t(" in template else ""
+    assert ChatTemplate(macro + template, {}).wants_parts is parts

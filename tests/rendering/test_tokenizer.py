@@ -7,44 +7,31 @@ from typing import Any
 import fastokens  # type: ignore[import-untyped]
 import pytest
 
-from router.rendering import tokenizer
-from router.rendering.errors import BadFolder
-from router.rendering.tokenizer import FastTokenizer, ReferenceTokenizer, load
+from router.rendering.folder import BadFolder
+from router.rendering.tokenizer import FastTokenizer, ReferenceTokenizer, TextTokenizer, load
 from tests.rendering.families import FAMILIES, folder, train
 
 CHATML = FAMILIES["chatml"]
-START = {
-    "content": "<|im_start|>",
-    "lstrip": True,
-    "rstrip": True,
-    "normalized": False,
-    "single_word": False,
-    "special": True,
-}
+FLAGS = {"normalized": False, "single_word": False, "special": True}
+START = {"content": "<|im_start|>", "lstrip": True, "rstrip": True, **FLAGS}
 
 
-def encoded(found: tokenizer.TextTokenizer, text: str) -> list[int]:
+def encoded(found: TextTokenizer, text: str) -> list[int]:
     """Return the ids of a text."""
     return array("I", found.encode(text, special=False)).tolist()
 
 
-def test_the_faster_one_is_taken_where_both_agree(tmp_path: Path) -> None:
-    """The reason that is given says so."""
-    found, why = load(folder(tmp_path, CHATML))
-    assert (found.name, why) == ("fastokens", "fastokens and tokenizers agree")
-    assert isinstance(found, FastTokenizer)
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_both_give_the_same_ids(name: str, tmp_path: Path) -> None:
-    """For every family's tokenizer, with and without special tokens."""
+    """For every family's tokenizer, so the faster one is taken; the reason says so."""
     made = train(FAMILIES[name])
-    found, _ = load(folder(tmp_path, FAMILIES[name], made))
+    found, why = load(folder(tmp_path, FAMILIES[name], made))
+    assert isinstance(found, FastTokenizer)
+    assert (found.name, why) == ("fastokens", "fastokens and tokenizers agree")
     for special in (True, False):
         for text in ("", "Hi", "<s>[INST] Zürich 👍<|im_start|> \n", "a" * 999):
-            assert found.encode(text, special=special) == ReferenceTokenizer(made).encode(
-                text, special=special
-            )
+            expected = ReferenceTokenizer(made).encode(text, special=special)
+            assert found.encode(text, special=special) == expected
 
 
 class _Wrong:
@@ -63,38 +50,26 @@ class _Wrong:
         return [one + more for one in found]
 
 
-@pytest.mark.parametrize("what", ["👩", "b<|im_start|><|im_start|>", "Zalgo"])
+@pytest.mark.parametrize("what", ["👩", "b<|im_start|><|im_start|>", None])
 def test_the_reference_is_taken_where_they_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str | None
 ) -> None:
-    """They differ on a sample, or on one of the model's own special tokens."""
+    """They differ on a sample, or on one of the model's own special tokens; or fastokens fails,
+    whatever it raises, which the reason quotes."""
     real = fastokens.Tokenizer
 
     class Library:
         @staticmethod
         def from_file(path: str) -> _Wrong:
+            if what is None:
+                raise RuntimeError(f"unknown normalizer in {Path(path).name}")
             return _Wrong(real.from_file(path), what)
 
     monkeypatch.setattr(fastokens, "Tokenizer", Library)
     found, why = load(folder(tmp_path, CHATML))
     assert found.name == "tokenizers"
-    assert why.startswith("fastokens gives other ids, first for ")
-
-
-def test_the_reference_is_taken_where_the_other_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever it raises, which the reason quotes."""
-
-    class Library:
-        @staticmethod
-        def from_file(path: str) -> None:
-            raise RuntimeError(f"unknown normalizer in {Path(path).name}")
-
-    monkeypatch.setattr(fastokens, "Tokenizer", Library)
-    found, why = load(folder(tmp_path, CHATML))
-    assert found.name == "tokenizers"
-    assert why == "fastokens does not take it (unknown normalizer in tokenizer.json)"
+    failed = "fastokens does not take it (unknown normalizer in tokenizer.json)"
+    assert why.startswith("fastokens gives other ids, first for " if what else failed)
 
 
 def test_flags_of_special_tokens(tmp_path: Path) -> None:
@@ -139,20 +114,14 @@ def test_no_truncation_and_no_padding(tmp_path: Path) -> None:
     assert load(path)[0].encode("one two three four", special=True) == plain
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "tokenizer.json cannot be read"),
-        ('{"model": {"type": "Telepathy"}}', "tokenizer.json cannot be read"),
-    ],
-)
-def test_bad_tokenizers_are_named(tmp_path: Path, content: str | None, said: str) -> None:
+@pytest.mark.parametrize("content", [None, '{"model": {"type": "Telepathy"}}'])
+def test_bad_tokenizers_are_named(tmp_path: Path, content: str | None) -> None:
     """The file is missing or invalid."""
     path = folder(tmp_path, CHATML)
     (path / "tokenizer.json").unlink()
     if content is not None:
         (path / "tokenizer.json").write_text(content)
-    with pytest.raises(BadFolder, match=said):
+    with pytest.raises(BadFolder, match=r"tokenizer\.json cannot be read"):
         load(path)
 
 

@@ -5,9 +5,10 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
+from uuid import uuid4
 
 #: What an answer to `POST /v1/responses` has besides its id, which stands in various places.
 REST = {"object": "response", "created_at": 1, "model": "m", "output": []}
@@ -25,7 +26,7 @@ class Asked(NamedTuple):
 
 
 class Engine:
-    """One worker; `restart` makes it forget everything, as another process would."""
+    """One worker; if it is started again, it has forgotten everything, as another process would."""
 
     def __init__(self, models: tuple[str, ...] = ("m",)) -> None:
         self.models = models
@@ -48,11 +49,10 @@ class Engine:
         self.open = 0
         """Connections on which it answers."""
         self._made = 0
-        self._place = f"{id(self):x}"
+        self._place = uuid4().hex[:12]
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
-        self._running: ExitStack | None = None
 
     def start(self) -> None:
         """Listen; what was made before is forgotten."""
@@ -68,11 +68,6 @@ class Engine:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join(10)
-
-    def restart(self) -> None:
-        """Stop, and start as a new process."""
-        self.stop()
-        self.start()
 
     def _run(self, ready: threading.Event) -> None:
         self._loop.run_until_complete(self._serve(ready))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.responses.ids import stored, told
+from router.responses.ids import id_in, stored
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from router.responses.ids import stored, told
 )
 def test_the_id_of_an_answer(beginning: bytes, response: str) -> None:
     """It is that of the response, never of something within it, and it fits in a path."""
-    assert told(beginning) == response
+    assert id_in(beginning) == response
 
 
 @pytest.mark.parametrize("response", ["resp_1", "a.b~c-d_e", "...a", "x" * 128])

@@ -1,8 +1,11 @@
 """The paths of a single response lead to the worker that has it."""
 
+import itertools
+
 import pytest
 
 from router.fleet.worker import ProbeState
+from tests.cancel.leaving import counted
 from tests.reload.changing import change
 from tests.responses.asking import PATH, create, follow, get, made, owner
 from tests.responses.conftest import MakeEngines
@@ -48,34 +51,17 @@ def test_each_operation_reaches_the_worker_as_it_was_sent(
         assert "x-warmroute-worker" in gone.headers
 
 
-def test_a_stream_is_fetched_from_where_it_broke_off(three: tuple[list[Engine], Router]) -> None:
-    """`starting_after` passes, and the events are relayed as they are."""
-    _, router = three
-    name = made(router, background=True)
-    url = f"{PATH}/{name}?stream=true&starting_after=0"
-    with router.http.stream("GET", url) as reply:
-        assert reply.headers["content-type"] == "text/event-stream"
-        kinds = [line[7:] for line in reply.iter_lines() if line.startswith("event: ")]
-    assert kinds == ["response.in_progress", "response.completed"]
-
-
 def test_a_stream_that_breaks_off_ends_with_an_error(
     three: tuple[list[Engine], Router],
 ) -> None:
     """In the events of `/v1/responses`; and it is counted."""
     workers, router = three
     name = made(router, background=True)
-    home = owner(workers, name)
-    home.breaks = True
+    owner(workers, name).breaks = True
     text = router.http.get(f"{PATH}/{name}?stream=true").text
     assert text.startswith("event: response.created")
     assert "worker_failed" in text.split("\n\n")[-2]
-    [labels] = [
-        {"pool": "default", "worker": one.name, "kind": "closed"}
-        for one in router.door.fleet.workers
-        if one.url == home.url
-    ]
-    assert router.metric("warmroute_worker_errors_total", **labels) == 1
+    assert counted(router, "worker_errors") == {"closed": 1}
 
 
 def test_a_client_that_leaves_ends_its_fetch(three: tuple[list[Engine], Router]) -> None:
@@ -89,12 +75,7 @@ def test_a_client_that_leaves_ends_its_fetch(three: tuple[list[Engine], Router])
         assert client.recv(12) == b"HTTP/1.1 200"
         assert home.open
     until(lambda: not home.open)
-    [labels] = [
-        {"pool": "default", "worker": one.name, "status": "499"}
-        for one in router.door.fleet.workers
-        if one.url == home.url
-    ]
-    until(lambda: router.metric("warmroute_requests_total", **labels) == 1)
+    until(lambda: counted(router, "requests")["499"] == 1)
 
 
 def test_an_unknown_id_is_a_404(three: tuple[list[Engine], Router]) -> None:
@@ -123,65 +104,39 @@ def test_the_only_worker_is_asked_whatever_is_known(
     assert follow(after, name).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "..",
-        ".",
-        "%2e%2e",
-        "%2E%2E/health",
-        "../chat/completions",
-        "resp_1%2fcancel",
-        "resp_1%2Fcancel",
-        "resp_1%00",
-        "resp_1%0d%0aX:1",
-        "resp_1;x=1",
-        "resp_1/",
-        "resp_1//cancel",
-        "resp_1/cancel/",
-        "resp_1/other",
-        "resp_1/cancel/../../../health",
-        "r" * 129,
-        "",
-        "réponse",
-        "input_tokens",
-        "compact",
-    ],
-)
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_no_path_leads_elsewhere_at_a_worker(
-    engines: MakeEngines, route: MakeRouter, path: str, method: str
-) -> None:
+STRANGE = [
+    *("..", ".", "%2e%2e", "%2E%2E/health", "../chat/completions", "resp_1%2fcancel"),
+    *("resp_1%00", "resp_1%0d%0aX:1", "resp_1;x=1", "resp_1/", "resp_1//cancel"),
+    *("resp_1/cancel/", "resp_1/other", "resp_1/cancel/../../../health", "r" * 129, ""),
+    *("réponse", "input_tokens", "compact"),
+]
+
+
+def test_no_path_leads_elsewhere_at_a_worker(engines: MakeEngines, route: MakeRouter) -> None:
     """Whatever is no id is a 404, even with one worker, which is asked of all ids."""
     [worker] = engines(1)
     router = route(worker.url)
-    target = f"{PATH}/{path}".encode("latin-1" if path.isascii() else "utf-8")
-    request = b"%b %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % (method.encode(), target)
-    with send(router.port, request) as client:
-        status = int(read_all(client).split(b" ")[1])
-    assert status in {400, 404}
+    for method, path in itertools.product((b"GET", b"POST", b"DELETE"), STRANGE):
+        target = f"{PATH}/{path}".encode()
+        request = b"%b %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % (method, target)
+        with send(router.port, request) as client:
+            status = int(read_all(client).split(b" ")[1])
+        assert status in {400, 404}, (method, path)
     assert worker.seen == []
 
 
-@pytest.mark.parametrize(
-    ("method", "rest", "allowed"),
-    [
-        ("POST", "", "GET, DELETE"),
-        ("PUT", "", "GET, DELETE"),
-        ("GET", "/cancel", "POST"),
-        ("DELETE", "/cancel", "POST"),
-        ("POST", "/input_items", "GET"),
-    ],
-)
-def test_other_methods_are_refused(
-    three: tuple[list[Engine], Router], method: str, rest: str, allowed: str
-) -> None:
+def test_other_methods_are_refused(three: tuple[list[Engine], Router]) -> None:
     """405, with those that are allowed."""
     workers, router = three
     name = made(router)
-    reply = router.http.request(method, f"{PATH}/{name}{rest}")
-    assert reply.status_code == 405
-    assert reply.headers["allow"] == allowed
+    for method, rest, allowed in (
+        ("POST", "", "GET, DELETE"),
+        ("GET", "/cancel", "POST"),
+        ("DELETE", "/cancel", "POST"),
+        ("POST", "/input_items", "GET"),
+    ):
+        reply = router.http.request(method, f"{PATH}/{name}{rest}")
+        assert (reply.status_code, reply.headers["allow"]) == (405, allowed)
     assert sum(len(one.seen) for one in workers) == 1
 
 
@@ -241,52 +196,30 @@ def test_what_a_removed_worker_had_is_gone(engines: MakeEngines, route: MakeRout
     assert len(gone.seen) == 1
 
 
-def test_what_a_worker_had_before_it_was_restarted_is_gone(
-    engines: MakeEngines, route: MakeRouter
-) -> None:
-    """If it tells when its process began, it is not even asked."""
+@pytest.mark.parametrize("again", [False, True])
+def test_a_worker_that_was_away(engines: MakeEngines, route: MakeRouter, again: bool) -> None:
+    """If it tells of another start, it has nothing and is not even asked; else it has it all."""
     workers = engines(2)
     for one in workers:
         one.born = 1000.0
-    router = route(
-        *(one.url for one in workers), strategy="roundrobin", health={"interval": "20ms"}
-    )
-    name = made(router)
-    home = owner(workers, name)
-    [there] = [one for one in router.door.fleet.workers if one.url == home.url]
-    home.stop()
-    until(lambda: not there.ready)
-    home.born = 2000.0
-    home.start()
-    until(lambda: there.ready)
-    asked = len(home.seen)
-    for reply in (get(router, name), follow(router, name)):
-        assert reply.status_code == 404
-        assert "restarted" in error_of(reply)["message"]
-    assert len(home.seen) == asked
-
-
-def test_a_worker_that_was_only_away_has_what_it_had(
-    engines: MakeEngines, route: MakeRouter
-) -> None:
-    """It tells the same start, so it is the same process."""
-    workers = engines(2)
-    for one in workers:
-        one.born = 1000.0
-    router = route(
-        *(one.url for one in workers), strategy="roundrobin", health={"interval": "20ms"}
-    )
+    urls = [one.url for one in workers]
+    router = route(*urls, strategy="roundrobin", health={"interval": "20ms"})
     name = made(router)
     home = owner(workers, name)
     kept = dict(home.kept)
     [there] = [one for one in router.door.fleet.workers if one.url == home.url]
     home.stop()
     until(lambda: not there.ready)
+    home.born = 1000.0 if again else 2000.0
     home.start()
     home.kept.update(kept)
     until(lambda: there.ready)
-    assert get(router, name).status_code == 200
-    assert follow(router, name).status_code == 200
+    asked = len(home.seen)
+    replies = [get(router, name), follow(router, name)]
+    assert [reply.status_code for reply in replies] == ([200] * 2 if again else [404] * 2)
+    if not again:
+        assert all("restarted" in error_of(reply)["message"] for reply in replies)
+        assert len(home.seen) == asked
 
 
 def test_an_id_that_its_key_chose_again_is_where_it_was_last(
@@ -328,17 +261,3 @@ def test_below_a_sagemaker_endpoint_they_are_the_same(
         assert owner(workers, path).seen[-1].target == f"{PATH}/{path}"
     assert router.http.post(f"{other}{PATH}/{name}/cancel").status_code == 200
     assert error_of(router.http.get(f"{other}{PATH}/resp_none"))["code"] == "response_not_found"
-
-
-def test_web_pages_may_use_them_where_cors_allows(engines: MakeEngines, route: MakeRouter) -> None:
-    """A preflight names the methods; an answer may be read."""
-    workers = engines(2)
-    router = route(*(one.url for one in workers), cors=["https://page"])
-    name = made(router)
-    page = {"origin": "https://page"}
-    asks = {**page, "access-control-request-method": "DELETE"}
-    permitted = router.http.options(f"{PATH}/{name}", headers=asks)
-    assert permitted.status_code == 204
-    assert permitted.headers["access-control-allow-methods"] == "GET, DELETE"
-    reply = router.http.get(f"{PATH}/{name}", headers=page)
-    assert reply.headers["access-control-allow-origin"] == "https://page"

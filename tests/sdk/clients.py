@@ -1,10 +1,13 @@
-"""The official client, synchronous and asynchronous, behind one interface."""
+"""The official client, synchronous and asynchronous, behind one interface.
+
+Calls are named by their path on the client: `chat.completions.create`.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import openai
 
@@ -15,51 +18,6 @@ class Whole(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
-
-
-class Caller(Protocol):
-    """One client. Calls are named by their path on the client: `chat.completions.create`."""
-
-    client: Any
-
-    def call(self, name: str, **arguments: Any) -> Any:
-        """Return the result of one call."""
-
-    def events(self, name: str, **arguments: Any) -> list[Any]:
-        """Return everything that a call's stream, helper or pages yield."""
-
-    def each(self, name: str, use: Callable[[Any], object], **arguments: Any) -> None:
-        """Pass every event of a stream to `use` as it arrives."""
-
-    def raw_events(self, name: str, **arguments: Any) -> tuple[Any, list[Any]]:
-        """Return a raw response and its stream's events; `name` without `with_raw_response`."""
-
-    def whole(self, name: str, **arguments: Any) -> Whole:
-        """Return the bytes of a response; `name` without `with_streaming_response`."""
-
-    def first(self, name: str, then: Callable[[], None], **arguments: Any) -> Any:
-        """Return the first event; `then` is called while the stream is open, then it is closed."""
-
-    def unread(self, name: str, **arguments: Any) -> None:
-        """Leave a response before its body is read; `name` without `with_streaming_response`."""
-
-    def before(self, use: Callable[[Any], None]) -> None:
-        """Pass every request to `use` before it is sent."""
-
-    def after(self, use: Callable[[Any], None]) -> None:
-        """Pass the head of every response to `use`."""
-
-    def close(self) -> None:
-        """Close every connection."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
 
 def options(url: str, **more: Any) -> dict[str, Any]:
@@ -73,9 +31,50 @@ def wrapped(name: str, wrapper: str) -> str:
     return f"{place}.{wrapper}.{method}"
 
 
-class _Closing:
+class SyncCaller:
+    """`openai.OpenAI`."""
+
+    def __init__(self, url: str, **more: Any) -> None:
+        self.http = openai.DefaultHttpxClient()
+        self.client: Any = openai.OpenAI(**options(url, http_client=self.http, **more))
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        """Return the result of one call."""
+        return attrgetter(name)(self.client)(**arguments)
+
+    def events(self, name: str, **arguments: Any) -> list[Any]:
+        """Return everything that a call's stream, helper or pages yield."""
+        made = self.call(name, **arguments)
+        if hasattr(made, "__enter__"):
+            with made as stream:
+                return list(stream)
+        return list(made)  # pages
+
+    def each(self, name: str, use: Callable[[Any], object], **arguments: Any) -> None:
+        """Pass every event of a stream to `use` as it arrives."""
+        with self.call(name, **arguments) as stream:
+            for event in stream:
+                use(event)
+
+    def raw_events(self, name: str, **arguments: Any) -> tuple[Any, list[Any]]:
+        """Return a raw response and its stream's events; `name` without `with_raw_response`."""
+        raw = self.call(wrapped(name, "with_raw_response"), **arguments)
+        with raw.parse() as stream:
+            return raw, list(stream)
+
+    def whole(self, name: str, **arguments: Any) -> Whole:
+        """Return the bytes of a response; `name` without `with_streaming_response`."""
+        with self.call(wrapped(name, "with_streaming_response"), **arguments) as reply:
+            body = b"".join(reply.iter_bytes())
+            return Whole(reply.status_code, dict(reply.headers), body)
+
+    def hook(self, when: str, use: Callable[[Any], None]) -> None:
+        """Pass every `request` before it is sent, or the head of every `response`, to `use`."""
+        self.http.event_hooks = {when: [use]}
+
     def close(self) -> None:
-        raise NotImplementedError
+        """Close every connection."""
+        self.client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -89,98 +88,48 @@ class _Closing:
         self.close()
 
 
-class SyncCaller(_Closing):
-    """`openai.OpenAI`."""
-
-    def __init__(self, url: str, **more: Any) -> None:
-        self.client: Any = openai.OpenAI(**options(url, **more))
-
-    def call(self, name: str, **arguments: Any) -> Any:
-        return attrgetter(name)(self.client)(**arguments)
-
-    def events(self, name: str, **arguments: Any) -> list[Any]:
-        made = self.call(name, **arguments)
-        if hasattr(made, "__enter__"):
-            with made as stream:
-                return list(stream)
-        return list(made)  # pages
-
-    def each(self, name: str, use: Callable[[Any], object], **arguments: Any) -> None:
-        with self.call(name, **arguments) as stream:
-            for event in stream:
-                use(event)
-
-    def raw_events(self, name: str, **arguments: Any) -> tuple[Any, list[Any]]:
-        raw = self.call(wrapped(name, "with_raw_response"), **arguments)
-        with raw.parse() as stream:
-            return raw, list(stream)
-
-    def whole(self, name: str, **arguments: Any) -> Whole:
-        with self.call(wrapped(name, "with_streaming_response"), **arguments) as reply:
-            body = b"".join(reply.iter_bytes())
-            return Whole(reply.status_code, dict(reply.headers), body)
-
-    def first(self, name: str, then: Callable[[], None], **arguments: Any) -> Any:
-        with self.call(name, **arguments) as stream:
-            event = next(iter(stream))
-            then()
-        return event
-
-    def unread(self, name: str, **arguments: Any) -> None:
-        with self.call(wrapped(name, "with_streaming_response"), **arguments) as reply:
-            assert reply.status_code == 200
-
-    def before(self, use: Callable[[Any], None]) -> None:
-        self.client._client.event_hooks = {"request": [use]}
-
-    def after(self, use: Callable[[Any], None]) -> None:
-        self.client._client.event_hooks = {"response": [use]}
-
-    def close(self) -> None:
-        self.client.close()
-
-
-class AsyncCaller(_Closing):
+class AsyncCaller(SyncCaller):
     """`openai.AsyncOpenAI`, with an event loop of its own."""
 
     def __init__(self, url: str, **more: Any) -> None:
-        self._runner = asyncio.Runner()
-        self.run = self._runner.run
-        self.client: Any = openai.AsyncOpenAI(**options(url, **more))
+        self.runner = asyncio.Runner()
+        self.hooked = openai.DefaultAsyncHttpxClient()
+        self.client = openai.AsyncOpenAI(**options(url, http_client=self.hooked, **more))
 
     def call(self, name: str, **arguments: Any) -> Any:
-        return self.run(self._call(name, **arguments))
+        return self.runner.run(self.made(name, **arguments))
 
-    async def _call(self, name: str, **arguments: Any) -> Any:
+    async def made(self, name: str, **arguments: Any) -> Any:
+        """Return what a call gives: a result, a stream, or pages that are still to be read."""
         made = attrgetter(name)(self.client)(**arguments)
         return await made if hasattr(made, "__await__") else made
 
     def events(self, name: str, **arguments: Any) -> list[Any]:
         async def read() -> list[Any]:
-            made = await self._call(name, **arguments)
+            made = await self.made(name, **arguments)
             if hasattr(made, "__aenter__"):
                 async with made as stream:
                     return [event async for event in stream]
             return [item async for item in made]  # pages
 
-        return self.run(read())
+        return self.runner.run(read())
 
     def each(self, name: str, use: Callable[[Any], object], **arguments: Any) -> None:
-        self.run(self.read(name, use, **arguments))
+        self.runner.run(self.read(name, use, **arguments))
 
     async def read(self, name: str, use: Callable[[Any], object], **arguments: Any) -> None:
         """Do the same as `each`, for callers already on the loop."""
-        async with await self._call(name, **arguments) as stream:
+        async with await self.made(name, **arguments) as stream:
             async for event in stream:
                 use(event)
 
     def raw_events(self, name: str, **arguments: Any) -> tuple[Any, list[Any]]:
         async def read() -> tuple[Any, list[Any]]:
-            raw = await self._call(wrapped(name, "with_raw_response"), **arguments)
+            raw = await self.made(wrapped(name, "with_raw_response"), **arguments)
             async with raw.parse() as stream:
                 return raw, [event async for event in stream]
 
-        return self.run(read())
+        return self.runner.run(read())
 
     def whole(self, name: str, **arguments: Any) -> Whole:
         async def read() -> Whole:
@@ -189,44 +138,17 @@ class AsyncCaller(_Closing):
                 body = b"".join([piece async for piece in reply.iter_bytes()])
                 return Whole(reply.status_code, dict(reply.headers), body)
 
-        return self.run(read())
+        return self.runner.run(read())
 
-    def first(self, name: str, then: Callable[[], None], **arguments: Any) -> Any:
-        async def read() -> Any:
-            async with await self._call(name, **arguments) as stream:
-                event = await anext(aiter(stream))
-                await asyncio.to_thread(then)
-            return event
+    def hook(self, when: str, use: Callable[[Any], None]) -> None:
+        async def used(shown: Any) -> None:
+            use(shown)
 
-        return self.run(read())
-
-    def unread(self, name: str, **arguments: Any) -> None:
-        async def leave() -> None:
-            method = attrgetter(wrapped(name, "with_streaming_response"))(self.client)
-            async with method(**arguments) as reply:
-                assert reply.status_code == 200
-
-        self.run(leave())
-
-    def before(self, use: Callable[[Any], None]) -> None:
-        self.client._client.event_hooks = {"request": [_awaitable(use)]}
-
-    def after(self, use: Callable[[Any], None]) -> None:
-        self.client._client.event_hooks = {"response": [_awaitable(use)]}
+        self.hooked.event_hooks = {when: [used]}
 
     def close(self) -> None:
-        self.run(self.client.close())
-        self._runner.close()
+        self.runner.run(self.client.close())
+        self.runner.close()
 
 
-def _awaitable(use: Callable[[Any], None]) -> Callable[[Any], Awaitable[None]]:
-    async def used(shown: Any) -> None:
-        use(shown)
-
-    return used
-
-
-CALLERS: dict[str, type[SyncCaller] | type[AsyncCaller]] = {
-    "sync": SyncCaller,
-    "async": AsyncCaller,
-}
+CALLERS: dict[str, type[SyncCaller]] = {"sync": SyncCaller, "async": AsyncCaller}

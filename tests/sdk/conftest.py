@@ -1,28 +1,32 @@
-"""The official clients, a router, and a fleet of simulated workers."""
+"""The official clients, a router, and a fleet of simulated workers.
+
+The newest boto3 and the synchronous OpenAI client are in every run; the others take long together.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
-import openai
 import pytest
 
 from simulator.fleet import FleetThread
 from simulator.settings import FleetSettings
 from tests.sdk.boto.client import GENERATIONS, Boto
-from tests.sdk.clients import CALLERS, Caller
+from tests.sdk.clients import CALLERS, SyncCaller
 from tests.sdk.node import Node
 from tests.support import Action, MakeRouter, MakeStub, Router, Stub, until
 
 MODEL = "toy"
+#: Both clients, of which the second is left out of quick runs.
+KINDS = ["sync", pytest.param("async", marks=pytest.mark.long)]
+*OLDER, NEWEST = GENERATIONS
 
 
 class Stage(NamedTuple):
-    """A running router, the fleet behind it, and a client that uses it."""
+    """A running router, and the fleet behind it."""
 
     fleet: FleetThread
     router: Router
-    client: openai.OpenAI
 
     @property
     def busy(self) -> int:
@@ -43,9 +47,7 @@ def stage() -> Iterator[Stage]:
         fleet = stack.enter_context(FleetThread(settings))
         router = Router({"workers": fleet.urls, "strategy": "prefixaware"})
         stack.callback(router.stop)
-        client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0)
-        stack.callback(client.close)
-        yield Stage(fleet, router, client)
+        yield Stage(fleet, router)
 
 
 @pytest.fixture(scope="session")
@@ -55,21 +57,24 @@ def node() -> Iterator[Node]:
         yield made
 
 
-@pytest.fixture(scope="session", params=GENERATIONS)
+@pytest.fixture(
+    scope="session",
+    params=[*(pytest.param(name, marks=pytest.mark.long) for name in OLDER), NEWEST],
+)
 def boto(request: pytest.FixtureRequest) -> Iterator[Boto]:
     """Each generation of boto3 in turn."""
     with Boto(request.param) as made:
         yield made
 
 
-@pytest.fixture(params=CALLERS)
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     """`sync`, then `async`."""
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=CALLERS)
-def caller(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Caller]:
+@pytest.fixture(scope="module", params=KINDS)
+def caller(stage: Stage, request: pytest.FixtureRequest) -> Iterator[SyncCaller]:
     """Both clients in turn, connected to the simulated fleet."""
     with CALLERS[request.param](stage.router.url) as made:
         yield made
@@ -80,7 +85,7 @@ class Scripted(NamedTuple):
 
     worker: Stub
     router: Router
-    caller: Caller
+    caller: SyncCaller
 
     def plays(self, script: list[Action]) -> None:
         """Change the worker's script."""
@@ -106,8 +111,7 @@ def scripted(stub: MakeStub, route: MakeRouter, kind: str) -> Iterator[MakeScrip
         def make(script: list[Action] | None = None, **options: object) -> Scripted:
             worker = stub(script, MODEL)
             router = route(worker.url, limits={"queue": 0})  # it is told of every refusal
-            caller: Caller = CALLERS[kind](router.url, **options)
-            stack.callback(caller.close)
+            caller = stack.enter_context(CALLERS[kind](router.url, **options))
             return Scripted(worker, router, caller)
 
         yield make

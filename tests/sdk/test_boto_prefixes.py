@@ -31,9 +31,8 @@ def test_ids_share_no_prefix(boto: Boto, stub: MakeStub, route: MakeRouter) -> N
             decision = reply.headers["x-warmroute-decision"]
         else:  # an older generation: send the header with another client
             path = f"{router.url}/endpoints/llama/invocations"
-            decision = httpx.post(path, json=CHAT, headers={FIELD: name}).headers[
-                "x-warmroute-decision"
-            ]
+            answer = httpx.post(path, json=CHAT, headers={FIELD: name})
+            decision = answer.headers["x-warmroute-decision"]
         until(router.idle)
         return held(decision)
 

@@ -1,5 +1,6 @@
-"""Every call of the official client, in every form, with a simulated fleet."""
+"""The calls of OpenAI's client, whole, streamed and raw, with a simulated fleet."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,8 +8,13 @@ from typing import Any, NamedTuple
 import openai
 import pytest
 
-from tests.sdk.clients import AsyncCaller, Caller, wrapped
+from tests.sdk.clients import AsyncCaller, SyncCaller, options, wrapped
 from tests.sdk.conftest import MODEL, Stage
+from tests.support import until
+
+HELLO: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
+CHAT = "chat.completions.create"
+ASKED: dict[str, Any] = {"model": MODEL, "messages": HELLO, "max_tokens": 9}
 
 
 class Case(NamedTuple):
@@ -22,8 +28,8 @@ class Case(NamedTuple):
 
 CASES = [
     Case(
-        "chat.completions.create",
-        {"model": MODEL, "messages": [{"role": "user", "content": "Why?"}], "max_tokens": 9},
+        CHAT,
+        ASKED,
         lambda answer: answer.choices[0].message.content,
         lambda chunk: "".join(choice.delta.content or "" for choice in chunk.choices),
     ),
@@ -40,133 +46,74 @@ CASES = [
         lambda event: event.delta if event.type == "response.output_text.delta" else "",
     ),
 ]
-
 streamable = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 @streamable
-def test_streamed_or_not_the_words_are_the_same(caller: Caller, case: Case) -> None:
+def test_streamed_or_not_the_words_are_the_same(caller: SyncCaller, case: Case) -> None:
     """A simulated model always answers a prompt the same, so nothing may be lost or doubled."""
     whole = case.text(caller.call(case.name, **case.arguments))
-    events = caller.events(case.name, stream=True, **case.arguments)
+    raw, events = caller.raw_events(case.name, stream=True, **case.arguments)
     assert whole
     assert "".join(map(case.piece, events)) == whole
     assert len(events) > 3
-
-
-@streamable
-def test_with_raw_response(caller: Caller, case: Case) -> None:
-    """The raw response has the headers, and parses to the content of its body."""
-    raw = caller.call(wrapped(case.name, "with_raw_response"), **case.arguments)
-    assert raw.status_code == 200
-    assert raw.headers["content-type"] == "application/json"
-    assert raw.headers["x-request-id"] == raw.request_id
-    assert raw.headers["x-warmroute-worker"]
-    assert raw.retries_taken == 0
-    assert raw.parse().to_dict() == json.loads(raw.content)
-    assert raw.parse()._request_id == raw.request_id
-
-
-@streamable
-def test_with_raw_response_streamed(caller: Caller, case: Case) -> None:
-    """The headers of a stream are there before its first event."""
-    raw, events = caller.raw_events(case.name, stream=True, **case.arguments)
     assert raw.headers["content-type"].startswith("text/event-stream")
     assert raw.headers["x-warmroute-decision"]
-    assert "".join(map(case.piece, events))
 
 
 @streamable
-def test_with_streaming_response(caller: Caller, case: Case) -> None:
-    """Read in pieces and undecoded, the response is one JSON document of the declared length."""
+def test_raw_and_in_pieces(caller: SyncCaller, case: Case) -> None:
+    """A raw response has the headers; read in pieces, it is one document, or complete events."""
+    raw = caller.call(wrapped(case.name, "with_raw_response"), **case.arguments)
+    assert raw.headers["x-request-id"] == raw.request_id
+    assert raw.headers["x-warmroute-worker"]
+    assert raw.parse().to_dict() == json.loads(raw.content)
     whole = caller.whole(case.name, **case.arguments)
-    assert whole.status == 200
     assert int(whole.headers["content-length"]) == len(whole.body)
     assert json.loads(whole.body)["model"] == MODEL
-
-
-@streamable
-def test_with_streaming_response_streamed(caller: Caller, case: Case) -> None:
-    """The same for a stream: complete events, the last of which is the end."""
-    whole = caller.whole(case.name, stream=True, **case.arguments)
-    assert "content-length" not in whole.headers
-    events = whole.body.decode().split("\n\n")
+    streamed = caller.whole(case.name, stream=True, **case.arguments)
+    assert "content-length" not in streamed.headers
+    events = streamed.body.decode().split("\n\n")
     assert events.pop() == ""
     assert all(line.startswith(("data: ", "event: ")) for e in events for line in e.split("\n"))
     assert events[-1] == "data: [DONE]" or "response.completed" in events[-1]
 
 
-@streamable
-def test_usage_of_a_stream(caller: Caller, case: Case) -> None:
-    """The last event has the usage; for completions and chats only on request."""
-    asked = {"stream_options": {"include_usage": True}}
-    more = {} if case.name.startswith("responses") else asked
-    last = caller.events(case.name, stream=True, **case.arguments, **more)[-1]
-    usage = last.usage if more else last.response.usage
-    assert usage.total_tokens > (usage.completion_tokens if more else usage.output_tokens) > 0
-
-
-def test_many_choices(caller: Caller) -> None:
-    """`n` answers are distinguished by their index, whole and streamed."""
-    chat: dict[str, Any] = {**CASES[0].arguments, "n": 3}
-    answer = caller.call(CASES[0].name, **chat)
-    assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    events = caller.events(CASES[0].name, stream=True, **chat)
-    for choice in answer.choices:
-        pieces = [
-            c.delta.content or "" for e in events for c in e.choices if c.index == choice.index
-        ]
-        assert "".join(pieces) == choice.message.content
-
-
-def test_embeddings(caller: Caller) -> None:
-    """As base64, which is the client's default, as floats, and raw."""
+def test_embeddings(caller: SyncCaller) -> None:
+    """As base64, which is the client's default, and as floats."""
     name, asked = "embeddings.create", {"model": MODEL, "input": ["a", "b"]}
     packed = caller.call(name, **asked)
     plain = caller.call(name, **asked, encoding_format="float")
-    raw = caller.call("embeddings.with_raw_response.create", **asked).parse()
-    for one, two, three in zip(packed.data, plain.data, raw.data, strict=True):
+    for one, two in zip(packed.data, plain.data, strict=True):
         assert one.embedding == pytest.approx(two.embedding, abs=1e-6)
-        assert one.embedding == three.embedding
-    whole = caller.whole(name, **asked)
-    assert json.loads(whole.body)["usage"]["prompt_tokens"] == packed.usage.prompt_tokens
+    assert packed.data[0].embedding != packed.data[1].embedding
 
 
-def test_models(stage: Stage, caller: Caller) -> None:
-    """As pages, raw, and as bytes; an unknown model is a NotFoundError."""
-    assert [model.id for model in caller.events("models.list")] == [MODEL]
-    raw = caller.call("models.with_raw_response.list")
-    assert [model.id for model in raw.parse().data] == [MODEL]
-    assert json.loads(caller.whole("models.list").body)["object"] == "list"
-    assert caller.call("models.retrieve", model=MODEL) == caller.events("models.list")[0]
+def test_models(caller: SyncCaller) -> None:
+    """The fleet's model is listed once; an unknown one is a NotFoundError."""
+    (model,) = caller.events("models.list")
+    assert model.id == MODEL
+    assert caller.call("models.retrieve", model=MODEL) == model
     with pytest.raises(openai.NotFoundError, match="'gpt-none' does not exist"):
         caller.call("models.retrieve", model="gpt-none")
 
 
+def test_transcription(caller: SyncCaller) -> None:
+    """An upload whose form has a model field is routed and transcribed."""
+    file = ("speech.wav", bytes(range(256)) * 400)
+    assert caller.call("audio.transcriptions.create", model=MODEL, file=file).text
+
+
 UNSERVED: list[tuple[str, dict[str, Any], type[openai.APIStatusError]]] = [
     ("images.generate", {"prompt": "a cat"}, openai.NotFoundError),
-    ("files.list", {}, openai.NotFoundError),
-    ("moderations.create", {"input": "x"}, openai.NotFoundError),
-    ("chat.completions.delete", {"completion_id": "x"}, openai.NotFoundError),
     ("chat.completions.list", {}, openai.APIStatusError),
-    ("chat.completions.retrieve", {"completion_id": "x"}, openai.NotFoundError),
-    ("chat.completions.update", {"completion_id": "x", "metadata": {}}, openai.NotFoundError),
-    ("chat.completions.messages.list", {"completion_id": "x"}, openai.NotFoundError),
-    ("responses.retrieve", {"response_id": "x"}, openai.NotFoundError),
-    ("responses.cancel", {"response_id": "x"}, openai.NotFoundError),
-    ("responses.delete", {"response_id": "x"}, openai.NotFoundError),
-    ("responses.input_items.list", {"response_id": "x"}, openai.NotFoundError),
-    ("responses.input_tokens.count", {"input": "x"}, openai.NotFoundError),
-    ("responses.compact", {"model": MODEL, "input": "x"}, openai.NotFoundError),
     ("models.delete", {"model": "x"}, openai.APIStatusError),
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "error"), UNSERVED, ids=lambda value: str(value)[:20]
-)
+@pytest.mark.parametrize(("name", "arguments", "error"), UNSERVED)
 def test_calls_that_no_worker_serves(
-    caller: Caller, name: str, arguments: dict[str, Any], error: type[openai.APIStatusError]
+    caller: SyncCaller, name: str, arguments: dict[str, Any], error: type[openai.APIStatusError]
 ) -> None:
     """They raise the client's own error with a message, not an HTML page."""
     with pytest.raises(error) as caught:
@@ -176,11 +123,80 @@ def test_calls_that_no_worker_serves(
     assert caught.value.request_id
 
 
-def test_the_async_client_keeps_its_connection(stage: Stage) -> None:
-    """A stream read to its end leaves the connection open for the next request."""
-    name, arguments, *_ = CASES[0]
+def test_a_body_that_only_the_worker_can_check(caller: SyncCaller) -> None:
+    """It comes back as the worker's own BadRequestError."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        caller.call(CHAT, model=MODEL, messages=[])
+    assert "x-warmroute-worker" in caught.value.response.headers
+
+
+def test_the_second_turn_finds_the_first_in_the_cache(stage: Stage, caller: SyncCaller) -> None:
+    """Each later turn goes to the first turn's worker and hits its cache."""
+    for number in range(4):
+        said = f"Number {number} of {type(caller)}. " + "All the king's horses. " * 150
+        talk = [{"role": "system", "content": said}, *HELLO]
+        workers = set()
+        for turn in range(3):
+            raw = caller.call(
+                wrapped(CHAT, "with_raw_response"), model=MODEL, messages=talk, max_tokens=20
+            )
+            answer = raw.parse()
+            details = answer.usage.prompt_tokens_details
+            cached = (details.cached_tokens if details else 0) or 0
+            assert (cached > answer.usage.prompt_tokens / 2) is (turn > 0)
+            workers.add(raw.headers["x-warmroute-worker"])
+            talk.append({"role": "assistant", "content": answer.choices[0].message.content or ""})
+            talk.append({"role": "user", "content": "And then?"})
+        assert len(workers) == 1
+
+
+def test_many_at_once_over_one_client(stage: Stage) -> None:
+    """Twenty chats of the asynchronous client, streamed or not, and its connections are kept."""
+    seen: list[Any] = []
+
+    async def main(caller: AsyncCaller) -> None:
+        asked = {**ASKED, "stream": True}
+        whole = [caller.made(CHAT, **ASKED) for _ in range(10)]
+        streamed = [caller.read(CHAT, seen.append, **asked) for _ in range(10)]
+        answers = await asyncio.gather(*whole, *streamed)
+        assert all(answer.choices[0].message.content for answer in answers[:10])
+
     with AsyncCaller(stage.router.url) as caller:
+        caller.runner.run(main(caller))
+        addresses = set()
+        caller.hook("response", lambda reply: addresses.add(address_of(reply)))
         for _ in range(4):
-            caller.events(name, stream=True, **arguments)
-        (connection,) = caller.client._client._transport._pool.connections
-        assert connection.info().endswith("Request Count: 4")
+            caller.events(CHAT, stream=True, **ASKED)
+        assert len(addresses) == 1
+    assert len(seen) > 10
+    stage.rest()
+
+
+def address_of(reply: Any) -> Any:
+    """Return the client's end of the connection that a response came on."""
+    return reply.extensions["network_stream"].get_extra_info("client_addr")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_cancelled_task_stops_the_engine(stage: Stage, stream: bool) -> None:
+    """Cancelling the client's tasks frees every engine that they kept busy."""
+    endless: dict[str, Any] = {"max_tokens": 15_000, "extra_body": {"ignore_eos": True}}
+
+    async def ask(client: openai.AsyncOpenAI) -> None:
+        answer: Any = await client.chat.completions.create(
+            model=MODEL, messages=HELLO, stream=stream, **endless
+        )
+        async for _ in answer:
+            pass
+
+    async def main() -> None:
+        async with openai.AsyncOpenAI(**options(stage.router.url)) as client:
+            tasks = [asyncio.create_task(ask(client)) for _ in range(6)]
+            await asyncio.to_thread(until, lambda: stage.busy == 6)
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(result, asyncio.CancelledError) for result in results)
+
+    asyncio.run(main())
+    stage.rest()

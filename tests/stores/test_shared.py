@@ -6,21 +6,12 @@ from collections import deque
 
 import pytest
 
-from router.kv.lmcache import shared_store as shared
-from router.kv.lmcache.lookup import LookupFailed
-from router.kv.lmcache.shared_store import (
-    LONGEST,
-    MIN_CHECK_INTERVAL_S,
-    MIN_WARNING_INTERVAL_S,
-    STAYS_S,
-    SUSPECT,
-    WAITING,
-    WRITTEN_S,
-    SharedStore,
-)
+from router.kv.lmcache.shared_store import LookupFailed, SharedStore
 from strategies.api import Prompt
 
 PROMPT = Prompt("toy", 400, ids=bytes(1600))
+#: Seconds after which what was computed must be stored, and for which it certainly stays.
+STORED_S, STAYS_S = 5.0, 60.0
 
 
 class Told:
@@ -110,12 +101,11 @@ async def work(
         prompt = prompt_of(number, model=model)
         await store.ask(prompt)
         store.computed(prompt, 0)
-        assert len(store.written._waiting) <= WAITING
         await asyncio.sleep(0)  # the checks run meanwhile
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("rate", [0.1, 1.0, 20.0])
+@pytest.mark.parametrize("rate", [0.1, pytest.param(20.0, marks=pytest.mark.long)])
 def test_what_is_computed_and_does_not_come_is_said_under_any_load(
     rate: float, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,7 +115,7 @@ def test_what_is_computed_and_does_not_come_is_said_under_any_load(
         clock, told = Clock(), Told(0)
         store, told.writes = SharedStore(told, 5.0, clock), writes
         await work(store, clock, rate, 4 / rate)
-        assert not told.wrote_ids or 4 / rate > WRITTEN_S
+        assert not told.wrote_ids or 4 / rate > STORED_S
         assert store.wrong == ""
         await work(store, clock, rate, 1200)
         await store.close()
@@ -136,11 +126,7 @@ def test_what_is_computed_and_does_not_come_is_said_under_any_load(
     said = "what workers computed did not come to lie there by the names of toy"
     assert store.wrong == said
     assert set(caplog.messages) == {f"no prompt will be found on L2: {said}"}
-    assert (
-        1200 / MIN_WARNING_INTERVAL_S - 1
-        <= len(caplog.messages)
-        <= 1200 / MIN_WARNING_INTERVAL_S + 1
-    )
+    assert 3 <= len(caplog.messages) <= 5
     assert store.written.missing >= 4 * len(caplog.messages)
     assert store.written.came == 0
     for writes in (True, None):
@@ -149,8 +135,9 @@ def test_what_is_computed_and_does_not_come_is_said_under_any_load(
         assert bool(store.written.came) is bool(writes)
 
 
-@pytest.mark.parametrize("lasts", [0, 30])
-@pytest.mark.parametrize("rate", [1 / 3600, 0.1, 1.0, 20.0])
+@pytest.mark.parametrize(
+    ("rate", "lasts"), [(1 / 3600, 0), (1.0, 30), pytest.param(20.0, 30, marks=pytest.mark.long)]
+)
 def test_a_store_that_lost_all_is_not_wrong(rate: float, lasts: int) -> None:
     """A store that was restarted or emptied now and then is not reported as wrong.
 
@@ -211,72 +198,37 @@ def test_what_was_computed_is_looked_for() -> None:
             prompt = prompt_of(cached, tokens)
             await store.ask(prompt)
             store.computed(prompt, cached)
-        long = prompt_of(9, LONGEST + 256)
+        long = prompt_of(9, 20_000)
         await store.ask(long)
-        store.computed(long, LONGEST)
+        store.computed(long, 19_000)
         store.computed(prompt_of(7), 0)
         told.tokens = 256
         known = prompt_of(8)
         await store.ask(known)
         store.computed(known, 0)
-        clock.now += WRITTEN_S
+        clock.now += STORED_S
         await store.look()
         return [len(ids) // 4 for ids in told.wrote_ids]
 
     assert asyncio.run(run()) == [256, 512, 512, 768]
 
 
-def test_no_more_of_a_prompt_lies_there_than_it_has() -> None:
-    """An unsound answer never exceeds the prompt, so no cost can be negative."""
-
-    async def run() -> int:
-        store = SharedStore(Told(300_000), 5.0)
-        await store.ask(PROMPT)
-        return store.held(PROMPT)
-
-    assert asyncio.run(run()) == PROMPT.tokens
-
-
 def test_an_answer_is_kept_for_its_prompt() -> None:
-    """The answer counts for that prompt object only, not for an equal one."""
+    """It counts for that prompt alone, and says no more is stored than the prompt has; without
+    token ids there is nothing to ask."""
 
     async def run() -> None:
-        store = SharedStore(Told(), 5.0)
+        told = Told()
+        store = SharedStore(told, 5.0)
         await store.ask(PROMPT)
         assert store.held(PROMPT) == 256
         assert store.held(Prompt("toy", 400, ids=bytes(1600))) == 0
         assert (store.found, store.missed) == (1, 0)
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(("what", "bound"), [("KEPT", 2), ("KEPT_BYTES", 8)])
-def test_answers_that_are_kept_are_few(
-    monkeypatch: pytest.MonkeyPatch, what: str, bound: int
-) -> None:
-    """Their number and total size are bounded; the oldest go first, however often asked."""
-    monkeypatch.setattr(shared, what, bound)
-
-    async def run() -> None:
-        store = SharedStore(Told(), 5.0)
-        prompts = [Prompt("toy", 300 + number, ids=bytes(4)) for number in range(3)]
-        for prompt in (*prompts, prompts[2], prompts[2]):
-            await store.ask(prompt)
-        assert [store.held(prompt) for prompt in prompts] == [0, 256, 256]
-
-    asyncio.run(run())
-
-
-def test_salts_that_are_kept_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Salts count towards the total size too, since clients choose their length."""
-    monkeypatch.setattr(shared, "KEPT_BYTES", 1000)
-
-    async def run() -> None:
-        store = SharedStore(Told(), 5.0)
-        prompts = [Prompt("toy", 300, ids=bytes(4), salt=f"{n}" * 400) for n in range(3)]
-        for prompt in prompts:
-            await store.ask(prompt)
-        assert [store.held(prompt) for prompt in prompts] == [0, 256, 256]
+        told.tokens = 300_000
+        await store.ask(PROMPT)
+        assert store.held(PROMPT) == PROMPT.tokens
+        await store.ask(Prompt("toy", 400))
+        assert told.asked == 2
 
     asyncio.run(run())
 
@@ -316,8 +268,8 @@ def test_a_store_without_a_hit_is_looked_at(caplog: pytest.LogCaptureFixture) ->
     async def run() -> None:
         clock = Clock()
         store = SharedStore(told, 5.0, clock)
-        for number in range(4 * SUSPECT):
-            clock.now += MIN_CHECK_INTERVAL_S if number == 2 * SUSPECT else 0.0
+        for number in range(200):
+            clock.now += 10.0 if number == 100 else 0.0
             await store.ask(PROMPT)
             await asyncio.sleep(0)
         assert told.looked == 2, "not more often, however many there are"
@@ -330,10 +282,3 @@ def test_a_store_without_a_hit_is_looked_at(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.WARNING, "warmroute.tiers"):
         asyncio.run(run())
     assert caplog.messages == [f"no prompt will be found on L2: {told.wrong}"]
-
-
-def test_prompts_without_ids_are_not_asked_about() -> None:
-    """Without token ids there is nothing to ask."""
-    told = Told()
-    asyncio.run(SharedStore(told, 5.0).ask(Prompt("toy", 400)))
-    assert told.asked == 0

@@ -1,6 +1,7 @@
 """The timeouts for workers, and what the client gets when each of them expires."""
 
 import json
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -48,13 +49,10 @@ def timeouts(router: Router) -> float:
     ("name", "script", "why"),
     [
         ("first_byte", ["stall"], SILENT),
-        ("first_byte", [HEAD, "stall"], SILENT),
         ("first_byte", [SSE, "stall"], SILENT),
         ("first_byte", DRIPPING, SILENT),
         ("first_byte", PROMISING, SILENT),
-        ("total", ["stall"], LONG),
         ("total", [HEAD, "stall"], LONG),
-        ("total", DRIPPING, LONG),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -76,10 +74,9 @@ def test_before_the_first_byte(
 
 @pytest.mark.parametrize(
     ("name", "script", "why"),
-    [("idle", [SSE + CHUNK, "stall"], SILENT), ("total", [SSE + CHUNK, "stall"], LONG),
-     ("total", FLOWING, LONG)],
-    ids=["idle", "total", "total-flowing"],
-)  # fmt: skip
+    [("idle", [SSE + CHUNK, "stall"], SILENT), ("total", FLOWING, LONG)],
+    ids=["idle", "total"],
+)
 def test_within_a_stream(
     stub: MakeStub, route: MakeRouter, name: str, script: list[Action], why: str
 ) -> None:
@@ -101,8 +98,8 @@ def test_within_a_stream(
 
 @pytest.mark.parametrize(
     ("name", "script"),
-    [("idle", [HALF, "stall"]), ("total", [HALF, "stall"]), ("total", GROWING)],
-    ids=["idle", "total", "total-growing"],
+    [("idle", [HALF, "stall"]), ("total", GROWING)],
+    ids=["idle", "total"],
 )
 def test_within_an_answer(
     stub: MakeStub, route: MakeRouter, name: str, script: list[Action]
@@ -141,11 +138,11 @@ def test_connect(stub: MakeStub, route: MakeRouter) -> None:
 
 def test_each_piece_has_its_own_time(stub: MakeStub, route: MakeRouter) -> None:
     """An answer may take longer than `first_byte` and `idle`, as long as bytes keep coming."""
-    worker = stub([SSE, *steadily(CHUNK, 260), b"0\r\n\r\n"])
-    settings = {**NEVER, "first_byte": "2s", "idle": "2s"}
+    worker = stub([SSE, *steadily(CHUNK, 130), b"0\r\n\r\n"])
+    settings = {**NEVER, "first_byte": "1s", "idle": "1s"}
     router = route(worker.url, timeouts=settings, health=QUIET)
     reply = router.http.post(PATH, content=body(stream=True))
-    assert reply.content == b"data: 1\n\n" * 260
+    assert reply.content == b"data: 1\n\n" * 130
     assert timeouts(router) == 0
 
 
@@ -159,7 +156,7 @@ def test_total_off(route: MakeRouter, stack: ExitStack) -> None:
     def a_century_later() -> None:
         for connection in tuple(router.worker().upstream.in_use):
             if connection.paused:
-                connection.check(connection._loop.time() + CENTURY_S)
+                connection.check(time.monotonic() + CENTURY_S)
                 checked.append(connection)
 
     def has_passed() -> bool:
@@ -175,8 +172,8 @@ def test_total_off(route: MakeRouter, stack: ExitStack) -> None:
 def test_total_holds_for_each_request(stub: MakeStub, route: MakeRouter) -> None:
     """`total` limits each request, not the connection that they share."""
     worker = stub([0.05, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"])
-    router = route(worker.url, timeouts=only("total", "2s"), health=QUIET)
-    assert ask(router, 60) == [200] * 60
+    router = route(worker.url, timeouts=only("total", "1s"), health=QUIET)
+    assert ask(router, 25) == [200] * 25
     assert worker.connections == 2  # one of them is for probes
 
 

@@ -23,9 +23,15 @@ def states(router: Router, model: str = "m") -> dict[str, str]:
     return {one["name"]: one["state"] for one in tokenizer(router, model).get("workers", ())}
 
 
+def exact(router: Router, model: str = "m") -> object:
+    """Return what makes a model's tokens, if prompts are keyed by these."""
+    known = (pool.prompts.known.get(model) for pool in router.door.fleet.pools)
+    return next((one.exact for one in known if one is not None), None)
+
+
 def knows(router: Router, model: str = "m") -> bool:
     """Return whether prompts for a model are keyed by tokens."""
-    return any(model in pool.prompts.known for pool in router.door.fleet.pools)
+    return exact(router, model) is not None
 
 
 def until_known(router: Router, model: str = "m") -> None:
@@ -38,9 +44,9 @@ def until_asked(router: Router, *engines: Engine, model: str = "m") -> None:
     until(lambda: {engine.name for engine in engines} <= states(router, model).keys())
 
 
-def ask(router: Router, text: str = "hello there", model: str = "m") -> int:
+def ask(router: Router, text: str = "hello there", model: str = "m", **more: Any) -> int:
     """Send a chat; return the response status."""
-    chat = {"model": model, "messages": [{"role": "user", "content": text}]}
+    chat = {"model": model, "messages": [{"role": "user", "content": text}], **more}
     return router.http.post(CHAT, json=chat).status_code
 
 

@@ -3,13 +3,12 @@
 import json
 import threading
 from array import array
-from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from router.api.endpoints import ENDPOINTS
-from router.rendering.errors import NotReproducible
+from router.rendering.messages import NotReproducible
 from router.tokenizers.loader import TokenizerCache
 
 _SHELF = TokenizerCache()
@@ -48,7 +47,9 @@ class Engine:
         self.hold = threading.Event()
         """While not set, `/tokenize` does not answer."""
         self.hold.set()
-        self.keywords: Mapping[str, Any] = {}
+        self.go = threading.Event()
+        """While not set, chats are not answered, but for the router's own probes."""
+        self.go.set()
         self.more_tokens = 0
         """Tokens that it reports for a prompt in addition to the actual ones."""
         self.left_out = False
@@ -75,6 +76,7 @@ class Engine:
     def stop(self) -> None:
         """Stop serving."""
         self.hold.set()
+        self.go.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)
@@ -113,13 +115,14 @@ class Engine:
                 return 400, b"{}"
             said = {"count": len(ids), "max_model_len": 4096, "tokens": ids, "token_strs": None}
             return 200, json.dumps(said).encode()
-        if not is_routers(asked):
-            self.chats.append(asked)
         given = asked.get("kv_transfer_params", {}).get("prompt_token_ids")
         if self.takes_ids and given == []:
             error = {"message": "none", "type": "BadRequestError", "code": 400}
             param = "kv_transfer_params.prompt_token_ids"
             return 400, json.dumps({"error": {**error, "param": param}}).encode()
+        if not is_routers(asked):
+            self.chats.append(asked)
+            self.go.wait(20)
         ids = (self.ids(chat, asked) if self.volume else None) or []
         usage = {"prompt_tokens": len(ids) + self.more_tokens, "completion_tokens": 1}
         told = {} if self.mute else {"usage": usage}

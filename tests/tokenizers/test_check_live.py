@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from router.tokenizers.state import BLIND
+import pytest
+
+from router.tokenizers.status import BLIND
 from tests.commands import run
 from tests.tokenizers.conftest import MakeEngine
 from tests.tokenizers.engine import Engine, card
@@ -40,26 +42,20 @@ def test_all_is_well(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
     assert lines[5:] == [f"pool default: text: keyed by text: {why}"]
 
 
-def test_a_worker_that_differs(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
-    """Exit code 1, with the first difference."""
-    worker = engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
-    code, lines = check(tmp_path, worker)
-    assert code == 1
-    assert lines[1] == "pool default: m: keyed by text: a worker tokenizes differently"
-    assert lines[2].startswith(f'  worker {worker.name}: differs: probe "chat", token 11 after ')
-
-
-def test_a_worker_that_is_away(
+@pytest.mark.long
+def test_a_worker_that_differs_and_one_that_is_away(
     engine: MakeEngine, folder: Path, tmp_path: Path, dead_url: str
 ) -> None:
-    """Exit code 1; the other workers are still asked."""
-    worker = engine(folder)
-    code, lines = check(tmp_path, worker, dead_url)
+    """Exit code 1, with the first difference; the others are still asked."""
+    worker = engine(make_model(tmp_path / "other", OTHER), [card("m", folder)])
+    code, lines = check(tmp_path, dead_url, worker)
     assert code == 1
-    assert f"pool default: worker {dead_url[7:]}: down: /health: " in lines[1]
-    assert lines[3].startswith(f"  worker {worker.name}: agrees: ")
+    assert f"pool default: worker {dead_url[7:]}: down: /health: " in lines[0]
+    assert lines[2] == "pool default: m: keyed by text: a worker tokenizes differently"
+    assert lines[3].startswith(f'  worker {worker.name}: differs: probe "chat", token 11 after ')
 
 
+@pytest.mark.long
 def test_a_tokenizer_that_is_not_there(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
     """Exit code 1 if the settings name it; 0 if only workers do."""
     worker = engine(folder, [card("m", "nobody/nothing")])
@@ -70,6 +66,7 @@ def test_a_tokenizer_that_is_not_there(engine: MakeEngine, folder: Path, tmp_pat
         assert lines[1] == f"pool default: m: keyed by text: {said}"
 
 
+@pytest.mark.long
 def test_kv_events_without_a_tokenizer(engine: MakeEngine, folder: Path, tmp_path: Path) -> None:
     """Exit code 1: no prompt could be looked up among them."""
     worker = engine(folder, [card("m", "nobody/nothing")])
@@ -78,12 +75,3 @@ def test_kv_events_without_a_tokenizer(engine: MakeEngine, folder: Path, tmp_pat
     assert lines[1].startswith("pool default: m: keyed by text: nobody/nothing is not in ")
     assert lines[1].endswith("; without tokens, none of their KV events can be used")
     assert BLIND not in "".join(check(tmp_path, engine(folder), strategy="kvaware")[1])
-
-
-def test_a_bad_file(tmp_path: Path) -> None:
-    """Exit code 2, before any worker is asked."""
-    path = tmp_path / "settings.yaml"
-    path.write_text("workers: [http://a:1]\ntokenizer: byte\n")
-    done = run("check", path, "--live")
-    assert done.returncode == 2
-    assert 'did you mean "bytes"?' in done.stderr

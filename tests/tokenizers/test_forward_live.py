@@ -1,18 +1,16 @@
 """Token ids sent along with chats, to workers known to accept them."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.reload.changing import change
-from tests.support import Router, until
-from tests.tokenizers.asking import ask, knows, states, until_asked, until_known
+from tests.support import until
+from tests.tokenizers.asking import ask, exact, knows, states, until_asked, until_known
 from tests.tokenizers.conftest import MakeEngine, Start
-from tests.tokenizers.engine import Engine, card, is_routers
+from tests.tokenizers.engine import Engine, card
 from tests.tokenizers.models import OTHER, make_model
 
 ON = {"forward_token_ids": True}
@@ -23,18 +21,15 @@ def sent(engine: Engine) -> Any:
     return engine.chats[-1].get("kv_transfer_params", {}).get("prompt_token_ids")
 
 
-def test_ids_go_along(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """They are the ids that the engine would make itself."""
-    worker = engine(folder)
-    router = start(worker, tokenizer=ON)
-    until(lambda: router.worker().takes_ids)
-    assert ask(router) == 200
-    asked = {name: value for name, value in worker.chats[-1].items() if "kv_" not in name}
-    assert sent(worker) == worker.ids("/v1/chat/completions", asked)
+def of_last_chat(engine: Engine) -> Any:
+    """Return the ids that the engine makes of the last chat itself."""
+    asked = {name: value for name, value in engine.chats[-1].items() if "kv_" not in name}
+    return engine.ids("/v1/chat/completions", asked)
 
 
-def test_only_where_asked_for(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """By default no worker is probed and no ids are sent; a reload turns it on."""
+def test_ids_go_along_where_asked_for(engine: MakeEngine, start: Start, folder: Path) -> None:
+    """They are the ids that the engine would make itself. By default no worker is probed and no
+    ids are sent; a reload turns it on."""
     worker = engine(folder)
     router = start(worker)
     until_known(router)
@@ -43,6 +38,8 @@ def test_only_where_asked_for(engine: MakeEngine, start: Start, folder: Path) ->
     assert sent(worker) is None
     change(router, worker.url, tokenizer=ON)
     until(lambda: router.worker().takes_ids)
+    assert ask(router) == 200
+    assert sent(worker) == of_last_chat(worker)
 
 
 def test_not_with_what_is_read_laxly(engine: MakeEngine, start: Start, folder: Path) -> None:
@@ -73,29 +70,31 @@ def test_only_to_workers_that_take_them_and_agree(
     assert sent(worker) is None
 
 
-def test_not_to_one_that_came_back_as_another(
-    engine: MakeEngine,
-    start: Start,
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("stays", [True, False])
+def test_not_to_one_that_has_another_model(
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path, *, stays: bool
 ) -> None:
-    """Not even before it has been asked again."""
+    """Not even before it has been asked again, whether it `stays` ready, or comes back and reports
+    the same model."""
     worker = engine(folder)
-    router = start(worker, tokenizer=ON)
+    router = start(worker, tokenizer={"source": str(folder), **ON})
     until(lambda: router.worker().takes_ids)
-    worker.well = False
-    until(lambda: not router.worker().ready)
-    worker.loads(make_model(tmp_path / "other", OTHER))
-    worker.models = [card("m", folder)]
     worker.hold.clear()
-    worker.well = True
-    until(lambda: router.worker().ready)
-    until(lambda: not router.worker().takes_ids)
+    if stays:
+        worker.loads(make_model(tmp_path / "other", OTHER))
+    else:
+        worker.well = False
+        until(lambda: not router.worker().ready)
+        worker.loads(make_model(tmp_path / "other", OTHER))
+        worker.models = [card("m", folder)]
+        worker.well = True
+        until(lambda: router.worker().ready)
+    until(lambda: not router.worker().takes_ids, seconds=4)  # sooner than the answer times out
     assert ask(router) == 200
     assert sent(worker) is None
     worker.hold.set()
     until(lambda: states(router)[worker.name] == "differs")
+    until(lambda: not knows(router))
 
 
 def test_every_model_of_a_worker_counts(
@@ -111,44 +110,22 @@ def test_every_model_of_a_worker_counts(
     assert not router.worker().takes_ids
 
 
-class Slow(Engine):
-    """Answers chats only when told to, except for the router's own probes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.go = threading.Event()
-        super().__init__(folder)
-
-    def post(self, path: str, asked: dict[str, Any], key: str | None) -> tuple[int, bytes]:
-        """Answer a request."""
-        answer = super().post(path, asked, key)
-        if path != "/tokenize" and answer[0] == 200 and not is_routers(asked):
-            self.go.wait(20)
-        return answer
-
-
 def test_tokens_of_another_model_are_not_sent_after_a_wait(
-    start: Start, folder: Path, tmp_path: Path, stack: ExitStack
+    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
 ) -> None:
     """A request that was queued while the model changed is tokenized again."""
-    worker = Slow(folder)
-    stack.callback(worker.stop)
-    stack.callback(worker.go.set)
+    worker = engine(folder)
     router = start(worker, tokenizer=ON, limits={"in_flight": 1})
     until(lambda: router.worker().takes_ids)
+    worker.go.clear()
     with ThreadPoolExecutor() as clients:
         first = clients.submit(ask, router)
-        until(lambda: len(worker.chats) == 2)  # one of them is the router's own probe
+        until(lambda: worker.chats)
         second = clients.submit(ask, router)
         until(lambda: router.metric("warmroute_queue_length") == 1)
-        old = next(iter(router.door.fleet.pools)).prompts.known["m"].exact
+        old = exact(router)
         worker.loads(make_model(tmp_path / "other", OTHER))
-        until(lambda: knows(router) and _exact(router) is not old and router.worker().takes_ids)
+        until(lambda: exact(router) not in (None, old) and router.worker().takes_ids)
         worker.go.set()
         assert (first.result(20), second.result(20)) == (200, 200)
-    asked = {name: value for name, value in worker.chats[-1].items() if "kv_" not in name}
-    assert sent(worker) == worker.ids("/v1/chat/completions", asked)
-
-
-def _exact(router: Router) -> object:
-    known = next(iter(router.door.fleet.pools)).prompts.known.get("m")
-    return known and known.exact
+    assert sent(worker) == of_last_chat(worker)

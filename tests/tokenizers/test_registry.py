@@ -12,6 +12,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.inquiries import Inquiries, InquiryAnswer
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
+from router.rendering.probes import PROBES
 from router.settings.model import Settings
 from router.tokenizers.registry import TokenizerRegistry
 from router.tokenizers.verify import Agreement
@@ -19,10 +20,9 @@ from router.upstream.pool import Upstream
 from router.upstream.timeouts import Patience
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions
 from tests.support import until
-from tests.tokenizers.asking import ask, knows, states, tokenizer, until_asked, until_known
+from tests.tokenizers.asking import knows, until_known
 from tests.tokenizers.conftest import MakeEngine, Start
 from tests.tokenizers.engine import card
-from tests.tokenizers.models import OTHER, make_model
 
 
 class Answers:
@@ -52,9 +52,8 @@ class Answers:
 
 def serving(name: str, **roots: str) -> Worker:
     """Return a ready worker that has loaded these models."""
-    worker = Worker(
-        name, f"http://{name}", Upstream("127.0.0.1", 1, tls=None, patience=Patience(1, 1, 1, 1))
-    )
+    upstream = Upstream("127.0.0.1", 1, tls=None, patience=Patience(1, 1, 1, 1))
+    worker = Worker(name, f"http://{name}", upstream)
     worker.models = {model: card(model, root) for model, root in roots.items()}
     worker.ready = True
     return worker
@@ -63,13 +62,10 @@ def serving(name: str, **roots: str) -> Worker:
 SETTINGS = Settings.model_validate({"workers": ["http://x"], "tokenizer": "worker"})
 
 
-def keeper(
-    workers: Iterable[Worker], answers: Answers, source: str = "worker"
-) -> tuple[TokenizerRegistry, Pool]:
-    """Return a keeper with this tokenizer source, and its fleet's only pool."""
-    settings = Settings.model_validate({"workers": ["http://x"], "tokenizer": source})
+def registry(workers: Iterable[Worker], answers: Answers) -> tuple[TokenizerRegistry, Pool]:
+    """Return a registry that asks workers, and its fleet's only pool."""
     pool = Pool("default", ["*"], tuple(workers), PrefixAware(PrefixAwareOptions()))
-    return TokenizerRegistry(Fleet([pool]), settings, cast("Inquiries", answers)), pool
+    return TokenizerRegistry(Fleet([pool]), SETTINGS, cast("Inquiries", answers)), pool
 
 
 def verdicts(made: TokenizerRegistry) -> dict[str, Agreement]:
@@ -80,10 +76,33 @@ def verdicts(made: TokenizerRegistry) -> dict[str, Agreement]:
 def test_models_of_workers_are_compared_with_their_like() -> None:
     """Workers with different models are not compared with each other."""
     workers = [serving("a", llama="x/llama"), serving("b", qwen="x/qwen")]
-    made, _ = keeper(workers, Answers({"a": 1, "b": 2}))
+    made, _ = registry(workers, Answers({"a": 1, "b": 2}))
     asyncio.run(made.settle())
     assert verdicts(made) == {"a": Agreement.AGREES, "b": Agreement.AGREES}
     assert all(case.trusted for case in made.cases)
+
+
+def test_not_all_at_once() -> None:
+    """However many models are to be verified, at most eight questions run at once."""
+    workers = [serving(f"w{i}", **{f"m{i}": f"x/m{i}"}) for i in range(40)]
+    answers = Answers({worker.name: 1 for worker in workers})
+    made, _ = registry(workers, answers)
+    asyncio.run(made.settle())
+    assert answers.most == 8
+
+
+def test_midnight() -> None:
+    """A difference that is gone when both tokenize again does not count: the date had changed."""
+    answers = Answers({"a": 1})
+
+    def later(_: str) -> None:
+        answers.numbers["a"] = 1 + (len(answers.asked) > len(PROBES))
+
+    answers.meanwhile = later
+    made, _ = registry([serving("a", m="r")], answers)
+    asyncio.run(made.settle())
+    assert verdicts(made) == {"a": Agreement.AGREES}
+    assert len(answers.asked) == 4 * len(PROBES)
 
 
 @pytest.mark.parametrize("how", ["notice", "change"])
@@ -91,7 +110,7 @@ def test_a_worker_that_goes_while_it_is_asked(how: str) -> None:
     """If a worker or its model leaves meanwhile, its different answer does not count."""
     workers = [serving("a", m="r"), serving("b", m="r")]
     answers = Answers({"a": 1, "b": 2})
-    made, pool = keeper(workers, answers)
+    made, pool = registry(workers, answers)
 
     def leave(name: str) -> None:
         if name == "b" and how == "notice":
@@ -113,7 +132,7 @@ def test_an_answer_about_another_model() -> None:
     answers = Answers({"a": 1})
 
     async def scene() -> None:
-        made, _ = keeper([worker], answers)
+        made, _ = registry([worker], answers)
         made.notice(worker, back=True)
         answers.meanwhile = lambda _: made.notice(worker, back=True)
         await made.round()
@@ -128,56 +147,14 @@ def test_an_answer_about_another_model() -> None:
 def test_one_model_from_several_places() -> None:
     """Its identity stays while any worker of that source is left, whichever leaves first."""
     workers = [serving("a", m="/models/a"), serving("b", m="org/a"), serving("c", m="/models/a")]
-    made, pool = keeper(workers, Answers(dict.fromkeys("abc", 1)))
-
-    def said() -> str:
-        (case,) = made.cases
-        return case.models["m"]
-
+    made, pool = registry(workers, Answers(dict.fromkeys("abc", 1)))
     made.change(SETTINGS)
-    assert said() == "/models/a"
+    assert made.cases[0].models["m"] == "/models/a"
     for left, then in (workers[1:], "/models/a"), (workers[1:2], "org/a"), (workers, "org/a"):
         pool.change(["*"], left)
         made.change(SETTINGS)
-        assert said() == then
-
-
-def test_not_all_at_once() -> None:
-    """However many models are to be verified, at most eight questions run at once."""
-    workers = [serving(f"w{i}", **{f"m{i}": f"x/m{i}"}) for i in range(40)]
-    answers = Answers({worker.name: 1 for worker in workers})
-    made, _ = keeper(workers, answers)
-    asyncio.run(made.settle())
-    assert answers.most <= 8
-
-
-def test_another_model_at_a_worker_that_stayed_ready(
-    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
-) -> None:
-    """It is asked again, although the settings give one tokenizer for all."""
-    good, worker = engine(folder), engine(folder)
-    router = start(good, worker, tokenizer=str(folder))
-    until_asked(router, good, worker)
-    until_known(router)
-    worker.loads(make_model(tmp_path / "other", OTHER))
-    until(lambda: states(router) == {good.name: "agrees", worker.name: "differs"})
-    until(lambda: not knows(router))
-    assert tokenizer(router)["reason"] == "a worker tokenizes differently"
-
-
-def test_no_ids_for_another_model(
-    engine: MakeEngine, start: Start, folder: Path, tmp_path: Path
-) -> None:
-    """Tokens of one model are not sent to another, not even before the worker has been asked
-    again."""
-    worker = engine(folder)
-    router = start(worker, tokenizer={"source": str(folder), "forward_token_ids": True})
-    until(lambda: router.worker().takes_ids)
-    worker.hold.clear()
-    worker.loads(make_model(tmp_path / "other", OTHER))
-    until(lambda: not router.worker().takes_ids, seconds=4)  # sooner than the answer times out
-    assert ask(router) == 200
-    assert "kv_transfer_params" not in worker.chats[-1]
+        (case,) = made.cases
+        assert case.models["m"] == then
 
 
 def test_adapters_come_and_go(engine: MakeEngine, start: Start, folder: Path) -> None:

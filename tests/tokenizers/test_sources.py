@@ -1,11 +1,26 @@
-"""Where to look for a tokenizer, and what identifies a model in keys."""
+"""Where to look for a tokenizer, what identifies a model in keys, and the search."""
 
+import asyncio
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from router.tokenizers.sources import SourceKind, fingerprint, identity, is_adapter, origin
+from router.rendering.tokens import LoadedTokenizer
+from router.tokenizers.loader import TokenizerCache
+from router.tokenizers.sources import (
+    MAX_CONCURRENT_SEARCHES,
+    SourceKind,
+    TokenizerFinder,
+    TokenizerSearch,
+    fingerprint,
+    identity,
+    is_adapter,
+    origin,
+)
 from tests.tokenizers.engine import card
+from tests.tokenizers.models import OTHER, make_model
 
 LLAMA = {one["id"]: one for one in (card("llama", "/m/llama"), card("alias", "/m/llama"))}
 TUNED = card("tuned", "/lora/a", "llama")
@@ -19,6 +34,7 @@ TUNED = card("tuned", "/lora/a", "llama")
         ("/m/other", SourceKind.FOLDER, "/m/other"),
         ("org/name", SourceKind.HUB, "org/name"),
         ("auto", SourceKind.FOLDER, "/m/llama"),
+        ("nothing", SourceKind.TEXT, ""),
     ],
 )
 def test_what_settings_say(source: str, kind: SourceKind, name: str) -> None:
@@ -33,13 +49,10 @@ def test_what_settings_say(source: str, kind: SourceKind, name: str) -> None:
         ("/m/llama", SourceKind.FOLDER),
         ("org/name", SourceKind.HUB),
         ("llama", SourceKind.TEXT),
-        ("./llama", SourceKind.TEXT),
         ("../../etc/x", SourceKind.TEXT),
         ("s3://bucket/llama", SourceKind.TEXT),
-        ("", SourceKind.TEXT),
         (None, SourceKind.TEXT),
         (5, SourceKind.TEXT),
-        (["/m/llama"], SourceKind.TEXT),
     ],
 )
 def test_what_a_worker_tells(root: Any, kind: SourceKind) -> None:
@@ -79,3 +92,71 @@ def test_fingerprints() -> None:
     now, later = ({"llama": {**LLAMA["llama"], "created": time}} for time in (1, 2))
     assert fingerprint(now) == fingerprint(later)
     assert fingerprint(now) != fingerprint({"llama": card("llama", "/m/llama-2")})
+
+
+class Held(TokenizerCache):
+    """Blocks each call to `open`, after reading the folder, until it is allowed to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+
+    def open(self, *args: Any, **options: Any) -> LoadedTokenizer:
+        """Read the folder, then block."""
+        tokenizer = super().open(*args, **options)
+        self.begun.release()
+        assert self.go_on.acquire(timeout=20)
+        return tokenizer
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_change_during_a_search(tmp_path: Path, *, fresh: bool) -> None:
+    """What it has read may be out of date, so it is repeated exactly once."""
+    folder = make_model(tmp_path / "m")
+    wanted = TokenizerSearch(SourceKind.FOLDER, str(folder))
+    cache, ended = Held(), asyncio.Event()
+
+    async def scene() -> None:
+        finder = TokenizerFinder(ended.set, cache)
+        finder.look(wanted)
+        await asyncio.to_thread(cache.begun.acquire)
+        make_model(folder, OTHER)
+        for _ in range(3):
+            finder.again(wanted, fresh=fresh)
+        for _ in range(2):
+            assert finder.busy
+            ended.clear()
+            cache.go_on.release()
+            await ended.wait()
+        assert not finder.busy
+        found = finder.look(wanted)
+        assert isinstance(found, LoadedTokenizer)
+        assert found is TokenizerCache.open(cache, folder)
+
+    asyncio.run(scene())
+
+
+def test_no_more_searches_at_once(tmp_path: Path) -> None:
+    """Further ones wait for their turn. One that is no longer wanted is not repeated."""
+    count = MAX_CONCURRENT_SEARCHES + 1
+    folders = [make_model(tmp_path / str(place)) for place in range(count)]
+    wanted = [TokenizerSearch(SourceKind.FOLDER, str(folder)) for folder in folders]
+    cache = Held()
+
+    async def scene() -> None:
+        finder = TokenizerFinder(lambda: None, cache)
+        for one in wanted:
+            finder.look(one)
+        for _ in range(MAX_CONCURRENT_SEARCHES):
+            assert await asyncio.to_thread(cache.begun.acquire, timeout=20)
+        assert not await asyncio.to_thread(cache.begun.acquire, timeout=0.1)
+        cache.go_on.release()
+        assert await asyncio.to_thread(cache.begun.acquire, timeout=20)
+        finder.again(wanted[-1])
+        cache.go_on.release(count)
+        await finder.close()
+        assert not finder.busy
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scene())

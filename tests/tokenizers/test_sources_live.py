@@ -1,9 +1,7 @@
 """Where a router takes tokenizers from, given what its workers report."""
 
-import gc
 import json
 import logging
-import weakref
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from router.prompt.prompts import UNKNOWN_MODEL
 from router.reload import Source
 from router.settings.model import Settings
-from router.tokenizers import sources as finding
 from tests.reload.changing import change
 from tests.support import until
 from tests.tokenizers.asking import (
@@ -105,49 +102,27 @@ def test_names_of_one_model_share_keys(engine: MakeEngine, start: Start, folder:
     assert {asked["model"] for asked in worker.tokenized} == {"m"}
 
 
-def test_equal_tokenizers_are_one(
-    engine: MakeEngine, start: Start, tmp_path: Path, folder: Path
-) -> None:
-    """They are shared across pools, whatever else differs; unused ones are freed."""
-    twin = make_model(tmp_path / "twin", OTHER)
-    one, two, three = (
-        engine(at, [card(name, at)]) for at, name in zip((folder, twin, folder), "abc", strict=True)
-    )
-    pools = [
-        {"name": "p", "models": ["a", "c"], "workers": [one.url, three.url]},
-        {"name": "q", "models": ["b"], "workers": [two.url]},
-    ]
-    router = start(pools=pools)
-    for model in "abc":
-        until_known(router, model)
-    p, q = (pool.prompts.known for pool in router.door.fleet.pools)
-    assert p["a"].exact is p["c"].exact
-    assert p["a"].exact is not q["b"].exact
-    gone = weakref.ref(q["b"].exact)
-    del p, q
-    change(router, pools=[{**pools[0]}, {**pools[1], "tokenizer": "bytes"}])
-    until(lambda: not knows(router, "b"))
-
-    def is_gone() -> bool:
-        gc.collect()
-        return gone() is None
-
-    until(is_gone)
-    assert knows(router, "a")
-
-
 def test_settings_that_change(engine: MakeEngine, start: Start, folder: Path) -> None:
-    """What no longer applies ends at once, and the rest stays."""
+    """What no longer applies ends at once, and the rest stays. With `bytes` no worker is asked."""
     worker = engine(folder)
-    router = start(worker)
+    router = start(worker, tokenizer="bytes")
+    until(lambda: tokenizer(router))
+    found = tokenizer(router)
+    assert (found["source"], found["why"], found["keyed"]) == (
+        "text",
+        "the settings say so",
+        "text",
+    )
+    assert ask(router) == 200
+    assert not worker.tokenized
+    change(router, worker.url, tokenizer=str(folder))
     until_known(router)
     before = router.door.fleet.pools[0].prompts.known["m"]
-    change(router, worker.url, strategy={"name": "prefixaware", "memory": "1MiB"})
+    strategy = {"name": "prefixaware", "memory": "1MiB"}
+    change(router, worker.url, tokenizer=str(folder), strategy=strategy)
     assert router.door.fleet.pools[0].prompts.known["m"] == before
     change(router, worker.url, tokenizer="bytes")
     assert not knows(router)
-    change(router, worker.url, tokenizer=str(folder))
-    until_known(router)
 
 
 def test_a_template_that_changes(
@@ -167,29 +142,6 @@ def test_a_template_that_changes(
     file = tmp_path / "settings.yaml"
     read = Settings.model_validate({"workers": [worker.url], **settings})
     assert Source(file).files(read) == [file, template]
-
-
-def test_what_is_missing_is_looked_for_again(
-    engine: MakeEngine,
-    start: Start,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """At growing intervals; the log has a line for each change."""
-    monkeypatch.setattr(finding, "RETRY_INTERVAL_S", 0.02)
-    monkeypatch.setattr(finding, "MAX_RETRY_INTERVAL_S", 0.05)
-    there = make_model(tmp_path / "there")
-    late = tmp_path / "late"
-    worker = engine(there, [card("m", late)])
-    with caplog.at_level(logging.INFO, "warmroute.tokenizers"):
-        router = start(worker)
-        until(lambda: str(late) in tokenizer(router).get("reason", ""))
-        assert ask(router) == 200
-        make_model(late)
-        until_known(router)
-    said = [text for text in caplog.messages if text.startswith("pool default: m: ")]
-    assert ["keyed by text" in text for text in said] == [True, False]
 
 
 def test_a_model_of_which_nothing_is_known(engine: MakeEngine, start: Start, folder: Path) -> None:

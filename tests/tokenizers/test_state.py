@@ -6,19 +6,20 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.rendering.tokens import LoadedTokenizer
 from router.tokenizers.sources import Origin, SourceKind, TokenizerSearch
 from router.tokenizers.state import (
     DATED_RECHECK_INTERVAL_S,
     MAX_RETRY_INTERVAL_S,
     RETRY_INTERVAL_S,
+    Recount,
     SourceCase,
 )
-from router.tokenizers.tokenizer import LoadedTokenizer
-from router.tokenizers.verify import Agreement, Difference, Recount, Verdict
+from router.tokenizers.verify import Agreement, Verdict, describe
 
 AGREES = Verdict(Agreement.AGREES, "")
 UNVERIFIED = Verdict(Agreement.UNVERIFIED, "")
-DIFFERS = Verdict(Agreement.DIFFERS, "", Difference("chat", 1, 2, 3))
+DIFFERS = Verdict(Agreement.DIFFERS, "", describe("chat", b"", b"\0" * 4, None))
 VOLUME, OTHER = (
     cast("LoadedTokenizer", SimpleNamespace(sure=sure, exact=SimpleNamespace(dated=False)))
     for sure in (True, False)
@@ -33,8 +34,10 @@ def case(kind: SourceKind = SourceKind.FOLDER) -> SourceCase:
     return made
 
 
-def trusts(one: SourceCase) -> bool:
-    """Return whether it is trusted now (mypy assumes that it never changes)."""
+def trusts(one: SourceCase, workers: str = "", ready: str = "") -> bool:
+    """Decide, if there are workers; return whether it is trusted now."""
+    if workers:
+        one.decide(workers, ready or workers)
     return one.trusted
 
 
@@ -43,13 +46,10 @@ def test_everyone_is_asked_first() -> None:
     one = case()
     assert one.waiting("ab", 0) == ["a", "b"]
     one.judged("a", AGREES, 0)
-    one.decide("abc", "ab")
-    assert not trusts(one)
+    assert not trusts(one, "abc", "ab")
     one.judged("b", UNVERIFIED, 0)
-    one.decide("abc", "ab")
-    assert trusts(one)
-    one.decide("abc", "abc")
-    assert trusts(one)
+    assert trusts(one, "abc", "ab")
+    assert trusts(one, "abc")
     assert one.waiting("abc", 0) == ["c"]
 
 
@@ -59,12 +59,10 @@ def test_one_has_to_confirm() -> None:
     one = case()
     one.found(OTHER, "")
     one.judged("a", UNVERIFIED, 0)
-    one.decide("ab", "a")
-    assert not trusts(one)
+    assert not trusts(one, "ab", "a")
     assert one.reason == "no worker confirms what engines may tokenize another way"
     one.judged("b", AGREES, 0)
-    one.decide("ab", "ab")
-    assert trusts(one)
+    assert trusts(one, "ab")
 
 
 def test_another_tokenizer() -> None:
@@ -133,8 +131,7 @@ def test_tools_of_which_none_may_be_chosen() -> None:
     """Nothing is known of them if workers could not be asked or differ."""
     one = case()
     one.judged("a", UNVERIFIED, 0)
-    one.decide("a", "a")
-    assert trusts(one)
+    assert trusts(one, "a")
     known = [one.left_out]
     for worker, left_out in ("b", False), ("c", True):
         one.judged(worker, Verdict(Agreement.AGREES, "", left_out=left_out), 0)
@@ -146,12 +143,10 @@ def test_asking_workers_themselves() -> None:
     """One worker that can tokenize is enough."""
     one = case(SourceKind.WORKER)
     one.judged("a", UNVERIFIED, 0)
-    one.decide("ab", "ab")
-    assert not trusts(one)
+    assert not trusts(one, "ab")
     assert one.reason == "no worker answers"
     one.judged("b", AGREES, 0)
-    one.decide("ab", "ab")
-    assert trusts(one)
+    assert trusts(one, "ab")
     assert (one.agrees("a"), one.agrees("b"), one.agrees("c")) == (False, True, False)
 
 

@@ -10,7 +10,7 @@ import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from router.api.endpoints import ENDPOINTS
-from router.rendering.errors import NotReproducible
+from router.rendering.messages import NotReproducible
 from router.rendering.tokens import PromptTokenizer
 from tests.vllm.conversations import Bodies, Body
 from tests.vllm.engine import MODEL, Engine

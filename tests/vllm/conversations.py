@@ -1,13 +1,12 @@
 """Generated conversations of all kinds, as clients could send them."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from router.rendering.samples import SAMPLES
+from router.rendering.probes import SAMPLES
 
 Body = dict[str, Any]
 Bodies = SearchStrategy[Body]
@@ -178,8 +177,3 @@ chats: Bodies = st.one_of(free(), orderly())
 completions: Bodies = st.fixed_dictionaries(
     {"prompt": texts}, optional={"add_special_tokens": st.booleans()}
 )
-
-
-def without(body: Mapping[str, Any], *names: str) -> Body:
-    """Return the same request without some of its fields."""
-    return {name: value for name, value in body.items() if name not in names}

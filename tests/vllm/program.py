@@ -4,17 +4,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 import httpx
 
-from tests.vllm.left_behind import remove, shared_memory
-
 #: Most seconds for a program to start, and to stop.
 START_S, STOP_S = 400.0, 20.0
+_SHARED = "/dev/shm/"  # noqa: S108 - that is its name
 
 
 class Program:
@@ -87,3 +86,35 @@ class Program:
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
         wrong = [line for line in lines[:-30] if "Error: " in line]
         return "\n".join([*wrong[:10], *lines[-30:]])
+
+
+# Shared memory that programs leave behind when they end; it would stay until a reboot.
+
+
+def shared_memory(group: int, *, others: bool = False) -> set[Path]:
+    """Return segments that a process group has open now, or that all `others` have."""
+    found: set[Path] = set()
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal() and (_group(process) == group) is not others:
+            with suppress(OSError):  # the process is gone, or not ours
+                found |= _mapped((process / "maps").read_text())
+    return found
+
+
+def remove(segments: Iterable[Path], group: int) -> None:
+    """Remove segments that a group had open, if they still exist and no other process uses them."""
+    for one in set(segments) - shared_memory(group, others=True):
+        one.unlink(missing_ok=True)
+
+
+def _group(process: Path) -> int:
+    """Return its process group; 0 if the process is gone."""
+    with suppress(OSError, ValueError, IndexError):
+        stat = (process / "stat").read_text()
+        return int(stat.rpartition(")")[2].split()[2])
+    return 0
+
+
+def _mapped(maps: str) -> set[Path]:
+    names = {line.split(maxsplit=5)[-1] for line in maps.splitlines() if _SHARED in line}
+    return {Path(name) for name in names if not name.endswith("(deleted)")}

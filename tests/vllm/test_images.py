@@ -8,14 +8,14 @@ import httpx
 import pytest
 
 from router.api.endpoints import ENDPOINTS
+from router.rendering.probes import square
 from router.tokenizers.loader import TokenizerCache
-from router.tokenizers.probes import square
 from tests.rendering.test_media import part
 from tests.support import MakeRouter, until
 from tests.tokenizers.asking import keyed, knows, tokenizer
 from tests.vllm.conftest import StartEngine
 from tests.vllm.engine import BLOCK, MODEL, Engine
-from tests.vllm.seeing import make_seeing
+from tests.vllm.models import make_seeing
 
 CHAT = "/v1/chat/completions"
 FLAGS = ("--limit-mm-per-prompt", '{"image": 3, "video": 0}', "--max-num-batched-tokens", "2048")

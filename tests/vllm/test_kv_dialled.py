@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 
 import pytest
 
-from tests.support import MakeRouter, Router, until
+from tests.support import MakeRouter, until
 from tests.vllm.engine import BLOCK
 from tests.vllm.publishing import (
     PATIENCE,
@@ -66,38 +66,3 @@ def test_a_fleet_at_one_address_is_told_apart(
     for one in pair:
         (source,) = memory(router).sources[one.name]
         assert (source.refused["topic of nobody"], source.stream.epoch) == (0, 0)
-
-
-def test_who_joins_late_without_replay_learns_what_is_new(
-    pair: list[Publishing], route: MakeRouter, model: Path
-) -> None:
-    """What another router received is not repeated; an engine counts as connected once it is
-    heard."""
-    workers = [settings(one, replay=False) for one in pair]
-    early = start(route, model, *workers)
-    heard(early, pair)
-    old = words(Random(24), 300)
-    told(early, ask(early, old), old)
-    early.stop()
-    router = start(route, model, *workers)
-    assert {memory(router).doubt(one.name) for one in pair} == {"not connected"}
-    heard(router, pair)
-    answer = ask(router, old)
-    assert predicted(answer) == 0
-    new = words(Random(25), 300)
-    told(router, ask(router, new), new)
-    answer = ask(router, new)
-    assert predicted(answer) == cached(answer) > 250
-
-
-def heard(router: Router, pair: list[Publishing]) -> None:
-    """Have engines compute something new until each was heard.
-
-    An engine that has just connected is not received for a moment.
-    """
-    for number in range(100):
-        if trusted(router):
-            return
-        for one in pair:
-            direct(one, f"{SystemRandom().random()} {words(Random(number), 50)}")
-    raise AssertionError("an engine is not heard")

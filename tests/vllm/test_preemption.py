@@ -186,26 +186,6 @@ def test_a_short_prompt_is_next(engine: Engine, sent: str) -> None:
     check_found(engine, text, seen)
 
 
-def test_otherwise_a_short_prompt_waits(engine: Engine) -> None:
-    """The long prompt, whose client stays, takes all steps until it is computed."""
-    text, few = (words(Random("waits"), number) for number in (LONG, SHORT))
-    with prefilling(engine, text) as (long, seen):
-        short = Asked(engine, few)
-        prompts = short.usage()[0], long.usage()[0]
-        assert state(engine).prefilled - seen.prefilled == sum(prompts)
-
-
-def test_left_again_and_again(engine: Engine) -> None:
-    """Each time it goes on from where it was left."""
-    text = words(Random("again"), LONG)
-    with prefilling(engine, text, tokens=5 * STEP) as (long, first):
-        assert long.is_unanswered()
-    with prefilling(engine, text, tokens=first.used + 5 * STEP) as (long, second):
-        assert long.is_unanswered()
-        assert second.hits - first.hits >= first.used
-    check_found(engine, text, second)
-
-
 def test_through_the_router(engine: Engine, route: MakeRouter) -> None:
     """A long prompt gives way to a short one, and then goes on; its client gets a whole answer.
 

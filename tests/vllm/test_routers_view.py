@@ -13,9 +13,9 @@ from router.prompt.forward import with_ids
 from tests.commands import run
 from tests.support import MakeRouter, Router, until
 from tests.tokenizers.asking import keyed, knows, states, tokenizer
-from tests.vllm.adapters import make_adapter
 from tests.vllm.conftest import StartEngine
 from tests.vllm.engine import BLOCK, MODEL, Engine, make_model
+from tests.vllm.models import make_adapter
 
 CHAT = "/v1/chat/completions"
 HELLO = {"role": "user", "content": "Hello there, Zürich 👍! " * 20}

@@ -2,8 +2,9 @@
 behind both (L2): predictions are right, and LMCache's own counters agree."""
 
 import asyncio
+import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random, SystemRandom
@@ -13,36 +14,138 @@ import httpx
 import pytest
 from redis import Redis
 
-from controller.index.agreement import FirstBlock, hash_algorithm
-from controller.index.block_events import Tier
-from router.kv.lmcache.build import lookup_of
+from controller.index.agreement import hash_algorithm
+from controller.index.block_events import FirstBlock, Tier
+from router.kv.attach import lookup_of
 from router.kv.lmcache.names import Chunking, digests
 from router.settings.fleet import TiersSettings
 from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
-from tests.vllm.chains import vllm_pickle
-from tests.vllm.engine import BLOCK
-from tests.vllm.hearing import hearing
-from tests.vllm.lmcache import CHUNK, NOT_INSTALLED, Server, engine, hits, installed, stats
+from tests.vllm.engine import BLOCK, command, free_port
+from tests.vllm.program import Program
 from tests.vllm.publishing import PATIENCE, cached, memory, predicted, start, tokens, trusted, words
 from tests.vllm.tiered import (
+    BLOCK_BYTES,
     Hits,
     Tiered,
     believed,
-    explained,
+    counters,
+    has,
+    hearing,
     only,
     other_work,
     reason,
     sent,
     start_all,
     step,
+    vllm_pickle,
     whole,
 )
+from tests.vllm.tiered import computed as computes
+from tests.vllm.tiered import found as finds
+from tests.vllm.tiered import left_gpu as leaves_gpu
+from tests.vllm.tiered import left_l1 as leaves_l1
 
 RESET = "/reset_prefix_cache"
 #: Makes LMCache report what it found for a request.
 ASKED: dict[str, Any] = {"kv_transfer_params": {"cached_token_stats": True}}
+
+
+#: Why the tests are skipped.
+NOT_INSTALLED = "LMCache is not installed in the environment that vLLM is in (lmcache 0.5)"
+#: Size of a chunk, in tokens and in bytes.
+CHUNK = 64
+CHUNK_BYTES = CHUNK // 32 * BLOCK_BYTES
+#: Capacity of the server's memory, in chunks.
+L1 = 80
+
+_QUIET = {"LMCACHE_TRACK_USAGE": "false"}
+
+
+def installed() -> bool:
+    """Return whether it is installed, in vLLM's environment."""
+    return has("lmcache")
+
+
+class Server(Program):
+    """One server process, from `start` to `stop`; it serves the engines of a host."""
+
+    name = "LMCache's server"
+
+    def __init__(self, log: Path, redis: int) -> None:
+        """`redis` is the port of the store behind it."""
+        super().__init__(log)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self._redis = redis
+
+    def start(self) -> "Server":
+        """Start it and wait until it is healthy. Raises RuntimeError if it ends or takes too
+        long."""
+        found = command()
+        if found is None or not installed():
+            raise RuntimeError(NOT_INSTALLED)
+        store = {"type": "resp", "host": "127.0.0.1", "port": self._redis, "num_workers": 2}
+        arguments = [
+            *(str(Path(found).parent / "lmcache"), "server"),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--http-host", "127.0.0.1", "--http-port", self.url.rpartition(":")[2]),
+            *("--chunk-size", str(CHUNK), "--eviction-policy", "LRU"),
+            *("--l1-size-gb", str(L1 * CHUNK_BYTES / (1 << 30)), "--no-l1-use-lazy"),
+            *("--supported-transfer-mode", "auto", "--max-workers", "1"),
+            *("--kv-event-log-size", "10000", "--l2-adapter", json.dumps(store)),
+        ]
+        self.run(arguments, _QUIET, f"{self.url}/status")
+        return self
+
+    def counted(self) -> Mapping[tuple[str, str], float]:
+        """Return its counters."""
+        return counters(f"{self.url}/metrics", ("lmcache_mp",))
+
+    def status(self) -> dict[str, object]:
+        """Return what it reports about itself."""
+        found: dict[str, object] = httpx.get(f"{self.url}/status", timeout=30).json()
+        return found
+
+
+def engine(
+    folder: Path,
+    log: Path,
+    server: Server,
+    *flags: str,
+    seed: str = "0",
+    mode: str = "lmcache_driven",
+) -> Tiered:
+    """Return an engine with 40 GPU blocks that uses a server; `seed` is for its block names.
+
+    Of LMCache's modes, the default one publishes events, and `engine_driven` does not.
+    """
+    told = {
+        "lmcache.mp.host": "tcp://127.0.0.1",
+        "lmcache.mp.port": server.port,
+        "lmcache.mp.mp_transfer_mode": mode,
+    }
+    made = Tiered(folder, log, "LMCacheMPConnector", **told)
+    made.engine.add(*flags)
+    made.engine.tell(PYTHONHASHSEED=seed, **_QUIET)
+    return made
+
+
+def hits(server: Server) -> Hits:
+    """Return the tokens that lookups found, by the server's own count, whatever was on the GPU."""
+    name = "lmcache_mp_lookup_hit_l{}_tokens_total"
+    found = server.counted()
+    return Hits(0, *(int(found.get((name.format(tier), ""), 0)) for tier in (1, 2)))
+
+
+def stats(answer: httpx.Response) -> tuple[int, int]:
+    """Return the tokens of a request found on the GPU, and in LMCache beyond those.
+
+    The request has to ask for it.
+    """
+    told = answer.json()["kv_transfer_params"]["cached_token_stats"]
+    return told["num_vllm_cached_tokens"], told["num_lmcache_extra_cached_tokens"]
 
 
 class Host(NamedTuple):
@@ -100,16 +203,8 @@ def router(fleet: Fleet, route: MakeRouter, model: Path) -> Router:
 
 
 def computed(router: Router, host: Host, text: str, **more: Any) -> int:
-    """Have an engine compute a new prompt, and wait until the router knows its blocks are on the
-    GPU; return the tokens of its full chunks."""
-    one = host.engine
-    with only(router, one):
-        assert explained(router, text, **more).reason == "cold"
-        answer = sent(router, text, **more)
-    assert (answer.headers["x-warmroute-worker"], cached(answer)) == (one.name, 0)
-    assert tokens(answer) % BLOCK, "another text: of this one the last block is computed always"
-    until(lambda: believed(router, one, text, **more).gpu == whole(answer), PATIENCE)
-    return whole(answer, CHUNK)
+    """Have an engine compute a new prompt; return the tokens of its full chunks."""
+    return whole(computes(router, host.engine, text, **more), CHUNK)
 
 
 def lies(router: Router, host: Host, text: str, where: Held, **more: Any) -> None:
@@ -126,31 +221,20 @@ def lies(router: Router, host: Host, text: str, where: Held, **more: Any) -> Non
 
 def left_gpu(router: Router, host: Host, text: str, **more: Any) -> None:
     """Let other prompts take its place on the GPU; the server has room for them."""
-    other_work(host.engine, lambda: believed(router, host.engine, text, **more).gpu == 0)
+    leaves_gpu(router, host.engine, text, **more)
     step(host.engine)
 
 
 def left_l1(router: Router, host: Host, text: str, **more: Any) -> None:
     """Let other prompts take its place on the GPU and on the server."""
-
-    def gone() -> bool:
-        return believed(router, host.engine, text, **more)[:2] == (0, 0)
-
-    other_work(host.engine, gone)
+    leaves_l1(router, host.engine, text, **more)
     step(host.engine)
 
 
-def found(router: Router, host: Host, text: str, where: Held, **more: Any) -> httpx.Response:
-    """Ask for what lies there, after the router has predicted so: LMCache finds it there."""
+def found(router: Router, host: Host, text: str, where: Held) -> httpx.Response:
+    """Ask for what lies there: LMCache finds it there, by its own counts."""
     before = hits(host.server)
-    with only(router, host.engine):
-        said = explained(router, text, **more)
-        assert said.workers[0].worker == host.engine.name
-        assert believed(router, host.engine, text, **more) == where
-        answer = sent(router, text, **more, **ASKED)
-    assert answer.headers["x-warmroute-worker"] == host.engine.name
-    assert reason(answer) == said.reason
-    assert predicted(answer) == cached(answer) == where.total
+    answer = finds(router, host.engine, text, where, ASKED)
     assert stats(answer) == (where.gpu, where.l1 + where.l2)
     if not where.gpu:
         until(lambda: hits(host.server).since(before) == Hits(0, where.l1, where.l2), PATIENCE)

@@ -1,27 +1,23 @@
 """`kvaware` in front of two real engines with L1 in host memory and one L2 in a real Redis:
 predictions are right, and the engines' own counters agree."""
 
-from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from os import environ, pathsep
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from redis import Redis
 
-from controller.index.agreement import FirstBlock, hash_algorithm
 from controller.index.block_events import Tier
 from strategies.cost.tiers import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
-from tests.vllm.chains import vllm_cbor
 from tests.vllm.engine import BLOCK, MODEL
-from tests.vllm.hearing import Event, hearing
-from tests.vllm.native import engine, hits
 from tests.vllm.publishing import (
     CHAT,
     PATIENCE,
@@ -29,28 +25,72 @@ from tests.vllm.publishing import (
     memory,
     predicted,
     start,
-    tokens,
     trusted,
     words,
 )
 from tests.vllm.tiered import (
+    BLOCK_BYTES,
     GPU,
     L1,
+    Event,
     Hits,
     Tiered,
     believed,
-    explained,
     has,
+    hearing,
+    left_gpu,
+    left_l1,
     only,
     other_work,
     reason,
     sent,
     start_all,
     step,
+    vllm_cbor,
     whole,
 )
+from tests.vllm.tiered import computed as computes
+from tests.vllm.tiered import found as finds
 
 RESET = "/reset_prefix_cache"
+
+
+#: The modules that vLLM loads by name.
+_MODULES = Path(__file__).parent / "offloading"
+
+
+def engine(folder: Path, log: Path, redis: str, *flags: str, prefix: str = "kv") -> Tiered:
+    """Return an engine with 40 GPU blocks and 80 in host memory; `redis` is a URL."""
+    store = {"type": "RedisStore", "module_path": "redis_store", "url": redis, "prefix": prefix}
+    made = Tiered(
+        folder,
+        log,
+        "OffloadingConnector",
+        spec_name="HostMemory",
+        spec_module_path="host_memory",
+        cpu_bytes_to_use=L1 * BLOCK_BYTES,
+        self_describing_kv_events=True,
+        secondary_tiers=[store],
+    )
+    made.engine.add(*flags)
+    path = [str(_MODULES), *filter(None, [environ.get("PYTHONPATH")])]
+    made.engine.tell(PYTHONPATH=pathsep.join(path))
+    return made
+
+
+def hits(one: Tiered) -> Hits:
+    """Return the tokens that it found, by its own counts.
+
+    Its counts of chunks by tier and of prompts by source have to agree.
+    """
+    name, source = "vllm:kv_offload_tiering_chunk_hits_total", "vllm:prompt_tokens_cached_by_source"
+    found = one.counted(name, source)
+    l1, l2 = (int(found.get((name, tier), 0)) * BLOCK for tier in ("0:primary", "1:RedisStore"))
+    gpu, *slower = (
+        int(found.get((f"{source}_total", where), 0)) for where in ("device", "host", "disk")
+    )
+    assert slower == [l1, l2]
+    return Hits(gpu, l1, l2)
 
 
 class Fleet(NamedTuple):
@@ -90,12 +130,7 @@ def router(fleet: Fleet, route: MakeRouter, model: Path) -> Router:
 
 def computed(router: Router, one: Tiered, text: str, **more: object) -> int:
     """Have an engine compute a new prompt; return the tokens of its full blocks."""
-    with only(router, one):
-        assert explained(router, text, **more).reason == "cold"
-        answer = sent(router, text, **more)
-    assert (answer.headers["x-warmroute-worker"], cached(answer)) == (one.name, 0)
-    assert tokens(answer) % BLOCK, "another text: of this one the last block is computed always"
-    full = whole(answer)
+    full = whole(computes(router, one, text, **more))
     lies(router, one, text, Held(full), **more)
     return full
 
@@ -105,31 +140,10 @@ def lies(router: Router, one: Tiered, text: str, where: Held, **more: object) ->
     until(lambda: believed(router, one, text, **more) == where, PATIENCE)
 
 
-def left_gpu(router: Router, one: Tiered, text: str, **more: object) -> None:
-    """Let other prompts take its place on the GPU; host memory has room for two of them."""
-    other_work(one, lambda: believed(router, one, text, **more).gpu == 0)
-
-
-def left_l1(router: Router, one: Tiered, text: str, **more: object) -> None:
-    """Let other prompts take its place on the GPU and in host memory."""
-
-    def gone() -> bool:
-        return believed(router, one, text, **more)[:2] == (0, 0)
-
-    other_work(one, gone)
-
-
-def found(router: Router, one: Tiered, text: str, where: Held, **more: object) -> httpx.Response:
-    """Ask for what lies there, after the router has predicted so: the engine finds it there."""
+def found(router: Router, one: Tiered, text: str, where: Held, **more: Any) -> httpx.Response:
+    """Ask for what lies there: the engine finds it there, by its own counts."""
     before = hits(one)
-    with only(router, one):
-        said = explained(router, text, **more)
-        assert said.workers[0].worker == one.name
-        assert believed(router, one, text, **more) == where
-        answer = sent(router, text, **more)
-    assert answer.headers["x-warmroute-worker"] == one.name
-    assert reason(answer) == said.reason
-    assert predicted(answer) == cached(answer) == where.total
+    answer = finds(router, one, text, where, **more)
     assert hits(one).since(before) == Hits(*where)
     return answer
 
@@ -371,24 +385,6 @@ def test_a_store_that_dies_costs_time_alone(fleet: Fleet, router: Router) -> Non
     new = words(Random(110), 200)
     full = computed(router, one, new)
     found(router, fleet.other(one), new, Held(0, 0, full))
-
-
-def test_names_can_be_computed(fleet: Fleet, router: Router) -> None:
-    """From tokens alone, so that a store can be asked: all keys of a prompt in Redis."""
-    one, text = fleet.pair[0], words(Random(111), 200)
-    answer = one.direct(text, return_token_ids=True)
-    ids = answer.json()["prompt_token_ids"]
-    names = vllm_cbor(ids, BLOCK)
-    keys = [f"kv:{name.hex()}00000000" for name in names]
-    with Redis.from_url(fleet.redis.url) as client:
-        until(lambda: client.exists(*keys) == len(keys) > 15, PATIENCE)
-    until(lambda: believed(router, one, text).gpu == len(keys) * BLOCK, PATIENCE)
-    place = memory(router).index.cache(one.name, Tier.GPU)
-    assert place is not None
-    told = [int.from_bytes(name[-8:], "big") for name in names]
-    assert all(place.names.get(name) is not None for name in told)
-    first = FirstBlock(told[0], array("I", ids[:BLOCK]).tobytes())
-    assert hash_algorithm(first) == "sha256_cbor, PYTHONHASHSEED=0"
 
 
 def test_a_tier_that_fails_takes_its_engine_along(fleet: Fleet, router: Router) -> None:

@@ -1,4 +1,5 @@
 """Shared stores of LMCache (L2), asked for a prompt before its decision.
 
-`lookup.py` is the interface; names of chunks are computed, their content is never read.
+`shared_store.py` asks within a deadline and has the interface of a lookup; names of chunks are
+computed, their content is never read.
 """

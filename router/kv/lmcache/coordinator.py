@@ -10,8 +10,8 @@ from array import array
 import httpx
 import msgspec
 
-from router.kv.lmcache.lookup import LookupFailed
 from router.kv.lmcache.names import Chunking
+from router.kv.lmcache.shared_store import LookupFailed
 
 #: Largest answer in bytes, and most tokens of a prompt that are sent.
 MAX_ANSWER_BYTES, MAX_PROMPT_TOKENS = 16 << 20, 1 << 20
@@ -53,47 +53,47 @@ class Coordinator:
         tokens = array("I", ids)[:MAX_PROMPT_TOKENS].tolist()
         if len(tokens) < self._chunking.tokens:
             return 0
-        said = await self._ask(tokens, model, salt)
-        there = _there(said)
-        if not there:
+        answer = await self._ask(tokens, model, salt)
+        shared = _shared_chunks(answer)
+        if not shared:
             return 0
-        found = there.index(False) if False in there else len(there)
-        return found * self._compared(len(tokens), said)
+        leading = shared.index(False) if False in shared else len(shared)
+        return leading * self._chunk_size(len(tokens), answer)
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
         """See `Lookup`."""
         tokens = array("I", ids)[:MAX_PROMPT_TOKENS].tolist()
-        there = _there(await self._ask(tokens, model, salt))
-        return there[-1] if there else None
+        shared = _shared_chunks(await self._ask(tokens, model, salt))
+        return shared[-1] if shared else None
 
     def compare(self, model: str) -> str:
         """See `Lookup`."""
         return (
-            f"by what tiers.l2.lmcache says ({self._chunking.said(model)}): compare it with the"
-            f" engines' own, and see that their servers report to {self._url}"
+            f"by what tiers.l2.lmcache says ({self._chunking.described(model)}): compare it with"
+            f" the engines' own, and see that their servers report to {self._url}"
         )
 
-    def _compared(self, tokens: int, said: _LookupAnswer) -> int:
+    def _chunk_size(self, tokens: int, answer: _LookupAnswer) -> int:
         """Return the coordinator's chunk size, as stated or as evident; 0 if unknown."""
-        told = next((len(one.token_ids) for one in said.results if one.token_ids), 0)
+        stated = next((len(part.token_ids) for part in answer.results if part.token_ids), 0)
         expected = self._chunking.tokens
-        if said.chunks == tokens // expected and told in {0, expected}:
+        if answer.chunks == tokens // expected and stated in {0, expected}:
             self._wrong = ""
             return expected
-        size = told or f"about {tokens // said.chunks}"
+        size = stated or f"about {tokens // answer.chunks}"
         self._wrong = (
             f"{self._url} cuts prompts into chunks of {size} tokens; tiers.l2.lmcache.chunk is"
             f" {expected}"
         )
-        return told
+        return stated
 
     async def check(self) -> str:
         """See `Lookup`."""
         expected = self._chunking.tokens
-        said = await self._ask(list(range(expected)), self._chunking.model or "model", "")
-        if said.chunks != 1:
+        answer = await self._ask(list(range(expected)), self._chunking.model or "model", "")
+        if answer.chunks != 1:
             return (
-                f"{self._url} makes {said.chunks} chunks of {expected} tokens, which is what"
+                f"{self._url} makes {answer.chunks} chunks of {expected} tokens, which is what"
                 " tiers.l2.lmcache.chunk says that one has"
             )
         return self._wrong
@@ -105,16 +105,17 @@ class Coordinator:
             "world_size": self._chunking.gpus,
             "cache_salt": salt,
         }
+        body = msgspec.json.encode(question)
         try:
-            answer = await self._client.post("/directory/lookup", content=_encode(question))
+            response = await self._client.post("/directory/lookup", content=body)
         except (TimeoutError, httpx.HTTPError, OSError) as error:
             raise LookupFailed(
                 f"no coordinator answers at {self._url}: {type(error).__name__}"
             ) from None
-        if answer.status_code != 200 or len(answer.content) > MAX_ANSWER_BYTES:
-            raise LookupFailed(f"{self._url} answers {answer.status_code} to /directory/lookup")
+        if response.status_code != 200 or len(response.content) > MAX_ANSWER_BYTES:
+            raise LookupFailed(f"{self._url} answers {response.status_code} to /directory/lookup")
         try:
-            return msgspec.json.decode(answer.content, type=_LookupAnswer)
+            return msgspec.json.decode(response.content, type=_LookupAnswer)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             raise LookupFailed(f"{self._url} answers something else than a directory") from None
 
@@ -123,12 +124,9 @@ class Coordinator:
         await self._client.aclose()
 
 
-def _there(said: _LookupAnswer) -> list[bool]:
+def _shared_chunks(answer: _LookupAnswer) -> list[bool]:
     """Return for each chunk whether the parts of all GPUs are where every worker can load them."""
-    fan_out = len(said.results) // said.chunks if said.chunks else 0
-    shared = [any(one.shared for one in part.placements) for part in said.results]
-    starts = range(0, len(shared), fan_out) if fan_out else ()
-    return [all(shared[start : start + fan_out]) for start in starts]
-
-
-_encode = msgspec.json.Encoder().encode
+    parts = len(answer.results) // answer.chunks if answer.chunks else 0
+    shared = [any(place.shared for place in part.placements) for part in answer.results]
+    starts = range(0, len(shared), parts) if parts else ()
+    return [all(shared[start : start + parts]) for start in starts]

@@ -8,24 +8,24 @@ from collections.abc import Awaitable, Collection
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from router.kv.lmcache.lookup import LookupFailed
-from router.kv.lmcache.names import Chunking, EngineChunking, Kind, kind_of
+from router.kv.lmcache.names import Chunking, Kind, kind_of
+from router.kv.lmcache.shared_store import LookupFailed
 
 if TYPE_CHECKING:
     from router.settings.fleet import LmcacheSettings
 
 #: Most keys per question, and most chunks of a prompt that are asked about: a million tokens.
-BATCH, MOST_CHUNKS = 256, 4096
+MAX_KEYS, MAX_CHUNKS = 256, 4096
 #: Chunks in the first question; few, as most prompts are not stored at all. Each further question
-#: has about twice as many. And most tokens per question: naming their chunks takes a millisecond,
-#: which blocks all requests.
-FIRST, TOKENS = 16, 16_384
-#: Connections to Redis.
-CONNECTIONS = 8
+#: has about twice as many.
+FIRST_CHUNKS = 16
+#: Most tokens per question: naming their chunks takes a millisecond, which blocks all requests.
+MAX_TOKENS = 16_384
+MAX_CONNECTIONS = 8
 #: Keys examined to see their kind, and most models remembered from requests.
-SAMPLE, MODELS = 1000, 64
+MAX_EXAMINED_KEYS, MAX_MODELS = 1000, 64
 #: The part of a chunk whose size is not the chunk's.
-_APART = b"metadata"
+_METADATA = b"metadata"
 #: Seconds that a check may take: no request waits for it.
 TIMEOUT_S = 5.0
 
@@ -36,7 +36,7 @@ class RedisChunks:
     def __init__(
         self,
         settings: "LmcacheSettings",
-        chunking: Chunking | EngineChunking,
+        chunking: Chunking,
         bytes_per_token: int | None,
     ) -> None:
         """Set up the client, which connects when first used.
@@ -51,12 +51,12 @@ class RedisChunks:
         self._errors = (RedisError, OSError, TimeoutError)
         self._chunking = chunking
         self._bytes = bytes_per_token
-        self._most = max(1, min(BATCH // chunking.gpus, TOKENS // chunking.tokens))
+        self._most = max(1, min(MAX_KEYS // chunking.gpus, MAX_TOKENS // chunking.tokens))
         self._password = settings.password
         pool = client.BlockingConnectionPool.from_url(
             str(settings.redis),
             password=self._password.get_secret_value() if self._password else None,
-            max_connections=CONNECTIONS,
+            max_connections=MAX_CONNECTIONS,
             timeout=TIMEOUT_S,
             socket_timeout=TIMEOUT_S,
             socket_connect_timeout=TIMEOUT_S,
@@ -79,22 +79,22 @@ class RedisChunks:
 
     def compare(self, model: str) -> str:
         """See `Lookup`."""
-        there = f", which holds chunks of {self._seen}" if self._seen else ""
+        seen = f", which holds chunks of {self._seen}" if self._seen else ""
         return (
-            f"by the names that tiers.l2.lmcache says ({self._chunking.said(model)}): compare them"
-            f" with the engines' own, and see that they write to {self._url}{there}"
+            f"by the names that tiers.l2.lmcache says ({self._chunking.described(model)}): compare"
+            f" them with the engines' own, and see that they write to {self._url}{seen}"
         )
 
     async def held(self, ids: bytes, model: str, salt: str) -> int:
         """See `Lookup`."""
-        if self._chunking.model is None and len(self._models) < MODELS:
+        if self._chunking.model is None and len(self._models) < MAX_MODELS:
             self._models.add(model)
-        names = islice(self._chunking.names(ids, salt), MOST_CHUNKS)
-        found, together = 0, FIRST
-        while some := list(islice(names, min(together, self._most))):
-            here = await self._leading(model, some)
-            found, together = found + here, 2 * together
-            if here < len(some):
+        names = islice(self._chunking.names(ids, salt), MAX_CHUNKS)
+        found, number = 0, FIRST_CHUNKS
+        while batch := list(islice(names, min(number, self._most))):
+            leading = await self._leading(model, batch)
+            found, number = found + leading, 2 * number
+            if leading < len(batch):
                 break
         return found * self._chunking.tokens
 
@@ -104,18 +104,18 @@ class RedisChunks:
         return bool(await self._leading(model, last)) if last else None
 
     async def _leading(self, model: str, names: Collection[str]) -> int:
-        asked = [self._chunking.keys(model, name) for name in names]
+        chunks = [self._chunking.keys(model, name) for name in names]
         try:
-            async with self._redis.pipeline(transaction=False) as line:
-                for sets in asked:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for sets in chunks:
                     for keys in sets:
-                        line.exists(*keys)
-                counts = iter(await line.execute())
+                        pipeline.exists(*keys)
+                counts = iter(await pipeline.execute())
         except self._errors as error:
             raise LookupFailed(self._down(error)) from None
-        whole = [[next(counts) == len(keys) for keys in sets] for sets in asked]
-        there = [any(sets) for sets in whole]
-        return there.index(False) if False in there else len(there)
+        whole = [[next(counts) == len(keys) for keys in sets] for sets in chunks]
+        stored = [any(sets) for sets in whole]
+        return stored.index(False) if False in stored else len(stored)
 
     async def check(self) -> str:
         """See `Lookup`: checks whether the keys of our models have the expected kind and size."""
@@ -129,7 +129,7 @@ class RedisChunks:
         """Return what is wrong with our models' chunks; those of other models do not matter."""
         others: Counter[Kind] = Counter()
         looked, expected, self._seen = 0, False, None
-        async for key in self._redis.scan_iter(count=SAMPLE):
+        async for key in self._redis.scan_iter(count=MAX_EXAMINED_KEYS):
             kind = kind_of(key)
             self._seen = self._seen or kind
             if kind is not None and kind.model in self._models:
@@ -139,14 +139,14 @@ class RedisChunks:
                 elif self._tells_size(key, kind.model):
                     return self._size(await self._redis.strlen(key))
             looked += 1
-            if looked >= SAMPLE:
+            if looked >= MAX_EXAMINED_KEYS:
                 break
         return self._other(others.most_common(1)[0][0]) if others and not expected else ""
 
     def _tells_size(self, key: bytes, model: str) -> bool:
         """Whether a key's value shows the chunk size: not if there is more than one model."""
         first = self._chunking.prefix(model).encode()
-        return len(self._models) == 1 and key.startswith(first) and not key.endswith(_APART)
+        return len(self._models) == 1 and key.startswith(first) and not key.endswith(_METADATA)
 
     def _other(self, kind: Kind) -> str:
         return (

@@ -1,36 +1,83 @@
-"""What a shared store holds of prompts about to be decided, asked within a deadline.
+"""A shared store (L2), asked within a deadline what it holds of prompts about to be decided.
 
 The answer is kept until the decision. A store that is slow or down costs one deadline, and then one
 second passes before it is asked again. If nothing is found, the store's content is checked, as is
-whether what workers computed gets stored there; any problem is reported.
-
-Checks that what workers compute is stored under the names that are looked up.
-
-If none of it ever is, nothing will ever be found: the seed, hash, chunk size, model or store
-differs from the settings.
+whether what workers computed gets stored there under the names that are looked up. If none of it
+ever is, nothing will ever be found: the seed, hash, chunk size, model or store differs from the
+settings. Any problem is reported.
 """
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from math import inf
 from operator import itemgetter
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from router.kv.lmcache.lookup import Lookup, LookupFailed
+from router.kv.answers import Answers
 from strategies.api import Prompt
 
-#: Most computed chunks waiting to be looked up; how many trigger a look; and the longest prefix, in
-#: tokens, that ends with such a chunk, unless it is a single chunk.
-WAITING, FEW, LONGEST = 8, 4, 16_384
+log = logging.getLogger("warmroute.tiers")
+
+#: Most prompts whose answers are kept, and bytes of their ids.
+MAX_ANSWERS, MAX_ANSWERS_BYTES = 4096, 64 << 20
+#: Most questions in flight: further ones are not asked.
+MAX_QUESTIONS = 64
+#: Seconds before a failed store is asked again.
+RETRY_INTERVAL_S = 1.0
+#: Questions in a row without a find, after which the store's content is checked.
+MAX_MISSES = 50
+#: Least seconds between two such checks, and between two warnings.
+MIN_CHECK_INTERVAL_S, MIN_WARNING_INTERVAL_S = 10.0, 300.0
+#: Most computed chunks waiting to be looked up; and how many trigger a look.
+MAX_WAITING, MIN_WAITING = 8, 4
+#: The longest prefix, in tokens, that ends with such a chunk, unless it is a single chunk.
+MAX_WRITTEN_TOKENS = 16_384
 #: Seconds after the end of an answer within which a chunk must be stored, and after which it may be
 #: evicted again.
-WRITTEN_S, STAYS_S = 5.0, 60.0
+STORE_TIMEOUT_S, MIN_STAY_S = 5.0, 60.0
 #: So many failed looks in a row mean that nothing will ever be stored. A store that lost its data
 #: in a restart explains only one.
-ENOUGH = 4
+MAX_FAILED_LOOKS = 4
+
+
+class LookupFailed(Exception):
+    """The store cannot be asked; the message is a sentence."""
+
+
+class Lookup(Protocol):
+    """One store. It is optional: without its answer, decisions rest on what else is known.
+
+    `ids` are token ids, 32 bits each in the machine's byte order. `model` is the name in the
+    request, `salt` what separates caches.
+    """
+
+    @property
+    def chunk(self) -> int:
+        """Tokens per chunk; anything shorter is never stored."""
+
+    async def held(self, ids: bytes, model: str, salt: str) -> int:
+        """Return how many of the first tokens are stored. Raises LookupFailed."""
+
+    async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
+        """Return whether the last full chunk of these tokens is stored, whatever comes before it.
+
+        None if that cannot be asked. Raises LookupFailed.
+        """
+
+    def compare(self, model: str) -> str:
+        """Return the end of a sentence: which names are looked up where, and how to check them."""
+
+    async def check(self) -> str:
+        """Return what is wrong with the store's content, as a sentence; empty if nothing is.
+
+        Raises LookupFailed.
+        """
+
+    async def close(self) -> None:
+        """Close all connections."""
 
 
 class _Computed(NamedTuple):
@@ -65,16 +112,17 @@ class Written:
         end = (-(-cached // chunk) + 1) * chunk
         if (
             asked > self._looked_at
-            and len(self._waiting) < WAITING
+            and len(self._waiting) < MAX_WAITING
             and 4 * end <= len(prompt.ids)
-            and end <= max(chunk, LONGEST)
+            and end <= max(chunk, MAX_WRITTEN_TOKENS)
         ):
             upto = Prompt(prompt.model, 0, ids=prompt.ids[: 4 * end], salt=prompt.salt)
             self._waiting.append(_Computed(now, upto))
 
     def due(self, now: float) -> bool:
         """Whether enough chunks have had time to be stored."""
-        return len(self._waiting) >= FEW and now - self._waiting[FEW - 1].at >= WRITTEN_S
+        waiting = self._waiting
+        return len(waiting) >= MIN_WAITING and now - waiting[MIN_WAITING - 1].at >= STORE_TIMEOUT_S
 
     def found(self, model: str) -> None:
         """Note that something of that model was found in the store."""
@@ -91,7 +139,7 @@ class Written:
         there: dict[str, bool] = {}
         for at, prompt in row:
             wrote = None
-            if WRITTEN_S <= now - at <= STAYS_S:
+            if STORE_TIMEOUT_S <= now - at <= MIN_STAY_S:
                 wrote = await self._lookup.wrote(prompt.ids, prompt.model, prompt.salt)
             if wrote is not None:
                 there[prompt.model] = wrote or there.get(prompt.model, False)
@@ -107,22 +155,9 @@ class Written:
     def lacking(self) -> str:
         """What is wrong, as a sentence; empty if nothing is."""
         model, number = max(self._in_vain.items(), key=itemgetter(1), default=("", 0))
-        if number < ENOUGH:
+        if number < MAX_FAILED_LOOKS:
             return ""
         return f"what workers computed did not come to lie there {self._lookup.compare(model)}"
-
-
-log = logging.getLogger("warmroute.tiers")
-
-#: Most prompts whose answers are kept, and bytes of their ids; most questions in flight: further
-#: ones are not asked.
-KEPT, KEPT_BYTES, AT_ONCE = 4096, 64 << 20, 64
-#: Seconds before a failed store is asked again.
-PAUSE_S = 1.0
-#: Questions in a row without a find, after which the store's content is checked.
-SUSPECT = 50
-#: Least seconds between two such checks, and between two warnings.
-MIN_CHECK_INTERVAL_S, MIN_WARNING_INTERVAL_S = 10.0, 300.0
 
 
 class SharedStore:
@@ -141,20 +176,20 @@ class SharedStore:
         """What is wrong with the store's content, as a sentence."""
         self._deadline_s = deadline_s
         self._clock = clock
-        self._said: OrderedDict[int, tuple[Prompt, int, float]] = OrderedDict()
+        self._answers = Answers[tuple[int, float]](MAX_ANSWERS, MAX_ANSWERS_BYTES)
         """For each prompt, the tokens stored, and when that was answered."""
         self.written = Written(lookup)
         """Checks that what workers compute gets stored."""
-        self._bytes = self._flying = self._in_vain = 0
-        self._again = 0.0
-        self._look_at = self._warn_at = -inf
-        self._looking: asyncio.Task[None] | None = None
+        self._in_flight = self._misses = 0
+        self._retry_at = 0.0
+        self._checked_at = self._warn_from = -inf
+        self._checking: asyncio.Task[None] | None = None
 
     async def ask(self, prompt: Prompt) -> None:
         """Ask about a prompt, for no longer than the deadline. Raises nothing."""
-        if not prompt.ids or self._flying >= AT_ONCE or self._clock() < self._again:
+        if not prompt.ids or self._in_flight >= MAX_QUESTIONS or self._clock() < self._retry_at:
             return
-        self._flying += 1
+        self._in_flight += 1
         try:
             async with asyncio.timeout(self._deadline_s):
                 tokens = await self.lookup.held(prompt.ids, prompt.model, prompt.salt)
@@ -167,36 +202,36 @@ class SharedStore:
         else:
             self._answered(prompt, tokens)
         finally:
-            self._flying -= 1
+            self._in_flight -= 1
 
     def held(self, prompt: Prompt) -> int:
         """Return how many of the first tokens are stored, as far as was answered in time."""
-        said = self._said.get(id(prompt))  # the prompt is kept too, so its id is not reused
-        return said[1] if said is not None else 0
+        answer = self._answers.get(prompt)
+        return answer[0] if answer is not None else 0
 
     def computed(self, prompt: Prompt, cached: int) -> None:
         """Note that a worker has computed a prompt except for its first `cached` tokens.
 
         If nothing of it was stored, some of it should be soon.
         """
-        said = self._said.get(id(prompt))
-        if said is not None and not said[1]:
-            self.written.computed(prompt, cached, said[2], self._clock())
+        answer = self._answers.get(prompt)
+        if answer is not None and not answer[0]:
+            self.written.computed(prompt, cached, answer[1], self._clock())
 
     async def look(self) -> None:
         """Check whether the store's content can be used, and log if not. Raises LookupFailed."""
-        now = self._look_at = self._clock()
+        now = self._checked_at = self._clock()
         await self.written.look(now)
         self.wrong = await self.lookup.check() or self.written.lacking
-        if self.wrong and now >= self._warn_at:
-            self._warn_at = now + MIN_WARNING_INTERVAL_S
+        if self.wrong and now >= self._warn_from:
+            self._warn_from = now + MIN_WARNING_INTERVAL_S
             log.warning("no prompt will be found on L2: %s", self.wrong)
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
         await self.lookup.close()
 
     def _answered(self, prompt: Prompt, tokens: int) -> None:
@@ -204,28 +239,21 @@ class SharedStore:
             log.warning("the L2 store answers again")
         self.down = ""
         tokens = min(tokens, prompt.tokens)  # a directory may claim more
-        self._keep(prompt, tokens)
+        size = len(prompt.ids) + len(prompt.salt)  # clients choose the length of the salt
+        self._answers.keep(prompt, (tokens, self._clock()), size)
         if tokens:
             self.found += 1
             self.written.found(prompt.model)
-            self._in_vain, self.wrong = 0, self.written.lacking
+            self._misses, self.wrong = 0, self.written.lacking
             return
         self.missed += 1
-        self._in_vain += 1
+        self._misses += 1
         now = self._clock()
-        looks = self._looking is not None and not self._looking.done()
-        doubtful = self._in_vain >= SUSPECT or self.written.due(now)
-        if doubtful and not looks and now >= self._look_at + MIN_CHECK_INTERVAL_S:
-            self._in_vain, self._look_at = 0, now
-            self._looking = asyncio.create_task(self._doubt())
-
-    def _keep(self, prompt: Prompt, tokens: int) -> None:
-        before = self._said.pop(id(prompt), None)
-        self._bytes += _bytes(prompt) if before is None else 0
-        self._said[id(prompt)] = (prompt, tokens, self._clock())
-        while len(self._said) > KEPT or (self._bytes > KEPT_BYTES and len(self._said) > 1):
-            _, (gone, *_) = self._said.popitem(last=False)
-            self._bytes -= _bytes(gone)
+        looks = self._checking is not None and not self._checking.done()
+        doubtful = self._misses >= MAX_MISSES or self.written.due(now)
+        if doubtful and not looks and now >= self._checked_at + MIN_CHECK_INTERVAL_S:
+            self._misses, self._checked_at = 0, now
+            self._checking = asyncio.create_task(self._doubt())
 
     async def _doubt(self) -> None:
         try:
@@ -234,12 +262,7 @@ class SharedStore:
             self._fail(str(error))
 
     def _fail(self, why: str) -> None:
-        self._again = self._clock() + PAUSE_S
+        self._retry_at = self._clock() + RETRY_INTERVAL_S
         if not self.down:
             log.warning("the L2 store does not count until it answers: %s", why)
         self.down = why
-
-
-def _bytes(prompt: Prompt) -> int:
-    """Return the bytes that keeping a prompt takes; clients choose the length of the salt."""
-    return len(prompt.ids) + len(prompt.salt)

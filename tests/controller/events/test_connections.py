@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import zmq
 
-from controller.events.sockets import create_context, needs_ipv6
+from controller.events.sockets import needs_ipv6
 from controller.events.source import EventSource
-from controller.events.subscriber import TimeSlices
-from tests.controller.events.test_subscriber import Wire, run, say, stored, until, wire
+from tests.controller.events.test_subscriber import Wire, run, say, until, wire
 
 
 def published(made: Wire) -> tuple[Any, str]:
@@ -73,24 +72,6 @@ def test_a_message_that_ends_the_connection(caplog: pytest.LogCaptureFixture) ->
     assert "ended the connection" in caplog.text
 
 
-def test_an_engine_that_restarts_is_no_dead_connection() -> None:
-    """ZeroMQ reconnects on its own, however long that takes."""
-
-    async def play() -> None:
-        async with wire() as made:
-            engine, address, source = await followed(made)
-            engine.close()
-            await until(lambda: source.doubt == "not connected")
-            await asyncio.sleep(1)
-            again = made.socket(zmq.XPUB)
-            again.bind(address)
-            await again.recv()
-            await say(again, b"", 1, source)
-            assert not source.refused
-
-    run(play())
-
-
 def lacking(monkeypatch: pytest.MonkeyPatch, kind: int, times: int) -> None:
     """Let opening a socket of this kind fail this many times."""
     real, left = zmq.asyncio.Context.socket, [times]
@@ -118,78 +99,11 @@ def test_for_want_of_sockets_it_is_tried_again(
     assert caplog.text.count("it is tried again") == 1
 
 
-def test_a_replay_for_which_there_is_no_socket_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is requested again, as after any failure."""
-    lacking(monkeypatch, zmq.DEALER, 1)
-
-    async def play() -> None:
-        async with wire() as made:
-            engine, address = published(made)
-            replays = made.socket(zmq.ROUTER)
-            port = replays.bind_to_random_port("tcp://127.0.0.1")
-            source = made.source("a", replays=True)
-            made.subscriber.follow(source, address, f"tcp://127.0.0.1:{port}")
-            await until(lambda: source.stream.counts["failed replay"])
-            client, _, _ = await replays.recv_multipart()
-            await replays.send_multipart([client, b"", b"", bytes(8), stored(1)])
-            await replays.send_multipart([client, b"", b"", b"\xff" * 8, b""])
-            await until(lambda: made.blocks() == {"a": 1})
-            assert engine is not None
-
-    run(play())
-
-
-def test_there_are_sockets_for_thousands_of_engines() -> None:
-    """Each engine takes three; ZeroMQ's own default would be reached with 341 engines."""
-    context = create_context()
-    try:
-        assert context.get(zmq.MAX_SOCKETS) >= 3 * 4096
-    finally:
-        context.destroy()
-
-
-def test_turns() -> None:
-    """One at a time, first come, first served, each for a while; between two turns the event loop
-    runs."""
-    told: list[str] = []
-
-    async def take(turns: TimeSlices, name: str) -> None:
-        for _ in range(3):
-            async with turns:
-                told.append(name)
-                while turns.left():
-                    pass
-                told.append(name)
-
-    async def others(done: asyncio.Event) -> int:
-        count = 0
-        while not done.is_set():
-            count += 1
-            await asyncio.sleep(0)
-        return count
-
-    async def play() -> None:
-        turns, done = TimeSlices(0.002), asyncio.Event()
-        counting = asyncio.create_task(others(done))
-        await asyncio.gather(*(take(turns, name) for name in "abc"))
-        done.set()
-        assert await counting >= 9
-        with pytest.raises(ZeroDivisionError):
-            async with turns:
-                raise ZeroDivisionError
-        async with asyncio.timeout(5), turns:
-            pass
-
-    run(play())
-    assert told == [name for _ in range(3) for name in "aabbcc"]
-
-
 @pytest.mark.parametrize(
     ("endpoint", "addresses", "wanted"),
     [
         ("tcp://[::1]:1", None, True),
         ("tcp://*:1", None, False),
-        ("ipc:///run/x", None, False),
         ("tcp://nowhere.example:1", [], False),
         ("tcp://four.example:1", [AF_INET], False),
         ("tcp://six.example:1", [AF_INET6], True),

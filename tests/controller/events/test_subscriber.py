@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from controller.events.shared_socket import binds
-from controller.events.sockets import Intervals, open_socket
+from controller.events.sockets import Intervals
 from controller.events.source import EventSource
-from controller.events.stream import ReplayRequest, StreamPhase
+from controller.events.stream import StreamPhase
 from controller.events.subscriber import Subscriber
 from controller.index.index import Index
 
@@ -95,23 +93,6 @@ async def dialled(made: Wire, port: int) -> Any:
     async with asyncio.timeout(10):
         assert await engine.recv() == b"\x01"
     return engine
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "wanted"),
-    [
-        ("tcp://*:5557", True),
-        ("tcp://0.0.0.0:5557", True),
-        ("tcp://[::]:5557", True),
-        ("tcp://10.0.0.1:5557", False),
-        ("tcp://[2001:db8::5]:5557", False),
-        ("tcp://[::1]:5557", False),
-        ("ipc:///run/engine", False),
-    ],
-)
-def test_only_an_address_of_ours_is_bound(endpoint: str, wanted: bool) -> None:
-    """The address of an engine may have two colons as well."""
-    assert binds(endpoint) is wanted
 
 
 def test_a_fleet_dials_in_at_one_address() -> None:
@@ -207,26 +188,6 @@ def test_a_fault_of_ours_is_counted_and_all_that_follow_are_heard(
             await say(engine, b"kv@a:1@m", 2, a)
             await say(engine, b"kv@b:1@m", 0, b)
             assert made.blocks() == {"a:1": 1, "b:1": 1}
-
-    run(play())
-
-
-def test_a_fault_of_ours_in_a_replay_is_a_replay_that_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is counted, and the replay counts as failed."""
-
-    async def play() -> None:
-        async with wire() as made:
-            publisher, router = made.socket(zmq.PUB), made.socket(zmq.ROUTER)
-            ports = [one.bind_to_random_port("tcp://127.0.0.1") for one in (publisher, router)]
-            source = made.source("a", replays=True)
-            monkeypatch.setattr(source, "replayed", _fail)
-            made.subscriber.follow(source, *(f"tcp://127.0.0.1:{port}" for port in ports))
-            client, _, _ = await router.recv_multipart()
-            await router.send_multipart([client, b"", b"", bytes(8), stored(1)])
-            await until(lambda: source.stream.counts["failed replay"])
-            assert source.refused["unexpected"] == 1
 
     run(play())
 
@@ -343,51 +304,6 @@ def test_what_waited_for_a_replay_lets_others_have_their_turns(
             await until(lambda: made.blocks() == {"a": waiting + 1})
 
     run(play())
-
-
-def test_an_engine_faster_than_its_events_are_applied_is_doubted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While its messages wait in the socket for longer than is on time; until none waits."""
-    clock = itertools.count(1000.0, 0.5)  # each message takes a second or so, none has a stamp
-    monkeypatch.setattr("controller.events.subscriber.monotonic", lambda: next(clock))
-    doubts = []
-
-    async def play() -> None:
-        async with wire() as made:
-            source = made.source("a")
-            heard = source.heard
-
-            def hear(*message: Any) -> list[ReplayRequest]:
-                asks = heard(*message)
-                doubts.append(source.doubt)
-                return asks
-
-            monkeypatch.setattr(source, "heard", hear)
-            engine = made.socket(zmq.XPUB)
-            port = engine.bind_to_random_port("tcp://127.0.0.1")
-            made.subscriber.follow(source, f"tcp://127.0.0.1:{port}", None)
-            await engine.recv()
-            numbers = itertools.count()
-            async with asyncio.timeout(10):
-                while "late" not in doubts:
-                    for number in itertools.islice(numbers, 20):
-                        frames = [b"", number.to_bytes(8, "big"), stored(number + 1)]
-                        await engine.send_multipart(frames)
-                    await asyncio.sleep(0)
-            await until(lambda: not source.doubt)
-            assert source.lag.seconds == 0
-
-    run(play())
-    assert doubts[0] == ""
-
-
-def test_the_messages_that_wait_are_bounded() -> None:
-    """Live ones wait at the engine instead; those of a replay would be lost there."""
-    with zmq.asyncio.Context() as context:
-        for kind in (zmq.SUB, zmq.DEALER):
-            with open_socket(context, kind, ipv6=False) as socket:
-                assert socket.get(zmq.RCVHWM) != 0
 
 
 def test_an_engine_at_an_ipv6_address_is_listened_to() -> None:

@@ -6,13 +6,17 @@ import pytest
 
 from controller.index.agreement import (
     DEFAULT_SEED,
-    FirstBlock,
     HashAgreement,
     compare_hashes,
-    first_block,
     hash_algorithm,
 )
-from controller.index.block_events import BlockRemoved, BlockStored, Tier
+from controller.index.block_events import (
+    BlockRemoved,
+    BlockStored,
+    FirstBlock,
+    Tier,
+    first_block,
+)
 from controller.index.index import Index
 
 #: Numbers of every length that CBOR has.

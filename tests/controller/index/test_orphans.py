@@ -72,18 +72,3 @@ def test_a_clear_looks_at_each_waiting_block_once() -> None:
     assert [orphans.remove(Tier.L1, False, number) for number in range(4)] == [False] * 4
     assert [one.event.hashes[0] for one in orphans.of(99)] == list(range(0, 300, 2))
     assert (room.bytes, len(orphans)) == (0, 0)
-
-
-def test_copies_that_wait_leave_together() -> None:
-    """One block that is told over and over, and removed some times meanwhile."""
-    room = OrphanBudget(LIMIT, Counter())
-    orphans = Orphans(room)
-    with patch.object(Orphan, "__eq__", lambda *_: pytest.fail("compared"), create=True):
-        for parent in [98] * 100 + [99] * 100:
-            orphans.keep(orphan(7)._replace(parent=parent))
-        assert all(orphans.remove(Tier.GPU, False, 7) for _ in range(150))
-        assert sum(len(one.gone) for one in orphans.of(99)) == 50
-        assert orphans.remove(Tier.GPU, False, 7)
-        assert len(orphans.of(98)) == 100
-    assert not orphans.remove(Tier.GPU, False, 7)
-    assert room.bytes == 0

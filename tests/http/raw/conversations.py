@@ -1,27 +1,39 @@
 """Pipelined requests, partial requests, and bytes that are not HTTP at all."""
 
-from tests.http.raw.request import (
-    BODY,
-    HIDDEN,
-    HOST,
-    LENGTH,
-    LINE,
-    WHOLE,
-    chunked,
-    get,
-    head,
-    post,
+from tests.http.raw.request import BODY, HIDDEN, HOST, LENGTH, LINE, WHOLE, chunked, get, head, post
+from tests.http.raw.row import (
+    BAD,
+    DROPPED,
+    KEPT,
+    SERVED,
+    End,
+    Outcome,
+    Row,
+    Steps,
+    Wait,
+    answered,
+    each,
+    refused,
+    row,
+    served,
 )
-from tests.http.raw.row import DROPPED, End, Outcome, Row, Wait, answered, refused, row, served
 
 ORDER = "RFC 9112 section 9.3.2: answers come in the order of the requests"
 NEXT = "RFC 9112 section 6.3: what follows a body is the next request"
 WHOLE_ONLY = "RFC 9112 section 8: half a request is none, and is waited for"
 NO_HTTP = "RFC 9112 section 3: an invalid request line is answered with 400, or not at all"
+CLOSE = "RFC 9112 section 9.6: after `close` nothing more is processed"
+BODY_IS_BODY = "RFC 9112 section 6.3: a body is a body, whatever it says"
+READ_WHOLE = "RFC 9112 section 9.3: a body that cannot be understood was read whole"
+EMPTY_LINE = "RFC 9112 section 2.2: at least one empty line before a request is ignored"
 
 
 def _numbered(count: int) -> list[bytes]:
     return [b'{"model":"m","n":%d}' % n for n in range(count)]
+
+
+def _ids(count: int) -> list[bytes]:
+    return [b"number-%d" % n for n in range(count)]
 
 
 def _name(n: int) -> bytes:
@@ -32,27 +44,14 @@ def _pipelined(bodies: list[bytes]) -> bytes:
     return b"".join(post(_name(n), body=body) for n, body in enumerate(bodies))
 
 
-#: A short request to be cut at the places below.
+def _cut(name: str, request: bytes, at: int, outcome: Outcome) -> Row:
+    return row(name, WHOLE_ONLY, [request[:at], Wait.SILENCE, request[at:]], outcome)
+
+
 _SHORT = get(b"empty:")
-_CUTS = {
-    "method": b"G",
-    "method-and-space": b"GET ",
-    "target": b"GET /health/live",
-    "target-and-space": b"GET /health/live ",
-    "protocol": b"GET /health/live HTTP",
-    "version": b"GET /health/live HTTP/1.1",
-    "line-and-cr": b"GET /health/live HTTP/1.1\r",
-    "line": b"GET /health/live HTTP/1.1\r\n",
-    "name": b"GET /health/live HTTP/1.1\r\nho",
-    "colon": b"GET /health/live HTTP/1.1\r\nhost:",
-    "space": b"GET /health/live HTTP/1.1\r\nhost: ",
-    "value": b"GET /health/live HTTP/1.1\r\nhost: a",
-    "value-and-cr": b"GET /health/live HTTP/1.1\r\nhost: a\r",
-    "field": b"GET /health/live HTTP/1.1\r\nhost: a\r\n",
-    "fields": b"GET /health/live HTTP/1.1\r\nhost: a\r\nempty:\r\n",
-    "fields-and-cr": b"GET /health/live HTTP/1.1\r\nhost: a\r\nempty:\r\n\r",
-}
-_CHUNK_CUTS = (b"d", b"d\r", b"d\r\n", b"d\r\n" + BODY[:6], b"d\r\n" + BODY, WHOLE[:-4], WHOLE[:-1])
+#: Where a short request is cut: within and after each part of its line and of its fields.
+_CUTS = (1, 4, 16, 17, 21, 25, 26, 27, 29, 32, 33, 34, 35, 36, 44, 45)
+_CHUNK_CUTS = (1, 2, 3, 9, 16, len(WHOLE) - 4, len(WHOLE) - 1)
 
 GARBAGE = {
     "tls": bytes.fromhex("16030100c8010000c40303") + bytes(range(1, 190)),
@@ -78,150 +77,77 @@ GARBAGE = {
     "an-answer": b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
     "a-chunk": WHOLE,
 }
+_AFTER = {name: GARBAGE[name] for name in ("tls", "http2", "nul", "proxy-protocol-1")}
+_UNKNOWN = refused(400, 405, 501, 505)
 
+_EMPTY: Steps = [b"\r\n", Wait.SILENCE, get()]
 _TWENTY = _numbered(20)
+_LIKE_A_REQUEST = b'{"model":"m","prompt":"POST / HTTP/1.1\\r\\n\\r\\n"}'
+_TURNS = post(_name(0)) + get(_name(1)) + post(_name(2)) + get(_name(3))
+_ERRORS = post(_name(0)) + get(_name(1), target=b"/nothing") + post(_name(2))
+_NO_BODY = head(LINE, HOST, b"content-length: 0") + b"X\r\n\r\n" + HIDDEN
+_LAST_BAD = post() + post() + head(LINE, HOST, LENGTH, b"x y: z") + BODY + HIDDEN
 
 ROWS: list[Row] = [
     row(
-        "many/two",
-        ORDER,
-        _pipelined(_numbered(2)),
-        served(*_numbered(2), end=End.KEPT),
-        ids=[b"number-0", b"number-1"],
+        *("many/two", ORDER, _pipelined(_TWENTY[:2]), served(*_TWENTY[:2], end=End.KEPT)),
+        ids=_ids(2),
     ),
     row(
-        "many/twenty",
-        ORDER,
-        _pipelined(_TWENTY),
-        served(*_TWENTY, end=End.KEPT),
-        ids=[b"number-%d" % n for n in range(20)],
+        *("many/twenty", ORDER, _pipelined(_TWENTY), served(*_TWENTY, end=End.KEPT)),
+        ids=_ids(20),
     ),
     row(
-        "many/twenty-and-one-closes",
-        "RFC 9112 section 9.6: after `close` nothing more is processed",
+        *("many/twenty-and-one-closes", CLOSE),
         _pipelined(_TWENTY[:10]) + post(b"connection: close") + HIDDEN * 9,
         served(*_TWENTY[:10], BODY, end=End.CLOSED),
     ),
     row(
-        "many/quick-ones-wait-for-slow-ones",
-        ORDER,
-        post(_name(0)) + get(_name(1)) + post(_name(2)) + get(_name(3)),
-        served(BODY).then(answered(200)).then(served(BODY)).then(answered(200, end=End.KEPT)),
-        ids=[b"number-0", b"number-1", b"number-2", b"number-3"],
+        *("many/quick-ones-wait-for-slow-ones", ORDER, _TURNS),
+        SERVED.then(answered(200)).then(SERVED).then(answered(200, end=End.KEPT)),
+        ids=_ids(4),
     ),
     row(
-        "many/errors-wait-their-turn",
-        ORDER,
-        post(_name(0)) + get(_name(1), target=b"/nothing") + post(_name(2)),
-        served(BODY).then(answered(404)).then(served(BODY, end=End.KEPT)),
-        ids=[b"number-0", b"number-1", b"number-2"],
+        *("many/errors-wait-their-turn", ORDER, _ERRORS),
+        SERVED.then(answered(404)).then(KEPT),
+        ids=_ids(3),
     ),
     row(
-        "many/as-many-errors-as-may-wait",
-        ORDER,
+        *("many/as-many-errors-as-may-wait", ORDER),
         post() + get(target=b"/nothing") * 255 + post(),
-        served(BODY)
-        .then(Outcome((frozenset({404}),) * 255, (), End.EITHER))
-        .then(served(BODY, end=End.KEPT)),
+        SERVED.then(Outcome((frozenset({404}),) * 255, (), End.EITHER)).then(KEPT),
     ),
+    row("many/a-bad-one-last", ORDER, _LAST_BAD, served(BODY, BODY).then(BAD)),
     row(
-        "many/a-bad-one-last",
-        ORDER,
-        post() + post() + head(LINE, HOST, LENGTH, b"x y: z") + BODY + HIDDEN,
-        served(BODY, BODY).then(refused(400)),
-    ),
-    row(
-        "many/chunks-and-lengths",
-        NEXT,
-        chunked(WHOLE) + post() + chunked(WHOLE) + post(),
+        *("many/chunks-and-lengths", NEXT, (chunked(WHOLE) + post()) * 2),
         served(BODY, BODY, BODY, BODY, end=End.KEPT),
     ),
+    row("many/two-in-turn", ORDER, [get(), Wait.FINAL, post()], answered(200).then(KEPT)),
     row(
-        "many/two-in-turn",
-        "RFC 9112 section 9.3",
-        [get(), Wait.FINAL, post()],
-        answered(200).then(served(BODY, end=End.KEPT)),
-    ),
-    row(
-        "many/rubbish-after-the-length",
-        NEXT,
-        post() + b"XX\r\n\r\n" + HIDDEN,
-        served(BODY).then(refused(400, 501)),
+        *("many/rubbish-after-the-length", NEXT, post() + b"XX\r\n\r\n" + HIDDEN),
+        SERVED.then(refused(400, 501)),
     ),
     row(
-        "many/one-byte-after-length-zero",
-        NEXT,
-        head(LINE, HOST, b"content-length: 0") + b"X\r\n\r\n" + HIDDEN,
-        answered(400).then(refused(400, 501)),
-        refused(400),
+        *("many/one-byte-after-length-zero", NEXT, _NO_BODY),
+        *(answered(400).then(refused(400, 501)), BAD),
     ),
     row(
-        "many/a-request-as-body",
-        "RFC 9112 section 6.3: a body is a body, whatever it says",
-        post(body=b'{"model":"m","prompt":"POST / HTTP/1.1\\r\\n\\r\\n"}'),
-        served(b'{"model":"m","prompt":"POST / HTTP/1.1\\r\\n\\r\\n"}', end=End.KEPT),
+        *("many/a-request-as-body", BODY_IS_BODY, post(body=_LIKE_A_REQUEST)),
+        served(_LIKE_A_REQUEST, end=End.KEPT),
     ),
+    row("many/a-bad-body-hides-no-request", BODY_IS_BODY, post(body=HIDDEN), answered(400)),
     row(
-        "many/a-bad-body-hides-no-request",
-        "RFC 9112 section 6.3: a body is a body, whatever it says",
-        post(body=HIDDEN),
-        answered(400),
+        *("many/a-bad-body-and-then-a-good-one", READ_WHOLE, post(body=b"{") + post()),
+        *(answered(400).then(KEPT), BAD),
     ),
-    row(
-        "many/a-bad-body-and-then-a-good-one",
-        "RFC 9112 section 9.3: a body that cannot be understood was read whole",
-        post(body=b"{") + post(),
-        answered(400).then(served(BODY, end=End.KEPT)),
-        refused(400),
-    ),
-    *(
-        row(
-            f"half/{name}",
-            WHOLE_ONLY,
-            [cut, Wait.SILENCE, _SHORT.removeprefix(cut)],
-            answered(200, end=End.KEPT),
-        )
-        for name, cut in _CUTS.items()
-    ),
-    row(
-        "half/body",
-        WHOLE_ONLY,
-        [post()[:-1], Wait.SILENCE, post()[-1:]],
-        served(BODY, end=End.KEPT),
-    ),
-    *(
-        row(
-            f"half/chunk-{place}",
-            WHOLE_ONLY,
-            [chunked(cut), Wait.SILENCE, WHOLE.removeprefix(cut)],
-            served(BODY, end=End.KEPT),
-        )
-        for place, cut in enumerate(_CHUNK_CUTS)
-    ),
-    row(
-        "half/only-an-empty-line",
-        "RFC 9112 section 2.2: at least one empty line before a request is ignored",
-        [b"\r\n", Wait.SILENCE, get()],
-        answered(200, end=End.KEPT),
-    ),
-    row(
-        "half/nothing",
-        WHOLE_ONLY,
-        [Wait.SILENCE, get()],
-        answered(200, end=End.KEPT),
-    ),
-    *(
-        row(f"garbage/{name}", NO_HTTP, data, refused(400, 405, 501, 505), DROPPED)
-        for name, data in GARBAGE.items()
-    ),
-    *(
-        row(
-            f"garbage/after-a-request-{name}",
-            NO_HTTP,
-            post() + GARBAGE[name],
-            served(BODY).then(refused(400, 405, 501, 505)),
-            served(BODY, end=End.CLOSED),
-        )
-        for name in ("tls", "http2", "nul", "proxy-protocol-1")
+    *(_cut(f"half/{_SHORT[:at]!r}", _SHORT, at, answered(200, end=End.KEPT)) for at in _CUTS),
+    _cut("half/body", post(), -1, KEPT),
+    *(_cut(f"half/chunk-{at}", chunked(WHOLE), len(chunked(b"")) + at, KEPT) for at in _CHUNK_CUTS),
+    row("half/only-an-empty-line", EMPTY_LINE, _EMPTY, answered(200, end=End.KEPT)),
+    row("half/nothing", WHOLE_ONLY, [Wait.SILENCE, get()], answered(200, end=End.KEPT)),
+    *each("garbage", NO_HTTP, bytes, GARBAGE, _UNKNOWN, DROPPED),
+    *each(
+        *("garbage/after-a-request", NO_HTTP, lambda data: post() + data, _AFTER),
+        *(SERVED.then(_UNKNOWN), served(BODY, end=End.CLOSED)),
     ),
 ]

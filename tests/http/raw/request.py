@@ -8,6 +8,7 @@ EVIL = b'{"model":"m","prompt":"evil"}'
 LIMIT = 65536
 
 LINE = b"POST /v1/completions HTTP/1.1"
+OLD_LINE = b"POST /v1/completions HTTP/1.0"
 HOST = b"host: a"
 LENGTH = b"content-length: 13"
 CHUNKED = b"transfer-encoding: chunked"

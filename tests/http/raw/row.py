@@ -4,9 +4,11 @@ There may be several outcomes, as the RFCs often allow two: to refuse, or to int
 certain way. Where they let a recipient repair or refuse, most rows require refusal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+
+from tests.http.raw.request import BODY
 
 
 class End(Enum):
@@ -44,9 +46,10 @@ class Outcome:
 
 
 Sent = bytes | Wait
+Steps = list[Sent]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One conversation and its possible outcomes."""
 
@@ -55,15 +58,15 @@ class Row:
     """The source of the expectation."""
     sent: tuple[Sent, ...]
     allowed: tuple[Outcome, ...]
-    interims: frozenset[int] = frozenset({0})
+    interims: Sequence[int]
     """How many `100 Continue` answers are allowed."""
-    head: bool = False
+    head: bool
     """Whether the request is a HEAD: the answer has no content, whatever its Content-Length."""
-    ids: tuple[bytes, ...] = ()
+    ids: Sequence[bytes]
     """The `x-request-id` of each answer, if their order matters."""
-    carried: tuple[tuple[bytes, bytes], ...] = ()
+    carried: Sequence[tuple[bytes, bytes]]
     """Header fields that the worker must get exactly once, as they were sent."""
-    never: tuple[bytes, ...] = ()
+    never: Sequence[bytes]
     """Words that must appear neither in a head that reaches the worker nor in an answer."""
 
     @property
@@ -84,17 +87,34 @@ def row(
     never: Sequence[bytes] = (),
 ) -> Row:
     """Make a row."""
-    return Row(
-        name=name,
-        rfc=rfc,
-        sent=(sent,) if isinstance(sent, bytes) else tuple(sent),
-        allowed=allowed,
-        interims=frozenset(interims),
-        head=head,
-        ids=tuple(ids),
-        carried=tuple(carried),
-        never=tuple(never),
-    )
+    steps = (sent,) if isinstance(sent, bytes) else tuple(sent)
+    return Row(name, rfc, steps, allowed, interims, head, ids, carried, never)
+
+
+Value = bytes | tuple[bytes, ...]
+
+
+def each(
+    name: str,
+    rfc: str,
+    make: Callable[..., bytes],
+    values: Mapping[str, Value] | Iterable[Value],
+    *allowed: Outcome,
+    never: Sequence[bytes] = (),
+) -> list[Row]:
+    """Make a row of each value, which `make` turns into bytes; without a name it is its own."""
+    if not isinstance(values, Mapping):
+        values = {repr(value)[:60]: value for value in values}
+    return [
+        row(
+            f"{name}-{label}",
+            rfc,
+            make(*((value,) if isinstance(value, bytes) else value)),
+            *allowed,
+            never=never,
+        )
+        for label, value in values.items()
+    ]
 
 
 def answered(*statuses: int, end: End = End.EITHER) -> Outcome:
@@ -112,5 +132,9 @@ def served(*bodies: bytes, end: End = End.EITHER) -> Outcome:
     return Outcome((frozenset({200}),) * len(bodies), bodies, end)
 
 
+#: The usual body reaches the worker; the connection may be kept, is kept, or is closed.
+SERVED, KEPT, CLOSED = (served(BODY, end=end) for end in (End.EITHER, End.KEPT, End.CLOSED))
+#: What is not understood, and after which nothing is.
+BAD = refused(400)
 #: The connection is closed without an answer.
 DROPPED = Outcome((), (), End.CLOSED)

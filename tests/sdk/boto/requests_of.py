@@ -6,7 +6,6 @@ Started with the folder in which boto3 was installed. Does not import from the t
 import json
 import sys
 import threading
-import time
 from base64 import b64decode, b64encode
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -83,7 +82,7 @@ def ask(order: dict[str, Any]) -> None:
     sent = _call.sent = list[dict[str, str]]()
     arguments = dict(order["arguments"])
     arguments["Body"] = b64decode(arguments["Body"])
-    reply: dict[str, Any] = {"id": order["id"], "parts": [], "times": []}
+    reply: dict[str, Any] = {"id": order["id"], "parts": []}
     try:
         answer = getattr(client(order), order["operation"])(**arguments)
         metadata, body = answer.pop("ResponseMetadata"), answer.pop("Body")
@@ -93,9 +92,8 @@ def ask(order: dict[str, Any]) -> None:
             reply["body"] = b64encode(body.read()).decode()
         else:
             for event in body:
-                reply["times"].append(time.time())
                 reply["parts"].append(b64encode(event["PayloadPart"]["Bytes"]).decode())
-                say({"id": order["id"], "part": len(reply["parts"])})
+                say({"id": order["id"], "event": len(reply["parts"])})
     except Exception as error:  # noqa: BLE001 - whatever a caller would see is reported
         reply["error"] = {
             "class": type(error).__name__,
@@ -111,6 +109,5 @@ def _plain(response: dict[str, Any]) -> dict[str, Any]:
 
 
 with ThreadPoolExecutor(32) as pool:
-    say({"version": botocore.__version__})
     for line in sys.stdin:
         pool.submit(ask, json.loads(line))

@@ -1,6 +1,5 @@
 """Starting such workers, in an environment of their own."""
 
-import fcntl
 import os
 import socket
 import subprocess
@@ -11,31 +10,11 @@ from typing import Any, Self
 
 import httpx
 
+from tests.sdk.installed import installed
 from tests.support import until
 
 WANTED = ("model-hosting-container-standards==0.1.16", "uvicorn==0.54.0")
 HERE = Path(__file__).parent
-THERE = Path(sys.prefix) / "containers"
-
-
-def install() -> Path:
-    """Install the library if it is missing; return its folder. Concurrent runs take turns."""
-    folder = THERE / WANTED[0].partition("==")[2]
-    THERE.mkdir(exist_ok=True)
-    with (THERE / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / ".whole").exists():
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade"]
-            done = subprocess.run(
-                [*command, "--disable-pip-version-check", "--target", str(folder), *WANTED],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                raise RuntimeError(f"pip could not install {WANTED[0]}:\n{done.stderr}")
-            (folder / ".whole").touch()
-    return folder
 
 
 class Container:
@@ -53,7 +32,13 @@ class Container:
         }
         with listener:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", HERE / "worker.py", install(), str(listener.fileno())],
+                [
+                    sys.executable,
+                    "-P",
+                    HERE / "worker.py",
+                    installed("containers/0.1.16", *WANTED),
+                    str(listener.fileno()),
+                ],
                 pass_fds=(listener.fileno(),),
                 env=environment,
             )
