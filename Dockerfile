@@ -1,8 +1,8 @@
 # Not slim: the request path is compiled here, with what it is checked with elsewhere.
 FROM python:3.13 AS build
-ENV HATCH_BUILD_HOOK_ENABLE_MYPYC=true PIP_CONSTRAINT=/src/constraints.txt
+ENV PIP_CONSTRAINT=/src/constraints.txt
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY pyproject.toml hatch_build.py README.md LICENSE constraints.txt ./
 COPY router router
 COPY strategies strategies
 COPY controller controller

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,12 +20,28 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 #: What mypyc compiles, and setuptools builds: needed only where something is compiled.
 REQUIREMENTS = ("mypy>=1.14", "setuptools>=65.5")
 #: What scripts/check checks is taken as it is: others' types would take minutes.
-MYPY_OPTIONS = ("--config-file=", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent")
+MYPY_OPTIONS = (
+    "--config-file=",
+    "--no-site-packages",
+    "--ignore-missing-imports",
+    "--follow-imports=silent",
+)
+
+
 def compiler() -> str | None:
     """Return the path of the C compiler that Python's extensions are built with, if it is there."""
     name = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     header = Path(sysconfig.get_path("include"), "Python.h")
     return shutil.which(name) if header.exists() else None
+
+
+def modules(root: Path, config: dict[str, Any]) -> list[str]:
+    """Return the paths of what is compiled: those that are included and not excluded."""
+    chosen, left_out = (
+        {path.relative_to(root) for pattern in config[key] for path in root.glob(pattern)}
+        for key in ("include", "exclude")
+    )
+    return sorted(map(str, chosen - left_out))
 
 
 class CompiledBuildHook(BuildHookInterface[Any]):
@@ -63,11 +80,7 @@ class CompiledBuildHook(BuildHookInterface[Any]):
 
     def _compile(self, folder: Path, build_data: dict[str, Any]) -> str | None:
         """Compile into `folder` and add the result; return what went wrong, or None."""
-        sources = sorted(
-            str(path.relative_to(self.root))
-            for pattern in self.config["include"]
-            for path in Path(self.root).glob(pattern)
-        )
+        sources = modules(Path(self.root), self.config)
         built = subprocess.run(
             [sys.executable, str(Path(self.root, Path(__file__).name)), str(folder), *sources],
             cwd=self.root,
@@ -94,24 +107,25 @@ def build(folder: str, sources: list[str]) -> None:
     from mypyc.build import mypycify  # noqa: PLC0415 - not there where nothing is compiled
     from setuptools import Distribution  # noqa: PLC0415
     from setuptools.command.build_ext import build_ext  # noqa: PLC0415
-    from distutils.ccompiler import CCompiler  # noqa: PLC0415, I001 - setuptools' own, once imported
 
-    one_by_one = CCompiler.compile
+    # On Python 3.12 and later it is part of setuptools, and there once that is imported.
+    compilers: Any = import_module("distutils.ccompiler").CCompiler
+    one_by_one = compilers.compile
 
-    def at_once(self: CCompiler, files: list[str], **options: Any) -> list[str]:
+    def at_once(self: object, files: list[str], **options: object) -> list[str]:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = pool.map(lambda file: one_by_one(self, [file], **options), files)
             return [path for paths in objects for path in paths]
 
-    CCompiler.compile = at_once
-    modules = mypycify(
+    compilers.compile = at_once
+    extensions = mypycify(
         [*MYPY_OPTIONS, *sources],
-        opt_level=os.environ.get("OPT", "2"),
+        opt_level="2",
         debug_level="0",
         multi_file=True,
         target_dir=folder,
     )
-    command = build_ext(Distribution({"name": "warmroute", "ext_modules": modules}))
+    command = build_ext(Distribution({"name": "warmroute", "ext_modules": extensions}))
     command.build_lib, command.build_temp = f"{folder}/lib", f"{folder}/objects"
     command.ensure_finalized()
     command.run()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from router import __version__
+from router import __version__, build_kind
 
 #: The module of each command. Only the requested one is loaded: a server would keep the others in
 #: memory for as long as it runs.
@@ -24,7 +24,7 @@ COMMANDS = {
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"warmroute {__version__}")
+        print(f"warmroute {__version__}, {build_kind()}")
         raise typer.Exit
 
 

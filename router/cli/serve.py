@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from router import __version__
+from router import __version__, build_kind
 from router.app import RouterServer
 from router.cli.terminal import (
     Listen,
@@ -72,7 +72,9 @@ def serve(
         code = run(
             source,
             processes,
-            lambda url: logs.announce(f"Warmroute {__version__} listens on {url}", tell),
+            lambda url: logs.announce(
+                f"Warmroute {__version__} ({build_kind()}) listens on {url}", tell
+            ),
         )
     except SettingsError as error:
         raise fail(str(error), 2) from None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import Metric, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 
-from router import __version__
+from router import __version__, build_kind
 
 
 def process_metrics() -> Iterator[Metric]:
@@ -22,9 +22,11 @@ _SYSTEM = ProcessCollector(registry=None)
 def own_metrics(connections: Callable[[], int]) -> Iterator[Metric]:
     """Yield the metrics of a serving process."""
     release = GaugeMetricFamily(
-        "warmroute_build_info", "1, with the release that runs.", labels=("version",)
+        "warmroute_build_info",
+        "1, with the release that runs and how it was built.",
+        labels=("version", "build"),
     )
-    release.add_metric((__version__,), 1.0)
+    release.add_metric((__version__, build_kind()), 1.0)
     yield release
     yield GaugeMetricFamily("warmroute_processes", "Processes that serve.", 1.0)
     yield GaugeMetricFamily(

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router import __version__
+from router import __version__, build_kind
 from router.cli.main import COMMANDS
 from tests.commands import ENV, invoke, run, started
 from tests.support import MakeRouter, MakeStub, until
@@ -46,7 +46,7 @@ def config(folder: Path, urls: list[str], strategy: str = "prefixaware") -> Path
 
 def test_version_and_help() -> None:
     """Both exit with 0; the help names every command."""
-    assert run("--version").stdout == f"warmroute {__version__}\n"
+    assert run("--version").stdout == f"warmroute {__version__}, {build_kind()}\n"
     done = run("--help")
     assert done.returncode == 0
     assert all(command in done.stdout for command in COMMANDS)

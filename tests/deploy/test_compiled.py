@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
 from collections.abc import Iterator
 from enum import Enum
@@ -16,6 +15,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 from pydantic import BaseModel
+
+from hatch_build import compiler, modules
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("router", "strategies", "controller", "simulator", "tests", "docs")
@@ -32,29 +33,10 @@ SUITES = (
 )
 #: The warning of Python 3.12 and later about how mypyc cancels what a compiled function awaits.
 THROWN = "ignore:the (type, exc, tb) signature of throw:DeprecationWarning"
-COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]
-HEADER = Path(sysconfig.get_path("include"), "Python.h")
-
-_BUILD = """
-import sys
-from mypyc.build import mypycify
-from setuptools import setup
-
-setup(
-    name="warmroute",
-    packages=[],
-    ext_modules=mypycify(sys.argv[1:], opt_level="0", debug_level="0"),
-    script_args=["-q", "build_ext", "--inplace"],
-)
-"""
-
-
-def hook() -> dict[str, list[str]]:
-    """Return the hook's settings."""
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wheel = told["tool"]["hatch"]["build"]["targets"]["wheel"]
-    found: dict[str, list[str]] = wheel["hooks"]["mypyc"]
-    return found
+_TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+PATHS = modules(ROOT, _TOOLS["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"])
+#: The modules that are compiled.
+NAMES = [path.removesuffix(".py").replace("/", ".") for path in PATHS]
 
 
 def run(folder: Path, *command: str) -> str:
@@ -71,12 +53,7 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def names() -> list[str]:
-    """Return the modules that are compiled."""
-    return [path[1:].removesuffix(".py").replace("/", ".") for path in hook()["include"]]
-
-
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NAMES)
 def test_no_class_that_is_decoded_by_its_annotations(name: str) -> None:
     """Compiled classes lose their annotations: msgspec would see `type` in place of `str`."""
     for _, made in inspect.getmembers(importlib.import_module(name), inspect.isclass):
@@ -96,28 +73,28 @@ def is_protocol(made: type) -> bool:
 
 def test_no_interpreted_class_extends_a_compiled_one() -> None:
     """Such a class could not be created: only compiled classes can extend compiled ones."""
-    compiled = {one for name in names() for one in classes(name) if not is_protocol(one)}
+    compiled = {one for name in NAMES for one in classes(name) if not is_protocol(one)}
     for path in (ROOT / "router").rglob("*.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if name in names() or path.stem.startswith("__"):
+        if name in NAMES or path.stem.startswith("__"):
             continue
         for made in classes(name):
             assert not compiled.intersection(made.__mro__), made
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NAMES)
 def test_no_compiled_class_extends_one_with_a_dictionary(name: str) -> None:
     """The base's dictionary would overlap the attributes of the compiled class."""
     for made in classes(name):
         for base in () if issubclass(made, Enum) else made.__mro__[1:]:
-            if base.__module__ not in {*names(), "builtins"} and not is_protocol(made):
+            if base.__module__ not in {*NAMES, "builtins"} and not is_protocol(made):
                 assert not base.__dictoffset__, (made, base)
 
 
-@pytest.mark.parametrize("path", hook()["include"])
+@pytest.mark.parametrize("path", PATHS)
 def test_nothing_is_awaited_while_an_error_is_handled(path: str) -> None:
     """A compiled coroutine's current exception is the thread's: others could change it."""
-    tree = ast.parse((ROOT / path[1:]).read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     found = [f"line {part.lineno}" for part in _handling(tree) if any(map(_waits, ast.walk(part)))]
     assert not found
 
@@ -142,16 +119,14 @@ def _waits(node: ast.AST) -> bool:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(
-    not (shutil.which(COMPILER) and HEADER.exists()), reason="no C compiler, or no Python.h"
-)
+@pytest.mark.skipif(compiler() is None, reason="no C compiler, or no Python.h")
 def test_it_does_what_it_did(tmp_path: Path) -> None:
-    """They are compiled without optimisation, which saves a minute."""
+    """The compiled modules, beside their sources, pass the tests of these."""
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    modules = [path[1:] for path in hook()["include"]]
-    run(tmp_path, "-c", _BUILD, *hook()["mypy-args"], *modules)
-    loaded = f"import importlib as i; print(*(i.import_module(n).__file__ for n in {names()}))"
+    run(tmp_path, str(ROOT / "hatch_build.py"), str(tmp_path / "built"), *PATHS)
+    shutil.copytree(tmp_path / "built/lib", tmp_path, dirs_exist_ok=True)
+    loaded = f"import importlib as i; print(*(i.import_module(n).__file__ for n in {NAMES}))"
     assert {Path(file).suffix for file in run(tmp_path, "-c", loaded).split()} == {".so"}
     shutil.copy(ROOT / "pyproject.toml", tmp_path)  # setuptools must not read it
     # If objects are not laid out as Python expects, a garbage collection crashes.

@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from router import __version__
+from router import __version__, build_kind
 from tests.http.test_admin import CHAT, SLOW, pool
 from tests.support import MakeRouter, MakeStub, Router, until
 
@@ -68,7 +68,7 @@ def test_the_router_tells_of_itself(stub: MakeStub, route: MakeRouter) -> None:
     """Metrics tell the router's version, processes, connections and use of the machine."""
     router = route(stub().url, **SLOW)
     told = {s.name: s for family in scraped(router).values() for s in family.samples}
-    assert told["warmroute_build_info"].labels == {"version": __version__}
+    assert told["warmroute_build_info"].labels == {"version": __version__, "build": build_kind()}
     assert told["warmroute_processes"].value == 1
     assert told["warmroute_client_connections"].value == 1
     assert told["process_resident_memory_bytes"].value > 1 << 20
