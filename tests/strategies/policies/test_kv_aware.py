@@ -357,3 +357,15 @@ def test_what_was_loaded_from_l2_stays_where_settings_say(promotes: bool) -> Non
         assert kvaware.rank(PROMPT, [worker], 6.0).reason == "l1"
         kvaware.forget("a")
         assert kvaware.gauges()["promoted_blocks"] == 0
+
+
+def test_what_all_can_load_attracts_nobody() -> None:
+    """The least loaded worker is chosen and charged for loading: row K6 of docs/hyperpod.md."""
+    store = Held(0, 0, 4096)
+    kvaware, workers = strategy(Told(a=store, b=store), 0.0), [untold("a"), untold("b")]
+    workers[0].load.book(0.0, 1.0, 4096, stream=True)
+    best = kvaware.rank(PROMPT, workers, 0.0).candidates[0]
+    assert best.worker.name == "b"
+    rest = workers[1].pace.prefill(64, 4096)
+    assert best.cost.prefill == pytest.approx(4096 / 50_000 + rest)
+    assert best.loading == pytest.approx((4096 / 50_000, 0, 4096))

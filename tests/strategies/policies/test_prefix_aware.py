@@ -111,3 +111,14 @@ def test_a_report_of_fewer_tokens_is_believed() -> None:
     ]
     assert held[0] == 0
     assert all(held[1:])
+
+
+def test_a_hot_prefix_spills_when_waiting_costs_more() -> None:
+    """A short shared system prompt does not pin the fleet's traffic to one worker."""
+    run = Run("prefixaware", fleet(4))
+    system = "You are a helpful assistant. " * 40
+    placed = Counter(
+        run.place(prompt(system + f"question {number} " * 400)).name for number in range(200)
+    )
+    assert len(placed) == 4
+    assert max(placed.values()) < 1.3 * 200 / 4
