@@ -69,7 +69,7 @@ class Application:
     """
 
     admit: Callable[[Exchange], int]
-    """Check a request by its head; return the size limit of its body. Raises DoorError."""
+    """Check a request by its head; return the size limit of its body. Raises APIError."""
 
     def __init__(self, fleet: Fleet, settings: Settings, contexts: Contexts) -> None:
         self.settings = settings

@@ -26,7 +26,7 @@ class WrongQuestion(CannotExplain):
 async def explained(fleet: Fleet, router: DryRun, question: Question) -> Explanation:
     """Decide on a request; book nothing, and do not use its session.
 
-    If no worker is left for it, say why none of them is. Raises DoorError.
+    If no worker is left for it, say why none of them is. Raises APIError.
     """
     endpoint = endpoint_of(question.path)
     with suppress(ValueError):  # no text: refused below

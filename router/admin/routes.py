@@ -18,7 +18,7 @@ from router.admin.explain import explained
 from router.admin.openapi import add_docs, describe
 from router.admin.views import View, WorkerStatus
 from router.api.endpoints import EXPLAIN, MODELS, OPEN_PATHS
-from router.api.errors import DoorError, UnknownModel, WrongMethod
+from router.api.errors import APIError, UnknownModel, WrongMethod
 from router.fleet.fleet import Fleet
 from router.fleet.worker import ProbeState
 from router.kv.status import KvStatus
@@ -87,7 +87,7 @@ def admin(fleet: Fleet, view: View, stopping: Callable[[], bool], router: DryRun
     app = FastAPI(title="Warmroute", version=__version__, docs_url=None, redoc_url=None)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     app.add_exception_handler(405, _wrong_method)
-    app.add_exception_handler(DoorError, _refused)
+    app.add_exception_handler(APIError, _refused)
     add_docs(app)
 
     add_health(app, fleet, view, stopping)
@@ -174,6 +174,6 @@ async def _wrong_method(request: Request, error: Exception) -> Response:
 
 async def _refused(_: Request, ours: Exception) -> Response:
     """Answer a router error."""
-    assert isinstance(ours, DoorError)  # noqa: S101 - registered for nothing else
+    assert isinstance(ours, APIError)  # noqa: S101 - registered for nothing else
     headers = {name.decode(): value.decode() for name, value in ours.headers}
     return Response(ours.body(), ours.status, headers, "application/json")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from router.api.errors import (
-    DoorError,
+    APIError,
     Headers,
     SessionExists,
     SessionLost,
@@ -78,7 +78,7 @@ def surface_of(path: str) -> Surface:
     return next(surfaces, Surface.OPENAI)
 
 
-def error_response(path: str, error: DoorError, identity: bytes) -> ErrorResponse:
+def error_response(path: str, error: APIError, identity: bytes) -> ErrorResponse:
     """Write an error as the answer to a request to `path` with that id."""
     surface = surface_of(path)
     if surface is Surface.AWS:
@@ -96,7 +96,7 @@ def error_response(path: str, error: DoorError, identity: bytes) -> ErrorRespons
     return ErrorResponse(error.status, _JSON + extra, msgspec.json.encode(body), id_field)
 
 
-def error_event(path: str, error: DoorError, identity: bytes) -> bytes:
+def error_event(path: str, error: APIError, identity: bytes) -> bytes:
     """Write an error as the last event of a stream at `path`, in place of `[DONE]`.
 
     OpenAI's clients raise on a data object with the key `error`; the streams of `/v1/responses` and
@@ -115,7 +115,7 @@ def error_event(path: str, error: DoorError, identity: bytes) -> bytes:
     return _named({"type": "error", **body}) if path == "/v1/responses" else _data(body)
 
 
-def _anthropic(error: DoorError, identity: bytes) -> dict[str, object]:
+def _anthropic(error: APIError, identity: bytes) -> dict[str, object]:
     """Return an error of Anthropic's; its object also has our `param` and `code`, if any."""
     other = "api_error" if error.type == "server_error" else error.type
     kind = _ANTHROPIC.get(error.status, other)
@@ -169,7 +169,7 @@ _AWS = {
 _SESSION = (UnknownSession, SessionExists, SessionLost)
 
 
-def aws_error(error: DoorError) -> AwsError:
+def aws_error(error: APIError) -> AwsError:
     """Convert an error of the router's to AWS's form."""
     if isinstance(error, _SESSION):
         return _as_aws(400, "ValidationError", error.message)

@@ -22,7 +22,7 @@ def perhaps(meant: str) -> str:
     return f" Did you mean {meant!r}?" if 0 < len(meant) <= 200 else ""
 
 
-class DoorError(Exception):
+class APIError(Exception):
     """An error that the router itself answers."""
 
     status = 500
@@ -43,7 +43,7 @@ class DoorError(Exception):
         return msgspec.json.encode({"error": {"message": self.message, "type": self.type, **named}})
 
 
-class ClientError(DoorError):
+class ClientError(APIError):
     """The client's mistake."""
 
     status = 400
@@ -225,7 +225,7 @@ class LostPrevious(LostResponse):
     field = "previous_response_id"
 
 
-class StoreAway(DoorError):
+class StoreAway(APIError):
     """The sessions that are open cannot be listed, as their store is down."""
 
     status = 503
@@ -236,7 +236,7 @@ class StoreAway(DoorError):
         super().__init__(message, headers=[(b"retry-after", b"1")])
 
 
-class NoWorker(DoorError):
+class NoWorker(APIError):
     """No worker can take the request now; one may soon."""
 
     status = 503
@@ -255,7 +255,7 @@ class Stopping(NoWorker):
         super().__init__(message)
 
 
-class QueueFull(DoorError):
+class QueueFull(APIError):
     """The queue is full (`limits.queue`); `limits.overflow` sets the form of the answer."""
 
     status = 429
@@ -284,7 +284,7 @@ class QueueFull(DoorError):
         return msgspec.json.encode({"error": self.message, **self._counts})
 
 
-class Overrun(DoorError):
+class Overrun(APIError):
     """No worker had room in time (`timeouts.queue`)."""
 
     status = 503
@@ -297,30 +297,30 @@ class Overrun(DoorError):
         )
 
 
-class WorkerFailed(DoorError):
+class WorkerFailed(APIError):
     """The worker failed after it may have started; asking another could do the work twice."""
 
     status = 502
     code = "worker_failed"
 
 
-class WorkerTooSlow(DoorError):
+class WorkerTooSlow(APIError):
     """The worker took the request and did not answer in time."""
 
     status = 504
     code = "worker_timeout"
 
 
-def refused_by_worker(status: int, message: str) -> DoorError:
+def refused_by_worker(status: int, message: str) -> APIError:
     """Return a worker's error that has to become an event, as a stream has begun without it."""
-    error = DoorError(f"The worker answered {status}: {message}")
+    error = APIError(f"The worker answered {status}: {message}")
     error.status = status
     if 400 <= status < 500:
         error.type = ClientError.type
     return error
 
 
-def parted(error: DoorError) -> DoorError:
+def parted(error: APIError) -> APIError:
     """Strip an error's traceback and context, so that keeping it makes no reference cycle."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)

@@ -26,7 +26,7 @@ from router.admin.explain import (
 )
 from router.api.endpoints import EXPLAIN
 from router.api.engine_fields import refuse_engine_fields
-from router.api.errors import BadRequest, DoorError, Headers, NoWorker, UnknownModel
+from router.api.errors import APIError, BadRequest, Headers, NoWorker, UnknownModel
 from router.api.lenient_json import rewrite
 from router.api.request import parse
 from router.cli.terminal import Ca, Workers, fail, key_of, load, trust_of, url_of
@@ -270,7 +270,7 @@ def explain_offline(settings: Settings, path: str, body: bytes, name: str) -> Ex
         if not pool.engine_fields:
             refuse_engine_fields(request)
         prompt = pool.prompts.make(endpoint, request, body).prompt
-    except DoorError as error:
+    except APIError as error:
         what = "--path" if error.param == "path" else name
         raise WrongQuestion(f"{what}: {error.message}") from None
     model, most = prompt.model, settings.limits.in_flight

@@ -56,7 +56,7 @@ class Dispatcher:
     async def acquire(self, request: InferenceRequest) -> Lease:
         """Book a request on the worker that will answer soonest; wait for that if need be.
 
-        Call it again if that worker has not answered. Release each lease. Raise DoorError if no
+        Call it again if that worker has not answered. Release each lease. Raise APIError if no
         worker is left that may be asked: Overrun if the request has waited for long enough.
         """
         called = False
@@ -178,7 +178,7 @@ class Dispatcher:
         A refused connection costs nothing, as nothing was sent. A worker that is full, or lacks
         what others may have, counts as asked: at most `limits.attempts` are asked, each after the
         first out of the retry budget. One that has no room any more counts as full, but is not
-        asked. Raise DoorError if the request may go nowhere else.
+        asked. Raise APIError if the request may go nowhere else.
         """
         attempts, candidates = request.attempts, request.decision.candidates
         left = attempts.left
@@ -216,7 +216,7 @@ class Dispatcher:
         return lease
 
     def _exhaust(self, request: InferenceRequest, *, denied: bool) -> None:
-        """Have a request decided again that no candidate has answered; raise DoorError if it may
+        """Have a request decided again that no candidate has answered; raise APIError if it may
         not be.
 
         It may if it can wait, and all that were asked are full or a retry was `denied`. It also may

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from router.api.endpoints import Endpoint
-from router.api.errors import DoorError
+from router.api.errors import APIError
 from router.api.request import Request
 from router.dispatch.request import InferenceRequest
 from router.fleet.pool import Pool
@@ -261,7 +261,7 @@ class Rescue:
         pool, prompt = running.request.pool, running.request.prompt
         try:
             able = pool.eligible(prompt.model, prompt.barred)
-        except DoorError:
+        except APIError:
             return None
         others = [one for one in able if one not in given and not one.load.late(now)]
         decision = self._rank(pool, prompt, others) if others else None

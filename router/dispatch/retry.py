@@ -6,7 +6,7 @@ at once, retries would multiply the load on the workers that are left, until tho
 request that the budget has no room for waits for its turn again (`scheduler.py`).
 """
 
-from router.api.errors import DoorError, NoWorker
+from router.api.errors import APIError, NoWorker
 from router.fleet.worker import Worker
 from router.upstream.errors import Refused, Stale, WorkerError, answer_for
 from router.upstream.faults import MissingAtWorker
@@ -46,7 +46,7 @@ class Attempts:
         """Workers that are no candidates had no room at the time of the decision."""
         self.asked = 0
         """Workers asked; not those that refused the connection: nothing was sent there."""
-        self.error: DoorError | None = None
+        self.error: APIError | None = None
         """What the client would get now; None while nothing has gone wrong."""
         self.final = False
         """The error is the client's: the request may have started."""
@@ -83,7 +83,7 @@ class Attempts:
         would at once lack them again."""
         return not self.asked and not self.lacking
 
-    def take_error(self) -> DoorError:
+    def take_error(self) -> APIError:
         """Return what the client gets if no other worker is asked.
 
         It is kept no longer, as its traceback would hold what holds it.

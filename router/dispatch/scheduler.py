@@ -19,7 +19,7 @@ from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
-from router.api.errors import DoorError, Overrun, QueueFull
+from router.api.errors import APIError, Overrun, QueueFull
 from router.dispatch.retry import RetryBudget
 from router.fleet.breaker import Backoffs
 from router.fleet.fleet import Fleet
@@ -295,7 +295,7 @@ class Scheduler:
             return [worker] if worker is not None and pool.serves(worker, prompt.model) else ()
         try:
             return pool.eligible(prompt.model, prompt.barred)
-        except DoorError:  # the request is woken, and finds out why
+        except APIError:  # the request is woken, and finds out why
             return ()
 
 

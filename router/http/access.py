@@ -215,7 +215,7 @@ class AccessRules:
         self._cors = cors
 
     def admit(self, exchange: Exchange) -> int:
-        """Check a request; return the size limit of its body. Raises DoorError."""
+        """Check a request; return the size limit of its body. Raises APIError."""
         path = exchange.path
         rule = self._paths.get(path) or self._others(path) or self._unknown
         keys, method, max_body, pages = rule

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from router.api.errors import DoorError, Headers
+from router.api.errors import APIError, Headers
 from router.http.exchange import Exchange, date_line
 
 log = logging.getLogger("warmroute.admin")
@@ -31,7 +31,7 @@ class AsgiBridge:
         if exchange.codings:
             try:
                 await exchange.decode()
-            except DoorError as error:
+            except APIError as error:
                 exchange.refuse(error)
                 return
         status, headers, body = 500, list[tuple[bytes, bytes]](), b""
@@ -55,7 +55,7 @@ class AsgiBridge:
             await self._app(_scope(exchange), receive, send)
         except Exception:
             log.exception("internal error, id=%s", exchange.identity.decode())
-            exchange.refuse(DoorError("Internal error in the router."))
+            exchange.refuse(APIError("Internal error in the router."))
             return
         exchange.answer(status, _fields(headers, exchange.identity), body)
 

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol, cast
 
 from router.api.endpoints import PROBES
-from router.api.errors import BadRequest, DoorError, NoWorker, Stopping, TooSlow, parted
+from router.api.errors import APIError, BadRequest, NoWorker, Stopping, TooSlow, parted
 from router.http.exchange import AnswerSource, Exchange
 from router.http.parser import RequestParser
 from router.http.sockets import reset, unacked_bytes
@@ -57,7 +57,7 @@ class ConnectionOwner(Protocol):
         """Whether every connection is to be closed after its answer."""
 
     def admit(self, exchange: Exchange) -> int:
-        """Check a request's head; return the longest body it may have. Raises DoorError."""
+        """Check a request's head; return the longest body it may have. Raises APIError."""
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
         """Answer a request that has arrived completely."""
@@ -108,7 +108,7 @@ class HttpConnection(asyncio.Protocol):
         """The request that is being answered."""
         self.waiting: deque[Exchange] = deque()
         """Pipelined requests, to be answered after it."""
-        self.refusal: DoorError | None = None
+        self.refusal: APIError | None = None
         """The answer to what follows these, after which the connection is closed."""
         self._input_closed = False
         """Ignore whatever else the client sends."""
@@ -151,7 +151,7 @@ class HttpConnection(asyncio.Protocol):
         before = reader.progress
         try:
             reader.feed(data)
-        except DoorError as error:
+        except APIError as error:
             self._refuse(error)
             return
         if reader.pieces > MAX_CHUNKS_PER_READ:
@@ -228,7 +228,7 @@ class HttpConnection(asyncio.Protocol):
     # Called by the reader.
 
     def admit(self, exchange: Exchange) -> int:
-        """Check a complete head; return the longest body it may have. Raises DoorError."""
+        """Check a complete head; return the longest body it may have. Raises APIError."""
         if self._over_limit:
             exchange.keep = False
             if exchange.path not in PROBES:
@@ -236,7 +236,7 @@ class HttpConnection(asyncio.Protocol):
         return self._owner.admit(exchange)
 
     def received(self, exchange: Exchange) -> None:
-        """Serve a complete request, after those before it. Raises DoorError."""
+        """Serve a complete request, after those before it. Raises APIError."""
         self._timed = None
         if (
             self.answering is None
@@ -343,7 +343,7 @@ class HttpConnection(asyncio.Protocol):
         if source is not None and self.write_paused:
             source.pause()
 
-    def _refuse(self, error: DoorError) -> None:
+    def _refuse(self, error: APIError) -> None:
         """Answer with an error once all earlier requests are answered; then close."""
         self._input_closed = True
         self.refusal = parted(error)

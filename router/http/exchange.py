@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from wsgiref.handlers import format_date_time
 
 from router.api.error_shapes import error_response
-from router.api.errors import BadRequest, DoorError, Headers
+from router.api.errors import APIError, BadRequest, Headers
 from router.api.lenient_json import rewritten
 from router.http.content_coding import decoded
 from router.http.headers import new_id
@@ -95,7 +95,7 @@ class Exchange:
         self.trusted = self.steers = False
         """`trusted`: the operator trusts its client with what steers engines (`engine_fields.py`).
         `steers`: so it does, or the workers that it goes to are for everyone."""
-        self.refusal: DoorError | None = None
+        self.refusal: APIError | None = None
         """The answer, if the head alone was reason to refuse the request."""
         self.body = b""
         """As the worker gets it."""
@@ -185,7 +185,7 @@ class Exchange:
         """Send a whole answer."""
         self.start(status, fields, len(body), body, last=True)
 
-    def refuse(self, error: DoorError) -> None:
+    def refuse(self, error: APIError) -> None:
         """Send a router error, in the shape of the path's surface."""
         response = error_response(self.path, error, self.identity)
         fields = b"%bx-request-id: %b\r\n%b" % (response.fields, self.identity, date_line())

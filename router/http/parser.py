@@ -16,9 +16,9 @@ from typing import Final, Generic, Protocol, TypeVar
 import httptools
 
 from router.api.errors import (
+    APIError,
     BadRequest,
     BodyTooLarge,
-    DoorError,
     Headers,
     HeadersTooLarge,
     UrlTooLong,
@@ -96,10 +96,10 @@ class ParserOwner(ClientConnection, Protocol):
     """The connection that is read from."""
 
     def admit(self, exchange: Exchange) -> int:
-        """Check a complete head; return the longest body it may have. Raises DoorError."""
+        """Check a complete head; return the longest body it may have. Raises APIError."""
 
     def received(self, exchange: Exchange) -> None:
-        """Take a complete request. Raises DoorError."""
+        """Take a complete request. Raises APIError."""
 
 
 class RequestParser:
@@ -149,7 +149,7 @@ class RequestParser:
         self._received = self._read
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes. Raises DoorError."""
+        """Read the next bytes. Raises APIError."""
         self.pieces = 0
         if self._missing:
             data = self._more(data)
@@ -176,7 +176,7 @@ class RequestParser:
             rest = data[upgrade.args[0] :]
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            raise (cause if isinstance(cause, DoorError) else error) from None
+            raise (cause if isinstance(cause, APIError) else error) from None
         except httptools.HttpParserError as error:
             if not self.last:
                 raise BadRequest(f"This is not a valid HTTP/1.1 request: {error}.") from None
@@ -196,7 +196,7 @@ class RequestParser:
         self.current = exchange = Exchange(self._owner, head, keep=True)
         try:
             limit = self._owner.admit(exchange)
-        except DoorError as error:
+        except APIError as error:
             if body or missing:
                 raise
             exchange.refusal, limit = parted(error), 0
@@ -298,7 +298,7 @@ class RequestParser:
         self.current = exchange = Exchange(self._owner, head, keep=keep)
         try:
             self._body_limit = self._owner.admit(exchange)
-        except DoorError as error:
+        except APIError as error:
             if has_body:
                 raise
             # It has no body, so the connection can be used again.
@@ -350,7 +350,7 @@ class RequestParser:
         self._owner.received(exchange)
 
     def _check_overhead(self) -> None:
-        """Bound the bytes of chunk extensions and trailers too. Raises DoorError."""
+        """Bound the bytes of chunk extensions and trailers too. Raises APIError."""
         limits = self._limits
         most = (
             self._body_bytes + CHUNK_FRAMING_BYTES * self._chunks + 2 * limits.headers + limits.url

@@ -104,7 +104,7 @@ _CHECKED_FIELDS = frozenset(
 
 
 def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple[RequestHead, int]:
-    """Check the head of a request; return it and the length of the body. Raises DoorError."""
+    """Check the head of a request; return it and the length of the body. Raises APIError."""
     hosts, lengths, codings = 0, list[bytes](), list[bytes]()
     expects, identity, named, options, origin = False, b"", None, b"", b""
     contents = list[bytes]()

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from router.api.endpoints import Endpoint, Prompted
 from router.api.engine_fields import refuse_engine_fields
-from router.api.errors import DoorError, Headers
+from router.api.errors import APIError, Headers
 from router.api.request import Request
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.eligibility import fitted, left_out, unable, within
@@ -51,7 +51,7 @@ class Forecast(NamedTuple):
     """It names a session, but its pool keeps none and ignores that."""
 
 
-def refusal(error: DoorError) -> Rejection:
+def refusal(error: APIError) -> Rejection:
     """Return what a client would be told."""
     return Rejection(error.status, error.code, error.message)
 

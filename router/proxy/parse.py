@@ -134,7 +134,7 @@ class RequestReader:
     ) -> tuple[Request, bool | None]:
         """Do the same for a body that is large, is in a content coding, or has to be read laxly.
 
-        Return also whether its prompt may be cut, if that was looked for. Raises DoorError.
+        Return also whether its prompt may be cut, if that was looked for. Raises APIError.
         """
         if exchange.codings:
             await exchange.decode()

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from router.api.endpoints import Endpoint
 from router.api.error_shapes import error_event
-from router.api.errors import DoorError, Stopping
+from router.api.errors import APIError, Stopping
 from router.api.request import with_field
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.lease import CLIENT_LEFT, Lease
@@ -90,7 +90,7 @@ class Proxy:
                 await self._begin(endpoint, exchange)
             else:
                 await relays()
-        except DoorError as error:
+        except APIError as error:
             self.refused(exchange, error.status, error.message)
             _answer(endpoint, exchange, error)
         except AnswerCut:
@@ -102,7 +102,7 @@ class Proxy:
                 self.refused(exchange, CLIENT_LEFT, "the client left")
         except Exception:  # noqa: BLE001 - our own bug: answer with the endpoint's error format
             log.exception("internal error, id=%s", exchange.identity.decode())
-            _answer(endpoint, exchange, DoorError("Internal error in the router."))
+            _answer(endpoint, exchange, APIError("Internal error in the router."))
         finally:
             self.large_ended += len(exchange.body) > MAX_LOOP_BODY_BYTES
             self.dispatcher.scheduler.in_flight -= 1
@@ -357,7 +357,7 @@ def _whole_decision(lease: Lease) -> bytes:
     return b"".join(lines)
 
 
-def _answer(endpoint: Endpoint, exchange: Exchange, error: DoorError) -> None:
+def _answer(endpoint: Endpoint, exchange: Exchange, error: APIError) -> None:
     """Send `error` to the client, if the state of the answer still allows it."""
     if exchange.commented:
         exchange.fail(error_event(endpoint.path, error, exchange.identity), error.message)

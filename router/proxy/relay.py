@@ -6,7 +6,7 @@ from typing import Final
 
 from router.api.endpoints import CHAT, COMPLETION, RESPONSES, Endpoint
 from router.api.error_shapes import error_event
-from router.api.errors import DoorError, Stopping, WorkerFailed, refused_by_worker
+from router.api.errors import APIError, Stopping, WorkerFailed, refused_by_worker
 from router.http.exchange import Exchange, date_line
 from router.http.sse import EVENT_ENDS, RESPONSE_ENDS, has_last, only_comments
 from router.responses.owners import IdReader
@@ -208,7 +208,7 @@ class Relay:
         writes = endpoint.answers and endpoint.prompted in _WRITTEN and (usage.answer or 0) < 2
         return fault(end, stream=self._events, whole=len(end) < TAIL_BYTES, writes=writes)
 
-    def _fail(self, error: DoorError) -> None:
+    def _fail(self, error: APIError) -> None:
         """End a stream with an error event in the endpoint's format; do nothing for others."""
         exchange = self._exchange
         if self._half:

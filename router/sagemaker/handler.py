@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from router.api.endpoints import ENDPOINTS, Endpoint, Prompted
 from router.api.error_shapes import model_error
-from router.api.errors import BadRequest, DoorError, Stopping, UnknownModel, UnknownPath, perhaps
+from router.api.errors import APIError, BadRequest, Stopping, UnknownModel, UnknownPath, perhaps
 from router.api.request import NotJson
 from router.dispatch.lease import CLIENT_LEFT
 from router.fleet.fleet import Fleet
@@ -82,7 +82,7 @@ class SageMaker:
             error = model_error(refusal.original_status, refusal.message)
             identity = b"x-amzn-requestid: %b\r\n" % exchange.identity
             exchange.answer(error.status, error.fields() + identity + date_line(), error.body)
-        except DoorError as error:
+        except APIError as error:
             self._refuse(exchange, error)
         except asyncio.CancelledError:  # while a session was looked for, or opened
             if exchange.left and not exchange.started:
@@ -91,14 +91,14 @@ class SageMaker:
                 self._refuse(exchange, Stopping())
         except Exception:
             log.exception("internal error, id=%s", exchange.identity.decode())
-            self._refuse(exchange, DoorError("Internal error in the router."))
+            self._refuse(exchange, APIError("Internal error in the router."))
 
     async def admits(self, route: Route, exchange: Exchange) -> bool:
         """Whether a request may be answered by other code; if not, refuse it here."""
         try:
             self._verifier.check(exchange)
             await self._model(route, exchange)
-        except DoorError as error:
+        except APIError as error:
             self._refuse(exchange, error)
             return False
         return True
@@ -116,7 +116,7 @@ class SageMaker:
             naming = partial(_naming, exchange.body, model, exchange.seen)
             exchange.body, exchange.seen = await self._apart(exchange, naming), b""
 
-    def _refuse(self, exchange: Exchange, error: DoorError) -> None:
+    def _refuse(self, exchange: Exchange, error: APIError) -> None:
         self._proxy.refused(exchange, error.status, error.message)
         if not exchange.started:
             exchange.refuse(error)
@@ -224,7 +224,7 @@ class SageMaker:
 async def _visit(
     invocation: Invocation, pool: Pool, model: str, workers: list[Worker]
 ) -> SessionUse | None:
-    """Return the request's visit to a session, if any. Raises a DoorError, and Refusal."""
+    """Return the request's visit to a session, if any. Raises a APIError, and Refusal."""
     if invocation.opens and pool.stateful:
         return await open_there(invocation, pool, model, workers, answered=True)
     if invocation.opens:

@@ -14,8 +14,8 @@ from functools import partial
 from time import monotonic
 
 from router.api.errors import (
+    APIError,
     BadRequest,
-    DoorError,
     Headers,
     NoWorker,
     SessionExists,
@@ -43,7 +43,7 @@ CLOSES = b'{"requestType":"CLOSE"}'
 MAX_ANSWER_BYTES = 64 << 10
 
 
-class WorkerRefusal(DoorError):
+class WorkerRefusal(APIError):
     """The worker refused with `original_status`; the message is the body of its answer."""
 
     status = 502
@@ -141,19 +141,19 @@ async def end_everywhere(
     after all were asked.
     """
     closed, answer = False, b""
-    errors: list[DoorError] = []
+    errors: list[APIError] = []
     for pool in fleet.pools:
         if pool.sessions is None:
             continue
         try:
             if pool.stateful and anyway:
-                with suppress(DoorError, TimeoutError):
+                with suppress(APIError, TimeoutError):
                     async with asyncio.timeout(CLOSE_TIMEOUT_S):
                         await _end_there(pool, pool.sessions, key, body, identity)
             elif pool.stateful:
                 answer = await _end_there(pool, pool.sessions, key, body, identity) or answer
             closed = await pool.sessions.close(key) or closed
-        except DoorError as error:
+        except APIError as error:
             errors.append(error)
     if errors:
         raise errors[0]
@@ -165,7 +165,7 @@ async def end_everywhere(
 async def _end_there(
     pool: Pool, sessions: Sessions, key: str, body: bytes, identity: bytes
 ) -> bytes:
-    """Close a session at its worker, if that is up. Raises a DoorError, and WorkerRefusal."""
+    """Close a session at its worker, if that is up. Raises a APIError, and WorkerRefusal."""
     session = await sessions.find(key, pool, (), known=True, uses=True)
     worker = None if session is None else pool.named.get(session.worker)
     if session is None or worker is None or not _is_up(worker):
@@ -193,7 +193,7 @@ def _is_up(worker: Worker) -> bool:
 
 async def drop(worker: Worker, own: str, identity: bytes) -> None:
     """Close a session that nobody will use; if its worker cannot be told, it expires."""
-    with suppress(DoorError, WorkerError, TimeoutError):
+    with suppress(APIError, WorkerError, TimeoutError):
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await close_session(worker, CLOSES, own, identity)
 
@@ -207,7 +207,7 @@ async def drop_late(
         return
     _late.add(opening)
     try:
-        with suppress(DoorError, WorkerError, TimeoutError):
+        with suppress(APIError, WorkerError, TimeoutError):
             async with asyncio.timeout(LATE_CLOSE_TIMEOUT_S):
                 own, _ = await opening
             await drop(worker, own, identity)
@@ -220,7 +220,7 @@ _NEW_SESSION = b"x-amzn-sagemaker-new-session-id: %b\r\n"
 
 
 async def open_call(fleet: Fleet, invocation: Invocation) -> None:
-    """Start a session; its worker is chosen now. Raises a DoorError, and WorkerRefusal."""
+    """Start a session; its worker is chosen now. Raises a APIError, and WorkerRefusal."""
     pool, model, workers = await _place(fleet, invocation.model)
     if pool.stateful:
         visit = await open_there(invocation, pool, model, workers)
@@ -284,7 +284,7 @@ async def open_there(
 ) -> SessionUse:
     """Start a session at a worker that keeps them; its id is the client's, or else the worker's.
 
-    `answered`: a prompt's answer will announce the session. Raises a DoorError, and WorkerRefusal.
+    `answered`: a prompt's answer will announce the session. Raises a APIError, and WorkerRefusal.
     """
     sessions, key, exchange = sessions_of(pool), invocation.session, invocation.exchange
     visit = sessions.opening(key, invocation.call)
@@ -324,7 +324,7 @@ async def _open_at_best(
 ) -> tuple[Worker, str, float | None]:
     """Open a session at the best worker that accepts; return worker, id there, and end."""
     prompt = Prompt(model=model, tokens=0, answer_tokens=0, bound="")
-    error: DoorError | None = None
+    error: APIError | None = None
     for choice in pool.strategy.rank(prompt, workers, monotonic()).candidates:
         worker: Worker = choice.worker  # type: ignore[assignment]  # our fleet's own
         if error and not (_is_up(worker) and pool.breakers.admits(monotonic(), worker)):

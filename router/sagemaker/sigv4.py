@@ -11,7 +11,7 @@ from hmac import compare_digest
 from time import time
 from typing import Any
 
-from router.api.errors import DoorError, Headers
+from router.api.errors import APIError, Headers
 from router.http.access import Keys
 from router.http.exchange import Exchange
 from router.http.headers import header
@@ -23,7 +23,7 @@ MAX_CLOCK_SKEW_S = 300.0
 _DATE = "%Y%m%dT%H%M%SZ"
 
 
-class Unsigned(DoorError):
+class Unsigned(APIError):
     """No valid signature."""
 
     status = 403

@@ -6,7 +6,7 @@ tried on another worker.
 
 from typing import Protocol
 
-from router.api.errors import DoorError, Headers, NoWorker, WorkerFailed, WorkerTooSlow
+from router.api.errors import APIError, Headers, NoWorker, WorkerFailed, WorkerTooSlow
 from router.http.headers import header
 from router.runtime.quote import shown
 
@@ -80,7 +80,7 @@ class Silent(WorkerError):
     kind = "timeout"
 
 
-def answer_for(error: WorkerError, worker: str) -> DoorError:
+def answer_for(error: WorkerError, worker: str) -> APIError:
     """Translate a worker's error to the one that the client gets."""
     if isinstance(error, Refused):
         return NoWorker("No worker could be reached; please try again.")
