@@ -17,7 +17,7 @@ from controller.index.block_events import Tier
 from controller.index.holdings import TierCache
 from controller.index.index import Index
 from strategies.api import Outcome, Prompt
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 
 #: Upper bounds of the error histogram, in tokens: reported minus predicted.
 ERROR_BOUNDS = (-4096, -1024, -256, -64, -1, 0, 64, 256, 1024, 4096)

@@ -9,7 +9,7 @@ from controller.index.block_events import Mark, Tier
 from controller.index.holdings import Holdings
 from controller.index.index import Index
 from strategies.api import Outcome, Prompt
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 
 #: Block sizes that prompts are cut into before any engine has announced blocks: vLLM's default.
 DEFAULT_BLOCK_SIZES = (16,)

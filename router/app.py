@@ -59,7 +59,7 @@ from router.settings.server import KeySettings, TlsSettings
 from router.tokenizers.registry import TokenizerRegistry
 from router.tokenizers.status import tokenizer_metrics
 from strategies.api import nothing
-from strategies.cost.booking import Booking
+from strategies.cost.load import Booking
 
 
 class Application:

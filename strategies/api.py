@@ -14,8 +14,7 @@ from typing import Any, ClassVar, NamedTuple, NewType, Protocol, TypeVar
 from msgspec import Struct
 
 from strategies.cost.load import Load
-from strategies.cost.prefill import Pace
-from strategies.cost.tiers import Held, Loading, Loads
+from strategies.cost.prefill import Held, Loading, Loads, Pace
 
 T = TypeVar("T")
 #: Marks an option as a size: `64MiB` in the YAML, bytes for the strategy.

@@ -22,8 +22,7 @@ from simulator.engine.profiles import Profile
 from simulator.kv.stores import MemoryBlockStore
 from simulator.kv.tiers import DEFAULT_RATES, Rates, Tiers
 from strategies.api import Candidate, Decision, Outcome, Prompt, Strategy
-from strategies.cost.booking import Booking
-from strategies.cost.load import Load
+from strategies.cost.load import Booking, Load
 from strategies.cost.preemption import ahead, computes_from, drop
 from strategies.cost.prefill import Curve, Pace
 from strategies.hold.queue import Queue, Wait

@@ -28,7 +28,7 @@ from benchmarks.routing.peers import (
 )
 from simulator.kv.stores import MemoryBlockStore
 from strategies.api import Outcome, Prompt, Strategy
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 from strategies.policies import kv_aware as kvaware
 from strategies.registry import make
 

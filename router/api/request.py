@@ -19,7 +19,7 @@ from router.api.messages import MAX_ONE_PASS_BYTES, UNEXPECTED, Message, Object,
 from router.api.native import Native, native
 from router.runtime.threads import count
 
-#: Fields by which engines and their routers steer each other (`engine_fields.py`).
+#: Fields by which engines and their routers steer each other (`proxy/limits.py`).
 ENGINE_FIELDS = (
     "kv_transfer_params",  # vLLM, any KV connector
     "ec_transfer_params",

@@ -25,7 +25,6 @@ from router.admin.explain import (
     sent_nowhere,
 )
 from router.api.endpoints import EXPLAIN
-from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import APIError, BadRequest, Headers, NoWorker, UnknownModel
 from router.api.lenient_json import rewrite
 from router.api.request import parse
@@ -39,7 +38,7 @@ from router.http.tls import Contexts
 from router.hyperpod.loader import take
 from router.prompt.salts import Salts
 from router.proxy.dry_run import Question
-from router.proxy.limits import Limits
+from router.proxy.limits import Limits, refuse_engine_fields
 from router.sessions.ids import kept
 from router.settings.errors import SettingsError
 from router.settings.model import Settings

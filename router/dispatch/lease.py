@@ -22,7 +22,7 @@ from router.upstream.faults import NOT_FOUND as NOT_THERE
 from router.upstream.faults import NOT_IMPLEMENTED, MissingAtWorker, missing_at_worker
 from router.upstream.usage import Usage
 from strategies.api import FREE, Candidate, Outcome
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 from strategies.explain import terms
 
 log = logging.getLogger("warmroute.requests")

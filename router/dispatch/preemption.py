@@ -26,7 +26,7 @@ from router.dispatch.request import InferenceRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import LOSSES_S, Worker
 from strategies.api import Candidate, Decision, Prompt, WorkerView, nothing
-from strategies.cost.booking import Booking
+from strategies.cost.load import Booking
 from strategies.cost.preemption import ahead, drop
 from strategies.hold.stuck import better, hangs, stranded
 

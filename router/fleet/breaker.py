@@ -1,4 +1,4 @@
-"""Passive health of one worker: if its requests keep failing, it is ejected for a while.
+"""Passive health: if the requests of a worker keep failing, it is ejected for a while.
 
 Probes ask whether a worker is there; its breaker watches the outcome of the requests sent to it.
 
@@ -21,7 +21,10 @@ Outcomes of a request, and what they mean:
   with bad requests could hide an engine that fails all good ones. A client that leaves says
   nothing either.
 
-Lets workers that refuse requests back off for a moment, while others can answer.
+`Breakers` are those of a pool: how many workers may be ejected at once, and when ejections count.
+While none is ejected, a request costs one check of `any_open` and one integer kept for its outcome.
+
+`Backoffs` let workers that refuse requests back off for a moment, while others can answer.
 
 503 and 429 are back pressure and no fault of the worker (`breaker.py`). But a quick refusal must
 not look like a quick answer: nothing stays booked on a full worker for long, so it would always
@@ -29,7 +32,7 @@ seem the least busy and attract every request. The same goes for a worker that r
 own key.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import ceil, inf
@@ -50,7 +53,7 @@ class BreakerState(Enum):
     """One request at a time, to see whether it works again."""
 
 
-#: Read once, for what runs with every request (as `CHAT` in `openai.py`).
+#: Read once, for what runs with every request (as `CHAT` in `api/endpoints.py`).
 _CLOSED: Final = BreakerState.CLOSED
 _HALF_OPEN: Final = BreakerState.HALF_OPEN
 
@@ -305,3 +308,117 @@ class Backoffs:
     def keep(self, workers: Sequence[object]) -> None:
         """Forget all workers but these."""
         self._rests = {one: rest for one, rest in self._rests.items() if one in workers}
+
+
+E = TypeVar("E", bound="Ejectable")
+_EPSILON = 1e-9
+
+
+class Ejectable(Protocol):
+    """A worker of a pool."""
+
+    breaker: Breaker
+
+    @property
+    def ready(self) -> bool:
+        """Whether its probes succeed."""
+
+
+class Breakers:
+    """The breakers of one pool: limits how many are open, and decides when to ignore them."""
+
+    def __init__(
+        self, settings: EjectionSettings, members: Iterable[Ejectable], tell: Callable[[str], None]
+    ) -> None:
+        """Take the members' breakers in their current state.
+
+        `tell` is called with a sentence for the log at every change.
+        """
+        self.any_open = False
+        """Whether `admitted` needs to be called."""
+        self.panicking = False
+        """Too few workers are healthy, so ejections are ignored."""
+        self._members: tuple[Ejectable, ...] = ()
+        self._tell = tell
+        self.change(settings, members)
+
+    def change(self, settings: EjectionSettings, members: Iterable[Ejectable]) -> None:
+        """Apply new settings or members; each breaker keeps its state.
+
+        If more workers are ejected than the pool now allows, those due back first are let in.
+        """
+        left = {member.breaker for member in self._members}
+        self._settings, self._members = settings, tuple(members)
+        size = len(self._members)
+        self._most = min(int(settings.share * size + _EPSILON), max(0, size - 1))
+        for breaker in left.difference(member.breaker for member in self._members):
+            breaker.leave(self)
+        for member in self._members:
+            member.breaker.join(self, settings)
+        out = sorted(self._out(), key=lambda breaker: breaker.until)
+        for breaker in out[: max(0, len(out) - self._most)]:
+            breaker.let_in(breaker.until)
+        self._count()
+
+    def admitted(self, now: float, candidates: list[E]) -> list[E]:
+        """Return the ready `candidates` that requests may go to; at least one if there are any.
+
+        If only ejected workers could answer, asking one is better than a refusal.
+        """
+        if not self.any_open:
+            return candidates
+        return self.healthy(now, candidates) or candidates
+
+    def healthy(self, now: float, candidates: list[E]) -> list[E]:
+        """Return the `candidates` that are not ejected; none if ejections are to be ignored."""
+        self._look_around(now)
+        if self.panicking:
+            return []
+        return [member for member in candidates if member.breaker.admits(now)]
+
+    def admits(self, now: float, member: Ejectable) -> bool:
+        """Whether a worker that `admitted` returned a while ago may still be asked."""
+        return not self.any_open or self.panicking or member.breaker.admits(now)
+
+    # Called by the breakers.
+
+    def room(self, now: float) -> bool:
+        """Whether one more breaker may open.
+
+        To make room, a worker whose time is over, and which has no trial under way, is let back in.
+        """
+        out = self._out()
+        if len(out) < self._most:
+            return True
+        for breaker in out if self._most else ():
+            if breaker.admits(now):
+                breaker.let_in(now)
+                return True
+        return False
+
+    def changed(self, news: str) -> None:
+        """Log that a breaker has opened or closed, and count again."""
+        self._tell(news)
+        self._count()
+
+    def _out(self) -> list[Breaker]:
+        return [m.breaker for m in self._members if not m.breaker.closed]
+
+    def _count(self) -> None:
+        self.any_open = bool(self._out())
+        if not self.any_open:
+            self._panic(on=False, healthy=sum(member.ready for member in self._members))
+
+    def _look_around(self, now: float) -> None:
+        healthy = sum(
+            m.ready and m.breaker.state(now) is BreakerState.CLOSED for m in self._members
+        )
+        few = healthy < self._settings.panic * len(self._members) - _EPSILON
+        self._panic(on=few, healthy=healthy)
+
+    def _panic(self, *, on: bool, healthy: int) -> None:
+        if on is self.panicking:
+            return
+        self.panicking = on
+        which = "ejections are ignored" if on else "ejections count again"
+        self._tell(f"{healthy} of {len(self._members)} workers are healthy: {which}")

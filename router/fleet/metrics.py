@@ -21,8 +21,7 @@ from prometheus_client.core import (
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import ProbeState, Worker
-from router.observe.metrics import Metrics
-from router.observe.series import Counter, Histogram
+from router.observe.metrics import Counter, Histogram, Metrics
 
 log = logging.getLogger("warmroute.metrics")
 

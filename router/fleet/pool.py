@@ -9,12 +9,13 @@ from time import monotonic
 from typing import Any, Protocol
 
 from router.api.errors import NoWorker, UnknownModel
-from router.fleet.outliers import Breakers, Outliers
+from router.fleet.breaker import Breakers
+from router.fleet.outliers import Outliers
 from router.fleet.worker import ProbeState, Worker
 from router.prompt.prompts import Prompts
 from router.settings.fleet import EjectionSettings
 from strategies.api import NOBODY, Candidate, KvSources, Outcome, Prompt, Strategy, nothing
-from strategies.cost.booking import Booking
+from strategies.cost.load import Booking
 from strategies.cost.preemption import computes_from
 from strategies.cost.prefill import Curve
 

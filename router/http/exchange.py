@@ -93,7 +93,7 @@ class Exchange:
         self.salt = ""
         """The cache salt of that key; empty if keys share their caches."""
         self.trusted = self.steers = False
-        """`trusted`: the operator trusts its client with what steers engines (`engine_fields.py`).
+        """`trusted`: the operator trusts its client with what steers engines (`proxy/limits.py`).
         `steers`: so it does, or the workers that it goes to are for everyone."""
         self.refusal: APIError | None = None
         """The answer, if the head alone was reason to refuse the request."""

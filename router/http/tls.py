@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 from prometheus_client import Metric
 
-from router.observe.series import Counter
+from router.observe.metrics import Counter
 from router.runtime.quote import shown_file
 from router.settings.files import load_chain, load_roots
 from router.settings.model import WorkerSettings

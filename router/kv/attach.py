@@ -25,7 +25,7 @@ from router.kv.remote import RemoteMemory
 from router.settings.fleet import TiersSettings
 from router.settings.model import Settings, WorkerSettings
 from strategies.api import Prompt
-from strategies.cost.tiers import Loads
+from strategies.cost.prefill import Loads
 from strategies.registry import make
 
 if TYPE_CHECKING:

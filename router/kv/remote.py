@@ -23,7 +23,7 @@ from router.upstream.errors import Silent
 from router.upstream.pool import Upstream
 from router.upstream.usage import MAX_TOKENS
 from strategies.api import Outcome, Prompt
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 
 log = logging.getLogger("warmroute.controller")
 

@@ -21,6 +21,7 @@ from router.api.endpoints import CHAT, COMPLETION, INPUT, MESSAGES, NOTHING, RES
 from router.api.messages import (
     MAX_ENTRIES,
     UNEXPECTED,
+    KeyedPart,
     Message,
     Unread,
     content_of,
@@ -29,7 +30,6 @@ from router.api.messages import (
     messages,
 )
 from router.api.request import SCORED, Adapted, Request
-from router.prompt.models import KeyedPart
 from router.runtime.threads import BYTES, ELEMENTS, count, rest
 
 #: A place where a JSON string may be cut: not inside an escape, the longest of which is a pair of

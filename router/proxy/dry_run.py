@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from router.api.endpoints import Endpoint, Prompted
-from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import APIError, Headers
 from router.api.request import Request
 from router.dispatch.dispatcher import Dispatcher
@@ -13,6 +12,7 @@ from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.prompt.executor import MAX_LOOP_EXPLAINED_BYTES, PromptExecutor
 from router.prompt.salts import Salts, give
+from router.proxy.limits import refuse_engine_fields
 from router.proxy.parse import RequestReader
 from router.sessions.ids import Names
 from router.sessions.use import SessionUse

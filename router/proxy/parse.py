@@ -5,7 +5,6 @@ from time import monotonic
 from typing import Final, cast
 
 from router.api.endpoints import RESPONSES, Endpoint
-from router.api.engine_fields import refuse_engine_fields
 from router.api.errors import Headers, LostPrevious
 from router.api.request import NotJson, Request, parse
 from router.dispatch.eligibility import cuts, fitted, within
@@ -16,7 +15,7 @@ from router.http.exchange import Exchange
 from router.http.headers import header
 from router.prompt.executor import MAX_LOOP_BODY_BYTES, PromptExecutor
 from router.prompt.salts import give
-from router.proxy.limits import Limits
+from router.proxy.limits import Limits, refuse_engine_fields
 from router.responses.ids import asked
 from router.responses.owners import Responses, at
 from router.runtime.threads import rest

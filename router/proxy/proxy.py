@@ -7,7 +7,9 @@ unwinds, it closes the connection to the worker, which makes the worker stop.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Final, TypeVar
 
 from router.api.endpoints import Endpoint
@@ -25,7 +27,6 @@ from router.http.sse import Comments
 from router.observe.metrics import Metrics
 from router.prompt.executor import MAX_LOOP_BODY_BYTES, PromptExecutor
 from router.prompt.forward import with_ids
-from router.proxy.access_log import log, log_answer, log_refusal
 from router.proxy.dry_run import DryRun
 from router.proxy.parse import RequestReader
 from router.proxy.relay import AnswerCut, Relay
@@ -37,10 +38,13 @@ from router.upstream.faults import NO_FAULT
 from router.upstream.pool import NOT_SENT as UNSENT
 from router.upstream.pool import Upstream
 from router.upstream.usage import NO_USAGE, Usage
-from strategies.cost.booking import Booking
+from strategies.cost.load import Booking
 from strategies.explain import gives_way, instead, terms, words
 
+log = logging.getLogger("warmroute.requests")
+
 T = TypeVar("T")
+Fields = dict[str, str | float]
 
 #: With this header, whatever its value, a client asks for the whole decision.
 DECISION: Final = b"x-warmroute-decision"
@@ -100,7 +104,7 @@ class Proxy:
                 self._stopped(endpoint, exchange)
             elif not exchange.asked:
                 self.refused(exchange, CLIENT_LEFT, "the client left")
-        except Exception:  # noqa: BLE001 - our own bug: answer with the endpoint's error format
+        except Exception:
             log.exception("internal error, id=%s", exchange.identity.decode())
             _answer(endpoint, exchange, APIError("Internal error in the router."))
         finally:
@@ -363,3 +367,48 @@ def _answer(endpoint: Endpoint, exchange: Exchange, error: APIError) -> None:
         exchange.fail(error_event(endpoint.path, error, exchange.identity), error.message)
     elif not exchange.started:
         exchange.refuse(error)
+
+
+def log_answer(lease: Lease, exchange: Exchange) -> None:
+    """Log an answer that came from a worker, or what went wrong instead."""
+    request = lease.request
+    fields: Fields = {
+        "status": lease.status,
+        "worker": lease.worker.name,
+        "decision": lease.explanation().decode(),
+        "tokens": request.prompt.too_long or request.prompt.tokens,
+        "seconds": round(monotonic() - request.started, 3),
+    }
+    if request.preemptions:
+        fields["preempted"] = request.preemptions
+    if lease.failure:
+        fields["failure"] = lease.failure
+    _log(exchange, request.endpoint.path, fields)
+
+
+def log_relayed(
+    exchange: Exchange, worker: Worker, status: int, failure: str | None, seconds: float
+) -> None:
+    """Log an answer that came from a worker without a decision: only that one could be asked."""
+    fields: Fields = {"status": status, "worker": worker.name, "seconds": round(seconds, 3)}
+    if failure:
+        fields["failure"] = failure
+    _log(exchange, exchange.path, fields)
+
+
+def log_refusal(exchange: Exchange, status: int, reason: str) -> None:
+    """Log an answer that came from the router itself."""
+    _log(exchange, exchange.path, {"status": status, "reason": reason})
+
+
+def _log(exchange: Exchange, path: str, more: Fields) -> None:
+    """Log fields as a line of text for people, and as they are for machines."""
+    fields = {"id": exchange.identity.decode(), "path": path, **exchange.named(), **more}
+    text = " ".join(f"{name}={_text(name, value)}" for name, value in fields.items())
+    log.info("%s", text, extra={"fields": fields})
+
+
+def _text(name: str, value: str | float) -> str:
+    if name in {"decision", "reason"}:  # words of clients and of third parties
+        return repr(value)
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -12,8 +12,7 @@ from router.fleet.worker import ProbeState, Worker
 from router.http.exchange import Exchange
 from router.http.headers import upstream_head
 from router.observe.metrics import Metrics
-from router.proxy.access_log import log_relayed
-from router.proxy.proxy import Proxy
+from router.proxy.proxy import Proxy, log_relayed
 from router.proxy.relay import AnswerCut, Relay
 from router.responses.ids import Stored
 from router.settings.model import Settings

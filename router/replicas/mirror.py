@@ -13,9 +13,9 @@ from router.fleet.worker import Worker
 from router.replicas.messages import Anew, Began, Booked, Ended, GiveWay, News
 from router.responses.messages import OwnerQuery, ResponseOwner
 from strategies.api import NO_LOADING, Candidate, Cost, Outcome, Prompt
-from strategies.cost.booking import Booking
+from strategies.cost.load import Booking
 from strategies.cost.preemption import ahead, drop
-from strategies.cost.tiers import Loading
+from strategies.cost.prefill import Loading
 from strategies.prefix.block_keys import TEXT_ENDS
 
 log = logging.getLogger("warmroute.processes")

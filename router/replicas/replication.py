@@ -44,7 +44,7 @@ from router.replicas.sockets import (
 from router.responses.messages import OwnerQuery, ResponseOwner
 from router.responses.owners import Responses
 from strategies.api import Candidate, Outcome, Prompt
-from strategies.cost.booking import Booking
+from strategies.cost.load import Booking
 from strategies.prefix.block_keys import TEXT_ENDS
 
 log = logging.getLogger("warmroute.processes")

@@ -224,7 +224,7 @@ class SageMaker:
 async def _visit(
     invocation: Invocation, pool: Pool, model: str, workers: list[Worker]
 ) -> SessionUse | None:
-    """Return the request's visit to a session, if any. Raises a APIError, and Refusal."""
+    """Return the request's visit to a session, if any. Raises an APIError, and Refusal."""
     if invocation.opens and pool.stateful:
         return await open_there(invocation, pool, model, workers, answered=True)
     if invocation.opens:

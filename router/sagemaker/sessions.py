@@ -165,7 +165,7 @@ async def end_everywhere(
 async def _end_there(
     pool: Pool, sessions: Sessions, key: str, body: bytes, identity: bytes
 ) -> bytes:
-    """Close a session at its worker, if that is up. Raises a APIError, and WorkerRefusal."""
+    """Close a session at its worker, if that is up. Raises an APIError, and WorkerRefusal."""
     session = await sessions.find(key, pool, (), known=True, uses=True)
     worker = None if session is None else pool.named.get(session.worker)
     if session is None or worker is None or not _is_up(worker):
@@ -220,7 +220,7 @@ _NEW_SESSION = b"x-amzn-sagemaker-new-session-id: %b\r\n"
 
 
 async def open_call(fleet: Fleet, invocation: Invocation) -> None:
-    """Start a session; its worker is chosen now. Raises a APIError, and WorkerRefusal."""
+    """Start a session; its worker is chosen now. Raises an APIError, and WorkerRefusal."""
     pool, model, workers = await _place(fleet, invocation.model)
     if pool.stateful:
         visit = await open_there(invocation, pool, model, workers)
@@ -284,7 +284,7 @@ async def open_there(
 ) -> SessionUse:
     """Start a session at a worker that keeps them; its id is the client's, or else the worker's.
 
-    `answered`: a prompt's answer will announce the session. Raises a APIError, and WorkerRefusal.
+    `answered`: a prompt's answer will announce the session. Raises an APIError, and WorkerRefusal.
     """
     sessions, key, exchange = sessions_of(pool), invocation.session, invocation.exchange
     visit = sessions.opening(key, invocation.call)

@@ -43,7 +43,7 @@ from router.settings.types import (
 )
 from strategies import registry
 from strategies.api import Bytes, Other, Seconds
-from strategies.cost.tiers import Loads
+from strategies.cost.prefill import Loads
 
 
 class EjectionSettings(Model):

@@ -28,8 +28,7 @@ from strategies.constants import (
 )
 from strategies.cost.load import Load
 from strategies.cost.preemption import before
-from strategies.cost.prefill import Curve
-from strategies.cost.tiers import Loading
+from strategies.cost.prefill import Curve, Loading
 from strategies.prefix.tree import NOT_WANTED, Match
 
 _MAX_SHARE: Final = 1.0 - LEAST_REST

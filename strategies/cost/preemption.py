@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from strategies.api import Candidate, Prompt
 from strategies.constants import AGING, LONGEST_S, MARGIN, PRICE, STEP_S
-from strategies.cost.booking import Booking, late_s
-from strategies.cost.load import Load
+from strategies.cost.load import Booking, Load, late_s
 
 
 def before(

@@ -7,8 +7,7 @@ decided anew. The worker counts as holding no more than before.
 
 from strategies.api import FREE, Candidate, Decision
 from strategies.constants import LATE_S, MOST_STEP, STUCK_S, TIMES_GUESSED
-from strategies.cost.booking import Booking, late_s
-from strategies.cost.load import Load
+from strategies.cost.load import Booking, Load, late_s
 from strategies.cost.prefill import Pace
 from strategies.hold.queue import Queue
 

@@ -24,7 +24,7 @@ from strategies.api import (
     option,
 )
 from strategies.cost.cost import held_tokens
-from strategies.cost.tiers import Held, Loading
+from strategies.cost.prefill import Held, Loading
 from strategies.policies.prefix_aware import PrefixAware, PrefixAwareOptions, reason
 from strategies.prefix.tree import Placement, PrefixTree
 

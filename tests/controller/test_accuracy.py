@@ -9,7 +9,7 @@ from controller.events.source import EventSource
 from controller.index.block_events import Tier
 from controller.kv_memory import KvMemory
 from strategies.api import Prompt
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 from tests.controller.announcements import prompt, push, stored
 
 CPU: dict[str, Any] = {"medium": "CPU"}

@@ -7,7 +7,7 @@ import pytest
 from controller.index.snapshot import decode_snapshot
 from controller.kv_memory import KvMemory
 from strategies.api import Outcome
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 from tests.controller.announcements import batch, prompt, push, stored
 from tests.controller.index.naive import dump
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from router.fleet.breaker import Breaker
-from router.fleet.outliers import Breakers
+from router.fleet.breaker import Breaker, Breakers
 from router.settings.fleet import EjectionSettings
 
 SETTINGS = EjectionSettings.model_construct(failures=3, first=10, longest=60)

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from router.settings.server import TimeoutSettings
-from router.upstream.dns import Addresses
-from router.upstream.pool import Upstream
+from router.upstream.pool import Addresses, Upstream
 from tests.health.failing import (
     CHAT,
     CHUNK,

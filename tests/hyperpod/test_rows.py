@@ -13,8 +13,7 @@ from router.api.endpoints import ENDPOINTS
 from router.api.request import parse
 from router.prompt.prompts import KnownModel, Prompts
 from strategies.api import Candidate, Prompt, Strategy
-from strategies.cost.booking import Booking
-from strategies.cost.load import Load
+from strategies.cost.load import Booking, Load
 from strategies.cost.prefill import Pace
 from strategies.prefix.block_keys import TEXT_ENDS, chain
 from strategies.registry import make

@@ -15,7 +15,7 @@ from controller.service.server import create_app
 from router.kv.answers import Answers
 from router.kv.remote import RemoteMemory
 from strategies.api import Outcome, Prompt
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 from strategies.prefix.block_keys import even_chain, even_root
 from tests.support import MakeStub
 

@@ -11,8 +11,8 @@ from prometheus_client.exposition import generate_latest
 from router.admin.views import View
 from router.fleet.metrics import fleet_metrics
 from router.observe.exposition import SLICE
-from router.observe.series import Counter
-from router.observe.series import Histogram as Ours
+from router.observe.metrics import Counter
+from router.observe.metrics import Histogram as Ours
 from tests.fleet.fleets import fleet
 
 BOUNDS = (0.1, 1.0, 10.0)

@@ -14,8 +14,7 @@ from router.fleet.pool import Pool
 from router.replicas.messages import Anew, Began, Booked, Ended, Letter, News, decode, encode, size
 from router.replicas.mirror import Mirror
 from strategies.api import Candidate, Capabilities, NoOptions, Outcome, Prompt, WorkerView
-from strategies.cost.booking import Booking, late_s
-from strategies.cost.load import Load
+from strategies.cost.load import Booking, Load, late_s
 from strategies.cost.preemption import drop
 from strategies.policies.least_load import LeastLoad
 from strategies.policies.prefix_aware import PrefixAware

@@ -16,7 +16,7 @@ from router.replicas.mirror import Mirror
 from router.replicas.replication import Sharing
 from router.replicas.sockets import MAX_DATAGRAM_BYTES, Wires, Wiring
 from strategies.api import Outcome
-from strategies.cost.booking import Booking
+from strategies.cost.load import Booking
 from tests.fleet.fleets import choice, fleet, prompt
 
 ENDED = Outcome(ok=True, cached_tokens=0, answer_tokens=5)

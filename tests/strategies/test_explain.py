@@ -3,7 +3,7 @@
 import pytest
 
 from strategies.api import FREE, Candidate, Cost, Decision, Prompt
-from strategies.cost.tiers import Loading
+from strategies.cost.prefill import Loading
 from strategies.explain import Rejection, explain, gives_way, terms, words
 from tests.strategies.workers import untold
 

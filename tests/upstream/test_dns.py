@@ -12,9 +12,8 @@ from typing import ParamSpec
 import pytest
 
 from router.settings.server import TimeoutSettings
-from router.upstream.dns import Addresses
 from router.upstream.errors import Refused
-from router.upstream.pool import Upstream
+from router.upstream.pool import Addresses, Upstream
 from tests.support import accepting_nobody
 
 P = ParamSpec("P")

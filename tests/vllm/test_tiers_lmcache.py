@@ -19,7 +19,7 @@ from controller.index.block_events import FirstBlock, Tier
 from router.kv.attach import lookup_of
 from router.kv.lmcache.names import Chunking, digests
 from router.settings.fleet import TiersSettings
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
 from tests.vllm.engine import BLOCK, command, free_port

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from controller.index.block_events import Tier
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 from tests.sessions.redis_server import RedisServer
 from tests.support import MakeRouter, Router, until
 from tests.vllm.engine import BLOCK, MODEL

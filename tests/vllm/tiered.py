@@ -19,7 +19,7 @@ import msgspec
 import zmq
 from prometheus_client.parser import text_string_to_metric_families
 
-from strategies.cost.tiers import Held
+from strategies.cost.prefill import Held
 from strategies.explain import Explanation
 from tests.support import Router, until
 from tests.vllm.engine import BLOCK, MODEL, command

@@ -4,7 +4,7 @@ import pytest
 
 from strategies.api import Cost, Prompt
 from strategies.cost.cost import Costs
-from strategies.cost.tiers import Loading
+from strategies.cost.prefill import Loading
 from tests.strategies.workers import Run, Stand, fleet, prompt
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.cost.booking import Booking
-from strategies.cost.load import Load
+from strategies.cost.load import Booking, Load
 
 
 def _margin() -> float:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from strategies.api import Candidate, Cost, Outcome, Prompt
-from strategies.cost.booking import Booking
 from strategies.cost.cost import Costs, held_tokens
-from strategies.cost.load import Load
+from strategies.cost.load import Booking, Load
 from strategies.cost.preemption import (
     ahead,
     before,

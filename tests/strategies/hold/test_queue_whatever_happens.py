@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from strategies.api import Candidate, Cost, Decision, Prompt
-from strategies.cost.booking import Booking
-from strategies.cost.load import Load
+from strategies.cost.load import Booking, Load
 from strategies.hold.queue import Entry, Queue, Wait
 from tests.strategies.hold.desk import ANY, MANY, Stand
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from strategies.api import Candidate, Cost, Outcome, Prompt, Seconds
-from strategies.cost.tiers import Held, Loads
+from strategies.cost.prefill import Held, Loads
 from strategies.explain import words
 from strategies.policies.kv_aware import KvAware, KvAwareOptions
 from tests.strategies.workers import Stand, untold
