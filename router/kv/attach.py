@@ -408,6 +408,8 @@ async def refuse_lost_stores(settings: Settings, *, ask: bool = True) -> None:
     Without `ask`, no store is asked: an outage while serving is tolerated, and the store does not
     count meanwhile. A store that no strategy asks is no reason to fail.
     """
+    if settings.tiers.l2.lmcache is None or not settings.tiers.l2.enabled:
+        return
     strategies = [pool.strategy for pool in settings.all_pools()]
     if all(make(strategy.name, strategy.options).kv is None for strategy in strategies):
         return

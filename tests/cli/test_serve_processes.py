@@ -124,6 +124,7 @@ def test_they_end_in_order(stub: MakeStub, serve: Serve) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.long
 def test_a_signal_to_all_of_them_is_one(stub: MakeStub, serve: Serve) -> None:
     """systemd signals every process: that counts as one signal, not as the second, which cuts."""
     running = serve(stub([SSE + CHUNK, 2.0, CHUNK + END]).url, args=THREE, shutdown={"delay": "0s"})
@@ -193,6 +194,7 @@ def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
     return make
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("end", "how"),
     [
@@ -229,6 +231,7 @@ def test_none_of_them_can_start(stub: MakeStub, serve: Serve, dying: Callable[..
     assert "listens on" not in log
 
 
+@pytest.mark.long
 def test_changes_reach_one_that_dies_meanwhile(
     stub: MakeStub, serve: Serve, dying: Callable[..., Path]
 ) -> None:
@@ -248,6 +251,7 @@ def test_changes_reach_one_that_dies_meanwhile(
     assert running.cut(signal.SIGTERM) == 0
 
 
+@pytest.mark.long
 def test_they_do_not_outlive_who_minds_them(stub: MakeStub, serve: Serve) -> None:
     """If their parent process is killed, they shut down."""
     running = serve(stub().url, args=THREE, shutdown={"delay": "0s"})
@@ -259,6 +263,7 @@ def test_they_do_not_outlive_who_minds_them(stub: MakeStub, serve: Serve) -> Non
     assert "Traceback" not in running.err.read_text()
 
 
+@pytest.mark.long
 def test_all_of_them_change_their_settings(stub: MakeStub, serve: Serve) -> None:
     """The file is read once, its changes are logged once, and no request fails meanwhile."""
     old, new = stub(STREAM), stub(STREAM)
@@ -309,6 +314,7 @@ def test_no_port_of_others_is_shared(tmp_path: Path, shared: int) -> None:
     assert f"127.0.0.1:{shared}: Address already in use" in done.stderr
 
 
+@pytest.mark.long
 def test_a_conversation_finds_its_worker_from_any_process(stub: MakeStub, serve: Serve) -> None:
     """Each turn comes on a new connection, which any process may get."""
     workers = [stub().url for _ in range(4)]
