@@ -8,7 +8,8 @@ COPY strategies strategies
 COPY controller controller
 COPY simulator simulator
 RUN python -m venv /warmroute \
-    && /warmroute/bin/pip install --no-cache-dir '.[redis,lmcache]'
+    && /warmroute/bin/pip install --no-cache-dir '.[redis,lmcache]' \
+    && /warmroute/bin/warmroute --version | grep compiled
 
 FROM python:3.13-slim
 COPY --from=build /warmroute /warmroute

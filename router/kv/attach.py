@@ -342,6 +342,8 @@ class Memories:
     async def _leave_all_but(self, wanted: set[tuple[str, Worker]], fresh: set[str]) -> None:
         """Leave workers that are not wanted, publish elsewhere now, or whose pool is `fresh`."""
         for where, (published, _) in list(self._followed.items()):
+            if where not in self._followed:
+                continue  # left while another was
             configured = self._configured(where[1])
             moved = configured is not None and [configured] != published
             if where not in wanted or where[0] in fresh or moved:
@@ -408,7 +410,8 @@ async def refuse_lost_stores(settings: Settings, *, ask: bool = True) -> None:
     Without `ask`, no store is asked: an outage while serving is tolerated, and the store does not
     count meanwhile. A store that no strategy asks is no reason to fail.
     """
-    if settings.tiers.l2.lmcache is None or not settings.tiers.l2.enabled:
+    lmcache = settings.tiers.l2.lmcache
+    if lmcache is None or not settings.tiers.l2.enabled:
         return
     strategies = [pool.strategy for pool in settings.all_pools()]
     if all(make(strategy.name, strategy.options).kv is None for strategy in strategies):
@@ -421,8 +424,7 @@ async def refuse_lost_stores(settings: Settings, *, ask: bool = True) -> None:
         if ask:
             await store.look()
     except LookupFailed as error:
-        lmcache = settings.tiers.l2.lmcache
-        field = "redis" if lmcache is not None and lmcache.redis else "coordinator"
+        field = "redis" if lmcache.redis else "coordinator"
         raise CannotBuild(f"tiers.l2.lmcache.{field}: {error}") from None
     finally:
         await store.close()

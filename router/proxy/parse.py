@@ -188,6 +188,8 @@ class RequestReader:
 def _session(sessions: Sessions, exchange: Exchange) -> SessionUse | None:
     """Return the request's part in a session, if it has one."""
     session: SessionUse | None = exchange.session_among(sessions)
+    if session is not None and session.begins and exchange.commented:
+        return None  # its pool had no sessions before, and its client cannot be told an id now
     if session is not None:
         session.owner = exchange.tenant
         exchange.session = session

@@ -6,10 +6,11 @@ of a stream. An answer has hundreds of them, and the fleet under test often shar
 
 import asyncio
 import ssl
+from base64 import b64encode
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -64,6 +65,9 @@ class ReplayClient:
         }
         if options.api_key:
             fields["authorization"] = f"Bearer {options.api_key}"
+        elif url.username is not None:
+            user = f"{unquote(url.username)}:{unquote(url.password or '')}"
+            fields["authorization"] = f"Basic {b64encode(user.encode()).decode()}"
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
 
     async def __aenter__(self) -> Self:

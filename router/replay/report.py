@@ -282,10 +282,12 @@ def _workers(report: Report) -> Table:
 
 
 def _errors(report: Report) -> Table:
-    return _table(
+    table = _table(
         ("Error", "Count", "The first one"),
         [(kind, f"{error.count:,}", error.first) for kind, error in report.errors.items()],
     )
+    table.columns[-1].justify = "left"
+    return table
 
 
 def _seconds(value: float | None) -> str:

@@ -50,13 +50,14 @@ class Outage:
         pools)."""
         self.closed: OrderedDict[str, None] = OrderedDict()
         """Ids of sessions that this router closed, during an outage or not."""
-        self._untold: OrderedDict[str, None] = OrderedDict()
-        """The closed ids not yet reported to the store."""
+        self._unreported: OrderedDict[str, float | None] = OrderedDict()
+        """The closed ids not yet reported to the store. The value is the creation time if only the
+        session created then was closed."""
 
     def begin(self, key: str, session: OpenSession) -> None:
         """Record a session that was bound while the store could not be told."""
         self.closed.pop(key, None)
-        self._untold.pop(key, None)
+        self._unreported.pop(key, None)
         self._keep(self.begun, key, session)
 
     def see(self, key: str, session: OpenSession | None) -> None:
@@ -66,15 +67,21 @@ class Outage:
         else:
             self._keep(self.seen, key, session)
 
-    def close(self, key: str, *, told: bool = False) -> bool:
-        """Close a session; return whether it may have been open. `told`: the store knows it."""
+    def close(self, key: str, *, reported: bool = False, begun: float | None = None) -> bool:
+        """Close a session; return whether it may have been open.
+
+        With `begun`, close it only if it was created then. `reported`: the store knows already.
+        """
+        session = self.begun.get(key)
+        if session is not None and begun is not None and session.created != begun:
+            return False
         self.begun.pop(key, None)
         self.seen.pop(key, None)
         if key in self.closed:
             return False
         self._keep(self.closed, key, None)
-        if not told:
-            self._keep(self._untold, key, None)
+        if not reported:
+            self._keep(self._unreported, key, begun)
         return True
 
     def find(self, key: str) -> OpenSession | None:
@@ -86,13 +93,13 @@ class Outage:
 
         Raises StoreDown; what was not reported yet is kept.
         """
-        while self._untold:
-            keys = list(islice(self._untold, MAX_REPORTS))
-            await asyncio.gather(*(self._tell_end(store, key) for key in keys))
+        while self._unreported:
+            ends = list(islice(self._unreported.items(), MAX_REPORTS))
+            await asyncio.gather(*(self._tell_end(store, key, begun) for key, begun in ends))
 
-    async def _tell_end(self, store: Store, key: str) -> None:
-        await store.close(key)
-        self._untold.pop(key, None)
+    async def _tell_end(self, store: Store, key: str, begun: float | None) -> None:
+        await store.close(key, begun=begun)
+        self._unreported.pop(key, None)
 
     async def tell_begun(self, store: Store) -> None:
         """Report the sessions started so far, and have other routers accept unknown ids meanwhile.
@@ -297,7 +304,7 @@ class Sessions:
             else:
                 # Remembered here too: at the next use the store may be down, or have lost what was
                 # closed.
-                news = self.redis is None or self.away.close(key, told=True)
+                news = self.redis is None or self.away.close(key, reported=True)
                 was = session is not None and (news or session is not PERHAPS)
                 self.counts["closed"] += was
                 return was
@@ -308,8 +315,7 @@ class Sessions:
     async def undo(self, key: str, begun: float) -> bool:
         """Undo the start of a session created at `begun`; return whether that was done.
 
-        It stays if others have used it, or if it was closed and another one started under its id;
-        while the store is down, that is not known.
+        It stays if others have used it, or if it was closed and another one started under its id.
         """
         if not self.down:
             store = self._store
@@ -317,7 +323,7 @@ class Sessions:
                 return await store.close(key, begun=begun) is not None
             except StoreDown as down:
                 self._lost(down, store)
-        return self.away.close(key)
+        return self.away.close(key, begun=begun)
 
     async def back(self, key: str, worker: str, home: str | None, used: float) -> bool:
         """Move a session from `worker` back to its home; return whether it is there now.
@@ -404,7 +410,7 @@ class Sessions:
             self.down = False
 
     def _hashed(self, key: str, workers: "Iterable[Worker]") -> OpenSession | None:
-        names = [worker.name for worker in workers if worker.takes_new]
+        names = [worker.name for worker in workers if worker.ready]
         if not names:
             return None
         return OpenSession(owner(key, names), UNNOTED, self.clock() + self._store.lease.ttl, 0.0)

@@ -149,9 +149,9 @@ class SessionUse:
     def home(self, pool: "Pool", model: str, workers: "Sequence[Worker]") -> "Worker | None":
         """Return the session's worker, if it can still be asked.
 
-        A worker that takes nothing new, as it drains or is busy, keeps its sessions, unless they
-        may move and another worker is there. An ejected worker is asked all the same if its
-        sessions end with it: no other worker could answer.
+        A draining worker keeps its sessions, unless they may move and another worker is there. An
+        ejected worker is asked all the same if its sessions end with it: no other worker could
+        answer.
         """
         if not self.bound:
             return None
@@ -163,7 +163,7 @@ class SessionUse:
             return None
         if self._sessions.ends_with_its_worker(pool):
             return there
-        if there.takes_new or not (self._sessions.stays or not workers):
+        if not (there.draining and (self._sessions.stays or not workers)):
             return None
         return there if pool.breakers.admits(monotonic(), there) else None
 
@@ -261,7 +261,7 @@ class SessionUse:
         if name == self.bound:
             return "kept"
         home = pool.named.get(self.bound)
-        if home is None or not (home.takes_new and pool.serves(home, model)):
+        if home is None or home.draining or not pool.serves(home, model):
             return "rebound"
         return "spilled" if pool.breakers.admits(monotonic(), home) else "rebound"
 
@@ -290,7 +290,7 @@ class SessionUse:
             self.state = "new"  # a repeated store command that had succeeded the first time
         self.take(session)
         there = pool.named.get(session.worker)
-        if there is not None and there.there:
+        if there is not None and there.ready:
             for candidate in candidates:
                 if candidate.worker is there:
                     return candidate

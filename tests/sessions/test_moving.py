@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from router.fleet.worker import ProbeState
 from strategies.api import FREE, Candidate
 from tests.reload.changing import change
 from tests.sessions.asking import (
@@ -80,6 +81,15 @@ def test_a_drained_worker_keeps_its_sessions_when_nobody_else_is_there(
     assert (reply.headers["x-warmroute-worker"], state(reply)) == (pair.home, "kept")
     others = ask(pair.router, "other"), ask(pair.router), invoke(pair.router, {**CHAT})
     assert [reply.status_code for reply in others] == [503] * 3
+
+
+def test_a_worker_that_fails_its_probes_but_is_busy(stub: MakeStub, route: MakeRouter) -> None:
+    """A session leaves it while another worker is ready, even if sessions stay otherwise."""
+    pair = paired(stub, route, health={"interval": "1h"})
+    worker = next(w for w in pair.router.door.fleet.workers if w.name == pair.home)
+    worker.become(ProbeState.BUSY, "for a test")
+    reply = ask(pair.router, "a")
+    assert (reply.headers["x-warmroute-worker"], state(reply)) == (pair.other, "spilled")
 
 
 @pytest.mark.parametrize("spills", [False, True])

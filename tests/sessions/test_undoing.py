@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from router.sessions.sessions import Outage
 from router.sessions.store import MemoryStore
 from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 from tests.cancel.leaving import PATIENT, unreachable
@@ -265,3 +266,32 @@ def test_an_answer_that_cannot_be_told_begins_nothing(stub: MakeStub, route: Mak
         assert reply.headers["x-amzn-errortype"] == "ModelError"
         assert not {NEW, "x-warmroute-session"} & set(reply.headers)
         until(lambda: homes(router) == {})
+
+
+def test_what_ended_during_an_outage_is_told_of_the_session_that_began_then() -> None:
+    """Another client's session, begun since under the same id, stays."""
+    now = [1.0]
+
+    async def begun_again() -> OpenSession | None:
+        store = MemoryStore(SessionLease(), lambda: now[0])
+        await store.bind("a", Binding("w"), None)
+        away = Outage(9)
+        assert away.close("a", begun=1.0)
+        await store.close("a")
+        now[0] = 2.0
+        await store.bind("a", Binding("v"), None)
+        await away.tell_ends(store)
+        return await store.use("a")
+
+    assert asyncio.run(begun_again()) is not None
+
+
+def test_what_began_again_during_an_outage_stays() -> None:
+    """A session begun again with the same id is not closed with its predecessor's start time."""
+    away = Outage(9)
+    away.begin("a", OpenSession("w", 1.0, 9.0, 1.0))
+    away.close("a")
+    away.begin("a", OpenSession("w", 2.0, 9.0, 2.0))
+    assert not away.close("a", begun=1.0)
+    assert away.find("a") is not None
+    assert away.close("a", begun=2.0)
