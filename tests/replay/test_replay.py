@@ -73,6 +73,14 @@ def test_requests_ask_for_what_the_trace_says(stub: Stub) -> None:
     assert stub.heads[0]["authorization"] == "Bearer sesame"
 
 
+def test_user_and_password_of_a_url_are_sent(stub: Stub) -> None:
+    """As HTTP has them; they are part of no `Host`."""
+    url = stub.url.replace("http://", "http://anna:s%40fe@")
+    replayed(stub, ReplayPlan("t", requests(1)), url=url)
+    assert stub.heads[0]["authorization"] == "Basic YW5uYTpzQGZl"
+    assert stub.heads[0]["host"] == stub.url.removeprefix("http://")
+
+
 def test_completions_take_a_prompt(stub: Stub) -> None:
     """Another endpoint, model and lengths, and a URL that ends in /v1."""
     options = Options(
