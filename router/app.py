@@ -133,14 +133,14 @@ class Application:
         endpoint = ENDPOINTS.get(exchange.path)
         if endpoint is not None and exchange.method == "POST":
             return self._serve(endpoint, exchange)
-        asked = route(exchange.path, self._prefix)
-        one = stored(exchange.path if asked is None else asked.path)
-        if one is not None and exchange.method != "OPTIONS":
-            return self._retrieve(one, asked, exchange)
-        if asked is not None:
-            if asked.operation is Operation.OPENAI and exchange.method == "GET":
-                return self._models_of(asked, exchange)
-            return self._sagemaker.serve(asked, exchange)
+        sagemaker_route = route(exchange.path, self._prefix)
+        stored_response = stored(exchange.path if sagemaker_route is None else sagemaker_route.path)
+        if stored_response is not None and exchange.method != "OPTIONS":
+            return self._retrieve(stored_response, sagemaker_route, exchange)
+        if sagemaker_route is not None:
+            if sagemaker_route.operation is Operation.OPENAI and exchange.method == "GET":
+                return self._models_of(sagemaker_route, exchange)
+            return self._sagemaker.serve(sagemaker_route, exchange)
         if exchange.method == "OPTIONS" and _is_for_clients(exchange.path):
             return _permit(exchange)
         return self._admin.serve(exchange)
@@ -152,19 +152,21 @@ class Application:
         """
         await self._proxy.serve(endpoint, exchange)
 
-    async def _models_of(self, asked: Route, exchange: Exchange) -> None:
+    async def _models_of(self, sagemaker_route: Route, exchange: Exchange) -> None:
         """List models below a SageMaker endpoint's path, as below `/v1`."""
-        if await self._sagemaker.admits(asked, exchange):
-            exchange.path = asked.path
+        if await self._sagemaker.admits(sagemaker_route, exchange):
+            exchange.path = sagemaker_route.path
             await self._admin.serve(exchange)
 
-    async def _retrieve(self, one: Stored, asked: Route | None, exchange: Exchange) -> None:
+    async def _retrieve(
+        self, stored_response: Stored, sagemaker_route: Route | None, exchange: Exchange
+    ) -> None:
         """Serve the path of a response, which may be below a SageMaker endpoint's."""
-        if asked is not None:
-            if not await self._sagemaker.admits(asked, exchange):
+        if sagemaker_route is not None:
+            if not await self._sagemaker.admits(sagemaker_route, exchange):
                 return
             exchange.keyed = True  # AWS credentials are of no use to a worker
-        await self._retrieval.serve(one, exchange)
+        await self._retrieval.serve(stored_response, exchange)
 
     @property
     def responses(self) -> Responses:

@@ -78,11 +78,11 @@ def _differences(
     old: BaseModel, new: BaseModel, left_out: Iterable[str] = _BY_NAME
 ) -> Iterator[tuple[str, str, str]]:
     """Yield path, old and new text of values that differ; all secrets have the same text."""
-    before, after = ({row.path: row.value for row in describe(one)} for one in (old, new))
+    before, after = ({row.path: row.value for row in describe(settings)} for settings in (old, new))
     for path in {**before, **after}:
-        one, other = before.get(path, "none"), after.get(path, "none")
-        if one != other and not any(map(partial(_is_in, path), left_out)):
-            yield path, one, other
+        previous, current = before.get(path, "none"), after.get(path, "none")
+        if previous != current and not any(map(partial(_is_in, path), left_out)):
+            yield path, previous, current
 
 
 def _is_in(path: str, section: str) -> bool:
@@ -167,8 +167,8 @@ def _worker(old: tuple[str, WorkerSettings], new: tuple[str, WorkerSettings]) ->
     (was_in, before), (is_in, after) = old, new
     if was_in != is_in:
         yield f"worker {after.name} moved from pool {was_in} to pool {is_in}"
-    for path, one, other in _differences(before, after, ()):
-        yield f"worker {after.name}: {path}: {one} → {other}"
+    for path, previous, current in _differences(before, after, ()):
+        yield f"worker {after.name}: {path}: {previous} → {current}"
     if before.api_key and after.api_key and before.api_key != after.api_key:
         yield f"worker {after.name}: api_key changed"
 
@@ -326,17 +326,17 @@ class Reload:
 
     def say_what_is_idle(self) -> None:
         """Warn of settings that have no effect, as they stand now."""
-        found = tuple(idle(self.settings))
-        for words in found if found != self._idle else ():
+        unused = tuple(idle(self.settings))
+        for words in unused if unused != self._idle else ():
             log.warning("%s", words)
-        self._idle = found
+        self._idle = unused
 
     def say_what_is_served(self) -> None:
         """Log how workers are chosen, where answers say it, and how to get to a file."""
         for pool in self.settings.all_pools():
             many = "" if len(pool.workers) == 1 else "s"
-            told = pool.name, pool.strategy.name, len(pool.workers), many
-            log.info("pool %s: strategy %s, %d worker%s", *told)
+            details = pool.name, pool.strategy.name, len(pool.workers), many
+            log.info("pool %s: strategy %s, %d worker%s", *details)
         headers = "x-warmroute-worker, x-warmroute-decision"
         log.info("each answer says which worker gave it, and why: %s", headers)
         if isinstance(self._source.file, Arguments):
@@ -420,8 +420,8 @@ def without_restart(old: Settings, new: Settings) -> Settings:
 def tell(before: Settings, after: Settings, read: Settings) -> list[str]:
     """List what has changed, and what was read but waits for a restart."""
     done = changes(before, after)
-    waiting = [one for one in changes(before, read) if one not in done]
-    return [*done, *(one.removesuffix(WAITS) + WAITS for one in waiting)] or ["no changes"]
+    waiting = [change for change in changes(before, read) if change not in done]
+    return [*done, *(change.removesuffix(WAITS) + WAITS for change in waiting)] or ["no changes"]
 
 
 def refuse_what_needs_one(settings: Settings) -> None:

@@ -310,13 +310,13 @@ async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str]
         lines += [line for case in cases for line in _tokenizer(case, case in blind)]
         # Stores are checked before our own prompts can put blocks into them.
         stores = [await _store(name, store) for name, store in door.memories.stores.items()]
-        asked = [line async for line in _asked(door.fleet, door.memories)] if ask else []
+        prompt_lines = [line async for line in _asked(door.fleet, door.memories)] if ask else []
         lines += [
             f"pool {status.pool}: {status.sentence()}" for status in kv_statuses(door.memories)
         ]
         blocks = [(pool, *block_names(memory)) for pool, memory in door.memories.pools()]
         lines += [f"pool {pool.name}: {line}" for pool, names, _ in blocks for line in names]
-        lines += asked
+        lines += prompt_lines
         for pool, remote in door.memories.remotes():
             lines += await _controller(pool, remote, _deadline(settings))
         well = all(worker.ready for worker in door.fleet.workers)

@@ -455,9 +455,9 @@ class Lease:
             return
         if request.pool.prompts.keyed and not request.prompt.further:
             request.metrics.compared(cached, expected)
-        found, kv = self._tiers(usage), request.pool.kv
-        if found is not None or kv is not None:
-            hit = found or self.choice.believed.found(cached)
+        tiers, kv = self._tiers(usage), request.pool.kv
+        if tiers is not None or kv is not None:
+            hit = tiers or self.choice.believed.found(cached)
             request.metrics.hit(kv.loads.shown(hit) if kv is not None else hit)
 
     def _all_computed(self, usage: Usage) -> bool:
@@ -465,8 +465,8 @@ class Lease:
 
         Otherwise its time says something about how fast a slower tier loads.
         """
-        found = self._tiers(usage)
-        loading = self.choice.loading if found is None else found
+        tiers = self._tiers(usage)
+        loading = self.choice.loading if tiers is None else tiers
         return not (loading.l1 or loading.l2)
 
 

@@ -114,8 +114,8 @@ class Scheduler:
     def _places(self, worker: Worker, now: float, *, bound: bool) -> int:
         """Return how many more requests a worker may be sent."""
         asks = bound or self.limit == 0  # where none may wait, the worker is to say it itself
-        said = self.rests.most(worker, now) if self.rests and not asks else None
-        most = self.most if said is None else min(said, self.most)
+        allowed = self.rests.most(worker, now) if self.rests and not asks else None
+        most = self.most if allowed is None else min(allowed, self.most)
         return most - worker.load.here
 
     def must_wait(self, pool: Pool, workers: Sequence[Worker], *, bound: bool) -> bool:
@@ -133,7 +133,7 @@ class Scheduler:
             places += self._places(worker, now, bound=bound)
             if places > len(queue):
                 return False
-        return places <= queue.count(lambda line: any(_fits(line, one) for one in room))
+        return places <= queue.count(lambda line: any(_fits(line, worker) for worker in room))
 
     def holds(self, decision: Decision, wait: Wait | None = None) -> bool:
         """Whether a request is to wait until its worker is about to be free.
@@ -249,7 +249,7 @@ class Scheduler:
             for entry in queue:
                 kind = ("", *entry.line[1:])
                 if kind not in left:
-                    left[kind] = any(_is_left(one, kind) for one in pool.workers)
+                    left[kind] = any(_is_left(worker, kind) for worker in pool.workers)
                 if not left[kind] or entry.wait.deadline <= now:
                     _wake(entry)  # it is told so, or goes where there is room
         if self._queues:

@@ -68,13 +68,13 @@ async def _ask(worker: Worker, path: str, body: bytes | None) -> InquiryAnswer:
         worker.upstream.control_connections()
     )  # kept in a variable: a reload may replace the worker's
     connection = await upstream.ask(_head(worker, path, body), body or b"")
-    said = bytearray()
+    answer = bytearray()
     try:
         while chunk := await connection.chunk():
-            said += chunk
-            if len(said) > MAX_ANSWER_BYTES:
+            answer += chunk
+            if len(answer) > MAX_ANSWER_BYTES:
                 raise NoAnswer(f"{path} answered more than {MAX_ANSWER_BYTES} bytes")
-        return InquiryAnswer(connection.head.status, bytes(said))
+        return InquiryAnswer(connection.head.status, bytes(answer))
     finally:
         upstream.release(connection)
 

@@ -41,8 +41,11 @@ def opened(sealed: bytes) -> Settings:
     try:
         return Settings.model_validate(_with_secrets(msgspec.json.decode(sealed)))
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-    why = (f"{dotted(one['loc'])}: {one['msg'].removeprefix('Value error, ')}" for one in found)
+        errors = error.errors(include_url=False, include_input=False)
+    why = (
+        f"{dotted(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
+        for problem in errors
+    )
     raise Unusable("; ".join(why))
 
 
@@ -108,7 +111,10 @@ class Child:
             self._view.ask = channel.ask
             if self._sharing is not None:
                 self._sharing.begin()
-            tasks = [asyncio.create_task(one) for one in (self._obey(channel), self._tell(channel))]
+            tasks = [
+                asyncio.create_task(coroutine)
+                for coroutine in (self._obey(channel), self._tell(channel))
+            ]
             await self._serving.run(self._listeners, self._admin)
             # Send the last counts, or the sums over all processes would fall.
             channel.tell("counted", self._view.own_metrics())

@@ -277,10 +277,10 @@ class Place:
     async def metrics(self) -> list[Family]:
         """Return the metrics of the running process plus the counters of its predecessors."""
         channel = self._channel
-        said = await self.ask("metrics")
+        reply = await self.ask("metrics")
         now = self._counted
-        if said is not None and channel is self._channel:  # otherwise it is part of `_gone` by now
-            now = _decode(said)
+        if reply is not None and channel is self._channel:  # else it is part of `_gone` by now
+            now = _decode(reply)
             self._counted = growing(now)
         return merged([self._gone, now])
 
@@ -396,12 +396,12 @@ class Processes:
             for place in silent:
                 place.tell("settings", seal(before))
             raise CannotBuild(str(refusal)) from None
-        asked = [place.change(sealed) for place in others[1:] if place.serves]
+        pending = [place.change(sealed) for place in others[1:] if place.serves]
         for place in others[1:]:
             if not place.serves:
                 place.tell("settings", sealed)
-        said = await asyncio.gather(*asked, return_exceptions=True)
-        for problem in said:
+        outcomes = await asyncio.gather(*pending, return_exceptions=True)
+        for problem in outcomes:
             if isinstance(problem, BaseException):
                 log.error("one process has not changed its settings: %s", problem)
         if settings.logs != before.logs:
@@ -432,9 +432,9 @@ class Processes:
     async def answer(self, what: str, _: bytes) -> bytes:
         """Answer a process that asks for something merged from all processes. Raises Refusal."""
         if what == "metrics":
-            said = await asyncio.gather(*(place.metrics() for place in self.places))
+            replies = await asyncio.gather(*(place.metrics() for place in self.places))
             own = families(metric for more in self._also for metric in more())
-            return text(merged([*said, own]))
+            return text(merged([*replies, own]))
         if (merge := _MERGES.get(what)) is not None:
             answers = await asyncio.gather(*(place.ask(what) for place in self.places))
             return merge(answer for answer in answers if answer is not None)

@@ -64,8 +64,8 @@ class Retrieval:
         finally:
             answered.end()
             if self._log_requests:
-                told = answered.status, answered.failure
-                log_relayed(exchange, worker, *told, monotonic() - began)
+                outcome = answered.status, answered.failure
+                log_relayed(exchange, worker, *outcome, monotonic() - began)
 
 
 class _Answered:
@@ -82,8 +82,8 @@ class _Answered:
     async def relay(self, stored: Stored, exchange: Exchange, relay: Relay) -> None:
         """Send the request, and relay the answer. Raises WorkerError, AnswerCut."""
         worker, upstream, body = self._worker, self._worker.upstream, exchange.body
-        told, method = (worker.host, worker.api_key, len(body)), exchange.method.encode()
-        head = upstream_head(stored.path.encode(), exchange, *told, method=method)
+        target, method = (worker.host, worker.api_key, len(body)), exchange.method.encode()
+        head = upstream_head(stored.path.encode(), exchange, *target, method=method)
         connection = await upstream.ask(head, body)
         try:
             if connection.head.redirects:

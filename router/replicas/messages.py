@@ -109,9 +109,9 @@ def size(news: News) -> int:
 def letters(place: int, pid: int, news: Sequence[News], most: int) -> list[bytes]:
     """Encode all news as letters, starting a new one as soon as one has `most` bytes."""
     written, some, total = [], list[News](), 0
-    for one in news:
-        some.append(one)
-        total += size(one)
+    for item in news:
+        some.append(item)
+        total += size(item)
         if total >= most:
             written.append(encode(Letter(place, pid, some)))
             some, total = [], 0

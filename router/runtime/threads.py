@@ -74,11 +74,11 @@ def rest() -> None:
 
 def count(data: bytes, mark: bytes) -> int:
     """Count a byte in slices."""
-    found = 0
+    total = 0
     for start in range(0, len(data), BYTES):
-        found += data.count(mark, start, start + BYTES)
+        total += data.count(mark, start, start + BYTES)
         rest()
-    return found
+    return total
 
 
 def _due() -> float:
@@ -155,7 +155,7 @@ class Lane:
             raise
 
     def _leave(self, tenant: str, turn: _Turn) -> None:
-        line = [one for one in self._lines.get(tenant, ()) if one[2] is not turn]
+        line = [waiter for waiter in self._lines.get(tenant, ()) if waiter[2] is not turn]
         if line:
             heapify(line)
             self._lines[tenant] = line
@@ -185,7 +185,7 @@ class Lane:
 
         That is never one whose line is no longer than the newcomer's would be.
         """
-        longest = max(self._lines, key=lambda one: len(self._lines[one]), default=None)
+        longest = max(self._lines, key=lambda other: len(self._lines[other]), default=None)
         if longest is None or len(self._lines[longest]) <= len(self._lines.get(tenant, ())) + 1:
             raise Crowded
         turn = max(self._lines[longest])[2]

@@ -66,14 +66,14 @@ class Outage:
         else:
             self._keep(self.seen, key, session)
 
-    def close(self, key: str, *, told: bool = False) -> bool:
-        """Close a session; return whether it may have been open. `told`: the store knows it."""
+    def close(self, key: str, *, stored: bool = False) -> bool:
+        """Close a session; return whether it may have been open. `stored`: the store knows it."""
         self.begun.pop(key, None)
         self.seen.pop(key, None)
         if key in self.closed:
             return False
         self._keep(self.closed, key, None)
-        if not told:
+        if not stored:
             self._keep(self._untold, key, None)
         return True
 
@@ -183,8 +183,8 @@ class Sessions:
             return self.opening(None)
         if named is not None:
             return self.named(ids.check(named))
-        found = self.names.find(headers, body)
-        return None if found is None else self.named(found)
+        session_id = self.names.find(headers, body)
+        return None if session_id is None else self.named(session_id)
 
     def named(self, key: str) -> SessionUse:
         """Continue a session, or start it if it is not open and clients may do so."""
@@ -297,7 +297,7 @@ class Sessions:
             else:
                 # Remembered here too: at the next use the store may be down, or have lost what was
                 # closed.
-                news = self.redis is None or self.away.close(key, told=True)
+                news = self.redis is None or self.away.close(key, stored=True)
                 was = session is not None and (news or session is not PERHAPS)
                 self.counts["closed"] += was
                 return was

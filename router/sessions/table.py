@@ -210,15 +210,15 @@ class Table:
 
     def items(self, most: int, now: float) -> Iterator[tuple[str, OpenSession]]:
         """Return up to `most` open sessions, the least recently used first."""
-        found = self._sessions
-        lines = (((found[key].used, key) for key in line) for line in self._lines.values())
-        every = ((key, found[key]) for _, key in merge(*lines))
-        return islice(((key, one) for key, one in every if one.expires > now), most)
+        sessions = self._sessions
+        lines = (((sessions[key].used, key) for key in line) for line in self._lines.values())
+        every = ((key, sessions[key]) for _, key in merge(*lines))
+        return islice(((key, session) for key, session in every if session.expires > now), most)
 
     def _note_end(self, expires: float, key: str) -> None:
         heappush(self._ends, (expires, key))
         if len(self._ends) > 2 * len(self._sessions) + 64:  # most are of sessions closed since
-            self._ends = [(one.expires, key) for key, one in self._sessions.items()]
+            self._ends = [(session.expires, key) for key, session in self._sessions.items()]
             heapify(self._ends)
 
     def _remove(self, key: str) -> OpenSession:
@@ -229,16 +229,16 @@ class Table:
             del self._lines[session.owner]
         return session
 
-    def _held(self, one: str, newcomer: str) -> tuple[int, bool]:
+    def _held(self, owner: str, newcomer: str) -> tuple[int, bool]:
         """Return how many sessions an owner has, with the new one; of equals the newcomer goes."""
-        is_new = one == newcomer
-        return len(self._lines[one]) + is_new, is_new
+        is_new = owner == newcomer
+        return len(self._lines[owner]) + is_new, is_new
 
     def _make_room(self, owner: str, now: float) -> None:
         """Make room for another session of that owner."""
         self.sweep(now)
         while len(self._sessions) >= self.lease.most:
-            longest = max(self._lines, key=lambda one: self._held(one, owner))
+            longest = max(self._lines, key=lambda holder: self._held(holder, owner))
             if self._remove(next(iter(self._lines[longest]))).expires > now:
                 self.evicted += 1
             else:

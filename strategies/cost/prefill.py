@@ -41,8 +41,8 @@ class Curve:
 
     def tokens(self, seconds: float, cached: float) -> float:
         """Return how many tokens that follow `cached` ones have most likely been computed."""
-        one, more = self.factor + self.growth * cached / GROWTH, self.growth / (2.0 * GROWTH)
-        return (sqrt(one * one + 4.0 * more * seconds * RATE) - one) / (2.0 * more)
+        linear, more = self.factor + self.growth * cached / GROWTH, self.growth / (2.0 * GROWTH)
+        return (sqrt(linear * linear + 4.0 * more * seconds * RATE) - linear) / (2.0 * more)
 
     def learn(self, context: float, step: float) -> None:
         """Learn from an answer that took `step` times as long as predicted.
@@ -245,13 +245,13 @@ class Loads:
         l2 = min(held.l2 * self.l2_s, pace.prefill(held.l2, held.gpu + held.l1))
         return Loading(l1 + l2, held.l1, held.l2)
 
-    def learn(self, found: Held, rest: tuple[int, int], pace: Pace, seconds: float) -> None:
-        """Learn from a worker that took `seconds` to load what it `found`, and to compute the rest.
+    def learn(self, tiers: Held, rest: tuple[int, int], pace: Pace, seconds: float) -> None:
+        """Learn from a worker that took `seconds` to load its `tiers`, and to compute the rest.
 
         `rest` is how many tokens it computed, and how many precede them. It tells something if it
         took longer to load than to compute; each tier moves by its share in the prediction.
         """
-        l1, l2 = found.l1 * self.l1_s, found.l2 * self.l2_s
+        l1, l2 = tiers.l1 * self.l1_s, tiers.l2 * self.l2_s
         predicted, computing = l1 + l2, pace.prefill(*rest)
         if predicted <= computing or seconds <= 0.0:
             return
