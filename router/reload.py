@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from controller.events.source import binds
 from router.fleet.build import CannotBuild
 from router.http.tls import Validity, complaint, validity
-from router.hyperpod.fields import Fate, Note
+from router.hyperpod.fields import FieldOutcome, Note
 from router.hyperpod.loader import Loaded, take
 from router.settings.errors import SettingsError
 from router.settings.files import Watch
@@ -57,7 +57,7 @@ def changes(old: Settings, new: Settings) -> list[str]:
         f"{path}: {before} → {after}" + (WAITS if path in waiting else "")
         for path, before, after in _differences(old, new)
     ]
-    sentences += _keys("auth", old.door_keys, new.door_keys, _who(old), _who(new))
+    sentences += _keys("auth", old.client_keys, new.client_keys, _who(old), _who(new))
     if _apart(old) != _apart(new):
         sentences.append(f"auth.separate_caches: {_apart(old)} → {_apart(new)}")
     admin = (old.admin.keys, new.admin.keys)
@@ -91,7 +91,7 @@ def _is_in(path: str, section: str) -> bool:
 
 def _who(settings: Settings) -> str:
     """Say who may use the inference paths, without names of keys."""
-    if settings.door_keys:
+    if settings.client_keys:
         return "keys"
     return "everyone on this machine" if settings.auth is None else "none"
 
@@ -324,14 +324,14 @@ class Reload:
         if door is not None and (words := complaint(door.certificate, time())):
             log.warning("%s", words)
 
-    def say_what_is_idle(self) -> None:
+    def warn_unused(self) -> None:
         """Warn of settings that have no effect, as they stand now."""
         unused = tuple(idle(self.settings))
         for words in unused if unused != self._idle else ():
             log.warning("%s", words)
         self._idle = unused
 
-    def say_what_is_served(self) -> None:
+    def log_pools(self) -> None:
         """Log how workers are chosen, where answers say it, and how to get to a file."""
         for pool in self.settings.all_pools():
             many = "" if len(pool.workers) == 1 else "s"
@@ -345,12 +345,12 @@ class Reload:
                 "for more settings, this prints a file to start from: warmroute check %s", words
             )
 
-    def say_what_is_lost(self) -> None:
+    def log_manifest_notes(self) -> None:
         """Log which fields of a manifest have no effect, and which are not for the router."""
         for note in self._notes:
-            if note.fate is Fate.LOST:
+            if note.fate is FieldOutcome.LOST:
                 log.warning("manifest: %s", note)
-        if others := [note.field for note in self._notes if note.fate is Fate.ELSEWHERE]:
+        if others := [note.field for note in self._notes if note.fate is FieldOutcome.ELSEWHERE]:
             log.info("manifest: not for the router: %s", ", ".join(others))
 
     async def run(self, change: Change) -> None:
@@ -392,8 +392,8 @@ class Reload:
         before, self.settings, self._since = self.settings, possible, read_at
         if notes != self._notes:
             self._notes = notes
-            self.say_what_is_lost()
-        self.say_what_is_idle()
+            self.log_manifest_notes()
+        self.warn_unused()
         self.look_at_certificate()
         self._watch.follow(self._source.files(possible))
         for sentence in await asyncio.to_thread(tell, before, possible, read):
@@ -424,7 +424,7 @@ def tell(before: Settings, after: Settings, read: Settings) -> list[str]:
     return [*done, *(change.removesuffix(WAITS) + WAITS for change in waiting)] or ["no changes"]
 
 
-def refuse_what_needs_one(settings: Settings) -> None:
+def check_multiprocess(settings: Settings) -> None:
     """Raise CannotBuild if any of the settings needs a single process."""
     _refuse_split_sessions(settings)
     _refuse_engines_that_dial_in(settings)

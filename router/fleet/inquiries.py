@@ -7,7 +7,7 @@ import asyncio
 from typing import NamedTuple
 
 from router.fleet.worker import Worker
-from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
+from router.upstream.errors import ConnectionLost, Refused, ResponseTimeout, Stale, WorkerError
 from router.upstream.pool import NOT_SENT
 
 #: Size limit in bytes of an answer; vLLM's metrics take about 100 KiB.
@@ -54,7 +54,7 @@ class Inquiries:
         try:
             async with asyncio.timeout(patience):
                 return await _ask(worker, path, body)
-        except (TimeoutError, Silent) as error:
+        except (TimeoutError, ResponseTimeout) as error:
             late = NOT_SENT not in getattr(error.__cause__, "__notes__", ())
             raise NoAnswer(f"{path} did not answer in time", late=late) from None
         except WorkerError as error:
@@ -85,7 +85,7 @@ def _hint(worker: Worker, error: WorkerError) -> str:
     In TLS 1.3 the handshake is done on our side before a worker checks our certificate, and many
     workers then close without an alert that says what was missing.
     """
-    if worker.upstream.tls is not None and isinstance(error, Gone | Stale):
+    if worker.upstream.tls is not None and isinstance(error, ConnectionLost | Stale):
         return " (it may ask for a certificate that it does not get)"
     return ""
 

@@ -21,7 +21,7 @@ MAX_DIVERTED: Final = 256
 #: Most paths of which anything is kept; there are not as many endpoints.
 MAX_PATHS: Final = 128
 #: So many outcomes of a path are remembered, or up to twice as many: then they count half.
-LATEST: Final = 256
+MAX_OUTCOMES: Final = 256
 
 
 class Doubt:
@@ -148,7 +148,7 @@ class _Path:
     def add(self, answered: int, faulty: int) -> None:
         self.answered += answered
         self.faulty += faulty
-        if self.answered + self.faulty > 2 * LATEST:
+        if self.answered + self.faulty > 2 * MAX_OUTCOMES:
             self.answered, self.faulty = self.answered / 2, self.faulty / 2
 
 

@@ -32,7 +32,7 @@ REDISCOVER_S = 30.0
 #: Seconds since a worker was heard last, in answers or probes, in which it counts as busy if it
 #: takes connections but lets its probes wait, or refuses them while it answers requests. A front
 #: process that tokenizes a huge prompt, or waits for a kernel to be compiled, takes some ten.
-LATELY_S = 30.0
+MAX_BUSY_S = 30.0
 
 #: What is most likely wrong if a worker lets nobody in, without and with a key for it.
 _KEY_HINT = (": does it need a key, the worker's `api_key` in a file?", ": is its `api_key` wrong?")
@@ -183,7 +183,7 @@ class Health:
         elif not ready or bad >= self._settings.fall:
             now = monotonic()
             served = ready or worker.state is ProbeState.BUSY
-            heard, lately = worker.heard_at(now), now - LATELY_S
+            heard, lately = worker.heard_at(now), now - MAX_BUSY_S
             # SGLang's `/health` answers 503 if no token was computed in time.
             works = problem.late or (problem.refused and heard > since)
             busy = served and works and heard > lately

@@ -149,7 +149,7 @@ class Worker:
         """What speaks against it on a path, since its last good answer there."""
         self.rest: Backoff | None = None
         """Until when it is asked last, as it refused a request that others may take."""
-        self.most: int | None = None
+        self.max_in_flight: int | None = None
         """Requests that it may have in flight, from the settings."""
         self.label = name.encode()
         self.state = ProbeState.UNKNOWN
@@ -259,8 +259,8 @@ class Worker:
         here = self.load.here
         if self.load.late_until > now:
             return Availability.STUCK, "what it was sent waits longer than predicted"
-        if self.most is not None and here >= self.most:
-            reason = f"it has {here} requests in flight; `limits.in_flight` is {self.most}"
+        if self.max_in_flight is not None and here >= self.max_in_flight:
+            reason = f"it has {here} requests in flight; `limits.in_flight` is {self.max_in_flight}"
             return Availability.FULL, reason
         if self.rest is not None and now < self.rest.until:
             full = self.rest.full

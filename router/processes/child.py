@@ -20,7 +20,7 @@ from router.replicas.channel import Channel, Lost, Refusal, first
 from router.replicas.replication import Sharing
 from router.replicas.sockets import Wires
 from router.runtime import logs
-from router.runtime.process import obeying, raise_descriptors, settle
+from router.runtime.process import raise_descriptors, settle, signal_handlers
 from router.settings.errors import dotted
 from router.settings.model import LogSettings, Settings
 from router.settings.types import SEALED, SEALED_MARK, Address
@@ -106,7 +106,8 @@ class Child:
 
     async def run(self, end: socket.socket) -> None:
         """Serve until told to stop, or until the parent is gone."""
-        with obeying(self._end, nothing):  # new settings come over the channel, not by a signal
+        # New settings come over the channel, not by a signal.
+        with signal_handlers(self._end, nothing):
             channel = await Channel.open(end, self._hear)
             self._view.ask = channel.ask
             if self._sharing is not None:

@@ -146,11 +146,11 @@ class DryRun:
         waits: Waits = "place" if queues and full is None else ""
         if not (queues or only) and session is None and scheduler.holds(decision):
             waits = "held"
-        others = left_out(pool, prompt, decision, self._scheduler.most)
+        others = left_out(pool, prompt, decision, self._scheduler.max_in_flight)
         refused = None if full is None else refusal(full)
         ignored = pool.sessions is None and self._names.any(question.headers, question.body)
         return Forecast(prompt, decision, waits, others, refused, ignored)
 
     def unable(self, pool: Pool, prompt: Prompt) -> Sequence[LeftOut]:
         """Return the workers that could not take the request now, and why."""
-        return unable(pool, prompt, self._scheduler.most)
+        return unable(pool, prompt, self._scheduler.max_in_flight)

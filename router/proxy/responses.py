@@ -16,7 +16,14 @@ from router.proxy.proxy import Proxy, log_relayed
 from router.proxy.relay import AnswerCut, Relay
 from router.responses.ids import Stored
 from router.settings.model import Settings
-from router.upstream.errors import Gone, Redirected, Refused, Stale, WorkerError, answer_for
+from router.upstream.errors import (
+    ConnectionLost,
+    Redirected,
+    Refused,
+    Stale,
+    WorkerError,
+    answer_for,
+)
 
 #: Whose errors and events these paths have.
 _ENDPOINT = ENDPOINTS["/v1/responses"]
@@ -104,7 +111,7 @@ class _Answered:
         if isinstance(error, Refused):
             if not error.ours:
                 self._worker.lost(str(error))
-        elif isinstance(error, Gone | Stale):
+        elif isinstance(error, ConnectionLost | Stale):
             self._worker.attention.set()
 
     def end(self) -> None:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 #: Bytes, and elements of a list, that are handled in one slice: about a millisecond each.
 BYTES, ELEMENTS = 1 << 20, 1024
 #: A rest is so many times as long as the work before it, and at most so many seconds.
-RATIO, LONGEST_S = 2.0, 0.05
+REST_RATIO, MAX_REST_S = 2.0, 0.05
 
 
 class _Thread(local):
@@ -82,7 +82,7 @@ def count(data: bytes, mark: bytes) -> int:
 
 
 def _due() -> float:
-    return min(LONGEST_S, RATIO * (thread_time() - _thread.since))
+    return min(MAX_REST_S, REST_RATIO * (thread_time() - _thread.since))
 
 
 _Turn = asyncio.Future[None]

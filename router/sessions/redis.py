@@ -15,7 +15,7 @@ from functools import cache
 from hashlib import sha1
 from typing import TYPE_CHECKING
 
-from router.sessions.lua import APART, BESIDE, CLEARED, SCRIPTS, SWEPT
+from router.sessions.lua import APART, BESIDE, MAX_CLEARED, MAX_SWEPT, SCRIPTS
 from router.sessions.store import PERHAPS, Kept, StoreDown
 from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 
@@ -137,7 +137,7 @@ class RedisStore:
         end = "" if to.expires is None else repr(to.expires)
         used = "" if to.used is None else repr(to.used)
         noted = (to.own, to.call, end, int(to.fixed), to.owner)
-        more = (to.worker, expected or "", used, CLEARED, *noted)
+        more = (to.worker, expected or "", used, MAX_CLEARED, *noted)
         done, *fields = await self._do("bind", key, *more)
         return Bound(_found(fields), done=done == "1")
 
@@ -151,14 +151,14 @@ class RedisStore:
 
     async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
         """See `Store`."""
-        left, *rows = await self._do("list", "", most, SWEPT)
+        left, *rows = await self._do("list", "", most, MAX_SWEPT)
         while left != "0":  # clear away expired sessions in steps, so that no script runs long
-            left, *rows = await self._do("list", "", most, SWEPT)
+            left, *rows = await self._do("list", "", most, MAX_SWEPT)
         return [(key, _session(fields)) for key, *fields in (row.split(APART) for row in rows)]
 
     async def look(self) -> Kept:
         """See `Store`."""
-        return Kept(*map(int, await self._do("look", "", SWEPT)))
+        return Kept(*map(int, await self._do("look", "", MAX_SWEPT)))
 
     async def stop(self) -> None:
         """Close all connections."""

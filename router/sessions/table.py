@@ -22,8 +22,8 @@ from router.settings.sessions import SessionSettings
 
 #: Most moved ends that one sweep puts back, and most others that it drops: a few milliseconds each.
 #: Expired sessions behind them stay in the table until a later sweep, but are refused if used.
-MOVED = 1000
-DROPPED = 1000
+MAX_MOVED = 1000
+MAX_DROPPED = 1000
 
 
 class SessionLease(NamedTuple):
@@ -183,12 +183,12 @@ class Table:
             return None
         return self._remove(key)
 
-    def sweep(self, now: float, moved: int = MOVED) -> int:
+    def sweep(self, now: float, moved: int = MAX_MOVED) -> int:
         """Drop expired sessions and return how many.
 
-        Stops after `moved` entries whose end has moved, or `DROPPED` others.
+        Stops after `moved` entries whose end has moved, or `MAX_DROPPED` others.
         """
-        dropped, left = 0, DROPPED
+        dropped, left = 0, MAX_DROPPED
         ends, sessions = self._ends, self._sessions
         while moved and left and self.due(now):
             _, key = heappop(ends)

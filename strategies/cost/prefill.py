@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import exp, log, sqrt
 from typing import Final, NamedTuple
 
-from strategies.constants import ALIKE, MARGIN, MOST_STEP, SHORTEST_S, WEIGHT
+from strategies.constants import ALIKE, MARGIN, MAX_STEP, MIN_TIMED_S, WEIGHT
 
 #: Initial guess for short prompts, in tokens per second. An 8B model on one H100 reaches 20,000.
 RATE: Final = 10_000.0
@@ -87,7 +87,7 @@ class Pace:
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that had the worker to itself and took this many seconds."""
         predicted = self.curve.seconds(uncached, cached)
-        if predicted >= SHORTEST_S and seconds > 0.0:
+        if predicted >= MIN_TIMED_S and seconds > 0.0:
             self._compare(log(seconds / predicted))
             self.curve.learn(_context(uncached, cached), seconds / predicted)
         else:  # an upper bound is still valid: overheads only ever make an answer later
@@ -137,7 +137,7 @@ def weight(seen: int) -> float:
 
 def bounded(step: float) -> float:
     """Return how many times as long as predicted something counts as having taken."""
-    return min(MOST_STEP, max(1.0 / MOST_STEP, step))
+    return min(MAX_STEP, max(1.0 / MAX_STEP, step))
 
 
 class Held(NamedTuple):
